@@ -47,7 +47,7 @@ inline constexpr uint64_t sequence_offset = 0x232000;
 inline constexpr uint64_t index_offset = 0x242000;
 inline constexpr uint64_t arena_offset = 0xa42000;
 inline constexpr uint64_t rings_offset = 0x173d2000;
-inline constexpr uint64_t function_count = 0x31;
+inline constexpr uint64_t function_count = 0x3a;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;
 inline constexpr uint64_t op_allocation = 0x1;
@@ -58,6 +58,9 @@ inline constexpr uint64_t op_tick = 0x5;
 inline constexpr uint64_t op_size_extension = 0x6;
 inline constexpr uint64_t op_pair = 0x7;
 inline constexpr uint64_t op_sampling_change = 0xd;
+inline constexpr uint64_t op_mapped = 0x15;
+inline constexpr uint64_t op_unmapped = 0x25;
+inline constexpr uint64_t op_discarded = 0x45;
 inline constexpr uint64_t slot_pending = 0x1;
 inline constexpr uint64_t slot_patched = 0x2;
 inline constexpr uint64_t slot_changed = 0x3;
@@ -70,6 +73,7 @@ inline constexpr uint64_t clock_attacher = 0x3;
 inline constexpr uint64_t flag_release_stacks = 0x1;
 inline constexpr uint64_t flag_drop_when_full = 0x2;
 inline constexpr uint64_t flag_adapt_when_full = 0x400;
+inline constexpr uint64_t flag_budget = 0x800;
 inline constexpr uint64_t passed_blocks = 0x100000;
 inline constexpr uint64_t passed_blocks_offset = 0x16bc2000;
 inline constexpr uint64_t flag_size_filter = 0x4;
@@ -144,7 +148,8 @@ struct Control {
   uint32_t attacher_pid;
   uint32_t abandoned;
   uint64_t originals[256];
-  uint64_t clock_line[15];
+  uint64_t clock_line[14];
+  uint64_t sampling_order;
   uint64_t clock_ns;
   uint64_t counter_line[15];
   uint64_t arena_next;
@@ -173,8 +178,17 @@ struct Control {
   uint64_t stack_count;
   uint64_t abandoned_ns;
   uint64_t marks;
+  uint64_t timed_allocations;
+  uint64_t timed_allocation_counts;
+  uint64_t timed_releases;
+  uint64_t timed_release_counts;
+  uint64_t timed_stamp_counts;
+  uint64_t timed_passes;
+  uint64_t timed_pass_counts;
+  uint64_t waited_ns;
+  uint64_t mapping_number;
 };
-static_assert(sizeof(Control) == 2696);
+static_assert(sizeof(Control) == 2768);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -195,6 +209,7 @@ static_assert(__builtin_offsetof(Control, attacher_pid) == 216);
 static_assert(__builtin_offsetof(Control, abandoned) == 220);
 static_assert(__builtin_offsetof(Control, originals) == 224);
 static_assert(__builtin_offsetof(Control, clock_line) == 2272);
+static_assert(__builtin_offsetof(Control, sampling_order) == 2384);
 static_assert(__builtin_offsetof(Control, clock_ns) == 2392);
 static_assert(__builtin_offsetof(Control, counter_line) == 2400);
 static_assert(__builtin_offsetof(Control, arena_next) == 2520);
@@ -223,6 +238,15 @@ static_assert(__builtin_offsetof(Control, index_limit) == 2664);
 static_assert(__builtin_offsetof(Control, stack_count) == 2672);
 static_assert(__builtin_offsetof(Control, abandoned_ns) == 2680);
 static_assert(__builtin_offsetof(Control, marks) == 2688);
+static_assert(__builtin_offsetof(Control, timed_allocations) == 2696);
+static_assert(__builtin_offsetof(Control, timed_allocation_counts) == 2704);
+static_assert(__builtin_offsetof(Control, timed_releases) == 2712);
+static_assert(__builtin_offsetof(Control, timed_release_counts) == 2720);
+static_assert(__builtin_offsetof(Control, timed_stamp_counts) == 2728);
+static_assert(__builtin_offsetof(Control, timed_passes) == 2736);
+static_assert(__builtin_offsetof(Control, timed_pass_counts) == 2744);
+static_assert(__builtin_offsetof(Control, waited_ns) == 2752);
+static_assert(__builtin_offsetof(Control, mapping_number) == 2760);
 
 struct SlotEntry {
   uint64_t address;
@@ -296,7 +320,10 @@ struct RingHeader {
   uint64_t nested_head;
   uint64_t waited_ns;
   uint64_t waited_at_ns;
-  uint64_t producer_pad[13];
+  uint64_t sample_rest;
+  uint64_t sample_shift;
+  uint64_t next_look;
+  uint64_t producer_pad[10];
   uint64_t tail;
   uint64_t claimed;
   uint64_t granted;
@@ -335,7 +362,10 @@ static_assert(__builtin_offsetof(RingHeader, nested) == 200);
 static_assert(__builtin_offsetof(RingHeader, nested_head) == 208);
 static_assert(__builtin_offsetof(RingHeader, waited_ns) == 216);
 static_assert(__builtin_offsetof(RingHeader, waited_at_ns) == 224);
-static_assert(__builtin_offsetof(RingHeader, producer_pad) == 232);
+static_assert(__builtin_offsetof(RingHeader, sample_rest) == 232);
+static_assert(__builtin_offsetof(RingHeader, sample_shift) == 240);
+static_assert(__builtin_offsetof(RingHeader, next_look) == 248);
+static_assert(__builtin_offsetof(RingHeader, producer_pad) == 256);
 static_assert(__builtin_offsetof(RingHeader, tail) == 336);
 static_assert(__builtin_offsetof(RingHeader, claimed) == 344);
 static_assert(__builtin_offsetof(RingHeader, granted) == 352);
@@ -503,4 +533,13 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(45, tc_deletearray, Free) \
   X(46, dlopen, Dlopen) \
   X(47, dlmopen, Dlmopen) \
-  X(48, dlclose, Dlclose)
+  X(48, dlclose, Dlclose) \
+  X(49, mmap, Mmap) \
+  X(50, mmap64, Mmap) \
+  X(51, mremap, Mremap) \
+  X(52, munmap, Munmap) \
+  X(53, brk, Brk) \
+  X(54, sbrk, Sbrk) \
+  X(55, madvise, Madvise) \
+  X(56, shmat, Shmat) \
+  X(57, shmdt, Shmdt)

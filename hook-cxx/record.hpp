@@ -4,7 +4,7 @@
 // it calls in turn is part of it: operator new calling malloc is one event, of kind new),
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
-#include "adapting.hpp"
+#include "budget.hpp"
 #include "folding.hpp"
 #include "nested.hpp"
 
@@ -49,14 +49,15 @@ namespace memhook {
 }
 
 // Whether this allocation is recorded; asked once, before it is made. pre: enter() returned true.
-[[gnu::always_inline]] inline bool is_sample(RingHeader* ring, Frame frame, uint64_t size) {
-  if (__builtin_expect(ring->sampling == records_all, 1)) return true;
+[[gnu::always_inline]] inline uint32_t is_sample(RingHeader* ring, Frame frame, uint64_t size) {
+  if (__builtin_expect(ring->sampling == records_all, 1)) return is_recorded;
   ring->sample_left -= size;
-  if (static_cast<int64_t>(ring->sample_left) >= 0) return false;
+  if (static_cast<int64_t>(ring->sample_left) >= 0) return is_passed;
   begin_recording(ring, frame);
-  bool is_one = decide_sample(ring, size);
+  uint32_t decided = gate().flags & flag_budget ? decide_by_order(ring, size)
+                                                : uint32_t{decide_sample(ring, size)};
   end_recording(ring, frame);
-  return is_one;
+  return decided;
 }
 
 // Both recorders are one function for all wrappers: the hot code stays in the instruction cache
@@ -99,11 +100,15 @@ namespace memhook {
                                                     Frame frame, uint64_t op, void* block) {
   auto address = reinterpret_cast<uint64_t>(block);
   uint32_t stack = 0;
+  Timing timing;
+  bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
+  if (is_timed_one) timing = Timing::begin();
   if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame);
   if (reserve(ring)) {
     uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);
   }
+  if (is_timed_one) timing.end(&control()->timed_releases, &control()->timed_release_counts);
   end_recording(ring, frame);
 }
 

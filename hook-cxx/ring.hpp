@@ -29,6 +29,9 @@ inline constexpr uint64_t reserve_events = 4;
 // Values of RingHeader::sampling. A change is decided behind an allocation and made before the next one,
 // so that it never depends on whether that one is a sample.
 inline constexpr uint64_t records_all = 0, wants_samples = 1, records_samples = 2, wants_all = 3;
+// With a budget (see budget.hpp): the next allocation is timed; what is ordered begins with the next one, in
+// place of recording all, or of other samples.
+inline constexpr uint64_t wants_timing = 4, wants_order = 5, wants_other_order = 6;
 
 inline RawEvent* events_of(RingHeader* ring) {
   return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
@@ -88,8 +91,12 @@ inline void use_caches(RingHeader* ring, bool all) {
     ring->sampling = records_all;
     ring->waited_ns = 0;
     ring->waited_at_ns = 0;
+    ring->sample_rest = 0;
+    ring->sample_shift = 0;
+    ring->next_look = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    ring->limit = gate().first_ring_mask + 1;
+    // With a budget, its first event finds out what is ordered.
+    ring->limit = gate().flags & flag_budget ? 0 : gate().first_ring_mask + 1;
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
@@ -176,6 +183,34 @@ inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
   }
 }
 
+// With a budget: has the owner come back here at its next look, if that is before the ring is full. pre:
+// look_for_room() returned true.
+inline void keep_next_look(RingHeader* ring) {
+  uint64_t limit = ring->next_look + reserve_events - 1;
+  if (limit < ring->limit) ring->limit = limit;
+}
+
+// With a budget: whether it is time to look. pre: as above.
+inline bool is_time_to_look(RingHeader* ring) {
+  if (ring->head >= ring->next_look) return true;
+  keep_next_look(ring);
+  return false;
+}
+
+// A number of events between two looks: at random, so that what is timed is a fair share of all events.
+inline uint64_t draw_look_distance(RingHeader* ring);
+
+// What is ordered and how long recordings take: the attacher decides on these with every look. The change
+// is decided here, behind an event, and made before the next allocation.
+[[gnu::noinline, gnu::cold]] inline void look_at_order(RingHeader* ring) {
+  ring->next_look = ring->head + draw_look_distance(ring);
+  keep_next_look(ring);
+  if (ring->sampling != records_all && ring->sampling != wants_timing) return;
+  bool is_ordered = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED) != 0;
+  ring->sampling = is_ordered ? wants_order : wants_timing;
+  ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
+}
+
 // A ring may be full: waits for room, or drops the event, or takes the attacher for dead. False: the event
 // is lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains
 // what was under way.
@@ -190,7 +225,12 @@ inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
     if (look_for_room(ring)) {
-      if (gate().flags & flag_adapt_when_full) watch_fill(ring, static_cast<uint64_t>(wait.waited_ns()));
+      auto waited_ns = static_cast<uint64_t>(wait.waited_ns());
+      if (gate().flags & flag_adapt_when_full) watch_fill(ring, waited_ns);
+      if (gate().flags & flag_budget) {
+        if (waited_ns > 0) __atomic_fetch_add(&c->waited_ns, waited_ns, __ATOMIC_RELAXED);
+        if (is_time_to_look(ring)) look_at_order(ring);
+      }
       return true;
     }
     if (gate().flags & flag_drop_when_full) break;

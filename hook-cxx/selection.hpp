@@ -77,10 +77,7 @@ inline uint64_t* filter_bucket(uint64_t address) {
   return false;
 }
 
-// Bytes to the next sample: a random quantile of the exponential distribution, interpolated.
-// Sampling is then a Poisson process over the bytes allocated, so that the attacher knows each
-// block's probability, 1 - exp(-size / mean).
-[[gnu::noinline, gnu::cold]] inline uint64_t draw_interval(RingHeader* ring) {
+inline uint64_t draw_random(RingHeader* ring) {
   uint64_t x = ring->random;
   if (x == 0) x = (cpu::time_stamp() ^ (reinterpret_cast<uint64_t>(ring) << 20)) | 1;
   // xorshift64 (Marsaglia, "Xorshift RNGs", 2003)
@@ -88,11 +85,23 @@ inline uint64_t* filter_bucket(uint64_t address) {
   x ^= x >> 7;
   x ^= x << 17;
   ring->random = x;
+  return x;
+}
+
+// One event in 256 on average.
+inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
+
+// Bytes to the next sample: a random quantile of the exponential distribution, interpolated.
+// Sampling is then a Poisson process over the bytes allocated, so that the attacher knows each
+// block's probability, 1 - exp(-size / mean).
+[[gnu::noinline, gnu::cold]] inline uint64_t draw_interval(RingHeader* ring) {
+  uint64_t x = draw_random(ring);
   auto* quantiles = at<uint64_t>(sample_offset);
   uint64_t i = x & (sample_quantiles - 1), fraction = (x >> 20) & 0xffff;
   uint64_t low = quantiles[i], high = quantiles[i + 1];
   // Intervals stay below 2^40, so the product fits.
-  return low + (((high - low) & 0xff'ffff'ffff) * fraction >> 16);
+  uint64_t interval = low + (((high - low) & 0xff'ffff'ffff) * fraction >> 16);
+  return interval >> (ring->sample_shift & 63);
 }
 
 // Whether an allocation of `size` bytes is recorded. One call for each allocation.

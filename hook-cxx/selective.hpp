@@ -3,7 +3,7 @@
 // Each decides without a frame of its own and with nothing written but the sampling countdown, and
 // jumps: to the original, or to the full wrapper, which finds the stack as its caller left it.
 #pragma once
-#include "wrappers.hpp"
+#include "mappings.hpp"
 
 namespace memhook {
 
@@ -82,9 +82,17 @@ MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
 }
 
 // Called too seldom.
+using wrap::Brk;
 using wrap::Dlclose;
 using wrap::Dlmopen;
 using wrap::Dlopen;
+using wrap::Madvise;
+using wrap::Mmap;
+using wrap::Mremap;
+using wrap::Munmap;
+using wrap::Sbrk;
+using wrap::Shmat;
+using wrap::Shmdt;
 using wrap::Xallocx;
 
 }  // namespace selective

@@ -65,13 +65,47 @@ template <typename... A>
   return block;
 }
 
+// What a call does that is passed by, but for the call of the original. The thread is inside a call of its
+// own, and stays so: `outer` is written as it is.
+[[gnu::noinline, gnu::cold]] inline uint64_t pass_once(RingHeader* ring, Frame frame, const void* block) {
+  uint64_t word = thread_word();
+  if ((word & 0xfff) != gate_word() || gate_word() == 0) return 0;
+  __atomic_store_n(&ring->outer, reinterpret_cast<uint64_t>(frame), __ATOMIC_RELAXED);
+  uint64_t left = __atomic_load_n(&ring->sample_left, __ATOMIC_RELAXED);
+  __atomic_store_n(&ring->sample_left, left, __ATOMIC_RELAXED);
+  return gate().flags & selects ? 0 : __atomic_load_n(passed_entry(reinterpret_cast<uint64_t>(block)),
+                                                      __ATOMIC_RELAXED);
+}
+
+// Records an allocation and times that.
+[[gnu::noinline, gnu::cold]] inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block,
+                                                      uint64_t size) {
+  Control* c = control();
+  Timing timing = Timing::begin();
+  record_allocation(ring, f, frame, block, size);
+  timing.end(&c->timed_allocations, &c->timed_allocation_counts);
+  if (draw_random(ring) >> 32 & (looks_a_pass_timing - 1)) return;
+  constexpr uint64_t passes = 16;
+  uint64_t begun = cpu::time_stamp();
+  for (uint64_t i = 0; i < passes; i++) {
+    pass_once(ring, frame, block);
+    asm volatile("" ::: "memory");
+  }
+  uint64_t taken = cpu::time_stamp() - begun;
+  if (taken > most_counts) return;
+  add_count(&c->timed_passes, passes);
+  add_count(&c->timed_pass_counts, taken);
+}
+
 // What is_sample() has decided.
-[[gnu::always_inline]] inline void record_or_pass(RingHeader* ring, uint32_t f, Frame frame, bool record,
+[[gnu::always_inline]] inline void record_or_pass(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
                                                   void* block, uint64_t size) {
-  if (__builtin_expect(record, 1))
+  if (__builtin_expect(decided == is_recorded, 1))
     record_allocation(ring, f, frame, block, size);
-  else
+  else if (decided == is_passed)
     note_passed(block);
+  else
+    record_timed(ring, f, frame, block, size);
 }
 
 template <typename... A>
@@ -81,9 +115,9 @@ template <typename... A>
   if (!ring) return original<void*>(f, v, args...);
   if (__builtin_expect(gate().flags & selects, 0) && !selected(ring, size))
     return pass_allocation(f, v, ring, args...);
-  bool record = is_sample(ring, frame, size);
+  uint32_t decided = is_sample(ring, frame, size);
   void* block = original<void*>(f, v, args...);
-  if (__builtin_expect(block != nullptr, 1)) record_or_pass(ring, f, frame, record, block, size);
+  if (__builtin_expect(block != nullptr, 1)) record_or_pass(ring, f, frame, decided, block, size);
   leave(ring);
   return block;
 }
@@ -123,14 +157,14 @@ template <typename... A>
                                                bool zero_releases, void* old, A... args) {
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<void*>(f, v, old, args...);
-  bool record = true;
-  if (__builtin_expect(gate().flags & selects, 0)) record = selected(ring, size);
-  record = record && is_sample(ring, frame, size);
+  bool is_wanted = true;
+  if (__builtin_expect(gate().flags & selects, 0)) is_wanted = selected(ring, size);
+  uint32_t decided = is_wanted ? is_sample(ring, frame, size) : is_passed;
   bool released = old != nullptr && release_counts(old);
   if (released) record_release(ring, f, frame, op_realloc_release, old);
   void* block = original<void*>(f, v, old, args...);
   if (block) {
-    record_or_pass(ring, f, frame, record, block, size);
+    record_or_pass(ring, f, frame, decided, block, size);
   } else if (released && !zero_releases) {
     begin_recording(ring, frame);
     if (gate().flags & flag_live_filter) enter_filter(reinterpret_cast<uint64_t>(old));
@@ -179,9 +213,9 @@ MEMHOOK_WRAPPER int PosixMemalign(void** out, uint64_t align, uint64_t size) {
     leave(ring);
     return original<int>(F, V, out, align, size);
   }
-  bool record = is_sample(ring, frame, size);
+  uint32_t decided = is_sample(ring, frame, size);
   int error = original<int>(F, V, out, align, size);
-  if (error == 0 && *out) record_or_pass(ring, F, frame, record, *out, size);
+  if (error == 0 && *out) record_or_pass(ring, F, frame, decided, *out, size);
   leave(ring);
   return error;
 }
@@ -208,8 +242,9 @@ MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int
   if (!ring) return original<uint64_t>(F, V, block, size, extra, flags);
   uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
   if (release_counts(block)) record_release(ring, F, frame, op_release, block);
-  bool record = (!(gate().flags & selects) || selected(ring, bytes)) && is_sample(ring, frame, bytes);
-  record_or_pass(ring, F, frame, record, block, bytes);
+  bool is_wanted = !(gate().flags & selects) || selected(ring, bytes);
+  uint32_t decided = is_wanted ? is_sample(ring, frame, bytes) : is_passed;
+  record_or_pass(ring, F, frame, decided, block, bytes);
   leave(ring);
   return bytes;
 }

@@ -61,7 +61,8 @@ fn every_polite_signal_is_a_detach() {
     let program = build_target("oracle", &[]);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let target = Target::start(&program, &["20000", "4"]);
-        let attacher = Attacher::start(&target, &[]);
+        // The tests themselves may run under nohup(1).
+        let attacher = Attacher::start_by(&["env", "--default-signal=HUP"], &target, &[]);
         attacher.signal(signal);
         let report = attacher.last_report();
         assert_eq!(report["final"], true, "signal {signal}");
@@ -75,7 +76,7 @@ fn signals_blocked_by_the_parent_are_a_detach_too() {
     let program = build_target("oracle", &[]);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let target = Target::start(&program, &["20000", "4"]);
-        let blocking = ["env", "--block-signal=INT,TERM,HUP"];
+        let blocking = ["env", "--default-signal=HUP", "--block-signal=INT,TERM,HUP"];
         let attacher = Attacher::start_by(&blocking, &target, &[]);
         attacher.signal(signal);
         let report = attacher.last_report();

@@ -137,13 +137,13 @@ fn a_thread_of_a_process() {
 }
 
 #[test]
-fn static_programs() {
+fn stripped_static_programs() {
     for flag in ["-static", "-static-pie"] {
-        let program = build_target("before_attach", &[flag]);
+        let program = build_target("before_attach", &[flag, "-s"]);
         let mut target = Target::start(&program, &[]);
         target.go();
         target.expect("done");
-        refused(target, "statically linked");
+        refused(target, "statically linked and stripped");
     }
 }
 

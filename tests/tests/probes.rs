@@ -203,6 +203,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
     for (functions, reason) in [
         ("relativ", "did you mean relative"),
         ("nowhere!relative", "no module 'nowhere'"),
+        ("libk!relative", "no module 'libk': did you mean libc"),
         ("libc!no_such_function_at_all", "no function is called"),
         ("too_short", "too short"),
         ("entered_in_the_middle", "jumps into its first bytes"),

@@ -30,7 +30,11 @@ fn reports() {
     let folder = Folder::new("schema-report");
     let schema = JsonSchema::load("report-1");
     let file = folder.path("run.mhk");
-    schema.check(&traced("lost_while_traced", &[], &["--leaks"]));
+    schema.check(&traced(
+        "lost_while_traced",
+        &[],
+        &["--leaks", "--mappings"],
+    ));
     let leaks = ["--leaks", "--show-possible"];
     schema.check(&traced("possible", &["wait"], &leaks));
     schema.check(&traced(

@@ -108,6 +108,9 @@ pub fn cxx_header() -> String {
         ("op_size_extension", Op::SizeExtension as u64),
         ("op_pair", Op::Pair as u64),
         ("op_sampling_change", Op::SamplingChange as u64),
+        ("op_mapped", Op::Mapped as u64),
+        ("op_unmapped", Op::Unmapped as u64),
+        ("op_discarded", Op::Discarded as u64),
         ("slot_pending", u64::from(slot_state::PENDING)),
         ("slot_patched", u64::from(slot_state::PATCHED)),
         ("slot_changed", u64::from(slot_state::CHANGED)),
@@ -120,6 +123,7 @@ pub fn cxx_header() -> String {
         ("flag_release_stacks", u64::from(flags::RELEASE_STACKS)),
         ("flag_drop_when_full", u64::from(flags::DROP_WHEN_FULL)),
         ("flag_adapt_when_full", u64::from(flags::ADAPT_WHEN_FULL)),
+        ("flag_budget", u64::from(flags::BUDGET)),
         ("passed_blocks", PASSED_BLOCKS as u64),
         ("passed_blocks_offset", FILTER_BUCKETS_OFFSET as u64),
         ("flag_size_filter", u64::from(flags::SIZE_FILTER)),
@@ -149,6 +153,7 @@ pub fn cxx_header() -> String {
         ("description_magic_1", DESCRIPTION_MAGIC[1]),
         ("description_version", u64::from(DESCRIPTION_VERSION)),
         ("any_loader_count", ANY_LOADER_COUNT),
+        ("marks_offset", MARKS_OFFSET as u64),
         ("python_offset", PYTHON_OFFSET as u64),
         ("python_off", u64::from(python_state::OFF)),
         ("python_direct", u64::from(python_state::DIRECT)),
@@ -215,6 +220,12 @@ pub fn cxx_header() -> String {
         "PythonLayout",
         PythonLayout::FIELDS,
         size_of::<PythonLayout>(),
+    );
+    print_struct(
+        &mut out,
+        "MarkEntry",
+        MarkEntry::FIELDS,
+        size_of::<MarkEntry>(),
     );
     print_struct(
         &mut out,

@@ -11,6 +11,9 @@
 //! Tick:          word 1 is a time stamp in nanoseconds or TSC cycles
 //! SamplingChange: bit 48 is set and the op is that of a tick; word 1 is the mean number of bytes
 //!                between samples, 0: every allocation is recorded
+//! Mapped, Unmapped, Discarded: a tick with bit 49, 50 or 51 and an address in word 0; word 1 has the
+//!                sequence number in bits 0..32 and the stack id. A SizeExtension with the bytes is
+//!                always before it
 //! SizeExtension: word 1 is the size of the next allocation in bytes
 //! ```
 //!
@@ -50,6 +53,22 @@ pub enum Op {
     /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit
     /// that no tick has.
     SamplingChange = 0b1101,
+    /// A range of addresses was mapped; published before the program gets the address. Like the change
+    /// of the sampling, this is a tick with a bit that no tick has.
+    Mapped = 0x15,
+    /// A range was unmapped; published after the call, with a number that was taken before it. A size of
+    /// 0 stands for all of a shared memory segment that was attached at the address.
+    Unmapped = 0x25,
+    /// The contents of a range were given back to the system (`madvise`); it stays mapped.
+    Discarded = 0x45,
+}
+
+/// The code that a tick with these upper 16 bits has.
+const fn code_of_tick(upper: u64) -> u64 {
+    match upper {
+        2 | 4 | 8 => Op::Tick as u64 | upper << 3,
+        _ => Op::Tick as u64,
+    }
 }
 
 impl Op {
@@ -64,6 +83,9 @@ impl Op {
             0b1101 => Op::SamplingChange,
             6 => Op::SizeExtension,
             7 => Op::Pair,
+            0x15 => Op::Mapped,
+            0x25 => Op::Unmapped,
+            0x45 => Op::Discarded,
             _ => return None,
         })
     }
@@ -112,6 +134,15 @@ impl RawEvent {
         }
     }
 
+    /// Packs an event about a mapping, which follows a size extension with its bytes.
+    pub const fn pack_mapping(op: Op, address: u64, number: u32, stack: u32) -> RawEvent {
+        let op = op as u64;
+        RawEvent {
+            word0: (address >> 3) & ADDRESS_MASK | (op & 7) << 45 | (op >> 3) << 48,
+            word1: number as u64 | (stack as u64 & 0x03ff_ffff) << 32,
+        }
+    }
+
     /// Packs a tick, a size extension or a change of the sampling.
     pub const fn pack_value(op: Op, value: u64) -> RawEvent {
         RawEvent {
@@ -126,9 +157,24 @@ impl RawEvent {
         let code = (self.word0 >> 45) & 7;
         // Only here is the lowest bit of the sequence number a part of the op.
         let is_change = self.word0 == (Op::SamplingChange as u64) << 45;
-        let Some(op) = Op::from_code(if is_change { code | 8 } else { code }) else {
+        let code = match code {
+            _ if is_change => code | 8,
+            5 => code_of_tick(self.word0 >> 48),
+            _ => code,
+        };
+        let Some(op) = Op::from_code(code) else {
             return None;
         };
+        if code > Op::SamplingChange as u64 {
+            return Some(Event {
+                op,
+                address: (self.word0 & ADDRESS_MASK) << 3,
+                sequence: self.word1 as u32,
+                size: 0,
+                stack: ((self.word1 >> 32) & 0x03ff_ffff) as u32,
+                value: 0,
+            });
+        }
         Some(Event {
             op,
             address: (self.word0 & ADDRESS_MASK) << 3,
@@ -179,6 +225,12 @@ mod tests {
         let change = RawEvent::pack_value(Op::SamplingChange, 65_536);
         let change = change.unpack().unwrap();
         assert_eq!((change.op, change.value), (Op::SamplingChange, 65_536));
+        for op in [Op::Mapped, Op::Unmapped, Op::Discarded] {
+            let event = RawEvent::pack_mapping(op, 0x7fff_ffff_f000, u32::MAX, 0x03ff_ffff);
+            let event = event.unpack().unwrap();
+            assert_eq!((event.op, event.address), (op, 0x7fff_ffff_f000));
+            assert_eq!((event.sequence, event.stack), (u32::MAX, 0x03ff_ffff));
+        }
         assert_eq!(RawEvent::default().unpack(), None);
     }
 

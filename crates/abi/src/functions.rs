@@ -12,6 +12,8 @@ pub enum Role {
     Reallocates,
     /// Loads or unloads modules.
     Modules,
+    /// Changes the mappings of the process; only hooked where mappings are traced.
+    Maps,
 }
 
 /// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
@@ -34,6 +36,14 @@ pub enum Signature {
     Dlopen,
     Dlmopen,
     Dlclose,
+    Mmap,
+    Mremap,
+    Munmap,
+    Brk,
+    Sbrk,
+    Madvise,
+    Shmat,
+    Shmdt,
 }
 
 /// One hooked function. Its index in [`HOOKED_FUNCTIONS`] is its function id.
@@ -49,6 +59,13 @@ pub struct Function {
     pub role: Role,
 }
 
+impl Function {
+    /// Whether it allocates or releases blocks.
+    pub fn is_of_allocator(&self) -> bool {
+        !matches!(self.role, Modules | Maps)
+    }
+}
+
 const fn f(name: &'static str, kind: &'static str, signature: Signature, role: Role) -> Function {
     Function {
         name,
@@ -58,7 +75,7 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-use Role::{Allocates, Modules, Reallocates, Releases};
+use Role::{Allocates, Maps, Modules, Reallocates, Releases};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -144,6 +161,16 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("dlopen", "dlopen", S::Dlopen, Modules),
     f("dlmopen", "dlmopen", S::Dlmopen, Modules),
     f("dlclose", "dlclose", S::Dlclose, Modules),
+    // Mappings. Offsets have 64 bits on LP64, so both forms of mmap are one.
+    f("mmap", "mmap", S::Mmap, Maps),
+    f("mmap64", "mmap", S::Mmap, Maps),
+    f("mremap", "mremap", S::Mremap, Maps),
+    f("munmap", "munmap", S::Munmap, Maps),
+    f("brk", "brk", S::Brk, Maps),
+    f("sbrk", "sbrk", S::Sbrk, Maps),
+    f("madvise", "madvise", S::Madvise, Maps),
+    f("shmat", "shmat", S::Shmat, Maps),
+    f("shmdt", "shmdt", S::Shmdt, Maps),
 ];
 
 /// An allocator that is known by the names of its functions.
@@ -197,7 +224,7 @@ pub fn allocator_function(name: &str) -> Option<Option<&'static Allocator>> {
     let is_plain = |name: &str| {
         let function = function_by_name(name).map(|id| HOOKED_FUNCTIONS[id]);
         let is_operator = name.starts_with("_Z");
-        function.is_some_and(|f| f.role != Modules && !is_operator)
+        function.is_some_and(|f| f.is_of_allocator() && !is_operator)
     };
     let prefixed =
         |allocator: &&Allocator| name.strip_prefix(allocator.prefix).is_some_and(is_plain);
@@ -239,7 +266,15 @@ mod tests {
         assert_eq!(allocator("_rjem_sdallocx"), Some(Some("jemalloc")));
         assert_eq!(allocator("tc_malloc"), Some(Some("tcmalloc")));
         assert_eq!(allocator("rprealloc"), Some(Some("rpmalloc")));
-        for other in ["_Znwm", "dlopen", "je_dlopen", "my_malloc", ""] {
+        for other in [
+            "_Znwm",
+            "dlopen",
+            "je_dlopen",
+            "mmap",
+            "mi_munmap",
+            "my_malloc",
+            "",
+        ] {
             assert_eq!(allocator(other), None, "{other}");
         }
         assert_eq!(known_allocator(|name| name == "mallocx"), Some("jemalloc"));

@@ -3,6 +3,7 @@
 use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
+use memhook_access::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
 use memhook_stream::{Config, Plan};
 use std::{collections::HashSet, ops::RangeInclusive};
 
@@ -14,6 +15,8 @@ const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// threads that do nothing but allocate cannot keep their rings full with samples, and near enough that
 /// ten megabytes are known to within a twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
+/// Share of a process's time that tracing may be allowed to take.
+const MOST_OVERHEAD: f64 = 0.5;
 /// Frames of a backtrace.
 const DEPTHS: RangeInclusive<u32> = 1..=128;
 
@@ -78,6 +81,9 @@ pub struct TraceConfig {
     pub sizes: Vec<u64>,
     /// Mean bytes between samples; `None`: every allocation is recorded.
     pub sample_bytes: Option<u64>,
+    /// Share of the process's time that tracing may take; `None`: whatever it takes. Beyond it, allocations are
+    /// sampled.
+    pub overhead: Option<f64>,
     /// Whose call stacks are recorded.
     pub stacks: Stacks,
     /// How call stacks are found.
@@ -93,6 +99,8 @@ pub struct TraceConfig {
     /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
     /// most 1 GiB.
     pub max_memory: Option<u64>,
+    /// Whether calls of `mmap` and its kin are recorded, too.
+    pub mappings: bool,
     /// Whether unwind tables are taken from earlier runs and kept for later ones, in the user's cache directory.
     pub keep_tables: bool,
 }
@@ -106,6 +114,7 @@ impl Default for TraceConfig {
             max_size: None,
             sizes: Vec::new(),
             sample_bytes: None,
+            overhead: None,
             stacks: Stacks::Allocations,
             unwinding: Unwinding::Tables,
             check_memo: false,
@@ -113,13 +122,14 @@ impl Default for TraceConfig {
             ring_bytes: 1 << 20,
             on_full: OnFull::Wait,
             max_memory: None,
+            mappings: false,
             keep_tables: true,
         }
     }
 }
 
 /// Why a configuration cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// Too few or too many frames.
@@ -144,6 +154,14 @@ pub enum ConfigError {
     /// Two reasons to take samples.
     #[error("--on-full adapt with --sample: samples do not fill a ring; leave one of them out")]
     AdaptedSamples,
+    /// A budget, and another reason to take samples.
+    #[error(
+        "--overhead with --sample or --on-full adapt: it decides on samples itself; leave the other out"
+    )]
+    OtherSamples,
+    /// A budget for tracing that is none.
+    #[error("an overhead of {}%: above 0% and up to 50% is possible; try 2%", .0 * 100.0)]
+    Overhead(f64),
     /// Samples too close or too far apart.
     #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
     SampleBytes(u64),
@@ -180,20 +198,56 @@ impl TraceConfig {
         {
             return Err(ConfigError::SampleBytes(mean));
         }
+        if let Some(share) = self.overhead {
+            if !(share > 0.0 && share <= MOST_OVERHEAD) {
+                return Err(ConfigError::Overhead(share));
+            }
+            if self.sample_bytes.is_some() || self.on_full == OnFull::Adapt {
+                return Err(ConfigError::OtherSamples);
+            }
+        }
         if self.sample_bytes.is_some() && self.on_full == OnFull::Adapt {
             return Err(ConfigError::AdaptedSamples);
         }
-        let is_known = |name: &&String| HOOKED_FUNCTIONS.iter().any(|f| is_named(f, name));
+        let is_known = |name: &&String| {
+            let mut functions = HOOKED_FUNCTIONS.iter();
+            functions.any(|f| f.role != Role::Maps && is_named(f, name))
+        };
         match self.functions.iter().find(|name| !is_known(name)) {
             Some(name) => Err(ConfigError::UnknownFunction(name.clone())),
             None => Ok(()),
         }
     }
 
-    /// Mean bytes between samples, taken always or while a ring is nearly full.
+    /// The same without mappings.
+    pub fn of_heap_alone(&self) -> TraceConfig {
+        TraceConfig {
+            mappings: false,
+            ..self.clone()
+        }
+    }
+
+    /// Mean bytes between samples of level 1 ([`memhook_ledger::SampledAllocations`]), taken always, while a ring
+    /// is nearly full, or when the budget asks for them.
     pub(crate) fn possible_sample_bytes(&self) -> Option<u64> {
         let when_full = (self.on_full == OnFull::Adapt).then_some(FULL_RING_SAMPLE_BYTES);
-        self.sample_bytes.or(when_full)
+        let in_budget = self.overhead.map(|_| LEAST_SAMPLE_BYTES);
+        self.sample_bytes.or(when_full).or(in_budget)
+    }
+
+    /// Mean bytes between samples for which the hook is given intervals.
+    fn hook_sample_bytes(&self) -> Option<u64> {
+        let in_budget = self.overhead.map(|_| MOST_SAMPLE_BYTES);
+        in_budget.or(self.possible_sample_bytes())
+    }
+
+    /// How allocations are sampled of which the process says that they are at this mean distance.
+    pub(crate) fn sampling_level(&self, mean_bytes: u64) -> u8 {
+        if self.overhead.is_some() {
+            return level_of(mean_bytes);
+        }
+        let may_begin = mean_bytes != 0 && self.possible_sample_bytes().is_some();
+        u8::from(may_begin || self.sample_bytes.is_some())
     }
 
     /// Whether allocations are left out by size or by chance.
@@ -221,10 +275,13 @@ impl TraceConfig {
 
     /// Ids of the functions to hook; `dlopen` and its like always come along.
     pub(crate) fn function_ids(&self) -> HashSet<usize> {
-        let is_wanted = |function: &Function| {
-            self.functions.is_empty()
-                || function.role == Role::Modules
-                || self.functions.iter().any(|name| is_named(function, name))
+        let is_wanted = |function: &Function| match function.role {
+            Role::Modules => true,
+            Role::Maps => self.mappings,
+            _ => {
+                self.functions.is_empty()
+                    || self.functions.iter().any(|name| is_named(function, name))
+            }
         };
         (0..HOOKED_FUNCTIONS.len())
             .filter(|&id| is_wanted(&HOOKED_FUNCTIONS[id]))
@@ -260,6 +317,7 @@ impl TraceConfig {
             (self.check_memo, flags::CHECK_MEMO),
             (self.on_full == OnFull::Drop, flags::DROP_WHEN_FULL),
             (self.on_full == OnFull::Adapt, flags::ADAPT_WHEN_FULL),
+            (self.overhead.is_some(), flags::BUDGET),
         ]
         .into_iter()
         .filter(|&(is_on, _)| is_on)
@@ -279,7 +337,7 @@ impl TraceConfig {
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
             libc_backtrace: 0,
-            sample_bytes: self.possible_sample_bytes().unwrap_or(0),
+            sample_bytes: self.hook_sample_bytes().unwrap_or(0),
             attacher_pid: std::process::id(),
             owner: 0,
             iterate_modules: 0,
@@ -319,6 +377,12 @@ mod tests {
         );
         let found = check(|c| (c.sample_bytes, c.on_full) = (Some(512), OnFull::Adapt));
         assert_eq!(found, Err(ConfigError::AdaptedSamples));
+        for share in [0.0, -1.0, 0.51, f64::NAN] {
+            let found = check(|c| c.overhead = Some(share));
+            assert!(matches!(found, Err(ConfigError::Overhead(_))), "{share}");
+        }
+        let found = check(|c| (c.sample_bytes, c.overhead) = (Some(512), Some(0.02)));
+        assert_eq!(found, Err(ConfigError::OtherSamples));
         let found = check(|c| c.functions = vec!["malloc".into(), "maloc".into()]);
         assert_eq!(found, Err(ConfigError::UnknownFunction("maloc".into())));
     }
@@ -337,7 +401,13 @@ mod tests {
         let some = names(config.function_ids());
         assert!(some.contains("free") && some.contains("dlopen") && !some.contains("malloc"));
         let all = names(TraceConfig::default().function_ids());
-        assert_eq!(all.len(), HOOKED_FUNCTIONS.len());
+        assert!(all.contains("malloc") && !all.contains("mmap"));
+        let with_mappings = TraceConfig {
+            mappings: true,
+            ..TraceConfig::default()
+        };
+        let with_mappings = with_mappings.function_ids();
+        assert_eq!(with_mappings.len(), HOOKED_FUNCTIONS.len());
     }
 
     #[test]

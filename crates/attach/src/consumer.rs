@@ -1,6 +1,7 @@
 //! The drain thread, which empties the rings whatever else the attacher does, because a thread of the
 //! target waits when its ring is full.
 
+use crate::budget::{BudgetKeeper, BudgetKept};
 use crate::config::{Clock, Stacks, TraceConfig};
 use crate::gap_log::GapLog;
 use crate::memory_budget::for_a_ledger;
@@ -9,7 +10,7 @@ use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
 use memhook_abi::{Event, MAX_RINGS, Op};
-use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
+use memhook_ledger::{Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations};
 use memhook_stream::{
     Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
 };
@@ -42,11 +43,17 @@ pub struct State<O = ()> {
     pub counts: SampledAllocations,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
+    /// Keeps tracing within a budget, if there is one.
+    pub(crate) budget: Option<BudgetKeeper>,
+    /// The mappings, if they are traced.
+    pub mappings: Option<MappingLedger>,
+    /// Writes down what becomes of them.
+    pub mapping_recorder: Option<Recorder>,
 }
 
 impl<O: Observer> State<O> {
     /// Empty.
-    fn new(config: &TraceConfig, observer: O) -> State<O> {
+    fn new(pid: i32, config: &TraceConfig, observer: O) -> State<O> {
         let max_memory = config.max_memory.unwrap_or_else(for_a_ledger);
         let max_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);
         let options = LedgerOptions {
@@ -62,16 +69,52 @@ impl<O: Observer> State<O> {
                 config.sample_bytes.is_some(),
             ),
             recorder: None,
+            budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
+            mappings: config.mappings.then(MappingLedger::default),
+            mapping_recorder: None,
         }
     }
+
+    /// The recorder of one kind of memory.
+    pub(crate) fn recorder_of(&mut self, memory: Memory) -> &mut Option<Recorder> {
+        match memory {
+            Memory::Heap => &mut self.recorder,
+            Memory::Mappings => &mut self.mapping_recorder,
+        }
+    }
+
+    /// Hands what became of the mappings in this pass to their recorder.
+    fn record_mappings(&mut self, region: &Region, now_ns: u64) {
+        let (Some(mappings), Some(recorder)) = (&mut self.mappings, &mut self.mapping_recorder)
+        else {
+            return;
+        };
+        let mut tid = None;
+        for change in mappings.take_changes() {
+            if tid != Some(change.tid) {
+                tid = Some(change.tid);
+                recorder.begin_ring(0, change.tid);
+            }
+            recorder.event(change.event, change.bytes, change.time_ns);
+        }
+        recorder.end_pass(now_ns, mappings.ledger(), region);
+    }
+}
+
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Blocks of allocators.
+    Heap,
+    /// What is mapped besides.
+    Mappings,
 }
 
 /// Shared between the drain thread, the watchdog and the thread that reports.
 pub struct Consumer<O = ()> {
     region: Arc<Region>,
     state: Mutex<State<O>>,
-    clock: Clock,
-    is_selective: bool,
+    config: TraceConfig,
     start: Instant,
     ticks: ClockPair,
     admission: Admission,
@@ -112,29 +155,47 @@ impl ClockPair {
             monotonic_ns: monotonic_ns(),
         }
     }
+
+    /// Nanoseconds a count of the time stamp counter since then: the longer ago, the better known.
+    fn ns_per_count(&self) -> f64 {
+        let now = ClockPair::now();
+        let counts = now.tsc.saturating_sub(self.tsc).max(1);
+        let elapsed = now.monotonic_ns.saturating_sub(self.monotonic_ns);
+        elapsed as f64 / counts as f64
+    }
 }
 
 /// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
 struct ToLedger<'a, O> {
     state: &'a mut State<O>,
     region: &'a Region,
+    config: &'a TraceConfig,
     now_ns: u64,
-    /// The allocations that come are samples.
-    is_sampling: bool,
+    /// How the allocations that come are sampled; 0: every one is recorded.
+    level: u8,
     /// Who has written into each ring until now.
     writers: &'a mut [u32],
     /// A thread has that nobody knew.
     has_new_writer: bool,
 }
 
+/// How many allocations an event is about.
+fn allocations_of(event: &Event) -> u64 {
+    match event.op {
+        Op::Allocation => 1,
+        Op::Pair => u64::from(event.sequence),
+        _ => 0,
+    }
+}
+
 impl<O> ToLedger<'_, O> {
     fn count_sample(&mut self, event: &Event, size_bytes: u64) {
-        let count = match event.op {
-            Op::Allocation => 1,
-            Op::Pair => u64::from(event.sequence),
-            _ => return,
-        };
-        self.state.counts.count_samples(size_bytes, count);
+        let count = allocations_of(event);
+        if count > 0 {
+            self.state
+                .counts
+                .count_samples(self.level, size_bytes, count);
+        }
     }
 }
 
@@ -145,25 +206,36 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
             *known = tid;
         }
         self.state.ledger.begin_ring(ring, tid);
-        self.is_sampling = self.state.counts.always;
+        self.level = u8::from(self.state.counts.always);
+        if let Some(mappings) = &mut self.state.mappings {
+            mappings.begin_ring(tid);
+        }
         if let Some(recorder) = &mut self.state.recorder {
             recorder.begin_ring(ring, tid);
         }
     }
-    fn set_sampling(&mut self, is_on: bool) {
+    fn set_sampling(&mut self, mean_bytes: u64) {
         // Only what the configuration asked for: the ring is the target's.
-        let is_on = is_on && self.state.counts.estimator.sample_bytes.is_some();
-        self.is_sampling = is_on || self.state.counts.always;
-        self.state.ledger.set_sampling(self.is_sampling);
+        self.level = self.config.sampling_level(mean_bytes);
+        self.state.ledger.set_sampling(self.level);
     }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        if self.is_sampling {
+        if let Some(keeper) = &mut self.state.budget {
+            keeper.count(&event, self.level, size_bytes);
+        }
+        if self.level != 0 {
             self.count_sample(&event, size_bytes);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
         if let Some(recorder) = &mut self.state.recorder {
             recorder.event(event, size_bytes, time_ns);
+        }
+    }
+    #[cold]
+    fn mapping(&mut self, event: Event, bytes: u64, time_ns: u64) {
+        if let Some(mappings) = &mut self.state.mappings {
+            mappings.event(event, bytes, time_ns);
         }
     }
     fn end_pass(&mut self) {
@@ -174,17 +246,25 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         if let Some(recorder) = recorder {
             recorder.end_pass(self.now_ns, ledger, self.region);
         }
+        if let Some(mappings) = &mut self.state.mappings {
+            mappings.end_pass(self.now_ns);
+            self.state.record_mappings(self.region, self.now_ns);
+        }
     }
 }
 
 impl<O: Observer + Send> Consumer<O> {
     /// Begins the time of the attach.
-    pub(crate) fn new(region: Arc<Region>, config: &TraceConfig, observer: O) -> Consumer<O> {
+    pub(crate) fn new(
+        pid: i32,
+        region: Arc<Region>,
+        config: &TraceConfig,
+        observer: O,
+    ) -> Consumer<O> {
         Consumer {
             region,
-            state: Mutex::new(State::new(config, observer)),
-            clock: config.clock,
-            is_selective: config.is_selective(),
+            state: Mutex::new(State::new(pid, config, observer)),
+            config: config.clone(),
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
@@ -223,6 +303,12 @@ impl<O: Observer + Send> Consumer<O> {
         let now_ns = self.elapsed().as_nanos() as u64;
         self.region.set_clock_ns(now_ns + 1);
         self.gap_log().end(now_ns)
+    }
+
+    /// What tracing has cost and recorded, if it keeps to a budget.
+    pub fn budget_kept(&self) -> Option<BudgetKept> {
+        let state = self.lock();
+        Some(state.budget.as_ref()?.kept())
     }
 
     /// Passes over the rings that have ended.
@@ -281,23 +367,17 @@ impl<O: Observer + Send> Consumer<O> {
     }
 
     fn tick_time(&self) -> TickTime {
-        match self.clock {
+        match self.config.clock {
             Clock::Coarse => TickTime::Nanoseconds,
             Clock::Attacher => TickTime::Fixed(self.elapsed().as_nanos() as u64),
             Clock::Monotonic => TickTime::Counter {
                 origin: self.ticks.monotonic_ns,
                 scale: 1.0,
             },
-            Clock::Tsc => {
-                // The longer the attach, the better the calibration.
-                let now = ClockPair::now();
-                let ticks = now.tsc.saturating_sub(self.ticks.tsc).max(1);
-                let elapsed = now.monotonic_ns.saturating_sub(self.ticks.monotonic_ns);
-                TickTime::Counter {
-                    origin: self.ticks.tsc,
-                    scale: elapsed as f64 / ticks as f64,
-                }
-            }
+            Clock::Tsc => TickTime::Counter {
+                origin: self.ticks.tsc,
+                scale: self.ticks.ns_per_count(),
+            },
         }
     }
 
@@ -311,7 +391,7 @@ impl<O: Observer + Send> Consumer<O> {
         // Where everything else is busy, our turn would come too late for a target that waits for room.
         memhook_inject::take_precedence();
         let mut drain = Drain::new();
-        let mut pacing = Pacing::new(self.is_selective);
+        let mut pacing = Pacing::new(self.config.is_selective() || self.config.overhead.is_some());
         let mut writers = vec![0; MAX_RINGS];
         let mut next_welcome = Duration::ZERO;
         let mut finishing_since = None;
@@ -328,13 +408,17 @@ impl<O: Observer + Send> Consumer<O> {
             let mut sink = ToLedger {
                 state: &mut state,
                 region: &self.region,
+                config: &self.config,
                 now_ns,
-                is_sampling: false,
+                level: 0,
                 writers: &mut writers,
                 has_new_writer: false,
             };
             let stats = drain.pass(&self.region, &mut sink);
             let has_new_writer = sink.has_new_writer;
+            if let Some(keeper) = &mut state.budget {
+                keeper.turn(&self.region, now, self.ticks.ns_per_count());
+            }
             drop(state);
             let ended = self.elapsed().as_nanos() as u64;
             self.drained_ns.store(ended, Relaxed);
@@ -378,12 +462,18 @@ impl<O: Observer + Send> Consumer<O> {
                 now_ns: self.elapsed().as_nanos() as u64,
                 state: &mut state,
                 region: &self.region,
-                is_sampling: false,
+                config: &self.config,
+                level: 0,
                 writers: &mut writers,
                 has_new_writer: false,
             },
         );
         state.ledger.finish();
+        if let Some(mappings) = &mut state.mappings {
+            let now_ns = self.elapsed().as_nanos() as u64;
+            mappings.finish(now_ns);
+            state.record_mappings(&self.region, now_ns);
+        }
     }
 
     /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
@@ -415,7 +505,10 @@ mod tests {
             .initialize(&config.hook_config())
             .expect("initialized");
         let region = Arc::new(region);
-        work(&region, &Consumer::new(Arc::clone(&region), &config, ()));
+        work(
+            &region,
+            &Consumer::new(std::process::id() as i32, Arc::clone(&region), &config, ()),
+        );
     }
 
     /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.

@@ -125,14 +125,23 @@ impl CallScans {
             if of(slot_state::CHANGED) > 0 {
                 reasons.push("a slot holds another function than the loader put there".into());
             }
-            let calls = self.calls.get(&module.path).and_then(Option::as_ref);
-            if let Some(calls) = calls
+            for refused in session.refused_pads(module) {
+                reasons.push(format!("{}: {}", refused.name, refused.why));
+                unhookable += 1;
+            }
+            let calls = self.calls.get(&module.path).cloned().flatten();
+            let calls = if session.covers_allocator_of(module) {
+                calls.map(AllocatorCalls::all_seen)
+            } else {
+                calls
+            };
+            if let Some(calls) = &calls
                 && let Some(text) = calls.direct_text()
             {
                 unhookable += calls.direct_count();
                 reasons.push(text);
             }
-            let pool = calls.and_then(|calls| calls.pool);
+            let pool = calls.as_ref().and_then(|calls| calls.pool);
             if let Some(pool) = pool.filter(|pool| !pool.is_avoided(session.pid())) {
                 reasons.push(pool.advice.into());
             }
@@ -160,7 +169,7 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
 /// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event.
 pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
     let modules = session.modules.iter();
-    let others = modules.filter(|m| !m.is_libc && !m.is_loader);
+    let others = modules.filter(|m| !m.is_libc && !m.is_loader && !session.covers_allocator_of(m));
     others.filter_map(|module| {
         Some(format!(
             "{} is part of {}: what is allocated from it goes through no slot",
@@ -172,6 +181,5 @@ pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
 
 /// Whether calls of this function are recorded.
 pub fn is_hooked(name: &str) -> bool {
-    function_by_name(name)
-        .is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].role != memhook_abi::Role::Modules)
+    function_by_name(name).is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].is_of_allocator())
 }

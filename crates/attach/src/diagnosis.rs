@@ -34,8 +34,12 @@ pub struct FoundFunction {
     pub function: AllocatorFunction,
     /// Where it is (avma).
     pub address: u64,
-    /// Slots that lead to it. Calls that use none are not seen.
+    /// Slots that lead to it.
     pub slots: usize,
+    /// Whether it is hooked at its entry, so that calls are seen that use no slot.
+    pub has_pad: bool,
+    /// Why it cannot be, if there is a reason.
+    pub why_no_pad: Option<String>,
 }
 
 /// What is known of one module before an attach.
@@ -89,19 +93,27 @@ fn found_functions(pid: i32, diagnosed: &[DiagnosedModule]) -> Vec<FoundFunction
         return Vec::new();
     };
     let loaded = modules(pid, &maps, &mut ModuleFiles::new()).unwrap_or_default();
-    let targets = || diagnosed.iter().flat_map(|module| &module.plan.targets);
+    let plans = || diagnosed.iter().map(|module| &module.plan);
+    let targets = || plans().flat_map(|plan| &plan.targets);
     let mut found = Vec::new();
     for module in loaded.iter().filter(|m| !m.is_loader || m.is_libc) {
         for function in allocator_functions(&module.bytes.whole()) {
             let address = module.base.wrapping_add(function.svma);
             let slots = targets().filter(|target| **target == address).count();
+            let has_pad = plans().any(|plan| plan.pads.iter().any(|(_, at)| *at == address));
+            let mut refused = plans().flat_map(|plan| &plan.refused_pads);
+            let why_no_pad = refused
+                .find(|(_, at, _)| *at == address)
+                .map(|(_, _, why)| why.clone());
             // What a library exports and nobody imports is called by nobody.
-            if slots > 0 || module.is_main {
+            if slots > 0 || has_pad || module.is_main {
                 found.push(FoundFunction {
                     module: module.name().to_owned(),
                     function,
                     address,
                     slots,
+                    has_pad,
+                    why_no_pad,
                 });
             }
         }
@@ -113,8 +125,12 @@ fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
     let image = &plan.image;
     let bytes = image.bytes.whole();
     let elf = ElfView::parse(&bytes).ok();
+    let mut calls = allocator_calls(&bytes, image.is_main, &is_hooked);
+    if !plan.pads.is_empty() && plan.refused_pads.is_empty() {
+        calls = calls.all_seen();
+    }
     DiagnosedModule {
-        calls: allocator_calls(&bytes, image.is_main, &is_hooked),
+        calls,
         has_unwind_table: elf.is_some_and(|elf| elf.has_section(".eh_frame")),
         plan,
     }
@@ -141,19 +157,33 @@ fn held_thread(pid: i32) -> Option<Check> {
 /// The share of the calls to allocators that goes through slots.
 fn seen(pid: i32, modules: &[DiagnosedModule]) -> Check {
     let slots: usize = modules.iter().map(|m| m.plan.slots.len()).sum();
-    if slots == 0 {
-        return Check::bad(
-            "calls",
-            format!("process {pid} calls no allocator through a GOT slot: nothing to hook"),
-            "its allocator is linked in statically: link it as a shared library",
-        );
+    let pads: usize = modules.iter().map(|m| m.plan.pads.len()).sum();
+    if slots + pads == 0 {
+        let mut refused = modules.iter().flat_map(|m| &m.plan.refused_pads);
+        return match refused.next() {
+            Some((name, _, why)) => Check::bad(
+                "calls",
+                format!("{name} cannot have a jump to the hook: {why}"),
+                "link the allocator as a shared library",
+            ),
+            None => Check::bad(
+                "calls",
+                format!("process {pid} calls no allocator through a GOT slot: nothing to hook"),
+                "its allocator is linked in statically: link it as a shared library",
+            ),
+        };
     }
     let through: u64 = modules.iter().map(|m| m.calls.through_slots).sum();
     let direct: u64 = modules.iter().map(|m| m.calls.direct_count()).sum();
     let all = through + direct;
     let share = through as f64 * 100.0 / all.max(1) as f64;
+    let of_pads = match pads {
+        0 => String::new(),
+        1 => " and a pad".to_owned(),
+        pads => format!(" and {pads} pads"),
+    };
     let finding = format!(
-        "{through} of {all} call sites of allocator functions go through {slots} slots ({share:.1} %)"
+        "{through} of {all} call sites of allocator functions go through {slots} slots{of_pads} ({share:.1} %)"
     );
     let hidden = |m: &&DiagnosedModule| (m.calls.direct_count(), m.calls.allocator.is_some());
     let worst = modules.iter().max_by_key(hidden);

@@ -12,15 +12,17 @@
 //! to descend from a followed one.
 
 mod member;
+mod obstacle;
 mod worker;
+
+pub use obstacle::{Obstacle, obstacle};
 
 use crate::config::TraceConfig;
 use crate::error::Error;
-use crate::limits::refuse;
 use crate::program::Work;
 use member::{Advice, Member};
 use memhook_inject::{allow_many_open_files, share_memory, stops};
-use memhook_process::{Loader, Selector, children, mappings, parent, tracer};
+use memhook_process::{Selector, children};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -102,15 +104,6 @@ struct Following {
     members: BTreeMap<i32, Member>,
     permits: Permits,
     count: FollowedCount,
-}
-
-/// What keeps a process from being attached to just now.
-enum Obstacle {
-    /// It is a copy of its parent that we have made and hold.
-    OfOurs,
-    /// It runs in another one's memory until it executes a program.
-    BorrowsMemory,
-    Error(Error),
 }
 
 impl Following {
@@ -243,23 +236,8 @@ impl Following {
     }
 
     fn obstacle(&self, pid: i32) -> Option<Obstacle> {
-        // Patched by us, such a process would change the memory of the one that it shares it with. It
-        // may be another one's child (clone(2), CLONE_PARENT). Where a comparison is not permitted, the
-        // processes have different owners.
-        let own = std::process::id() as i32;
         let traced = self.members.iter().filter(|(_, m)| m.is_traced());
-        let others = traced.map(|(&other, _)| other);
-        let mut others = others.chain([own]).chain(parent(pid));
-        if tracer(pid, pid) == own {
-            return Some(Obstacle::OfOurs);
-        }
-        if others.any(|other| other != pid && share_memory(pid, other).unwrap_or(false)) {
-            return Some(Obstacle::BorrowsMemory);
-        }
-        if let Err(why) = refuse(pid, &self.config) {
-            return Some(Obstacle::Error(why));
-        }
-        (!is_loaded(pid)).then_some(Obstacle::Error(Error::StillLoaded { pid }))
+        obstacle(pid, traced.map(|(&other, _)| other), &self.config)
     }
 
     fn join(&mut self) {
@@ -267,13 +245,4 @@ impl Following {
             member.join(*pid, &mut self.count);
         }
     }
-}
-
-/// Whether the loader of a program that was just started has brought in and relocated its libraries.
-fn is_loaded(pid: i32) -> bool {
-    let Ok(maps) = mappings(pid) else {
-        return false;
-    };
-    let loader = Loader::of(pid, &maps);
-    loader.is_none_or(|loader| loader.has_begun(pid) && loader.is_consistent(pid))
 }

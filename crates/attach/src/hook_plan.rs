@@ -2,6 +2,8 @@
 
 use crate::hook_object::hook_at;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
+use crate::pads::{live_places, plan_pads};
+use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;
 use memhook_process::{
@@ -16,6 +18,11 @@ pub struct PlannedModule {
     pub slots: Vec<String>,
     /// The function (avma) that each slot leads to.
     pub targets: Vec<u64>,
+    /// The functions of an allocator that is part of the module, which are hooked at their entries: symbols, and where
+    /// they are (avma).
+    pub pads: Vec<(String, u64)>,
+    /// Those of them that cannot be hooked, and why.
+    pub refused_pads: Vec<(String, u64, String)>,
     /// What cannot be hooked, and why.
     pub unhookable: Vec<(String, &'static str)>,
 }
@@ -25,6 +32,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     let functions = config.function_ids();
     let maps = mappings(pid)?;
     let loaded = modules(pid, &maps, &mut ModuleFiles::new())?;
+    let images = loaded.clone();
     let is_wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
     let scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
     let mut planned: Vec<PlannedModule> = loaded
@@ -33,6 +41,8 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
             image,
             slots: Vec::new(),
             targets: Vec::new(),
+            pads: Vec::new(),
+            refused_pads: Vec::new(),
             unhookable: Vec::new(),
         })
         .collect();
@@ -41,7 +51,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         .into_iter()
         .find(|base| hook_at(pid, *base).is_some());
     let libc = CLibrary::of(pid, &maps);
-    let loading = libc.and_then(|libc| Loading::of(pid, &libc, present).ok());
+    let loading = Loading::of(pid, libc.as_ref(), present).ok();
     let is_left_alone = |symbol: &str| {
         let loading = loading.zip(function_by_name(symbol));
         loading.is_some_and(|(loading, function)| leaves_alone(loading.object(pid), function))
@@ -49,6 +59,9 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     // An attach first puts back what others left in slots.
     for slot in scan.slots.iter().chain(&scan.held) {
         let module = &mut planned[slot.module];
+        if function_by_name(&slot.symbol).is_some_and(|f| is_of_allocator(f, &module.image)) {
+            continue;
+        }
         if is_left_alone(&slot.symbol) {
             let refused = (slot.symbol.clone(), CANNOT_THROW);
             if !module.unhookable.contains(&refused) {
@@ -57,6 +70,36 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         } else {
             module.slots.push(slot.symbol.clone());
             module.targets.push(slot.target);
+        }
+    }
+    let is_left_alone = |function: usize| {
+        loading.is_some_and(|loading| leaves_alone(loading.object(pid), function))
+    };
+    let pads = plan_pads(pid, &maps, &images, &is_left_alone);
+    let live = live_places(pid, &maps);
+    for pad in pads.pads {
+        if let Some(module) = planned.iter_mut().find(|m| m.image.base == pad.bias)
+            && functions.contains(&pad.function)
+        {
+            module.pads.push((pad.name, pad.address));
+        }
+    }
+    for refused in pads.refused {
+        let of_name = |m: &&mut PlannedModule| m.image.name() == refused.module;
+        let Some(module) = planned.iter_mut().find(of_name) else {
+            continue;
+        };
+        if !functions.contains(&refused.function) {
+            continue;
+        }
+        // The jump of an attach under way is there; its code is not that of the file.
+        let head = refused.address..=refused.address + 4;
+        if live.iter().any(|at| head.contains(at)) {
+            module.pads.push((refused.name, refused.address));
+        } else {
+            module
+                .refused_pads
+                .push((refused.name, refused.address, refused.why));
         }
     }
     for refused in scan.unhookable {

@@ -24,6 +24,7 @@
 #![doc = include_str!("../examples/size_histogram.rs")]
 //! ```
 
+mod budget;
 mod claim;
 mod closed_region;
 mod config;
@@ -42,9 +43,11 @@ mod known_files;
 mod leaving;
 mod limits;
 mod loading;
+mod mapped_memory;
 mod mark;
 mod memory_budget;
 mod pacing;
+mod pads;
 mod probe_areas;
 mod probe_error;
 mod probes;
@@ -72,18 +75,20 @@ mod turn_loop;
 mod unwind_tables;
 mod upkeep;
 
+pub use budget::{BudgetKept, Kept};
 pub use claim::{Claim, claim};
 pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
 pub use diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use error::Error;
-pub use following::{Assigner, Followed, FollowedCount, follow};
+pub use following::{Assigner, Followed, FollowedCount, Obstacle, follow, obstacle};
 pub use gaps::said as gap_said;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
+pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probe_error::ProbeError;

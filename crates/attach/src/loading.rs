@@ -4,14 +4,14 @@ use crate::error::Error;
 use crate::hook_object::{HookObject, LOADED, MAPPED, hook_at};
 use memhook_abi::{HOOKED_FUNCTIONS, may_throw};
 use memhook_inject::{Dlopen, Held, load_object};
-use memhook_process::{CLibrary, CLibraryKind, has_proc};
+use memhook_process::{CLibrary, CLibraryKind, has_proc, is_static};
 
 /// The way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
     /// The loader can be asked.
     ByLoader(Dlopen),
-    /// It would refuse, or find nothing to open.
+    /// There is none, or it would refuse, or find nothing to open.
     WithoutLoader,
     /// An earlier attach left the hook here (avma).
     Present(u64),
@@ -22,10 +22,17 @@ pub const CANNOT_THROW: &str = "an exception could not pass through a hook that 
 
 impl Loading {
     /// Chooses one. `present`: where the hook of this version is already.
-    pub fn of(pid: i32, libc: &CLibrary, present: Option<u64>) -> Result<Loading, Error> {
+    pub fn of(pid: i32, libc: Option<&CLibrary>, present: Option<u64>) -> Result<Loading, Error> {
         if let Some(base) = present {
             return Ok(Loading::Present(base));
         }
+        let Some(libc) = libc else {
+            return if is_static(pid) {
+                Ok(Loading::WithoutLoader)
+            } else {
+                Err(Error::NoCLibrary { pid })
+            };
+        };
         // musl loads nothing that has initial-exec TLS (do_relocs in ldso/dynlink.c).
         if libc.kind == CLibraryKind::Musl || !has_proc(pid) {
             return Ok(Loading::WithoutLoader);

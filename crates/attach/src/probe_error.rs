@@ -13,12 +13,14 @@ pub enum ProbeError {
         near: Vec<String>,
     },
     /// No module has this name.
-    #[error("process {pid} has no module '{module}'")]
+    #[error("process {pid} has no module '{module}'{}", suggestion(near))]
     UnknownModule {
         /// The process.
         pid: i32,
         /// What was asked for.
         module: String,
+        /// Modules with names that are like it.
+        near: Vec<String>,
     },
     /// Several functions have this name.
     #[error("'{wanted}' is {} functions: name one of {}", places.len(), places.join(", "))]

@@ -11,7 +11,7 @@ use crate::recording::Recording;
 use crate::session::Session;
 use crate::started::Started;
 use memhook_inject::{Child, Event, StartPoint, forward_signals, launch};
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, is_static};
 use std::{
     collections::HashMap,
     ffi::{CString, OsString},
@@ -199,6 +199,12 @@ impl Program {
     }
 
     fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
+        // Its thread pointer is set by its own code, and nothing says when.
+        if is_static(pid) {
+            return Err(Error::Refused(format!(
+                "process {pid} is statically linked: it cannot be traced from its start; start it, and attach to it"
+            )));
+        }
         let mut point = self.child.run_to_start(pid, true)?;
         loop {
             if let StartPoint::Ended(_) = point {

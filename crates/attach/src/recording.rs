@@ -1,13 +1,13 @@
 //! A recording between the creation of its file and the first event.
 
 use crate::config::TraceConfig;
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Memory};
 use crate::error::Error;
 use crate::recorder::Recorder;
 use crate::run_facts::{Facts, meta};
 use crate::session::Session;
 use memhook_ledger::Observer;
-use memhook_recording::{Options, Writer};
+use memhook_recording::{Options, Writer, path_of_mappings};
 use std::path::{Path, PathBuf};
 
 /// The file of a run that has not begun.
@@ -17,6 +17,8 @@ pub struct Recording {
     facts: Facts,
     /// It has overwritten a file, which cannot be brought back.
     has_replaced: bool,
+    /// That of the mappings, if they are traced.
+    mappings: Option<Box<Recording>>,
 }
 
 impl Recording {
@@ -27,7 +29,34 @@ impl Recording {
         pid: i32,
         config: &TraceConfig,
     ) -> Result<Recording, Error> {
-        let meta = meta(pid, config);
+        let mut recording = Recording::of_memory(path, options, pid, config, Memory::Heap)?;
+        if config.mappings {
+            let beside = path_of_mappings(path);
+            match Recording::of_memory(&beside, options, pid, config, Memory::Mappings) {
+                Ok(mappings) => recording.mappings = Some(Box::new(mappings)),
+                Err(error) => {
+                    recording.abandon();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(recording)
+    }
+
+    fn of_memory(
+        path: &Path,
+        options: &Options,
+        pid: i32,
+        config: &TraceConfig,
+        memory: Memory,
+    ) -> Result<Recording, Error> {
+        let mut meta = meta(pid, config);
+        if memory == Memory::Mappings {
+            meta.notes.push(("memory".into(), "mappings".into()));
+            // They are never sampled or filtered.
+            meta.sample_bytes = 0;
+            meta.flags = 0;
+        }
         let has_replaced = path.exists();
         let writer = Writer::create(path, &meta, options).map_err(|error| match error {
             memhook_recording::Error::Output(error) => Error::Output(error),
@@ -36,8 +65,9 @@ impl Recording {
         Ok(Recording {
             path: path.to_owned(),
             recorder: Recorder::new(writer),
-            facts: Facts::new(path, meta),
+            facts: Facts::new(path, meta, memory),
             has_replaced,
+            mappings: None,
         })
     }
 
@@ -56,22 +86,34 @@ impl Recording {
 
     /// The attach failed: removes the empty file.
     pub fn abandon(self) {
+        if let Some(mappings) = self.mappings {
+            mappings.abandon();
+        }
         drop(self.recorder);
         if !self.has_replaced {
             let _ = std::fs::remove_file(self.path);
         }
     }
 
-    /// The run begins: hands the recorder to the drain thread.
+    /// The run begins: hands its recorders to the drain thread.
     pub(crate) fn begin<O: Observer + Send>(
         self,
         session: &Session,
         consumer: &Consumer<O>,
-    ) -> Facts {
-        let mut facts = self.facts;
-        consumer.lock().recorder = Some(self.recorder);
-        facts.begin(session, consumer);
-        facts
+    ) -> Vec<Facts> {
+        let mut all = vec![(self.facts, self.recorder)];
+        if let Some(mappings) = self.mappings {
+            all.push((mappings.facts, mappings.recorder));
+            if let Some(ledger) = &mut consumer.lock().mappings {
+                ledger.keep_changes();
+            }
+        }
+        let begin = |(mut facts, recorder): (Facts, Recorder)| {
+            *consumer.lock().recorder_of(facts.memory()) = Some(recorder);
+            facts.begin(session, consumer);
+            facts
+        };
+        all.into_iter().map(begin).collect()
     }
 }
 

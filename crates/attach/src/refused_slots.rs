@@ -3,7 +3,7 @@
 //! fast.
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
-use memhook_inject::{WordExchange, force_words};
+use memhook_inject::{WordExchange, force_words, force_words_of_held};
 use memhook_process::{HookCopy, RemoteAddress};
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
@@ -38,8 +38,35 @@ pub fn patch(
     selective: bool,
     are_current: &dyn Fn() -> bool,
 ) -> Result<Duration, memhook_inject::Error> {
+    let force = |words: &[WordExchange]| force_words(pid, words, are_current);
+    patch_by(&force, region, forced(region, hook, selective))
+}
+
+/// The same, of slots that are never unmapped, in a process all of whose threads the caller holds.
+pub fn patch_held(
+    pid: i32,
+    region: &Region,
+    hook: &HookCopy,
+    selective: bool,
+    is_wanted: &dyn Fn(&SlotView) -> bool,
+) -> Result<(), memhook_inject::Error> {
+    let mut slots = forced(region, hook, selective);
+    slots.retain(|forced| is_wanted(&forced.slot));
+    let force =
+        |words: &[WordExchange]| Ok((force_words_of_held(pid, words, &|| true)?, Duration::ZERO));
+    patch_by(&force, region, slots).map(drop)
+}
+
+/// Exchanges words; says which of them, and for how long threads were held.
+type Force<'a> =
+    dyn Fn(&[WordExchange]) -> Result<(Vec<bool>, Duration), memhook_inject::Error> + 'a;
+
+fn patch_by(
+    force: &Force<'_>,
+    region: &Region,
+    slots: Vec<Forced>,
+) -> Result<Duration, memhook_inject::Error> {
     let mut longest = Duration::ZERO;
-    let slots = forced(region, hook, selective);
     if slots.is_empty() {
         return Ok(longest);
     }
@@ -53,7 +80,7 @@ pub fn patch(
             is_permanent: true,
         })
         .collect();
-    longest = longest.max(force_words(pid, &originals, are_current)?.1);
+    longest = longest.max(force(&originals)?.1);
     // A slot that lazy binding had not resolved at the look may hold the function by now.
     for from in [
         |slot: &SlotView| slot.expected,
@@ -76,7 +103,7 @@ pub fn patch(
         if exchanges.is_empty() {
             continue;
         }
-        let (done, held) = force_words(pid, &exchanges, are_current)?;
+        let (done, held) = force(&exchanges)?;
         longest = longest.max(held);
         for (forced, done) in open.iter().zip(done) {
             if done {

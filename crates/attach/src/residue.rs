@@ -4,6 +4,7 @@
 use crate::closed_region;
 use crate::error::Error;
 use crate::hook_presence::{any_point, has_hook};
+use crate::pads::are_live;
 use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
@@ -33,6 +34,8 @@ pub struct Residue {
     never_used: Vec<(RemoteAddress, u64)>,
     /// Hooks that an attacher had no time to map completely (avma).
     unfinished: Vec<Range<u64>>,
+    /// Whether a function leads to a pad.
+    has_live_pads: bool,
     /// Descriptors that an attacher had no time to close.
     descriptors: Vec<u64>,
     /// The highest number of an attach in any region; words that threads keep may bear it.
@@ -57,6 +60,7 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         closed_regions: Vec::new(),
         never_used: Vec::new(),
         unfinished: unfinished_copies(pid, maps),
+        has_live_pads: are_live(pid, maps),
         descriptors: stray_descriptors(pid),
         last_epoch: 0,
         hooks,
@@ -84,6 +88,7 @@ fn stray_descriptors(pid: i32) -> Vec<u64> {
     let ours = [
         "/memfd:memhook-region (deleted)",
         "/memfd:memhook-hook (deleted)",
+        "/memfd:memhook-pads (deleted)",
         "/memfd:memhook-probe (deleted)",
         "/memfd:memhook-probe-counts (deleted)",
     ];
@@ -168,7 +173,7 @@ impl Residue {
     /// Clears up what is left: slots that hold our values, open descriptors, memory that serves nothing.
     pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> Result<Restored, Error> {
         let mut restored = Restored::default();
-        if !self.hooks.is_empty() {
+        if !self.hooks.is_empty() || self.has_live_pads {
             restored = restore(pid, self.hook_base, None, files)?;
         }
         if self.has_leftovers() {
@@ -196,7 +201,7 @@ impl Residue {
 
     /// Whether there is something to clear up before anything else is done.
     pub fn is_untidy(&self) -> bool {
-        !self.hooks.is_empty() || self.has_leftovers()
+        !self.hooks.is_empty() || self.has_live_pads || self.has_leftovers()
     }
 
     /// Whether there is something that only a held thread can take away.

@@ -1,10 +1,11 @@
-//! Putting originals back into slots that hold wrappers of ours: whoever put those there, this attach, one
+//! Putting originals back into slots that hold wrappers of ours, and code where jumps lead to pads: whoever put those there, this attach, one
 //! that was killed, or the parent of a forked process. What the slots hold decides, not what somebody
 //! wrote down.
 
 use crate::error::Error;
 use crate::hook_object::hook_at;
 use crate::hook_presence::{has_hook, hold_with_hook};
+use crate::pads::{held_cells, put_back};
 use crate::reach::Reach;
 use crate::safe_point::SafePoints;
 use crate::unwind_tables::UnwindTables;
@@ -32,7 +33,7 @@ const MOST_WORDS: usize = (MAX_CALL_DATA - 8) / size_of::<Exchange>();
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Restored {
-    /// Slots that still hold a wrapper of ours.
+    /// Slots that still hold a wrapper of ours, and functions that still lead to a pad.
     pub left: u64,
     /// The longest time that threads were held.
     pub held: Duration,
@@ -67,10 +68,12 @@ impl SlotLook {
             find_slots(pid, &modules, &maps, &any, &copies)?
         };
         let is_unknown = |u: &&memhook_process::Unhookable| u.is_foreign_wrapper;
+        let mut slots = scan.held;
+        slots.extend(held_cells(pid, &maps, &modules, &copies));
         Ok(SlotLook {
             layout: layout(&maps),
             modules,
-            slots: scan.held,
+            slots,
             unknown: scan.unhookable.iter().filter(is_unknown).count() as u64,
             copies,
         })
@@ -124,6 +127,9 @@ pub fn restore(
         done.held = done.held.max(held);
     }
     done.left = look.still_held(pid).len() as u64 + look.unknown;
+    let (jumps_left, held) = put_back(pid)?;
+    done.left += jumps_left;
+    done.held = done.held.max(held);
     Ok(done)
 }
 

@@ -1,7 +1,7 @@
 //! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
 
 use crate::config::TraceConfig;
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Memory};
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
@@ -52,6 +52,7 @@ fn unix_ns() -> u64 {
 /// Follows the run for the recorder, from the thread that follows the modules.
 pub struct Facts {
     path: PathBuf,
+    memory: Memory,
     meta: Meta,
     /// By load bias and path: those that were recorded as there.
     modules: HashMap<(u64, String), ()>,
@@ -71,9 +72,10 @@ pub struct Facts {
 
 impl Facts {
     /// For the recording at `path`, which begins with `meta`.
-    pub fn new(path: &Path, meta: Meta) -> Facts {
+    pub(crate) fn new(path: &Path, meta: Meta, memory: Memory) -> Facts {
         Facts {
             path: path.to_owned(),
+            memory,
             meta,
             modules: HashMap::new(),
             threads: HashMap::new(),
@@ -87,6 +89,11 @@ impl Facts {
         }
     }
 
+    /// What memory it is about.
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
+    }
+
     /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
     pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
@@ -98,7 +105,7 @@ impl Facts {
         self.note("held_ms", ms(session.held_time));
         self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
-        if let Some(recorder) = &mut consumer.lock().recorder {
+        if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
         self.follow(session, consumer, true);
@@ -173,7 +180,7 @@ impl Facts {
         let now = consumer.elapsed();
         let look = now >= self.next_look;
         let mut state = consumer.lock();
-        let recorder = state.recorder.as_mut()?;
+        let recorder = state.recorder_of(self.memory).as_mut()?;
         if modules_changed {
             self.modules(session, recorder, now);
         }
@@ -200,7 +207,7 @@ impl Facts {
             .filter(|(tid, name)| !name.is_empty() && self.threads.get(tid) != Some(name))
             .collect();
         let mut state = consumer.lock();
-        let recorder = state.recorder.as_mut()?;
+        let recorder = state.recorder_of(self.memory).as_mut()?;
         let time_ns = now.as_nanos() as u64;
         for (tid, name) in names {
             if self.threads.get(&tid) == Some(&name) {
@@ -298,7 +305,7 @@ impl Facts {
             self.note("coverage", coverage);
         }
         let mut state = consumer.lock();
-        let mut recorder = state.recorder.take()?;
+        let mut recorder = state.recorder_of(self.memory).take()?;
         let now = consumer.elapsed();
         let time_ns = now.as_nanos() as u64;
         for tid in std::mem::take(&mut recorder.new_threads) {
@@ -317,7 +324,12 @@ impl Facts {
         self.note_marks(session);
         Facts::name_made_code(session, &mut recorder);
         recorder.writer.meta(&self.meta);
-        recorder.last_interval(&state.ledger, session.region());
+        match (self.memory, &state.mappings) {
+            (Memory::Mappings, Some(mappings)) => {
+                recorder.last_interval(mappings.ledger(), session.region());
+            }
+            _ => recorder.last_interval(&state.ledger, session.region()),
+        }
         drop(state);
         let early_end = self.early_end(&recorder);
         let events = recorder.writer.events();

@@ -7,14 +7,17 @@ mod python;
 mod slots;
 mod target_facts;
 
+pub(crate) use slots::is_of_allocator;
+
 use crate::claim::{Claim, claim};
 use crate::config::TraceConfig;
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
-use crate::hook_presence::has_hook;
+use crate::hook_presence::{any_point, has_hook};
 use crate::known_files::KnownFiles;
 use crate::limits::plan;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
+use crate::pads::{Pads, plan_pads};
 use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
@@ -26,7 +29,7 @@ use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
-    hook_copies, mappings, modules, seccomp_filters, vdso,
+    hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{NamedMoment, Plan, Region};
 use memhook_symbols::PerfMap;
@@ -56,6 +59,10 @@ pub struct Session {
     /// Its loader may unmap a module while the hook is about to exchange its slots.
     may_lose_modules: bool,
     functions: HashSet<usize>,
+    /// The functions that no slot of the GOT leads to.
+    pads: Pads,
+    /// Its program is static: there is no loader, and no module comes or goes.
+    is_static: bool,
     files: Files,
     /// Mappings of files as last seen.
     layout: Vec<Mapping>,
@@ -89,6 +96,8 @@ pub struct Session {
     /// The marks that were set so far, in order.
     marks: Vec<NamedMoment>,
     next_mark: u64,
+    /// Where mappings are traced: those that there were at the attach.
+    pub mapped_before: Vec<Mapping>,
     _claim: Claim,
 }
 
@@ -115,6 +124,8 @@ impl Session {
         config.plan = plan;
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
+        // A probe that was killed has left its pads.
+        crate::probes::remove(pid)?;
         let mut residue = residue(pid, &maps);
         if let Some(attacher) = residue.attacher(pid) {
             return Err(Error::AlreadyTraced { pid, attacher });
@@ -127,22 +138,37 @@ impl Session {
         let hook_base = residue.hook_base;
         let maps = mappings(pid)?;
         let loaded = modules(pid, &maps, &mut files)?;
-        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-        let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
-        if scan.slots.is_empty() {
-            return Err(Error::NothingToHook { pid });
-        }
-        let libc = CLibrary::of(pid, &maps).ok_or(Error::NoCLibrary { pid })?;
-        let needed =
-            |name: &'static str| libc.function(name).ok_or(Error::NoFunction { pid, name });
-        let loading = Loading::of(pid, &libc, hook_base)?;
+        let libc = CLibrary::of(pid, &maps);
+        let is_static = libc.is_none() && is_static(pid);
+        let needed = |name: &'static str| {
+            let libc = libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
+            libc.function(name).ok_or(Error::NoFunction { pid, name })
+        };
+        let loading = Loading::of(pid, libc.as_ref(), hook_base)?;
         let object = loading.object(pid);
+        let pads = plan_pads(pid, &maps, &loaded, &|f| leaves_alone(object, f));
+        let mut pads = Pads::place(reach, pid, pads, &|f| functions.contains(&f))?;
+        held_time = held_time.max(pads.held);
+        let maps = mappings(pid)?;
+        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+        let copies = hook_copies(pid, &maps);
+        let mut scan = find_slots(pid, &loaded, &maps, &wanted, &copies)?;
+        scan.slots.extend(pads.slots(&loaded, &copies));
+        if scan.slots.is_empty() {
+            return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
+        }
+        // A static program can only be unwound by the tables, and loads no modules.
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
+            if is_static {
+                return Err(Error::NoWayThroughHook { pid });
+            }
             config.libc_backtrace = needed("backtrace")?.0;
         }
-        config.iterate_modules = needed("dl_iterate_phdr")?.0;
+        if !is_static {
+            config.iterate_modules = needed("dl_iterate_phdr")?.0;
+        }
         config.owner = residue.owner(pid);
-        let python = Python::of(pid, &loaded, libc.kind);
+        let python = Python::of(pid, &loaded, libc.as_ref().map(|libc| libc.kind));
         let made_code = MadeCode::of(&maps);
         config.python = python.config();
         let mut vdso = vdso(pid, &maps);
@@ -176,13 +202,17 @@ impl Session {
             residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
         config.epoch = epoch;
         region.initialize(&config)?;
+        // From here on the detach takes care of them.
+        pads.keep();
         let mut session = Session {
             pid,
+            pads,
+            is_static,
             region: Arc::new(region),
             object,
             entry: object.entry_points()?,
             hook_base: 0,
-            may_lose_modules: libc.kind == CLibraryKind::Musl,
+            may_lose_modules: libc.is_some_and(|libc| libc.kind == CLibraryKind::Musl),
             functions,
             layout: layout(&maps),
             files,
@@ -203,6 +233,7 @@ impl Session {
             made_code,
             marks: Vec::new(),
             next_mark: 0,
+            mapped_before: Vec::new(),
             _claim: claim,
         };
         session.journal(&scan);
@@ -213,6 +244,9 @@ impl Session {
             return Err(error);
         }
         session.attach_time = start.elapsed();
+        if session.traces_mappings() {
+            session.mapped_before = mappings(pid).unwrap_or_default();
+        }
         Ok(session)
     }
 
@@ -228,7 +262,11 @@ impl Session {
         let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
         // Also with the hook in place: it asks the loader to keep still.
-        let mut held = self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?;
+        let mut held = if self.is_static {
+            reach.hold(pid, &any_point())?
+        } else {
+            self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?
+        };
         let backtrace = self.region.libc_backtrace();
         let may_map = |held: &Held| {
             if tid_offset(held) == 0 {
@@ -270,9 +308,13 @@ impl Session {
         }
         lone_recorder::register_alone(&mut held, &self.region);
         self.region.set_tid_offset(tid_offset(&held));
-        self.region.set_syscalls_filtered(is_filtered(&held));
+        let is_filtered = is_filtered(&held, self.traces_mappings());
+        self.region.set_syscalls_filtered(is_filtered);
         let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
+        if let Reach::AtStart(_) = reach {
+            self.fill_cells()?;
+        }
         self.held_time = self.held_time.max(held.release()?);
         match result? {
             hook_error::NO_WIPE_ON_FORK => return Err(Error::NoWipeOnFork { pid }),

@@ -15,7 +15,8 @@ pub struct Trace<O: Observer = ()> {
     pub(crate) session: Session,
     pub(crate) consumer: Arc<Consumer<O>>,
     pub(crate) upkeep: Upkeep,
-    pub(crate) facts: Option<Facts>,
+    /// Of each recording: that of the heap, and that of the mappings.
+    pub(crate) facts: Vec<Facts>,
     /// We have detached, or the process has ended or goes on untraced.
     pub(crate) has_ended: bool,
 }
@@ -39,9 +40,9 @@ impl<O: Observer + Send> Trace<O> {
         let region = Arc::clone(session.shared_region());
         Trace {
             upkeep: Upkeep::new(session.pid()),
-            consumer: Arc::new(Consumer::new(region, config, observer)),
+            consumer: Arc::new(Consumer::new(session.pid(), region, config, observer)),
             session,
-            facts: None,
+            facts: Vec::new(),
             has_ended: false,
         }
     }
@@ -83,19 +84,21 @@ impl<O: Observer + Send> Trace<O> {
 
     /// Records the events, from the first one on if called before [`Trace::run`].
     pub fn record(&mut self, recording: Recording) {
-        self.facts = Some(recording.begin(&self.session, &self.consumer));
+        self.facts = recording.begin(&self.session, &self.consumer);
     }
 
     /// Whether events are recorded into a file.
     pub fn is_recorded(&self) -> bool {
-        self.facts.is_some()
+        !self.facts.is_empty()
     }
 
-    /// Ends the recording, if there is one; to be called when all events have been taken. `coverage`: what
+    /// Ends the recordings, if there are any; to be called when all events have been taken. `coverage`: what
     /// was seen of each module, as JSON.
-    pub fn finish_recording(&mut self, coverage: Option<String>) -> Option<Recorded> {
-        let mut facts = self.facts.take()?;
-        facts.finish(&self.session, &self.consumer, coverage)
+    /// The recording of the heap is the first one, and that of the mappings, if they are traced, the second.
+    pub fn finish_recordings(&mut self, coverage: Option<String>) -> Vec<Recorded> {
+        let (session, consumer) = (&self.session, &self.consumer);
+        let finish = |mut facts: Facts| facts.finish(session, consumer, coverage.clone());
+        self.facts.drain(..).filter_map(finish).collect()
     }
 }
 

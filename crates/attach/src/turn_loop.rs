@@ -109,10 +109,11 @@ impl<O: Observer + Send> Trace<O> {
                 Until::Over { duration } => turn.gone || self.is_over(duration),
                 Until::Told(_) => told.is_some(),
             };
-            let facts = self.facts.as_mut();
-            let ended = facts.and_then(|facts| {
+            let facts = self.facts.iter_mut();
+            let ended = facts.filter_map(|facts| {
                 facts.follow(&self.session, &self.consumer, turn.modules_changed)
             });
+            let ended: Vec<String> = ended.collect();
             for notice in turn.notices.iter().chain(&ended) {
                 job.notice(notice);
             }

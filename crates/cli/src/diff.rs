@@ -27,6 +27,11 @@ pub struct Args {
     /// allocated.
     #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>)]
     measure: Option<Measure>,
+    /// Compare the mappings of the runs (attach --mappings)
+    ///
+    /// Their recordings are beside those of the heap: run.mappings.mhk beside run.mhk.
+    #[arg(long)]
+    mappings: bool,
     /// Number of sites to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -59,7 +64,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             measure.name()
         );
     }
-    let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
+    let of_memory = |path: &Path| report::of_memory(path, args.mappings);
+    let (old, new) = (
+        load(args, &of_memory(&args.old)?)?,
+        load(args, &of_memory(&args.new)?)?,
+    );
     let diff = memhook_report::diff(&old, &new, measure, args.top);
     args.output.write_document(&diff, args.json)?;
     let Some(fail_on) = &args.fail_on else {

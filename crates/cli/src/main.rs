@@ -29,7 +29,8 @@ mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use live::{
-    attach, demo, detach, doctor, mark, probe, rss, run, scan, signals, stale, top, trim, watch,
+    agent, attach, demo, detach, doctor, mark, probe, rss, run, scan, signals, stale, top, trim,
+    watch,
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
@@ -100,6 +101,9 @@ enum Command {
     /// Name a moment of a trace that is under way
     #[command(after_long_help = include_str!("help/mark.txt"))]
     Mark(mark::Args),
+    /// Trace many processes all the time, by rules, for the stores that you run
+    #[command(after_long_help = include_str!("help/agent.txt"))]
+    Agent(agent::Args),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(doctor::Args),
@@ -137,6 +141,7 @@ fn main() -> ExitCode {
         Command::Mark(args) => mark::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::Agent(args) => agent::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),

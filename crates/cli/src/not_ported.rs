@@ -23,7 +23,7 @@ macro_rules! refused {
     )* };
 }
 
-refused! { attach demo detach doctor mark probe rss run scan stale top trim watch }
+refused! { agent attach demo detach doctor mark probe rss run scan stale top trim watch }
 
 fn refuse() -> anyhow::Result<ExitCode> {
     anyhow::bail!(

@@ -4,6 +4,15 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
+/// `1%`, `0.5%`, `2`: percent, as a share.
+pub fn share(text: &str) -> Result<f64, String> {
+    let number = text.trim_end_matches('%').trim_end();
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
+        _ => Err("expected a share above 0% and up to 50%, like 0.5% or 2%".into()),
+    }
+}
+
 /// What the rows of a report are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum GroupBy {
@@ -153,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_sizes() {
+    fn durations_sizes_and_shares() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
@@ -163,6 +172,12 @@ mod tests {
         assert!(moment("0x").is_err() && moment("-1s").is_err() && moment("").is_err());
         for bad in ["", "0s", "-1s", "5x", "1e99h", "ms"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(share("1%"), Ok(0.01));
+        assert_eq!(share("0.5"), Ok(0.005));
+        assert_eq!(share("50%"), Ok(0.5));
+        for bad in ["0", "0%", "50.1%", "-1%", "x", "", "nan%"] {
+            assert!(share(bad).is_err(), "{bad}");
         }
         assert_eq!(size("4K"), Ok(4096));
         assert_eq!(size("0"), Ok(0));

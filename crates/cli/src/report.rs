@@ -13,7 +13,12 @@ use memhook_recording::{Recording, ScoreOptions};
 use memhook_report::formats::Html;
 use memhook_report::recorded::{self, Selection, Window};
 use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 /// Options of `report`.
 #[derive(clap::Args, Clone)]
@@ -30,6 +35,11 @@ pub struct Args {
     /// Show the heap when it was largest (--measure peak)
     #[arg(long, conflicts_with = "measure")]
     peak: bool,
+    /// Report the mappings of the run (attach --mappings)
+    ///
+    /// Their recording is beside that of the heap: run.mappings.mhk beside run.mhk.
+    #[arg(long)]
+    mappings: bool,
     /// Rows by site, function, thread, ...
     #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
     by: GroupBy,
@@ -157,8 +167,9 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    check_output(&args.output.output, [&args.file])?;
-    let recording = open(&args.file)?;
+    let file = of_memory(&args.file, args.mappings)?;
+    check_output(&args.output.output, [&file])?;
+    let recording = open(&file)?;
     check(args, &recording)?;
     let format = if args.json {
         FormatChoice::Json
@@ -174,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         FormatChoice::Export(format) => page_scores(format, &recording),
         _ => args.scores.options(),
     };
-    let (profile, symbols) = read(&recording, &args.file, &args.sources, window, scores)?;
+    let (profile, symbols) = read(&recording, &file, &args.sources, window, scores)?;
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
         return Ok(ExitCode::SUCCESS);
@@ -196,6 +207,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.output.write_document(&report, as_json)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The recording of the heap with this name, or, if that is asked for, the one of the mappings beside it.
+pub fn of_memory(path: &Path, of_mappings: bool) -> anyhow::Result<PathBuf> {
+    if !of_mappings {
+        return Ok(path.to_owned());
+    }
+    let beside = memhook_recording::path_of_mappings(path);
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    bail!(
+        "--mappings: there is no {}: {} was not recorded with --mappings, or was moved without it",
+        beside.display(),
+        path.display()
+    )
 }
 
 fn measure(args: &Args) -> Measure {

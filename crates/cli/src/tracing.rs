@@ -1,6 +1,6 @@
 //! Options about what is traced, and how.
 
-use crate::options::size;
+use crate::options::{share, size};
 use crate::report::sources::CacheArgs;
 
 /// Where time stamps come from.
@@ -62,6 +62,14 @@ pub struct Tracing {
     /// Hook only these functions (malloc,free,...)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub functions: Vec<String>,
+    /// Trace mappings, too: mmap, mremap, munmap, brk, madvise, shmat
+    ///
+    /// They are a second kind of memory, with a part of its own in the report. What allocators map
+    /// belongs to their heaps and is left out. Calls that do not go through the C library's functions
+    /// are not seen: the report compares what is known with /proc. Mappings are never sampled or
+    /// filtered. A recording NAME.mhk has those of the mappings beside it, in NAME.mappings.mhk.
+    #[arg(long)]
+    pub mappings: bool,
     /// Ignore blocks that are smaller (4K, 1M)
     #[arg(short = 'z', long, value_name = "SIZE", value_parser = size)]
     pub min_size: Option<u64>,
@@ -77,6 +85,13 @@ pub struct Tracing {
     /// estimates, with standard errors.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub sample: Option<u64>,
+    /// Share of the process's time that tracing may take
+    ///
+    /// Everything is recorded as long as that costs less, as measured in the process. Otherwise a random
+    /// sample is recorded, at a distance that follows what the process does; reports say since when, and
+    /// give standard errors. Above 0% and up to 50%.
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub overhead: Option<f64>,
     /// Call stacks to record: alloc or all
     #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
     pub stacks: Stacks,

@@ -1,7 +1,7 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
 use crate::output::say;
-use crate::report::{self, WindowArgs, open, sources as symbols};
+use crate::report::{self, WindowArgs, of_memory, open, sources as symbols};
 use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
@@ -25,6 +25,11 @@ const TURN: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The recording (attach -o FILE.mhk); - is standard input
     file: PathBuf,
+    /// Show the mappings of the run (attach --mappings)
+    ///
+    /// Their recording is beside that of the heap: run.mappings.mhk beside run.mhk.
+    #[arg(long)]
+    mappings: bool,
     /// Write the page to this file [default: NAME.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -60,17 +65,19 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let named = || named_after(&args.file);
+    let file = of_memory(&args.file, args.mappings)?;
+    let named = || named_after(&file);
     let path = args.output.clone().unwrap_or_else(named);
-    check_output(Some(&path), std::iter::once(&args.file).chain(&args.diff))?;
-    let recording = open(&args.file)?;
+    check_output(Some(&path), std::iter::once(&file).chain(&args.diff))?;
+    let recording = open(&file)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
     let scores = score_options(args, &recording);
-    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window, scores)?;
+    let (mut profile, _) = report::read(&recording, &file, &args.symbols, window, scores)?;
     if let Some(older) = &args.diff {
+        let older = &of_memory(older, args.mappings)?;
         let recording = open(older)?;
         let scores = score_options(args, &recording);
         let whole = Window::default();

@@ -79,7 +79,10 @@ pub fn reached(
             found.gaps.push(error.to_string());
         }
     }
-    let options = MarkOptions::default();
+    let options = MarkOptions {
+        ignore_half_overwritten: true,
+        ..MarkOptions::default()
+    };
     let marked = mark(snapshot, &heap, options);
     let leaks = leaks(snapshot, &heap.blocks, &marked, options);
     // The size that was asked for, if it is known; else what the block can hold.

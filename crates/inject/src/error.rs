@@ -119,7 +119,9 @@ pub enum Error {
         cause: io::Error,
     },
     /// The code that remote work needs was not found in executable memory of the target.
-    #[error("process {pid} has no `syscall; ret` or no signal restorer in its C library")]
+    #[error(
+        "process {pid} has no `syscall; ret`, or nothing that returns from signals, in its code"
+    )]
     NoSyscallInstruction {
         /// Process id.
         pid: i32,

@@ -110,13 +110,21 @@ impl Estimator {
     }
 }
 
+/// Mean distances of samples that are told apart.
+pub const MOST_LEVELS: u8 = 24;
+
 /// Counts all allocations by those that were recorded.
+///
+/// Samples can be of several mean distances, of which each is twice the one before: level 1 is that of
+/// [`Estimator::sample_bytes`]. What was recorded without sampling is of level 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledAllocations {
-    /// Knows what a sample stands for.
+    /// Knows what a sample of level 1 stands for.
     pub estimator: Estimator,
-    /// Every recorded allocation is a sample; else those of rings that were nearly full are.
+    /// Every recorded allocation is a sample; else those are that were announced as such.
     pub always: bool,
+    /// The highest level of a sample.
+    coarsest: u8,
     /// What the samples stand for.
     estimated: Estimate,
     /// The samples.
@@ -125,7 +133,7 @@ pub struct SampledAllocations {
 }
 
 impl SampledAllocations {
-    /// Nothing counted; `sample_bytes`: mean bytes between samples.
+    /// Nothing counted; `sample_bytes`: mean bytes between samples of level 1.
     pub fn new(sample_bytes: Option<u64>, always: bool) -> SampledAllocations {
         SampledAllocations {
             estimator: Estimator { sample_bytes },
@@ -134,10 +142,20 @@ impl SampledAllocations {
         }
     }
 
-    /// Mean bytes between samples, if anything may be an estimate because of them.
+    /// Mean bytes between samples, if anything may be an estimate because of them: the largest that there was.
     pub fn sample_bytes(&self) -> Option<u64> {
         let is_sampled = self.always || self.samples > 0;
-        self.estimator.sample_bytes.filter(|_| is_sampled)
+        let coarsest = self.at(self.coarsest.max(1));
+        coarsest.sample_bytes.filter(|_| is_sampled)
+    }
+
+    /// Knows what a sample of this level stands for.
+    fn at(&self, level: u8) -> Estimator {
+        let shift = u32::from(level.clamp(1, MOST_LEVELS) - 1);
+        let mean = |first: u64| first.saturating_mul(1 << shift);
+        Estimator {
+            sample_bytes: self.estimator.sample_bytes.map(mean),
+        }
     }
 
     /// Allocations that were recorded as samples.
@@ -145,17 +163,20 @@ impl SampledAllocations {
         self.samples
     }
 
-    /// Counts `count` samples of one size.
+    /// Counts `count` samples of one size and level. Returns what they stand for.
     #[inline]
-    pub fn count_samples(&mut self, size: u64, count: u64) {
+    pub fn count_samples(&mut self, level: u8, size: u64, count: u64) -> Estimate {
         self.samples += count;
         self.sample_bytes = self.sample_bytes.saturating_add(size.saturating_mul(count));
-        let one = self.estimator.block(size);
-        self.estimated += Estimate {
+        self.coarsest = self.coarsest.max(level);
+        let one = self.at(level).block(size);
+        let all = Estimate {
             blocks: one.blocks * count as f64,
             bytes: one.bytes * count as f64,
             variance: one.variance * count as f64,
         };
+        self.estimated += all;
+        all
     }
 
     /// All allocations since the attach, of which so many were recorded.
@@ -171,10 +192,9 @@ impl SampledAllocations {
     /// How many blocks this one stands for by the samples.
     #[inline]
     pub fn weight(&self, block: &LiveBlock) -> f64 {
-        if block.is_sample {
-            self.estimator.weight(block.size)
-        } else {
-            1.0
+        match block.sampling {
+            0 => 1.0,
+            level => self.at(level).weight(block.size),
         }
     }
 }
@@ -205,13 +225,28 @@ mod tests {
         let mut counts = SampledAllocations::new(Some(1000), false);
         assert_eq!(counts.all(7, 700), Estimate::exact(7, 700));
         assert_eq!(counts.sample_bytes(), None);
-        counts.count_samples(100, 3);
+        counts.count_samples(1, 100, 3);
         let one = counts.estimator.block(100);
         let all = counts.all(10, 1000);
         assert!((all.blocks - (7.0 + 3.0 * one.blocks)).abs() < 1e-9);
         assert!((all.bytes - (700.0 + 3.0 * one.bytes)).abs() < 1e-9);
         assert!((all.variance - 3.0 * one.variance).abs() < 1e-6);
         assert_eq!((counts.samples(), counts.sample_bytes()), (3, Some(1000)));
+    }
+
+    /// Samples of several distances add up, each with its own weight.
+    #[test]
+    fn each_level_is_twice_as_far_apart() {
+        let mut counts = SampledAllocations::new(Some(256), false);
+        let sizes = [100u64, 5000, 3];
+        let mut expected = Estimate::exact(0, 0);
+        for (level, size) in (1u8..).zip(sizes) {
+            counts.count_samples(level, size, 1);
+            let sample_bytes = Some(256 << (level - 1));
+            expected += Estimator { sample_bytes }.block(size);
+        }
+        assert_eq!(counts.all(3, sizes.iter().sum()), expected);
+        assert_eq!(counts.sample_bytes(), Some(1024));
     }
 
     #[test]

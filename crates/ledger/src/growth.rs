@@ -26,7 +26,7 @@ pub struct SiteGrowth {
 
 impl SiteGrowth {
     pub(crate) fn between(then: Option<&SiteSums>, now: &SiteSums) -> Self {
-        let zero = SiteSums::new(now.stack, now.is_sampled);
+        let zero = SiteSums::new(now.stack, now.level);
         let then = then.unwrap_or(&zero);
         Self {
             stack: now.stack,

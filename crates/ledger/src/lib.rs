@@ -31,6 +31,7 @@ mod entry;
 mod estimate;
 mod growth;
 mod live_map;
+mod mappings;
 mod observer;
 mod order;
 mod queries;
@@ -42,8 +43,9 @@ mod thinning;
 mod totals;
 
 pub use bound::LEAST_BYTES;
-pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
+pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
+pub use mappings::{Discarded, MappingChange, MappingLedger};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
 pub use slices::{LiveWalk, SiteWalk};

@@ -136,7 +136,8 @@ impl<O: Observer> Ledger<O> {
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.apply_batch();
         self.look_at_memory();
-        self.sites.set_sampling(self.options.all_are_samples);
+        self.sites
+            .set_sampling(u8::from(self.options.all_are_samples));
         self.rings_in_pass += 1;
         self.tid_index = self.threads.index_of(tid);
         if self.reallocs.enter(ring, tid) {
@@ -145,12 +146,13 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Whether the allocations that follow of this ring are samples; at its beginning they are not, unless
-    /// all are.
-    pub fn set_sampling(&mut self, is_on: bool) {
+    /// How the allocations that follow of this ring are sampled: the level of
+    /// [`SampledAllocations`](crate::SampledAllocations), 0: every one is recorded. At the beginning of a ring
+    /// it is 0, or 1 if all allocations are samples.
+    pub fn set_sampling(&mut self, level: u8) {
         self.apply_batch();
-        self.sites.set_sampling(is_on);
-        if is_on {
+        self.sites.set_sampling(level);
+        if level != 0 {
             // Releases of blocks that are no samples come, too, as far as the hook does not know them.
             self.options.ignore_unknown_releases = true;
             self.totals.unknown_releases = 0;
@@ -173,7 +175,7 @@ impl<O: Observer> Ledger<O> {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
             // A failed realloc whose announcement was lost, and what is not about blocks.
-            Op::ReallocFailed | Op::Tick | Op::SizeExtension | Op::SamplingChange => {}
+            _ => {}
         }
     }
 

@@ -45,7 +45,7 @@ impl<O: Observer> Ledger<O> {
             stack: self.sites.stack_of(entry.site()),
             time_ns: entry.time_ns(),
             tid: self.threads.tid_of(entry.tid_index()),
-            is_sample: self.sites.is_sampled(entry.site()),
+            sampling: self.sites.level_of(entry.site()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Sums by allocation site, and the small tables that entries of the live map point into.
 
+use crate::estimate::MOST_LEVELS;
 use rustc_hash::FxHashMap;
 
 /// Sums of one allocation site. Live sums are the difference of allocated and released.
@@ -9,8 +10,9 @@ use rustc_hash::FxHashMap;
 #[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
-    /// Its allocations are samples. Those of the same stack that are not are another site.
-    pub is_sampled: bool,
+    /// How its allocations were sampled ([`crate::Ledger::set_sampling`]). Those of the same stack that were
+    /// sampled otherwise are another site.
+    pub level: u8,
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
     pub released_blocks: u64,
@@ -20,10 +22,10 @@ pub(crate) struct SiteSums {
 }
 
 impl SiteSums {
-    pub fn new(stack: u32, is_sampled: bool) -> Self {
+    pub fn new(stack: u32, level: u8) -> Self {
         Self {
             stack,
-            is_sampled,
+            level,
             allocated_blocks: 0,
             allocated_bytes: 0,
             released_blocks: 0,
@@ -35,35 +37,37 @@ impl SiteSums {
 }
 
 const CHUNK: usize = 4096;
+/// Ways of sampling that are told apart: none, and one for each mean distance of samples.
+pub(crate) const LEVELS: usize = MOST_LEVELS as usize + 1;
 
 /// All sites, by a dense index. There are never more than stack ids, so 26 bits are enough.
 #[derive(Default)]
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
     /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense,
-    /// since they are places in an arena. The second one has the sites of samples.
-    by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; 2],
-    /// Allocations that come now are samples.
-    is_sampling: bool,
+    /// since they are places in an arena. One for each way of sampling, which exists when it is used.
+    by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; LEVELS],
+    /// How the allocations that come now are sampled.
+    level: u8,
     /// The last stack looked up and its index: one call site often allocates many times in a row.
     last: Option<(u32, u32)>,
-    /// When there are too many sites: the two that allocations of all further stacks are counted at,
-    /// the second one samples, and what each had counted before.
-    others: Option<[(u32, u64); 2]>,
+    /// When there are too many sites: those that allocations of all further stacks are counted at, one for
+    /// each way of sampling, and what each had counted before.
+    others: Option<[Option<(u32, u64)>; LEVELS]>,
 }
 
 impl SiteTable {
-    /// Says whether the allocations that follow are samples.
-    pub fn set_sampling(&mut self, is_on: bool) {
-        if self.is_sampling != is_on {
-            self.is_sampling = is_on;
+    /// Says how the allocations that follow are sampled.
+    pub fn set_sampling(&mut self, level: u8) {
+        if self.level != level {
+            self.level = level.min(LEVELS as u8 - 1);
             self.last = None;
         }
     }
 
-    /// Whether the allocations of this site are samples.
-    pub fn is_sampled(&self, index: u32) -> bool {
-        self.sites[index as usize].is_sampled
+    /// How the allocations of this site were sampled.
+    pub fn level_of(&self, index: u32) -> u8 {
+        self.sites[index as usize].level
     }
 
     /// Counts an allocation and returns the site's index.
@@ -106,20 +110,17 @@ impl SiteTable {
     /// From now on, stacks that were not seen before are counted together, as stack 0.
     pub fn close(&mut self) {
         if self.others.is_none() {
-            let is_sampling = self.is_sampling;
-            self.others = Some([false, true].map(|sampling| {
-                self.set_sampling(sampling);
-                let index = self.index_of(0);
-                (index, self.sites[index as usize].allocated_blocks)
+            self.others = Some(std::array::from_fn(|level| {
+                let index = self.known(level, 0)?;
+                Some((index, self.sites[index as usize].allocated_blocks))
             }));
-            self.set_sampling(is_sampling);
         }
     }
 
     /// Allocations that were counted without their stack for that reason; `None`: it is not so.
     pub fn unattributed(&self) -> Option<u64> {
         let of = |(index, before): (u32, u64)| self.sites[index as usize].allocated_blocks - before;
-        Some(self.others?.map(of).iter().sum())
+        Some(self.others?.into_iter().flatten().map(of).sum())
     }
 
     /// Bytes of memory.
@@ -143,7 +144,7 @@ impl SiteTable {
     /// Prefetches the sums of a stack.
     #[inline]
     pub fn expect_stack(&self, stack: u32) {
-        let by_stack = &self.by_stack[usize::from(self.is_sampling)];
+        let by_stack = &self.by_stack[usize::from(self.level)];
         let chunk = by_stack.get(stack as usize / CHUNK);
         let index = chunk
             .and_then(|c| c.as_ref())
@@ -159,6 +160,12 @@ impl SiteTable {
         }
     }
 
+    /// The index of a site that was seen before.
+    fn known(&self, level: usize, stack: u32) -> Option<u32> {
+        let chunk = self.by_stack[level].get(stack as usize / CHUNK)?;
+        chunk.as_ref()?[stack as usize % CHUNK].checked_sub(1)
+    }
+
     #[inline]
     fn index_of(&mut self, stack: u32) -> u32 {
         if let Some((last, index)) = self.last
@@ -167,14 +174,16 @@ impl SiteTable {
             return index;
         }
         let (chunk, at) = (stack as usize / CHUNK, stack as usize % CHUNK);
-        if let Some(others) = self.others {
-            let (others, _) = others[usize::from(self.is_sampling)];
-            let by_stack = &self.by_stack[usize::from(self.is_sampling)];
-            let known = by_stack.get(chunk).and_then(|c| c.as_ref());
-            let known = known.and_then(|chunk| chunk[at].checked_sub(1));
-            return known.unwrap_or(others);
+        if let Some(others) = &mut self.others {
+            let level = usize::from(self.level);
+            let next = self.sites.len() as u32;
+            let (other, _) = *others[level].get_or_insert((next, 0));
+            if other == next {
+                self.sites.push(SiteSums::new(0, self.level));
+            }
+            return self.known(level, stack).unwrap_or(other);
         }
-        let by_stack = &mut self.by_stack[usize::from(self.is_sampling)];
+        let by_stack = &mut self.by_stack[usize::from(self.level)];
         if chunk >= by_stack.len() {
             by_stack.resize_with(chunk + 1, || None);
         }
@@ -183,7 +192,7 @@ impl SiteTable {
         let index = place.checked_sub(1).unwrap_or(next);
         if index == next {
             *place = next + 1;
-            self.sites.push(SiteSums::new(stack, self.is_sampling));
+            self.sites.push(SiteSums::new(stack, self.level));
         }
         self.last = Some((stack, index));
         index

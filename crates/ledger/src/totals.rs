@@ -89,8 +89,9 @@ pub struct LiveBlock {
     pub time_ns: u64,
     /// Allocating thread (target's pid namespace); 0 if more than 65,535 threads were seen.
     pub tid: u32,
-    /// It was recorded as a sample ([`Ledger::set_sampling`](crate::Ledger::set_sampling)).
-    pub is_sample: bool,
+    /// How it was sampled, 0: every allocation was recorded
+    /// ([`Ledger::set_sampling`](crate::Ledger::set_sampling)).
+    pub sampling: u8,
 }
 
 /// Live blocks of one allocation site.

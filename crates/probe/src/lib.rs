@@ -18,6 +18,7 @@ mod flags;
 mod histogram;
 mod pad;
 mod plan;
+mod redirect;
 mod refusal;
 mod selector;
 
@@ -30,5 +31,9 @@ pub use exits::plan_exits;
 pub use histogram::{Histogram, MOST_LATENCIES};
 pub use pad::{MOST_CONDITIONS, Pad, Role};
 pub use plan::{JUMP_BYTES, Plan, plan};
+pub use redirect::{
+    REDIRECT_HEADER_BYTES, RedirectEntry, Redirected, Redirects, read_redirects, redirect_bytes,
+    redirect_journal_bytes,
+};
 pub use refusal::Refusal;
-pub use selector::{FunctionSelector, Wanted, nearest};
+pub use selector::{FunctionSelector, Wanted, nearest, original_of};

@@ -78,22 +78,37 @@ const CONDITION_BYTES: u64 = 19;
 /// Conditions that a pad can check.
 pub const MOST_CONDITIONS: usize = 6;
 
-struct Assembler {
+/// Machine code in the making.
+pub(crate) struct Assembler {
     at: u64,
-    code: Vec<u8>,
+    pub(crate) code: Vec<u8>,
 }
 
 impl Assembler {
-    fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn new(at: u64) -> Assembler {
+        Assembler {
+            at,
+            code: Vec::new(),
+        }
+    }
+
+    /// Goes on at a multiple of 16.
+    pub(crate) fn align(&mut self) {
+        while !self.here().is_multiple_of(16) {
+            self.code.push(0xcc);
+        }
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.code.extend(bytes);
     }
 
-    fn here(&self) -> u64 {
+    pub(crate) fn here(&self) -> u64 {
         self.at + self.code.len() as u64
     }
 
     /// An instruction that ends with a displacement to `to`.
-    fn put_relative(&mut self, opcode: &[u8], to: u64) -> Result<(), Refusal> {
+    pub(crate) fn put_relative(&mut self, opcode: &[u8], to: u64) -> Result<(), Refusal> {
         self.put(opcode);
         let distance = distance(self.here() + 4, to)?;
         self.put(&distance);
@@ -101,14 +116,14 @@ impl Assembler {
     }
 
     /// A branch forward by a displacement that is filled in by [`Assembler::arrive`].
-    fn put_forward(&mut self, opcode: &[u8]) -> usize {
+    pub(crate) fn put_forward(&mut self, opcode: &[u8]) -> usize {
         self.put(opcode);
         self.put(&[0; 4]);
         self.code.len()
     }
 
     /// The same instructions as at their own place, decoded again to be sure.
-    fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
+    pub(crate) fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
         let code = relocated(instructions, self.here())?;
         if !is_same(instructions, &code, self.here()) {
             return Err(Refusal::OutOfReach);
@@ -157,13 +172,13 @@ impl Assembler {
         self.put(b"\x5e\x5a"); // full: pop rsi; pop rdx
     }
 
-    fn arrive(&mut self, branch: usize) {
+    pub(crate) fn arrive(&mut self, branch: usize) {
         let distance = (self.code.len() - branch) as u32;
         self.code[branch - 4..branch].copy_from_slice(&distance.to_le_bytes());
     }
 }
 
-fn distance(from: u64, to: u64) -> Result<[u8; 4], Refusal> {
+pub(crate) fn distance(from: u64, to: u64) -> Result<[u8; 4], Refusal> {
     let distance = to.wrapping_sub(from) as i64;
     i32::try_from(distance)
         .map(i32::to_le_bytes)
@@ -373,7 +388,7 @@ impl Pad {
 }
 
 /// An instruction that was decoded at another address, as it is in the process.
-fn moved_by(instruction: &Instruction, bias: u64) -> Instruction {
+pub(crate) fn moved_by(instruction: &Instruction, bias: u64) -> Instruction {
     use iced_x86::OpKind::{NearBranch16, NearBranch32, NearBranch64};
     let mut moved = *instruction;
     moved.set_ip(instruction.ip().wrapping_add(bias));

@@ -78,14 +78,17 @@ impl FunctionSelector {
         })
     }
 
-    /// Whether a module of this file name is meant: `libc.so.6` is also `libc` and `libc.so`.
+    /// Whether a module of this file name is meant: `libc.so.6` is also `libc` and `libc.so`, and
+    /// `libstdc++.so.6.0.30` is also `libstdc++.so.6`.
     pub fn is_in(&self, module: &str) -> bool {
         self.module.as_deref().is_none_or(|wanted| {
             let short = module.split(".so").next().unwrap_or(module);
             let versionless = module.split_inclusive(".so").next().unwrap_or(module);
-            [module, short, versionless]
-                .iter()
-                .any(|name| glob(wanted, name))
+            let is_version = |rest: &str| rest.starts_with('.');
+            wanted.contains(".so") && module.strip_prefix(wanted).is_some_and(is_version)
+                || [module, short, versionless]
+                    .iter()
+                    .any(|name| glob(wanted, name))
         })
     }
 
@@ -99,12 +102,30 @@ impl FunctionSelector {
         if matches(symbol) {
             return true;
         }
+        let symbol = original_of(symbol);
+        if matches(symbol) {
+            return true;
+        }
         let is_mangled = symbol.starts_with("_Z") || symbol.starts_with("_R");
         is_mangled && {
             let full = demangle(symbol);
             matches(&full) || matches(without_parameters(&full))
         }
     }
+}
+
+/// Of the symbol of a copy that a compiler calls instead of a function, the symbol of that function: gcc makes them for
+/// some arguments (`-fipa-sra`, `-fipa-cp`), clang to make a name unique (`-flto=thin`).
+pub fn original_of(symbol: &str) -> &str {
+    let mut original = symbol;
+    while let Some((rest, number)) = original.rsplit_once('.')
+        && let Some((name, kind)) = rest.rsplit_once('.')
+        && matches!(kind, "isra" | "constprop" | "llvm")
+        && number.bytes().all(|b| b.is_ascii_digit())
+    {
+        original = name;
+    }
+    original
 }
 
 /// `ns::f` of `ns::f(int) const`; of `operator()(int)`, `operator()`.
@@ -221,6 +242,8 @@ mod tests {
         assert!(libc.is_in("libc.so.6") && !libc.is_in("libcrypto.so.3"));
         assert!(one("lib*!x").is_in("libcrypto.so.3"));
         assert!(one("libc.so!x").is_in("libc.so.6"));
+        assert!(one("libstdc++.so.6!x").is_in("libstdc++.so.6.0.30"));
+        assert!(!one("libfoo.so.1!x").is_in("libfoo.so.10"));
         assert_eq!(one("server+0x1230").wanted, Wanted::Offset(0x1230));
         assert_eq!(
             one("a::operator!=").wanted,
@@ -241,6 +264,20 @@ mod tests {
         }
         assert!(!one("take").is_name("_ZNK4pool4takeEm", &demangle));
         assert_eq!(without_parameters("a::operator()(int)"), "a::operator()");
+    }
+
+    #[test]
+    fn copies_of_a_function_are_meant_too() {
+        let demangle = |symbol: &str| match symbol {
+            "_Z3reci" => "rec(int)".to_owned(),
+            other => other.to_owned(),
+        };
+        assert!(one("rec").is_name("_Z3reci.isra.0", &demangle));
+        assert!(one("take").is_name("take.constprop.0.isra.1", &demangle));
+        assert!(!one("take").is_name("take.1", &demangle));
+        assert!(one("take.part.0").is_name("take.part.0", &demangle));
+        assert!(!one("take").is_name("take.part.0", &demangle));
+        assert!(!one("take").is_name("take.cold", &demangle));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Calls of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorCalls {
-    /// How many call sites go through a slot.
+    /// How many call sites go through a slot, or to a function that is hooked at its entry.
     pub through_slots: u64,
     /// How many call sites go directly to each function of the module.
     pub direct: BTreeMap<String, u64>,
@@ -50,6 +50,14 @@ impl AllocatorCalls {
     /// How many call sites cannot be seen.
     pub fn direct_count(&self) -> u64 {
         self.direct.values().sum()
+    }
+
+    /// The same where the functions of the module's own allocator are hooked at their entries.
+    pub fn all_seen(mut self) -> AllocatorCalls {
+        self.through_slots += self.direct_count();
+        self.direct.clear();
+        self.allocator = None;
+        self
     }
 
     /// What is not seen, in words.

@@ -1,11 +1,16 @@
 //! The functions of allocators that are part of a module, by its symbols.
 //!
-//! Calls of them from inside of a static program go through no slot. So this does not say what can be traced,
-//! but where the functions are.
+//! Calls of them from inside of the module go through no slot. So this does not say how they can be traced, but where
+//! they are.
 
+use crate::ModuleImage;
+use goblin::elf::section_header::SHT_SYMTAB;
 use goblin::elf::{Elf, sym};
-use memhook_abi::{allocator_function, function_by_name};
+use memhook_abi::{ALLOCATORS, allocator_function, function_by_name};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +23,18 @@ pub struct AllocatorFunction {
     pub svma: u64,
     /// Its size in bytes; 0 if the symbol does not state it.
     pub size: u64,
+}
+
+impl AllocatorFunction {
+    /// The id of the hooked function that it is an instance of, with whatever its allocator puts before the name.
+    /// `None` for those of Rust's compiler, which call another one.
+    pub fn hooked(&self) -> Option<usize> {
+        let plain = || {
+            let mut prefixes = ALLOCATORS.iter();
+            prefixes.find_map(|a| function_by_name(self.name.strip_prefix(a.prefix)?))
+        };
+        function_by_name(&self.name).or_else(plain)
+    }
 }
 
 /// What Rust's compiler calls for every allocation: the plain names until Rust 1.86, and since then in the crate
@@ -37,23 +54,139 @@ const C_LIBRARIES: [(&str, &str); 4] = [
     ("_dl_debug_addr", "musl"),
 ];
 
+/// A symbol of a function.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    name: &'a str,
+    svma: u64,
+    size: u64,
+}
+
 /// Finds them in a file; of several names for one function, the plainest. Without a symbol table nothing is found but
 /// what the module exports.
 pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     let Ok(elf) = Elf::parse(bytes) else {
         return Vec::new();
     };
-    let named = || {
-        let own = elf.syms.iter().map(|s| (s, elf.strtab.get_at(s.st_name)));
-        let exported = elf
-            .dynsyms
-            .iter()
-            .map(|s| (s, elf.dynstrtab.get_at(s.st_name)));
-        own.chain(exported)
-            .filter(|(s, _)| s.st_shndx != 0 && s.st_value != 0 && is_code(s))
-            .filter_map(|(s, name)| Some((s, name?)))
+    let own = elf.syms.iter().map(|s| (s, elf.strtab.get_at(s.st_name)));
+    let exported = elf
+        .dynsyms
+        .iter()
+        .map(|s| (s, elf.dynstrtab.get_at(s.st_name)));
+    let named = own
+        .chain(exported)
+        .filter(|(s, _)| s.st_shndx != 0 && s.st_value != 0 && is_code(s))
+        .filter_map(|(s, name)| {
+            Some(Named {
+                name: name?,
+                svma: s.st_value,
+                size: s.st_size,
+            })
+        });
+    among(&named.collect::<Vec<_>>())
+}
+
+/// Those of a loaded module that no slot of another module needs to lead to: all of an executable, and what a library
+/// keeps to itself. Only the symbol table is read, and only if it names any.
+pub fn own_allocator_functions(module: &ModuleImage) -> Vec<AllocatorFunction> {
+    let table = SymbolTable::read(&|offset, most| module.bytes.at(offset, most));
+    let mut found = table.map_or_else(Vec::new, |table| table.allocator_functions());
+    if !module.is_main {
+        found.retain(|function| module.facts.exported(&function.name).is_none());
+    }
+    found
+}
+
+/// The symbol table of a file: what `strip` takes away.
+struct SymbolTable<'a> {
+    symbols: Cow<'a, [u8]>,
+    names: Cow<'a, [u8]>,
+}
+
+/// More than the symbols of any program take.
+const MOST_SYMBOL_BYTES: usize = 512 << 20;
+
+/// Whether a program has the functions of an allocator, as a static one does that has not been stripped.
+pub(crate) fn has_own_allocator(file: &File) -> bool {
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let read = |offset: usize, most: usize| {
+        let bytes = size.saturating_sub(offset as u64).min(most as u64);
+        let mut part = vec![0; bytes as usize];
+        file.read_exact_at(&mut part, offset as u64).ok()?;
+        Some(Cow::Owned(part))
     };
-    let has = |mark: &str| named().any(|(_, name)| name == mark);
+    let functions = SymbolTable::read(&read).map(|table| table.allocator_functions());
+    let allocates = |f: &AllocatorFunction| f.hooked().is_some();
+    functions.is_some_and(|functions| functions.iter().any(allocates))
+}
+
+/// At most so many bytes at an offset of a file.
+type ReadPart<'a> = dyn Fn(usize, usize) -> Option<Cow<'a, [u8]>> + 'a;
+
+impl<'a> SymbolTable<'a> {
+    fn read(part: &ReadPart<'a>) -> Option<SymbolTable<'a>> {
+        // Elf64_Ehdr: e_shoff at 40, e_shentsize at 58, e_shnum at 60; Elf64_Shdr: sh_type at 4, sh_offset at 24,
+        // sh_size at 32, sh_link at 40.
+        let head = part(0, 64)?;
+        let word = |part: &[u8], at: usize| {
+            let word = part.get(at..)?.first_chunk()?;
+            usize::try_from(u64::from_le_bytes(*word)).ok()
+        };
+        let half = |at: usize| Some(u16::from_le_bytes(*head.get(at..)?.first_chunk()?));
+        let (start, each, count) = (word(&head, 40)?, half(58)?.into(), half(60)?.into());
+        if each < 64 {
+            return None;
+        }
+        let sections = part(start, each * count)?;
+        let section = |n: usize| sections.get(n * each..)?.get(..each);
+        let content = |section: &[u8]| {
+            let (offset, size) = (word(section, 24)?, word(section, 32)?);
+            let content = part(offset, Some(size).filter(|s| *s <= MOST_SYMBOL_BYTES)?)?;
+            (content.len() == size).then_some(content)
+        };
+        let is_table = |s: &&[u8]| s.get(4..8) == Some(&SHT_SYMTAB.to_le_bytes()[..]);
+        let table = (0..count).filter_map(section).find(is_table)?;
+        let link = u32::from_le_bytes(*table.get(40..)?.first_chunk()?) as usize;
+        Some(SymbolTable {
+            symbols: content(table)?,
+            names: content(section(link)?)?,
+        })
+    }
+
+    fn allocator_functions(&self) -> Vec<AllocatorFunction> {
+        // Nearly all programs have none, which this tells at once.
+        let mut marks = [b"malloc\0".as_slice(), b"_Znwm\0"].into_iter();
+        if marks.any(|name| memchr::memmem::find(&self.names, name).is_some()) {
+            among(&self.functions())
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Elf64_Sym: st_name at 0, st_info at 4, st_shndx at 6, st_value at 8, st_size at 16.
+    fn functions(&self) -> Vec<Named<'_>> {
+        let (symbols, _) = self.symbols.as_chunks::<24>();
+        let named = symbols.iter().filter_map(|symbol| {
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| symbol[at + n]));
+            let is_defined = symbol[6..8] != [0, 0] && word(8) != 0;
+            if !is_defined || symbol[4] & 0xf != sym::STT_FUNC {
+                return None;
+            }
+            let at = word(0) as u32 as usize;
+            let rest = self.names.get(at..)?;
+            let end = memchr::memchr(0, rest)?;
+            Some(Named {
+                name: std::str::from_utf8(&rest[..end]).ok()?,
+                svma: word(8),
+                size: word(16),
+            })
+        });
+        named.collect()
+    }
+}
+
+fn among(named: &[Named<'_>]) -> Vec<AllocatorFunction> {
+    let has = |mark: &str| named.iter().any(|symbol| symbol.name == mark);
     let of_plain = memhook_abi::known_allocator(has).or_else(|| {
         C_LIBRARIES
             .iter()
@@ -61,21 +194,21 @@ pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
             .map(|(_, name)| *name)
     });
     let mut found: BTreeMap<u64, AllocatorFunction> = BTreeMap::new();
-    for (symbol, name) in named() {
-        let Some(allocator) = owner(name, of_plain) else {
+    for symbol in named {
+        let Some(allocator) = owner(symbol.name, of_plain) else {
             continue;
         };
         let function = AllocatorFunction {
-            name: name.to_owned(),
+            name: symbol.name.to_owned(),
             allocator,
-            svma: symbol.st_value,
-            size: symbol.st_size,
+            svma: symbol.svma,
+            size: symbol.size,
         };
         let plainness = |name: &str| (name.starts_with('_'), name.len());
         found
-            .entry(symbol.st_value)
+            .entry(symbol.svma)
             .and_modify(|known| {
-                if plainness(name) < plainness(&known.name) {
+                if plainness(symbol.name) < plainness(&known.name) {
                     *known = function.clone();
                 }
             })

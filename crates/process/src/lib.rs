@@ -26,6 +26,7 @@ mod module_facts;
 mod module_file;
 mod preflight;
 mod proc_text;
+mod processor_time;
 mod python;
 mod remote_address;
 mod scheduling;
@@ -38,7 +39,7 @@ mod thread_state;
 mod threads;
 
 pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
-pub use allocator_functions::{AllocatorFunction, allocator_functions};
+pub use allocator_functions::{AllocatorFunction, allocator_functions, own_allocator_functions};
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
 pub use c_library::{
@@ -51,7 +52,7 @@ pub use control_group::ControlGroup;
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies, unfinished_copies};
-pub use loader::{Auxiliary, Loader, is_audited};
+pub use loader::{Auxiliary, Loader, is_audited, is_static};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
 pub use memory_alarm::{AlarmAt, AlarmError, MemoryAlarm, Trigger};
@@ -63,6 +64,7 @@ pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, preflight, preflight_to_read,
 };
 pub use proc_text::{proc_bytes, proc_text};
+pub use processor_time::{own_processor_time, processor_time};
 pub use python::{Interpreter, PythonError, Verdict};
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};

@@ -34,6 +34,12 @@ impl Auxiliary {
     }
 }
 
+/// Whether the program of a process is static: the kernel has loaded no loader for it, and it is none itself.
+pub fn is_static(pid: i32) -> bool {
+    let has_no_loader = Auxiliary::of(pid).is_ok_and(|auxiliary| auxiliary.loader == 0);
+    has_no_loader && crate::mappings(pid).is_ok_and(|maps| Loader::of(pid, &maps).is_none())
+}
+
 /// Whether a process was started with LD_AUDIT (ld.so(8)).
 pub fn is_audited(pid: i32) -> bool {
     has_variable(pid, |variable| variable.starts_with(b"LD_AUDIT="))

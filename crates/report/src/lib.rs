@@ -8,11 +8,14 @@ mod gaps;
 mod labels;
 mod leaks;
 mod live;
+mod live_profile;
+mod mappings;
 mod measure;
 mod model;
 mod named_run;
 mod names;
 mod output_name;
+mod overhead;
 mod probe_plan;
 mod probes;
 mod profile;
@@ -41,11 +44,15 @@ mod wrap;
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use fail_on::FailOn;
-pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
+pub use formats::{
+    Document, Format, FormatChoice, FormatOptions, Nature, PprofShape, document, pprof,
+};
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
+pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
+pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
     AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Mark, Measured, ReleaseSite, ReportModel,
@@ -53,6 +60,7 @@ pub use model::{
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
+pub use overhead::{KeptTime, Overhead};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{

@@ -5,8 +5,8 @@ use crate::gaps;
 use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Mark, Measured, ReleaseSite, ReportModel,
-    ReportTotals, Sampling, StackFrame, Target,
+    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Mark, Measured, Overhead, ReleaseSite,
+    ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{
     Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk, standard_error,
@@ -66,6 +66,8 @@ pub struct LiveNumbers {
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
     bounded: Option<Bounded>,
+    /// What tracing cost, if it keeps to a budget.
+    pub overhead: Option<Overhead>,
     gaps: Vec<Gap>,
     /// Blocks allocated before this have not been seen since a gap.
     unseen_before_ns: u64,
@@ -92,6 +94,7 @@ impl LiveNumbers {
             totals: memhook_ledger::Totals::default(),
             allocations: SampledAllocations::default(),
             bounded: None,
+            overhead: None,
             is_by_site: false,
         }
     }
@@ -139,6 +142,11 @@ impl LiveNumbers {
         })
     }
 
+    /// With other sums than those of the ledger.
+    pub fn with_totals(self, totals: memhook_ledger::Totals) -> LiveNumbers {
+        LiveNumbers { totals, ..self }
+    }
+
     /// What was counted, by the number that decides the rows.
     fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
@@ -172,6 +180,7 @@ struct Draft {
     call_stacks: Option<CallStacks>,
     totals: ReportTotals,
     sampling: Option<Sampling>,
+    overhead: Option<Overhead>,
     /// Of all allocated bytes.
     allocated_variance: f64,
     bounded: Option<Bounded>,
@@ -307,6 +316,7 @@ impl LiveReporter {
             releases,
             totals,
             sampling,
+            overhead: numbers.overhead,
             allocated_variance: all.variance,
             bounded: numbers.bounded,
             gaps: numbers.gaps,
@@ -468,7 +478,9 @@ impl LiveReporter {
             groups,
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
+            mappings: None,
             leaks: None,
+            overhead: draft.overhead,
         }
     }
 }

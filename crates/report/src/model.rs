@@ -2,7 +2,7 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{Inference, RunScores, Scores};
+use crate::{Inference, Overhead, RunScores, Scores};
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,9 @@ pub struct ReportModel {
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// What tracing cost and recorded, with `--overhead`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Overhead>,
     /// Set when the attacher's memory did not suffice for all live blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Bounded>,
@@ -58,6 +61,9 @@ pub struct ReportModel {
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
     pub more_rows: u64,
+    /// What is mapped, with `--mappings`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mappings: Option<Box<crate::Mappings>>,
     /// What nothing reaches, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,

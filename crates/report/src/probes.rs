@@ -166,6 +166,9 @@ fn latency(row: &ProbeRow) -> String {
     let Some(latency) = &row.latency_ns else {
         return String::new();
     };
+    if latency.calls == 0 {
+        return "  no call was measured".to_owned();
+    }
     let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(count);
     format!("  half within {p50} ns, 99 % within {p99} ns, at most {max} ns")
 }

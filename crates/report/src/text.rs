@@ -3,6 +3,7 @@
 use crate::gaps;
 use crate::labels::one_line;
 use crate::leaks::leaks;
+use crate::mappings::mappings;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
@@ -29,6 +30,10 @@ impl Document for ReportModel {
                 None => Ok(()),
             })
             .and_then(|()| releases(&mut out, self, style))
+            .and_then(|()| match &self.mappings {
+                Some(found) => mappings(&mut out, found, style),
+                None => Ok(()),
+            })
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
                 None => Ok(()),
@@ -71,6 +76,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(bounded) = &model.bounded {
         writeln!(out, "{}", style.warning(&bounded.in_words()))?;
     }
+    if let Some(overhead) = &model.overhead {
+        writeln!(out, "{}", overhead.in_words())?;
+    }
     if let Some(sampling) = &model.sampling {
         let samples = format!(
             "{}, one in about {}",
@@ -79,6 +87,11 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         match sampling.exact_allocations {
             None => writeln!(out, "Estimates from {samples}")?,
+            Some(exact) if model.overhead.is_some() => writeln!(
+                out,
+                "Of about {}, {exact} were all counted, and the others are estimated from {samples} at most",
+                counted(model.totals.allocations, "allocation"),
+            )?,
             Some(exact) => writeln!(
                 out,
                 "Rings were nearly full at times: of about {}, {exact} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",
@@ -310,7 +323,7 @@ fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
     )
 }
 
-fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
+pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by != "site" {
         return Ok(());
     }
@@ -385,7 +398,7 @@ fn more(out: &mut String, model: &ReportModel, what: &str) -> Result {
     Ok(())
 }
 
-fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
+pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by == "site" {
         return Ok(());
     }

@@ -63,7 +63,9 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         groups: Vec::new(),
         releases: Vec::new(),
         more_rows: 0,
+        mappings: None,
         leaks: None,
+        overhead: None,
         scores: None,
         inferences: None,
     }

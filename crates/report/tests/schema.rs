@@ -62,6 +62,8 @@ fn full_report() -> ReportModel {
             unattributed_allocations: 1,
             unknown_releases_are_counted: true,
         }),
+        overhead: None,
+        mappings: None,
         totals: ReportTotals::default(),
         call_stacks: Some(CallStacks::default()),
         measured: Measured {

@@ -105,7 +105,9 @@ fn report() -> ReportModel {
         groups: vec![],
         releases: vec![],
         more_rows: 1,
+        mappings: None,
         leaks: None,
+        overhead: None,
         scores: None,
         inferences: None,
     }

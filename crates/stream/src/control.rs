@@ -33,7 +33,8 @@ pub struct Config {
     /// Address of the C library's `backtrace` in the target (avma), or 0.
     pub libc_backtrace: u64,
     /// Mean number of bytes between sampled allocations; needed with
-    /// [`memhook_abi::flags::SAMPLE`] and [`memhook_abi::flags::ADAPT_WHEN_FULL`].
+    /// [`memhook_abi::flags::SAMPLE`] and [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With
+    /// [`memhook_abi::flags::BUDGET`], the largest that will be ordered.
     pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
@@ -49,7 +50,8 @@ pub struct Config {
 
 impl Config {
     fn draws_samples(&self) -> bool {
-        self.flags & (flags::SAMPLE | flags::ADAPT_WHEN_FULL) != 0
+        let drawn = flags::SAMPLE | flags::ADAPT_WHEN_FULL | flags::BUDGET;
+        self.flags & drawn != 0
     }
 }
 
@@ -123,7 +125,7 @@ impl Region {
             // Each release looks into it, and to look makes a page exist.
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
             self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
-        } else if config.flags & flags::ADAPT_WHEN_FULL != 0 {
+        } else if config.flags & (flags::ADAPT_WHEN_FULL | flags::BUDGET) != 0 {
             // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
             m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
             self.note_spent(passed * 8);

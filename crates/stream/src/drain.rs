@@ -41,12 +41,15 @@ const RINGS_AHEAD: usize = 8;
 pub trait Sink {
     /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
-    /// Whether allocations of this ring are samples from here on
-    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`]). At the beginning of each ring they are not.
-    fn set_sampling(&mut self, _is_on: bool) {}
-    /// One event, never a tick, a size extension or a change of the sampling. `size` is the requested size in bytes with any
+    /// Mean number of bytes between the allocations of this ring that are recorded from here on; 0: all
+    /// are ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of
+    /// each ring all are. The number comes from the target.
+    fn set_sampling(&mut self, _mean_bytes: u64) {}
+    /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
+    /// One event about a mapping. `bytes` is 0 for what was attached at the address, whatever its size.
+    fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
     /// All events of this pass have been handed out.
     fn end_pass(&mut self);
 }
@@ -108,8 +111,8 @@ struct RingState {
     time_ns: u64,
     /// Size from an extension whose allocation has not come yet.
     extension: Option<u64>,
-    /// Its allocations are samples.
-    is_sampling: bool,
+    /// Mean number of bytes between its samples; 0: all allocations are recorded.
+    mean_bytes: u64,
 }
 
 /// The consumer of all rings.
@@ -272,8 +275,8 @@ impl Drain {
             .memory
             .words(region.ring_offset(ring) + RING_PREFIX_BYTES, capacity * 2);
         let mut state = self.states[ring];
-        if state.is_sampling {
-            sink.set_sampling(true);
+        if state.mean_bytes != 0 {
+            sink.set_sampling(state.mean_bytes);
         }
         let mut next = tail;
         let mut left = waiting as usize;
@@ -375,10 +378,13 @@ fn take_batch(
         match event.op {
             Op::Tick => time_ns = tick_time.resolve(event.value),
             Op::SizeExtension => extension = Some(event.value),
-            // What the distance is, we have said ourselves.
             Op::SamplingChange => {
-                state.is_sampling = event.value != 0;
-                sink.set_sampling(state.is_sampling);
+                state.mean_bytes = event.value;
+                sink.set_sampling(state.mean_bytes);
+            }
+            Op::Mapped | Op::Unmapped | Op::Discarded => {
+                sink.mapping(event, extension.take().unwrap_or(0), time_ns);
+                events += 1;
             }
             op => {
                 let mut size = u64::from(event.size);

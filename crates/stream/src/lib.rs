@@ -13,6 +13,7 @@
 //!
 //! Not here: symbols, live blocks, anything that needs ptrace.
 
+mod budget;
 mod clocks;
 mod control;
 mod drain;
@@ -30,6 +31,7 @@ mod selection;
 mod slots;
 mod stacks;
 
+pub use budget::TimedCalls;
 pub use clocks::monotonic_ns;
 #[cfg(target_arch = "x86_64")]
 pub use clocks::time_stamp_counter;

@@ -258,8 +258,8 @@ impl Sink for Adapted {
         self.is_sampling = false;
     }
 
-    fn set_sampling(&mut self, is_on: bool) {
-        self.is_sampling = is_on;
+    fn set_sampling(&mut self, mean_bytes: u64) {
+        self.is_sampling = mean_bytes != 0;
         self.changes += 1;
     }
 

@@ -23,7 +23,7 @@ use ureq::{
 
 /// The resolver for ureq.
 #[derive(Debug)]
-pub(crate) struct Getent;
+pub struct Getent;
 
 impl Resolver for Getent {
     fn resolve(

@@ -41,6 +41,7 @@ pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;
 pub use functions::{FunctionSymbol, functions};
+pub use host_names::Getent;
 pub use memhook_foreign::demangle;
 pub use perf_map::{PerfMap, made_frame};
 pub use symbolizer::Symbolizer;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// How the names of licence files begin, in lower case.
 const NAMES: [&str; 5] = ["licen", "copying", "copyright", "notice", "unlicense"];
+/// Texts of packages that are published without theirs, by the name of the package.
+const KEPT: &str = "xtask/licences";
 const SYSTEM: &str = "\
 memhook-rs is linked statically with the Rust standard library (MIT OR Apache-2.0, The Rust
 Project Developers), with the run-time library of GCC (GPL-3.0-or-later WITH GCC-exception-3.1),
@@ -40,14 +42,19 @@ pub fn of_dependencies(dependencies: &[Dependency]) -> anyhow::Result<String> {
         let mut files = Vec::new();
         collect(directory, 0, &mut files)?;
         files.sort();
-        anyhow::ensure!(
-            !files.is_empty(),
-            "{name} {version} has no text of its licence ({licence}): {}",
-            directory.display()
-        );
+        let mut from = directory.clone();
+        if files.is_empty() {
+            from = root().join(KEPT);
+            files.push(from.join(format!("{name}.txt")));
+        }
         for file in files {
-            let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
-            let name = file.strip_prefix(directory).expect("below it");
+            let bytes = fs::read(&file).with_context(|| {
+                format!(
+                    "{name} {version} has no text of its licence ({licence}): {}",
+                    file.display()
+                )
+            })?;
+            let name = file.strip_prefix(&from).expect("below it");
             let text = String::from_utf8_lossy(&bytes);
             all += &format!("\n--- {}\n\n{}\n", name.display(), text.trim_end());
         }

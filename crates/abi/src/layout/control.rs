@@ -41,6 +41,9 @@ pub mod flags {
     /// Releases may be folded with their allocations: the attacher claims events before it takes them
     /// ([`super::RingHeader::claimed`]).
     pub const FOLD_PAIRS: u32 = 512;
+    /// Allocations are sampled as [`super::Control::sampling_order`] says at the time, and a small random
+    /// share of the calls is timed. Not with [`SAMPLE`] or [`ADAPT_WHEN_FULL`].
+    pub const BUDGET: u32 = 2048;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
 }
@@ -92,7 +95,10 @@ shared_struct! {
         /// Originals by function and variant; copied by the hook into its private memory.
         originals: [u64; 256],
         /// Own cache line: nanoseconds since the attach, advanced by the attacher.
-        clock_line: [u64; 15],
+        clock_line: [u64; 14],
+        /// Mean number of bytes between samples that the attacher wants now ([`flags::BUDGET`]): a power
+        /// of two up to `sample_bytes`; 0: every allocation is to be recorded.
+        sampling_order: AtomicU64,
         /// The clock word.
         clock_ns: AtomicU64,
         /// Own cache line: slow counters of the hook.
@@ -125,7 +131,8 @@ shared_struct! {
         forwarding_operators: AtomicU32,
         /// Rings that may be claimed.
         ring_limit: AtomicU32,
-        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]).
+        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest that may be
+        /// ordered ([`flags::BUDGET`]).
         sample_bytes: u64,
         /// Entries of the table of passed blocks in use, less 1.
         passed_mask: u64,
@@ -156,5 +163,23 @@ shared_struct! {
         abandoned_ns: AtomicU64,
         /// Marks ever set: [`super::MarkEntry`] number `n` is the place of mark `n` modulo their number.
         marks: AtomicU64,
+        /// Recordings of allocations that were timed ([`flags::BUDGET`]).
+        timed_allocations: AtomicU64,
+        /// What they took, in counts of the time stamp counter, with one time stamp each.
+        timed_allocation_counts: AtomicU64,
+        /// Recordings of releases that were timed.
+        timed_releases: AtomicU64,
+        /// What they took, with one time stamp each.
+        timed_release_counts: AtomicU64,
+        /// Time stamps that were timed themselves, one for each recording above.
+        timed_stamp_counts: AtomicU64,
+        /// Calls that passed through a wrapper for the measurement alone.
+        timed_passes: AtomicU64,
+        /// What they took.
+        timed_pass_counts: AtomicU64,
+        /// What all threads have waited for room in their rings, in nanoseconds ([`flags::BUDGET`]).
+        waited_ns: AtomicU64,
+        /// How many calls have unmapped or replaced something: what orders the mappings of all threads.
+        mapping_number: AtomicU64,
     }
 }

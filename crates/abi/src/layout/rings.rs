@@ -75,8 +75,14 @@ shared_struct! {
         waited_ns: u64,
         /// When that was reckoned, by the clock word.
         waited_at_ns: u64,
+        /// Bytes to the next sample beyond `sample_left` ([`flags::BUDGET`]).
+        sample_rest: u64,
+        /// Intervals between samples are drawn for a mean of [`Control::sample_bytes`] and shifted right by this.
+        sample_shift: u64,
+        /// `head` at which the owner next looks at what is ordered, and has something timed.
+        next_look: u64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 13],
+        producer_pad: [u64; 10],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.

@@ -14,7 +14,7 @@ const HIGHEST: u64 = 0x7fff_ffff_f000;
 
 /// Places for `bytes` bytes from where everything in `near` can be reached, the best first. The stack keeps the
 /// place below it, and the heap the first gigabyte behind it.
-pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
+pub(crate) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
     let low = near.end.saturating_sub(REACH).max(LOWEST);
     let high = near.start.saturating_add(REACH).min(HIGHEST);
     let mut found = Vec::new();

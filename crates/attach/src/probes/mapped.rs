@@ -15,6 +15,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+/// What an area is called in /proc.
+const AREA_NAME: &std::ffi::CStr = c"memhook-probe";
 /// How often another place is tried because the process has mapped something there first.
 const PLACE_TRIES: usize = 8;
 /// Modules that are this close share an area.
@@ -117,7 +119,7 @@ pub(super) fn map_all(
         let places = places_near(&mappings(pid)?, &near, bytes + wiped);
         let mut area = None;
         for at in places.into_iter().take(PLACE_TRIES) {
-            area = map_code_area(&mut held, RemoteAddress(at), bytes, wiped)?;
+            area = map_code_area(&mut held, AREA_NAME, RemoteAddress(at), bytes, wiped)?;
             if area.is_some() {
                 break;
             }

@@ -4,8 +4,8 @@ use super::code_of_module::{ModuleCode, file_of};
 use crate::error::Error;
 use crate::probe_error::ProbeError;
 use memhook_probe::{
-    Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest, plan,
-    plan_exits,
+    Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest,
+    original_of, plan, plan_exits,
 };
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
@@ -20,6 +20,8 @@ use std::ops::Range;
 const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
 /// How many places and names a message lists.
 const MOST_LISTED: usize = 8;
+/// How many names like one that does not exist are suggested.
+const MOST_SUGGESTED: usize = 3;
 
 /// A function that will have a probe.
 #[derive(Clone, Debug)]
@@ -139,7 +141,7 @@ fn has_lahf() -> bool {
         .any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "lahf_lm"))
 }
 
-fn module_file(module: &ModuleImage) -> ModuleFile {
+pub(crate) fn module_file(module: &ModuleImage) -> ModuleFile {
     ModuleFile {
         path: module.path.clone(),
         image: module.bytes.in_memory().cloned(),
@@ -165,8 +167,18 @@ fn choose(
         .filter(|&n| selector.is_in(modules[n].name()))
         .collect();
     if let (true, Some(module)) = (inside.is_empty(), &selector.module) {
-        let module = module.clone();
-        return Err(ProbeError::UnknownModule { pid, module });
+        // Whole, and as `libc` is named.
+        let forms = |m| {
+            let name: &str = ModuleImage::name(m);
+            [name, name.split(".so").next().unwrap_or(name)]
+        };
+        let names: BTreeSet<&str> = modules.iter().flat_map(forms).collect();
+        let near = nearest(module, names.into_iter(), MOST_SUGGESTED);
+        return Err(ProbeError::UnknownModule {
+            pid,
+            module: module.clone(),
+            near: near.into_iter().map(str::to_owned).collect(),
+        });
     }
     let mut found: Vec<(usize, FunctionSymbol)> = Vec::new();
     for &n in &inside {
@@ -195,7 +207,11 @@ fn choose(
     if found.is_empty() {
         return Err(unknown(selector, &inside, symbols));
     }
-    if is_one && found.len() > 1 {
+    let functions: BTreeSet<(usize, &str)> = found
+        .iter()
+        .map(|(n, symbol)| (*n, original_of(&symbol.name)))
+        .collect();
+    if is_one && functions.len() > 1 {
         let places = found.iter().take(MOST_LISTED).map(|(n, symbol)| {
             let module = modules[*n].name();
             let same = found.iter().filter(|(other, _)| other == n).count();
@@ -236,7 +252,7 @@ fn unknown(
             full.split('(').next().unwrap_or(&full).to_owned()
         })
         .collect();
-    let near = nearest(wanted, names.iter().map(String::as_str), 3);
+    let near = nearest(wanted, names.iter().map(String::as_str), MOST_SUGGESTED);
     ProbeError::Unknown {
         wanted: selector.text.clone(),
         near: near.into_iter().map(str::to_owned).collect(),
@@ -252,17 +268,46 @@ fn decide(
     candidates: &BTreeMap<u64, Candidate>,
     planned: &mut ProbePlan,
 ) {
+    let wanted: Vec<&FunctionSymbol> = candidates.values().map(|c| &c.symbol).collect();
+    let plans = plan_functions(pid, maps, module, symbols, &wanted, planned.has_latency);
+    for (candidate, plan) in candidates.values().zip(plans) {
+        let (function, name) = (candidate.name.clone(), module.name().to_owned());
+        match plan {
+            Ok((range, plan, exits)) => planned.functions.push(PlannedFunction {
+                function,
+                module: name,
+                base: module.base,
+                range,
+                plan,
+                exits,
+                module_range: module.start..module.end,
+            }),
+            Err(why) => planned.refused.push(RefusedFunction {
+                function,
+                module: name,
+                why,
+            }),
+        }
+    }
+}
+
+/// What a jump at the entry of a function displaces, and where the function is and is left.
+pub(crate) type FunctionPlan = Result<(Range<u64>, Plan, Vec<Plan>), String>;
+
+/// Plans the jumps of some functions of a module, in their order. `symbols` are all that is known of its functions.
+pub(crate) fn plan_functions(
+    pid: i32,
+    maps: &[Mapping],
+    module: &ModuleImage,
+    symbols: &[FunctionSymbol],
+    wanted: &[&FunctionSymbol],
+    has_latency: bool,
+) -> Vec<FunctionPlan> {
     let file = file_of(module);
     let module_code = ModuleCode::of(&file);
     let Some(of_module) = &module_code else {
-        planned
-            .refused
-            .extend(candidates.values().map(|candidate| RefusedFunction {
-                function: candidate.name.clone(),
-                module: module.name().to_owned(),
-                why: "the file of its module cannot be read".to_owned(),
-            }));
-        return;
+        let unreadable = || Err("the file of its module cannot be read".to_owned());
+        return wanted.iter().map(|_| unreadable()).collect();
     };
     let mut all: Vec<Range<u64>> = of_module.ranges.iter().map(|r| r.range.clone()).collect();
     let without_frames = symbols
@@ -278,32 +323,9 @@ fn decide(
     pointers.sort_unstable();
     pointers.dedup();
     let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
-    for candidate in candidates.values() {
-        match one(
-            pid,
-            maps,
-            module,
-            of_module,
-            &code,
-            &candidate.symbol,
-            planned.has_latency,
-        ) {
-            Ok((range, plan, exits)) => planned.functions.push(PlannedFunction {
-                function: candidate.name.clone(),
-                module: module.name().to_owned(),
-                base: module.base,
-                range,
-                plan,
-                exits,
-                module_range: module.start..module.end,
-            }),
-            Err(why) => planned.refused.push(RefusedFunction {
-                function: candidate.name.clone(),
-                module: module.name().to_owned(),
-                why,
-            }),
-        }
-    }
+    let plan =
+        |symbol: &&FunctionSymbol| one(pid, maps, module, of_module, &code, symbol, has_latency);
+    wanted.iter().map(plan).collect()
 }
 
 fn one(

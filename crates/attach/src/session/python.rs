@@ -22,7 +22,7 @@ pub(super) struct Python {
 
 impl Python {
     /// Looks at a process before it is touched.
-    pub fn of(pid: i32, modules: &[ModuleImage], c_library: CLibraryKind) -> Python {
+    pub fn of(pid: i32, modules: &[ModuleImage], c_library: Option<CLibraryKind>) -> Python {
         let mut python = Python::default();
         match Interpreter::of(pid, modules, c_library) {
             Some(Ok(mut interpreter)) => {

@@ -4,15 +4,18 @@ use super::Session;
 use crate::error::Error;
 use crate::hook_presence::has_hook;
 use crate::loading::{CANNOT_THROW, leaves_alone};
+use crate::pads::RefusedPad;
 use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
 use crate::safe_point::SAFE_POINT_PATIENCE;
-use memhook_abi::{self as abi, flags, forwarding_operators, function_by_name, slot_state};
+use memhook_abi::{
+    self as abi, HOOKED_FUNCTIONS, Role, flags, forwarding_operators, function_by_name, slot_state,
+};
 use memhook_process::{
     ModuleImage, RemoteAddress, SlotScan, find_slots, hook_copies, mappings, modules, read_word,
 };
-use memhook_stream::{SlotSpec, barrier};
+use memhook_stream::{SlotSpec, SlotView, barrier};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -22,7 +25,21 @@ const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 /// How often all threads are held to find the modules as they were looked at.
 const FORCED_TRIES: u32 = 5;
 
+/// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator
+/// that is a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
+pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
+    let maps = HOOKED_FUNCTIONS[function].role == Role::Maps;
+    let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
+    maps && (module.is_libc || module.is_loader || is_allocator)
+}
+
 impl Session {
+    /// Whether mappings are traced, too.
+    pub fn traces_mappings(&self) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|&function| HOOKED_FUNCTIONS[function].role == Role::Maps)
+    }
+
     /// Tells the hook which operators new end in a call of a hooked malloc: when most allocations are
     /// passed by, those need no look of their own.
     pub(super) fn announce_forwarding_operators(&self) {
@@ -46,6 +63,17 @@ impl Session {
                 .filter(|s| forwards(s.original))
                 .map(|s| (s.function, s.variant)),
         );
+    }
+
+    /// Whether the functions of a module's own allocator are all traced, though no slot leads to them.
+    pub fn covers_allocator_of(&self, module: &ModuleImage) -> bool {
+        self.pads.cover(module)
+    }
+
+    /// Those that are not.
+    pub(crate) fn refused_pads(&self, module: &ModuleImage) -> impl Iterator<Item = &RefusedPad> {
+        let refused = self.pads.refused.iter();
+        refused.filter(move |refused| refused.module == module.name())
     }
 
     /// Slots that hold our value, or did until the detach, and modules that have one.
@@ -75,7 +103,9 @@ impl Session {
             let Some(function) = function_by_name(&slot.symbol) else {
                 continue;
             };
-            if known.contains(&slot.address) {
+            if known.contains(&slot.address)
+                || is_of_allocator(function, &self.modules[slot.module])
+            {
                 continue;
             }
             if leaves_alone(self.object, function) {
@@ -165,7 +195,8 @@ impl Session {
             let wanted =
                 |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
             let copies = hook_copies(self.pid, &maps);
-            let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &copies)?;
+            let mut scan = find_slots(self.pid, &self.modules, &maps, &wanted, &copies)?;
+            scan.slots.extend(self.pads.slots(&self.modules, &copies));
             self.journal(&scan);
             self.publish_modules()?;
             self.layout = now_layout;
@@ -181,7 +212,8 @@ impl Session {
         for slot in self.region.slots() {
             let there = now
                 .iter()
-                .any(|m| m.base == slot.module_base && m.contains(slot.address));
+                .filter(|m| m.base == slot.module_base)
+                .any(|m| m.contains(slot.address) || self.pads.has_cell(slot.address));
             let is_patched = slot.state == slot_state::PATCHED
                 && self.word(slot.address) == Some(slot.replacement);
             if !there || !is_patched {
@@ -253,6 +285,18 @@ impl Session {
             self.look_at_modules()?;
         }
         Ok(longest)
+    }
+
+    /// Leads the functions that have a pad to their wrappers, in a program that has not begun.
+    pub(super) fn fill_cells(&self) -> Result<(), Error> {
+        let copies = hook_copies(self.pid, &mappings(self.pid)?);
+        let Some(hook) = copies.iter().find(|copy| copy.base == self.hook_base) else {
+            return Err(Error::OtherProgram { pid: self.pid });
+        };
+        let selective = self.region.flags() & flags::LIVE_FILTER != 0;
+        let is_cell = |slot: &SlotView| self.pads.has_cell(slot.address);
+        refused_slots::patch_held(self.pid, &self.region, hook, selective, &is_cell)?;
+        Ok(())
     }
 
     /// Closes the gate and restores the slots; returns how many could not be restored.

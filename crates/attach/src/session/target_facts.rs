@@ -31,8 +31,13 @@ const CALLS_OF_THE_HOOK: [i64; 7] = [
     libc::SYS_process_vm_readv,
 ];
 
+/// What it calls besides where mappings are traced: to learn where the program break is, and how large a segment.
+const CALLS_FOR_MAPPINGS: [i64; 2] = [libc::SYS_brk, libc::SYS_shmctl];
+
 /// Whether a seccomp filter may take offence at these.
-pub fn is_filtered(held: &Held) -> bool {
+pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
     let harmless = |&nr: &i64| held.may_call(nr).unwrap_or(false);
-    has_seccomp_filter(held.pid()) && !CALLS_OF_THE_HOOK.iter().all(harmless)
+    let for_mappings = CALLS_FOR_MAPPINGS.iter().filter(|_| traces_mappings);
+    let mut calls = CALLS_OF_THE_HOOK.iter().chain(for_mappings);
+    has_seccomp_filter(held.pid()) && !calls.all(harmless)
 }

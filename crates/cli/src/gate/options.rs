@@ -74,9 +74,15 @@ impl Args {
 
     /// What can be refused before anything is touched.
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.tracing.is_selective() || self.tracing.adapts() {
+        if self.tracing.is_selective() || self.tracing.adapts() || self.tracing.overhead.is_some() {
             bail!(
                 "a gate needs every allocation: leave out --sample, size filters and --on-full adapt"
+            );
+        }
+        if self.tracing.mappings && self.recording().is_none() {
+            bail!(
+                "--mappings: a gate judges blocks while a program runs; for its mappings, record them (attach \
+                 --mappings -o FILE.mhk) and judge that: memhook-rs gate --mappings --growth FILE.mhk"
             );
         }
         let confidence = self.running.confidence;

@@ -2,7 +2,7 @@
 
 use super::judged::Measure;
 use super::options::Args;
-use crate::report::{open, sources};
+use crate::report::{of_memory, open, sources};
 use anyhow::{Context, bail};
 use memhook_abi::flags;
 use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
@@ -12,6 +12,7 @@ use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Runs the command.
 pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
+    let file = &of_memory(file, args.tracing.mappings)?;
     let recording = open(file)?;
     check(args, &recording)?;
     let mut measure = Measure::of(args, false)?;

@@ -106,6 +106,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if export.is_some() && reports.scores.scores {
         bail!("--scores is for text and JSON: leave it out of -f, or record with -o FILE.mhk");
     }
+    if export.is_some() && reports.tracing.mappings {
+        bail!(
+            "--mappings with -f: such a format holds one kind of memory; record with -o FILE.mhk, and then: \
+             memhook-rs report FILE.mhk --mappings -f FORMAT"
+        );
+    }
     let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
     let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
     let recorded = match recorded {
@@ -125,6 +131,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the target is touched: an output that cannot be written costs nothing then.
     let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
     let recording = match &recorded {
+        Some((path, options)) if scratch.is_some() => {
+            let of_heap = config.of_heap_alone();
+            Some(Recording::create(path, options, pid, &of_heap)?)
+        }
         Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
         None => None,
     };
@@ -180,6 +190,18 @@ fn dry_run(pid: i32, config: &TraceConfig) -> anyhow::Result<ExitCode> {
         }
         for (symbol, reason) in &module.unhookable {
             say!("  {}: not {symbol}: {reason}", module.image.path);
+        }
+        let pads = module.pads.iter().map(|(name, _)| name.as_str());
+        let pads: Vec<&str> = pads.collect();
+        if !pads.is_empty() {
+            say!(
+                "  {}: at their entries: {}",
+                module.image.path,
+                pads.join(" ")
+            );
+        }
+        for (symbol, _, why) in &module.refused_pads {
+            say!("  {}: not {symbol}: {why}", module.image.path);
         }
     }
     Ok(ExitCode::SUCCESS)

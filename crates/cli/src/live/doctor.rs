@@ -69,16 +69,26 @@ fn print_functions(functions: &[FoundFunction]) {
         "address"
     );
     for (name, found) in names.iter().zip(functions) {
-        let reach = match found.slots {
-            0 => "not at all: calls of it use no slot".to_owned(),
-            1 => "1 slot".to_owned(),
-            slots => format!("{slots} slots"),
+        let reach = match (found.slots, found.has_pad, &found.why_no_pad) {
+            (0, true, _) => "a pad at its entry".to_owned(),
+            (0, false, Some(why)) => format!("not at all: {why}"),
+            (0, false, None) => "not at all: calls of it use no slot".to_owned(),
+            (1, has_pad, _) => format!("1 slot{}", and_pad(has_pad)),
+            (slots, has_pad, _) => format!("{slots} slots{}", and_pad(has_pad)),
         };
         say!(
             "{name:<of_names$}  {:<of_modules$}  {:#018x}  {reach}",
             found.module,
             found.address
         );
+    }
+}
+
+fn and_pad(has_pad: bool) -> &'static str {
+    if has_pad {
+        " and a pad at its entry"
+    } else {
+        ""
     }
 }
 
@@ -122,6 +132,9 @@ fn print_modules(modules: &[DiagnosedModule], names: &[(String, Source, String)]
         );
         for (symbol, reason) in &m.plan.unhookable {
             say!("{:<width$}  -> {symbol}: {reason}", "");
+        }
+        for (symbol, _, why) in &m.plan.refused_pads {
+            say!("{:<width$}  -> {symbol}: {why}", "");
         }
     }
     if modules.iter().any(|m| !m.has_unwind_table) {

@@ -2,34 +2,23 @@
 
 use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
-use memhook_report::recorded::{made_module, python_frame, python_module, source_text};
+use memhook_report::recorded::{made_module, python_of, source_text};
 use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Mark, Target, TracedRun};
-use memhook_stream::{Losses, Region};
-use memhook_symbols::{Location, ModuleFile, NamedCode, Symbolizer};
+use memhook_stream::Losses;
+use memhook_symbols::{ModuleFile, Symbolizer};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {
     let modules = session.modules.iter().chain(&session.gone);
-    let python = PythonNames(Arc::clone(session.shared_region()));
-    let python = python_module(Arc::new(python));
-    let made = session.made_names().map(|names| made_module(names));
+    let python = python_of(Arc::clone(session.shared_region()));
+    let made = session.made_names().map(|names| made_module(names as _));
     modules
         .map(module_file)
         .chain([python])
         .chain(made)
         .collect()
-}
-
-/// The names of the Python functions on a session's backtraces.
-struct PythonNames(Arc<Region>);
-
-impl NamedCode for PythonNames {
-    fn location(&self, return_address: u64) -> Option<Location> {
-        let found = self.0.python_location(return_address)?;
-        Some(python_frame(found.function, found.file, found.line))
-    }
 }
 
 /// Where the names of a module come from.

@@ -3,9 +3,13 @@
 use super::frames::Traced;
 use super::signals;
 use crate::options::View;
-use memhook_attach::{CallScans, Consumer, Session};
+use memhook_attach::{BudgetKept, CallScans, Consumer, MappedMemory, Session};
+use memhook_ledger::{Discarded, SampledAllocations};
 use memhook_process::TargetRoot;
-use memhook_report::{LiveReporter, LiveView, ReportModel, StackFrame};
+use memhook_report::{
+    AddressSpace, AddressSpacePart, KeptTime, LiveReporter, LiveView, Mappings, Overhead,
+    ReportModel, StackFrame,
+};
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
 
@@ -14,8 +18,51 @@ pub struct Reporter {
     depth: u32,
     call_scans: CallScans,
     reports: LiveReporter,
+    mappings: MappingReports,
     /// Where the names come from, also when the process has ended.
     _root: TargetRoot,
+}
+
+/// The part of each report that is about mappings.
+struct MappingReports {
+    reports: LiveReporter,
+    top: usize,
+    discarded: Discarded,
+    /// When it was last looked at.
+    process: Option<MappedMemory>,
+    /// The report of the heap, which waits for the names of the mappings' call stacks.
+    heap: Option<ReportModel>,
+}
+
+impl MappingReports {
+    /// The report of the heap with its part about mappings.
+    fn join(&mut self, of_mappings: ReportModel) -> Option<ReportModel> {
+        let mut report = self.heap.take()?;
+        let discarded = (self.discarded.calls, self.discarded.bytes);
+        let process = self.process.as_ref();
+        let process = process.map(|found| address_space(found, self.top));
+        let found = Mappings::new(of_mappings, discarded, process);
+        report.mappings = Some(Box::new(found));
+        Some(report)
+    }
+}
+
+fn address_space(found: &MappedMemory, top: usize) -> AddressSpace {
+    let parts = found.parts.iter().take(top);
+    AddressSpace {
+        bytes: found.bytes,
+        traced_bytes: found.traced_bytes,
+        gone_bytes: found.gone_bytes,
+        unseen_bytes: found.unseen_bytes(),
+        parts: parts
+            .map(|part| AddressSpacePart {
+                kind: part.kind.name(),
+                name: part.name.clone(),
+                bytes: part.bytes,
+            })
+            .collect(),
+        more_parts: found.parts.len().saturating_sub(top) as u64,
+    }
 }
 
 impl Reporter {
@@ -32,6 +79,13 @@ impl Reporter {
             depth,
             call_scans: CallScans::default(),
             reports: LiveReporter::new(view, Symbolizer::new(root.search_order())),
+            mappings: MappingReports {
+                reports: LiveReporter::new(view, Symbolizer::new(root.search_order())),
+                top: view.top,
+                discarded: Discarded::default(),
+                process: None,
+                heap: None,
+            },
             _root: root,
         }
     }
@@ -40,21 +94,81 @@ impl Reporter {
     pub fn begin(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
         let now = consumer.elapsed();
         let mut numbers = self.reports.numbers(now, consumer.gaps(now));
+        numbers.overhead = consumer.budget_kept().map(overhead);
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);
+        if session.traces_mappings() {
+            // The last report shows what there was before the detach.
+            if !is_final || self.mappings.process.is_none() {
+                self.look_at_mappings(session, consumer);
+            }
+            self.begin_mappings(session, consumer, is_final);
+        }
+    }
+
+    /// Looks at the address space of the process for the reports that follow.
+    pub fn look_at_mappings(&mut self, session: &Session, consumer: &Consumer) {
+        self.mappings.process =
+            MappedMemory::look(session, consumer).or(self.mappings.process.take());
+    }
+
+    fn begin_mappings(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
+        let now = consumer.elapsed();
+        let mut numbers = self.mappings.reports.numbers(now, consumer.gaps(now));
+        let (mut totals, mut discarded) = Default::default();
+        consumer.in_slices(|state| {
+            let Some(mappings) = &state.mappings else {
+                return false;
+            };
+            (totals, discarded) = (mappings.totals(), mappings.discarded());
+            numbers.take(mappings.ledger(), &SampledAllocations::default())
+        });
+        let mut run = Traced {
+            session,
+            call_scans: &mut self.call_scans,
+            depth: self.depth,
+        };
+        self.mappings.discarded = discarded;
+        let numbers = numbers.with_totals(totals);
+        self.mappings.reports.begin(&mut run, numbers, is_final);
     }
 
     /// The report that was begun, if its names are there within `wait`.
     pub fn poll(&mut self, session: &Session, wait: Duration) -> Option<ReportModel> {
         let (reports, mut run) = self.on(session);
-        reports.poll(&mut run, wait)
+        let found = reports.poll(&mut run, wait);
+        if !session.traces_mappings() {
+            return found;
+        }
+        self.mappings.heap = found.or(self.mappings.heap.take());
+        self.mappings.heap.as_ref()?;
+        let mut run = Traced {
+            session,
+            call_scans: &mut self.call_scans,
+            depth: self.depth,
+        };
+        let of_mappings = self.mappings.reports.poll(&mut run, wait)?;
+        self.mappings.join(of_mappings)
     }
 
     /// The report that was begun with the names that are there.
     pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
         let (reports, mut run) = self.on(session);
-        reports.give_up_names(&mut run)
+        let found = reports.give_up_names(&mut run);
+        if !session.traces_mappings() {
+            return found;
+        }
+        self.mappings.heap = found.or(self.mappings.heap.take());
+        let mut run = Traced {
+            session,
+            call_scans: &mut self.call_scans,
+            depth: self.depth,
+        };
+        match self.mappings.reports.give_up_names(&mut run) {
+            Some(of_mappings) => self.mappings.join(of_mappings),
+            None => self.mappings.heap.take(),
+        }
     }
 
     /// Has the names of these backtraces looked up, and waits for them until the user gives up.
@@ -76,5 +190,25 @@ impl Reporter {
             depth: self.depth,
         };
         (&mut self.reports, run)
+    }
+}
+
+/// What a budget has kept, for reports.
+pub fn overhead(kept: BudgetKept) -> Overhead {
+    let ends = kept.kept.iter().skip(1).map(|next| next.from);
+    let ends = ends.chain([kept.until]);
+    let times = kept.kept.iter().zip(ends).map(|(time, to)| KeptTime {
+        from_s: time.from.as_secs_f64(),
+        to_s: to.as_secs_f64(),
+        mean_bytes: time.mean_bytes,
+    });
+    Overhead {
+        budget: kept.budget,
+        cost: kept.in_process + kept.in_attacher,
+        in_process: kept.in_process,
+        in_attacher: kept.in_attacher,
+        passing: kept.passing,
+        timed_calls: kept.timed_calls,
+        kept: times.collect(),
     }
 }

@@ -33,8 +33,9 @@ pub struct Args {
     /// Measure how long calls take, too: p50, p99 and the longest
     ///
     /// A jump is placed at every exit of a function for that; where there is no room for one, the
-    /// function is refused. Calls that end by an exception or a longjmp are not measured, nor is the
-    /// first call of a thread. At most 256 functions.
+    /// function is refused. A call that ends with a jump to another function ends there. Calls that
+    /// end by an exception or a longjmp are not measured, nor is the first call of a thread. At most
+    /// 256 functions.
     #[arg(long)]
     latency: bool,
     /// Count only calls whose arguments meet this: 'arg2 > 4096'

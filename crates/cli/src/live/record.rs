@@ -72,6 +72,11 @@ impl Args {
                 "--on-full adapt with a recording: a recording has all events or samples of them; use --on-full wait or --sample"
             );
         }
+        if tracing.overhead.is_some() {
+            bail!(
+                "--overhead with a recording: a recording has all events or samples of them; use --sample, or report without -o FILE.mhk"
+            );
+        }
         let mode = match self.record.unwrap_or(What::Events) {
             What::Events => Mode::Events,
             What::Summary => Mode::Summary {

@@ -414,6 +414,10 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
+        if trace.session().traces_mappings() {
+            self.reporter
+                .look_at_mappings(trace.session(), trace.consumer());
+        }
         if let Some(handover) = &self.last_look {
             let look = LastLook::take(self.pid, trace.consumer());
             *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
@@ -435,7 +439,14 @@ impl Job for ReportJob {
             _ => self.last_report(trace),
         };
         let coverage = report.as_ref().and_then(record::coverage);
-        if let Some(recorded) = trace.finish_recording(coverage) {
+        let mut recordings = trace.finish_recordings(coverage).into_iter();
+        let of_heap = recordings.next();
+        for of_mappings in recordings {
+            if !record::tell(&of_mappings, self.is_quiet) {
+                self.reports.is_incomplete.store(true, Relaxed);
+            }
+        }
+        if let Some(recorded) = of_heap {
             let is_complete = record::tell(&recorded, self.is_quiet || self.is_scratch);
             if !is_complete {
                 self.reports.is_incomplete.store(true, Relaxed);

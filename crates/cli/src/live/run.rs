@@ -160,7 +160,11 @@ impl<'a> Started<'a> {
         };
         let other = (pid != self.first).then_some(pid);
         let path = Recording::path_of(path, other, program);
-        Recording::create(&path, &self.options, pid, &self.config).map(Some)
+        let config = match self.scratch {
+            Some(_) => &self.config.of_heap_alone(),
+            None => &self.config,
+        };
+        Recording::create(&path, &self.options, pid, config).map(Some)
     }
 }
 

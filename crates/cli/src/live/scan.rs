@@ -142,6 +142,7 @@ impl Args {
                 PointerRule::Interior => Pointers::Interior,
             },
             unaligned: self.unaligned,
+            ignore_half_overwritten: true,
         }
     }
 

@@ -5,7 +5,7 @@ mod job;
 mod naming;
 
 use super::{ending, signals};
-use crate::options::{Color, duration};
+use crate::options::{Color, duration, share};
 use crate::target::Target;
 use crate::tracing::DEPTH;
 use crate::{exit_code, output};
@@ -36,7 +36,7 @@ pub struct Args {
     /// Share of the process's time that watching may take
     ///
     /// At most 50%. This does not include the tracing of allocations.
-    #[arg(long, value_name = "PERCENT", value_parser = budget, default_value = "1%")]
+    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "1%")]
     budget: f64,
     /// How long to watch [default: twice --older and 5 s]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
@@ -59,15 +59,6 @@ pub struct Args {
     /// Use colours: auto, always or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     color: Color,
-}
-
-/// `1%`, `0.5%`, `2`: percent, as a share.
-fn budget(text: &str) -> Result<f64, String> {
-    let number = text.trim_end_matches('%').trim_end();
-    match number.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
-        _ => Err("expected a share above 0% and up to 50%, like 0.5% or 2%".into()),
-    }
 }
 
 /// Runs the command.
@@ -111,19 +102,4 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         code = code.max(exit_code::HAS_GAPS);
     }
     Ok(ExitCode::from(code))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budgets() {
-        assert_eq!(budget("1%"), Ok(0.01));
-        assert_eq!(budget("0.5"), Ok(0.005));
-        assert_eq!(budget("50%"), Ok(0.5));
-        for bad in ["0", "0%", "50.1%", "-1%", "x", "", "nan%"] {
-            assert!(budget(bad).is_err(), "{bad}");
-        }
-    }
 }

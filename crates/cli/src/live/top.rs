@@ -11,6 +11,7 @@ use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
+use memhook_ledger::{SiteWalk, Totals};
 use memhook_process::TargetRoot;
 use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
@@ -42,8 +43,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
     }
-    if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
-        bail!("top counts every allocation: leave --sample and --on-full adapt out");
+    if args.tracing.sample_bytes().is_some()
+        || args.tracing.adapts()
+        || args.tracing.overhead.is_some()
+    {
+        bail!("top counts every allocation: leave --sample, --overhead and --on-full adapt out");
     }
     signals::catch_stops();
     if args.follow_fork {
@@ -53,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let depth = config.depth;
     let mut trace = Trace::start(pid, config)?;
     let root = TargetRoot::of(pid);
-    let name = memhook_foreign::visible(&process_name(pid)).into_owned();
+    let name = name_of(pid, args.tracing.mappings);
     let mut board = Board::new(name, pid);
     board.has_color = has_color();
     let mut job = TopJob {
@@ -78,6 +82,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// What the screen says that it shows.
+fn name_of(pid: i32, of_mappings: bool) -> String {
+    let process = process_name(pid);
+    let name = memhook_foreign::visible(&process);
+    if of_mappings {
+        format!("{name}, mappings")
+    } else {
+        name.into_owned()
+    }
+}
+
+/// The sums of the memory that is shown.
+fn totals_of(consumer: &Consumer) -> Totals {
+    let state = consumer.lock();
+    match &state.mappings {
+        Some(mappings) => mappings.totals(),
+        None => state.ledger.totals(),
+    }
+}
+
 fn has_color() -> bool {
     crate::output::is_colored(Color::Auto, true)
 }
@@ -88,7 +112,7 @@ fn open() -> anyhow::Result<Screen> {
 
 /// The last line, which stays on the terminal.
 fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
-    let totals = consumer.lock().ledger.totals();
+    let totals = totals_of(consumer);
     let how = match (has_gaps, code) {
         (true, _) => "At times it waited for us too long and went on untraced. Detached",
         (false, 0) => "Detached",
@@ -185,10 +209,23 @@ impl Job for TopJob {
 
 fn sample(trace: &Trace) -> Sample {
     let consumer = trace.consumer();
-    let sites = trace.sites();
-    let state = consumer.lock();
-    let (totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
-    drop(state);
+    let mut of_mappings = SiteWalk::new(None);
+    let mut traces_mappings = false;
+    consumer.in_slices(|state| match &state.mappings {
+        Some(mappings) => {
+            traces_mappings = true;
+            mappings.ledger().walk_sites(&mut of_mappings)
+        }
+        None => false,
+    });
+    let sites = if traces_mappings {
+        of_mappings.into_sites()
+    } else {
+        trace.sites()
+    };
+    let totals = totals_of(consumer);
+    let bounded = consumer.lock().ledger.bounded();
+    let bounded = bounded.filter(|_| !traces_mappings);
     let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),

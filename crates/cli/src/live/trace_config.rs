@@ -13,6 +13,7 @@ impl Tracing {
             max_size: self.max_size,
             sizes: self.sizes.clone(),
             sample_bytes: self.sample,
+            overhead: self.overhead,
             stacks: match self.stacks {
                 Stacks::Alloc => memhook_attach::Stacks::Allocations,
                 Stacks::All => memhook_attach::Stacks::All,
@@ -41,6 +42,7 @@ impl Tracing {
                 OnFull::Adapt => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
+            mappings: self.mappings,
             keep_tables: !self.cache.no_symbol_cache,
         }
     }

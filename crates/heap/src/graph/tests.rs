@@ -121,6 +121,31 @@ fn closure(from: &BTreeSet<usize>, edges: &[BTreeSet<usize>]) -> BTreeSet<usize>
     seen
 }
 
+#[test]
+fn a_half_overwritten_pointer_counts_only_for_who_frees() {
+    let boundary = 1u64 << 32;
+    let mut root = vec![0u8; 16];
+    root[..8].copy_from_slice(&boundary.to_le_bytes());
+    let options = MarkOptions {
+        ignore_half_overwritten: true,
+        ..MarkOptions::default()
+    };
+    // The block around the boundary, and one that starts at it.
+    for (start, counts) in [(boundary - 0x1000, false), (boundary, true)] {
+        let block = vec![0u8; 0x2000];
+        let snapshot = testing::snapshot(vec![(start, block), (ROOTS, root.clone())]);
+        let mut heap = Heap::empty();
+        assert_eq!(heap.add_foreign(&snapshot, &mut vec![(start, 0x2000)]), 1);
+        let (number, _) = heap.blocks.find(start).expect("a block");
+        let cautious = mark(&snapshot, &heap, MarkOptions::default());
+        assert!(cautious.reached.contains(number));
+        assert_eq!(
+            mark(&snapshot, &heap, options).reached.contains(number),
+            counts
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]

@@ -75,6 +75,7 @@ fn use_it(snapshot: &Snapshot) {
         let options = MarkOptions {
             pointers,
             unaligned,
+            ..MarkOptions::default()
         };
         let marked = mark(snapshot, &heap, options);
         let leaked = leaks(snapshot, &heap.blocks, &marked, options);

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 static STOPS: AtomicU32 = AtomicU32::new(0);
+static RELOADS: AtomicU32 = AtomicU32::new(0);
 
 /// Signals that ask this process to end.
 pub(crate) const STOPS_US: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -24,6 +25,23 @@ pub fn catch_stops() {
     if !is_ignored(libc::SIGHUP) {
         handle(libc::SIGHUP, Handler::Plain(count_stop));
     }
+}
+
+extern "C" fn count_reload(_: i32) {
+    RELOADS.fetch_add(1, Relaxed);
+}
+
+/// As [`catch_stops`], for a service: SIGHUP asks it to read its configuration again (daemon(7)).
+pub fn catch_stops_and_reloads() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        handle(signal, Handler::Plain(count_stop));
+    }
+    handle(libc::SIGHUP, Handler::Plain(count_reload));
+}
+
+/// How many SIGHUPs have come since [`catch_stops_and_reloads`].
+pub fn reloads() -> u32 {
+    RELOADS.load(Relaxed)
 }
 
 /// How many of them have come since [`catch_stops`].

@@ -1,5 +1,6 @@
 //! Memory in the target for code of ours, which nobody can change once it is complete.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -23,15 +24,16 @@ const AT_THIS_PLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 const NO_FILE: u64 = u64::MAX;
 
 /// Maps an empty area of `bytes` bytes at `address`, and behind it `wiped_bytes` bytes of zeros that the target can write,
-/// and that a fork wipes. `None` if something else is there. The area is called `memhook-probe` in /proc/PID/maps, and
-/// is private: a forked process has a copy.
+/// and that a fork wipes. `None` if something else is there. The area has this name in /proc/PID/maps, and is private: a
+/// forked process has a copy.
 pub fn map_code_area(
     held: &mut Held,
+    name: &CStr,
     address: RemoteAddress,
     bytes: u64,
     wiped_bytes: u64,
 ) -> Result<Option<CodeArea>, Error> {
-    let number = memfd(held, c"memhook-probe", MemfdFor::SealedCode)?;
+    let number = memfd(held, name, MemfdFor::SealedCode)?;
     let area = map(held, number, address, bytes, wiped_bytes);
     let closed = close_descriptor(held, number);
     let area = area?;

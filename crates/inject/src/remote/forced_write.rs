@@ -30,6 +30,16 @@ pub fn force_words(
     are_current: &dyn Fn() -> bool,
 ) -> Result<(Vec<bool>, Duration), Error> {
     let held = hold_all(pid)?;
+    let done = force_words_of_held(pid, words, are_current)?;
+    Ok((done, held.release()))
+}
+
+/// The same for a process all of whose threads the caller holds.
+pub fn force_words_of_held(
+    pid: i32,
+    words: &[WordExchange],
+    are_current: &dyn Fn() -> bool,
+) -> Result<Vec<bool>, Error> {
     let mut done = Vec::with_capacity(words.len());
     let are_current = are_current();
     for word in words {
@@ -43,7 +53,7 @@ pub fn force_words(
             Err(_) => done.push(false),
         }
     }
-    Ok((done, held.release()))
+    Ok(done)
 }
 
 fn exchange(pid: i32, word: &WordExchange) -> Result<bool, Error> {

@@ -141,7 +141,8 @@ impl Held {
                 Err(error) => return Err(error),
             };
             if start != place {
-                let argument = way.unmapping + signal_frame::CALL_ARGUMENT;
+                let words = way.gadgets.frame_entry().len();
+                let argument = way.unmapping + signal_frame::call_argument(words);
                 self.write(argument, &start.0.to_le_bytes())?;
             }
             if is_mapped {

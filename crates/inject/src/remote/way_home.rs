@@ -62,7 +62,7 @@ impl Held {
                 mask: self.remote_mask(),
             },
             &saved.extended,
-            gadgets.restorer.0,
+            &gadgets.frame_entry(),
         );
         let lower = RemoteAddress(frames.call);
         match room {

@@ -2,8 +2,9 @@
 
 use super::Check;
 use super::access::Status;
+use crate::allocator_functions::has_own_allocator;
 use crate::arch::native::relocations;
-use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version};
+use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version, is_static};
 use goblin::elf::header;
 use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
 use memhook_abi::known_allocator;
@@ -90,8 +91,16 @@ pub(super) fn executable(
             "a program for another architecture ({machine})"
         )));
     }
+    let name = || {
+        let path = std::fs::read_link(&path).map(|p| p.display().to_string());
+        path.unwrap_or_default()
+    };
     // If the program was started through the loader, the executable is the loader, which has no interpreter.
     if !head.has_interpreter && libc.is_none() {
+        if has_own_allocator(&file) {
+            let finding = format!("{}: 64-bit x86, statically linked", name());
+            return Ok(Check::good("executable", finding));
+        }
         return Err(if head.is_go {
             Check::bad(
                 "executable",
@@ -102,20 +111,14 @@ pub(super) fn executable(
             Check::bad(
                 "executable",
                 format!(
-                    "{who} is statically linked: it has no GOT slots to patch, and no C library to be found"
+                    "{who} is statically linked and stripped: no symbol says where its allocator is"
                 ),
-                "link it dynamically (doctor lists the allocator functions that are part of it)",
+                "keep the symbol table of the program, or link it dynamically",
             )
         });
     }
-    let path = std::fs::read_link(&path).map(|p| p.display().to_string());
-    Ok(Check::good(
-        "executable",
-        format!(
-            "{}: 64-bit x86, dynamically linked",
-            path.unwrap_or_default()
-        ),
-    ))
+    let finding = format!("{}: 64-bit x86, dynamically linked", name());
+    Ok(Check::good("executable", finding))
 }
 
 pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result<Check, Check> {
@@ -134,6 +137,13 @@ pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result
             return Ok(Check::note(
                 "libc",
                 format!("musl, {}", code.path),
+                "attach, run and gate work; scan, which reads glibc's heap, does not",
+            ));
+        }
+        None if is_static(pid) => {
+            return Ok(Check::note(
+                "libc",
+                "a part of the program",
                 "attach, run and gate work; scan, which reads glibc's heap, does not",
             ));
         }

@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
-use crate::{CLibrary, CLibraryKind, Mapping, has_seccomp_filter};
+use crate::{CLibrary, CLibraryKind, Mapping, has_seccomp_filter, is_static};
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use std::{fs, path::Path};
@@ -114,6 +114,8 @@ pub fn has_proc(pid: i32) -> bool {
 pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Option<Check> {
     let reason = if libc.is_some_and(|libc| libc.kind == CLibraryKind::Musl) {
         "musl's loader loads nothing that has initial-exec TLS"
+    } else if is_static(pid) {
+        "it is statically linked and has none"
     } else if !has_proc(pid) && !has_hook(maps) {
         // Who has changed its root since an earlier attach has the hook.
         "there is no /proc in its file system (a sandbox, or a root without it), by which its loader would open it"

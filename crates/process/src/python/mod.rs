@@ -75,7 +75,7 @@ impl Interpreter {
     pub fn of(
         pid: i32,
         modules: &[ModuleImage],
-        c_library: CLibraryKind,
+        c_library: Option<CLibraryKind>,
     ) -> Option<Result<Interpreter, PythonError>> {
         let has_runtime = |m: &&ModuleImage| m.facts.python.contains_key("_PyRuntime");
         let module = modules.iter().find(has_runtime)?;
@@ -85,7 +85,7 @@ impl Interpreter {
     fn in_module(
         pid: i32,
         module: &ModuleImage,
-        c_library: CLibraryKind,
+        c_library: Option<CLibraryKind>,
     ) -> Result<Interpreter, PythonError> {
         let avma = |svma: u64| module.base.wrapping_add(svma);
         let variable = |name: &'static str| {
@@ -104,7 +104,7 @@ impl Interpreter {
         let minor = minor.ok_or(PythonError::NoVersion)?;
         let version = format!("3.{minor}");
         let offsets = offsets(minor).ok_or_else(|| PythonError::Version(version.clone()))?;
-        if c_library != CLibraryKind::Glibc {
+        if c_library != Some(CLibraryKind::Glibc) {
             return Err(PythonError::CLibrary);
         }
         let runtime = variable("_PyRuntime")?;

@@ -188,7 +188,7 @@ fn read_blocks(cursor: &mut Cursor<'_>, blocks: &mut Vec<LiveBlock>) -> Result<(
         stack: 0,
         time_ns: 0,
         tid: 0,
-        is_sample: false,
+        sampling: 0,
     };
     blocks.resize(start + count, empty);
     let blocks = &mut blocks[start..];

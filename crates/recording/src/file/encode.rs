@@ -233,7 +233,8 @@ impl Encoder {
                 self.release(kind::RELEASE, event, granule);
             }
             Op::Pair => self.pairs(event, granule, size),
-            Op::Tick | Op::SizeExtension | Op::SamplingChange => self.frame.events -= 1,
+            // What is not about blocks.
+            _ => self.frame.events -= 1,
         }
     }
 

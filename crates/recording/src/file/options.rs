@@ -1,5 +1,6 @@
 //! What is recorded, and within which limits.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What is recorded.
@@ -45,4 +46,13 @@ impl Default for Options {
             overwrite: false,
         }
     }
+}
+
+/// Where the recording of a run's mappings is, beside that of its heap: `run.mappings.mhk` beside `run.mhk`.
+pub fn path_of_mappings(of_heap: &Path) -> PathBuf {
+    let stem = of_heap.file_stem().unwrap_or_default().to_string_lossy();
+    of_heap.with_file_name(match of_heap.extension() {
+        Some(extension) => format!("{stem}.mappings.{}", extension.to_string_lossy()),
+        None => format!("{stem}.mappings"),
+    })
 }

@@ -78,12 +78,8 @@ impl LastPasses {
                         open.insert(ring, (tid, event, is_last));
                     }
                     Op::Allocation | Op::Release => recent.note(&event, is_last),
-                    // Pairs leave nothing behind.
-                    Op::Pair
-                    | Op::ReallocFailed
-                    | Op::Tick
-                    | Op::SizeExtension
-                    | Op::SamplingChange => {}
+                    // Pairs leave nothing behind, and the others are not about blocks.
+                    _ => {}
                 }
             }
         }

@@ -119,7 +119,7 @@ impl Restored {
                 stack,
                 time_ns: base.time_ns,
                 tid: feeder.tid.unwrap_or(0),
-                is_sample: false,
+                sampling: 0,
             };
             feeder.block(&block, before);
             let release = event(Op::Release, address, release.sequence, 0, release.stack);

@@ -18,6 +18,7 @@ mod text;
 
 pub use crate::view::Html;
 pub use json::Json;
+pub use pprof::{PprofShape, pprof};
 pub use text::Text;
 
 use crate::{Amount, Measure, Measures, Profile, Style, Unit};

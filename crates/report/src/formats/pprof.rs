@@ -43,9 +43,56 @@ impl Format<Profile> for Pprof {
 
     fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         let mut packed = GzEncoder::new(out, Compression::default());
-        packed.write_all(&message(profile, options).encode_to_vec())?;
+        let message = message(profile, &PprofShape::default(), options);
+        packed.write_all(&message.encode_to_vec())?;
         packed.finish().map(drop)
     }
+}
+
+/// How much of a profile goes into `profile.proto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PprofShape {
+    /// The values of each sample by their names, in the order of the full list.
+    pub values: &'static [&'static str],
+    /// Each sample says which function allocated.
+    pub has_kinds: bool,
+    /// Each sample says which thread allocated.
+    pub has_threads: bool,
+    /// Comments name the process.
+    pub has_comments: bool,
+}
+
+impl PprofShape {
+    fn values(&self) -> impl Iterator<Item = &'static (&'static str, &'static str, Measure, Unit)> {
+        let names = self.values;
+        VALUES.iter().filter(move |value| names.contains(&value.0))
+    }
+}
+
+impl Default for PprofShape {
+    /// Everything.
+    fn default() -> PprofShape {
+        const ALL: [&str; VALUES.len()] = {
+            let mut names = [""; VALUES.len()];
+            let mut i = 0;
+            while i < names.len() {
+                names[i] = VALUES[i].0;
+                i += 1;
+            }
+            names
+        };
+        PprofShape {
+            values: &ALL,
+            has_kinds: true,
+            has_threads: true,
+            has_comments: true,
+        }
+    }
+}
+
+/// A profile as `profile.proto`, not compressed.
+pub fn pprof(profile: &Profile, shape: &PprofShape) -> Vec<u8> {
+    message(profile, shape, &FormatOptions::default()).encode_to_vec()
 }
 
 /// Tables under construction.
@@ -150,7 +197,12 @@ impl Tables {
         self.push_location(0, 0, vec![line], &[])
     }
 
-    fn sample(&mut self, profile: &Profile, site: &ProfileSite) -> message::Sample {
+    fn sample(
+        &mut self,
+        profile: &Profile,
+        site: &ProfileSite,
+        shape: &PprofShape,
+    ) -> message::Sample {
         let frames = profile.stacks.get(site.stack as usize);
         let mut rest = frames.map_or(&[][..], Vec::as_slice);
         let mut location_id = Vec::new();
@@ -175,16 +227,20 @@ impl Tables {
         } else {
             format!("{} ({})", site.tid, site.thread)
         };
-        let labels = [("kind", site.kind.as_str()), ("thread", &thread)];
+        let labels = [
+            (shape.has_kinds, "kind", site.kind.as_str()),
+            (shape.has_threads, "thread", &thread),
+        ];
+        let labels = labels.into_iter().filter(|(is_wanted, ..)| *is_wanted);
         message::Sample {
             location_id,
-            value: VALUES.iter().map(value).collect(),
+            value: shape.values().map(value).collect(),
             label: labels
-                .map(|(key, value)| message::Label {
+                .map(|(_, key, value)| message::Label {
                     key: self.string(key),
                     str: self.string(value),
                 })
-                .to_vec(),
+                .collect(),
         }
     }
 
@@ -211,23 +267,23 @@ impl Tables {
     }
 }
 
-fn message(profile: &Profile, options: &FormatOptions) -> message::Profile {
+fn message(profile: &Profile, shape: &PprofShape, options: &FormatOptions) -> message::Profile {
     let mut tables = Tables::default();
     tables.string("");
-    for (name, unit, ..) in VALUES {
+    for (name, unit, ..) in shape.values() {
         let value_type = tables.value_type(name, unit);
         tables.profile.sample_type.push(value_type);
     }
     tables.mappings(profile);
     for site in &profile.sites {
-        let sample = tables.sample(profile, site);
+        let sample = tables.sample(profile, site, shape);
         // A block from before the window that was released in it.
         if sample.value.iter().any(|&value| value != 0) {
             tables.profile.sample.push(sample);
         }
     }
-    let chosen = VALUES
-        .iter()
+    let chosen = shape
+        .values()
         .find(|v| (v.2, v.3) == (options.measure, options.unit));
     tables.profile.default_sample_type = chosen.map_or(0, |v| tables.string(v.0));
     tables.profile.period_type = Some(tables.value_type("space", "bytes"));
@@ -238,7 +294,8 @@ fn message(profile: &Profile, options: &FormatOptions) -> message::Profile {
     );
     // What makes the numbers wrong comes first.
     let comments = gaps::warning(&profile.gaps, profile.live_bounds().as_ref());
-    for comment in comments.into_iter().chain([process]) {
+    let comments = comments.into_iter().chain([process]);
+    for comment in comments.filter(|_| shape.has_comments) {
         let comment = tables.string(&comment);
         tables.profile.comment.push(comment);
     }

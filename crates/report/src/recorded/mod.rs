@@ -6,7 +6,7 @@ mod series;
 mod symbolizer;
 
 pub use profile::{Window, note, ordered_modules, profile};
-pub use python::{PYTHON, made_module, python_frame, python_module};
+pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, symbolizer};
 
 use crate::labels::Labels;
@@ -211,7 +211,9 @@ pub fn report(
             Vec::new()
         },
         more_rows: more_rows as u64,
+        mappings: None,
         leaks: None,
+        overhead: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores

@@ -24,13 +24,14 @@ impl ScoreRecording {
             overwrite: true,
             ..Options::default()
         };
-        let recording = Recording::create(&scratch.path, &of_file, pid, config)?;
+        let of_heap = config.of_heap_alone();
+        let recording = Recording::create(&scratch.path, &of_file, pid, &of_heap)?;
         Ok((ScoreRecording { scratch, options }, recording))
     }
 
     /// Ends the recording of a trace, and adds its scores to the evidence. All events must have been taken.
     pub fn finish(self, trace: &mut Trace, evidence: &mut Evidence) {
-        let scored = match trace.finish_recording(None) {
+        let scored = match trace.finish_recordings(None).into_iter().next() {
             Some(recorded) if recorded.is_complete() => {
                 let recording = crate::report::open(&recorded.path);
                 recording.and_then(|recording| {

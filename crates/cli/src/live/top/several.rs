@@ -10,9 +10,7 @@ use crate::live::frames::{SessionStacks, module_files};
 use crate::live::signals::stop_requested;
 use crate::{exit_code, printing};
 use anyhow::Context;
-use memhook_attach::{
-    Assigner, End, Error, Followed, Job, Trace, Turn, Work, follow, process_name, refuse,
-};
+use memhook_attach::{Assigner, End, Error, Followed, Job, Trace, Turn, Work, follow, refuse};
 use memhook_process::{TargetRoot, process_age};
 use memhook_report::top::{Among, Board, Names, Reaction, Screen};
 use memhook_report::{bytes, milliseconds};
@@ -228,9 +226,9 @@ struct Watch {
 }
 
 impl Job for Watch {
-    fn begin(&mut self, _trace: &Trace) {
+    fn begin(&mut self, trace: &Trace) {
         let age = process_age(self.pid);
-        let name = memhook_foreign::visible(&process_name(self.pid)).into_owned();
+        let name = super::name_of(self.pid, trace.session().traces_mappings());
         let mut board = Board::new(name, self.pid);
         board.has_color = super::has_color();
         board.unseen = age.filter(|_| self.is_child);

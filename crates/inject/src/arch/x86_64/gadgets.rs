@@ -11,8 +11,18 @@ use memhook_process::{CLibrary, Mapping, RemoteAddress};
 pub(crate) struct Gadgets {
     /// `syscall; ret`
     pub syscall: RemoteAddress,
-    /// `mov $15, %rax; syscall`: libc's signal restorer, which makes rt_sigreturn.
-    pub restorer: RemoteAddress,
+    /// What makes rt_sigreturn.
+    pub signal_return: SignalReturn,
+}
+
+/// Instructions in the target that lead into a signal frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SignalReturn {
+    /// `mov $15, %rax; syscall`: libc's signal restorer.
+    Restorer(RemoteAddress),
+    /// `pop %rax; ret`, in a static program that handles no signals and so has no restorer. It can be anywhere, for
+    /// example the end of `pop %r8; ret`.
+    PopAndReturn(RemoteAddress),
 }
 
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
@@ -20,6 +30,8 @@ const SIGRETURN: u8 = libc::SYS_rt_sigreturn as u8;
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 /// The shorter encoding, `mov $15, %eax; syscall`.
 const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
+
+const POP_RAX_RET: [u8; 2] = [0x58, 0xc3];
 
 /// Bytes of text that are searched first: C libraries have both among their first functions.
 const FIRST_BYTES: usize = 64 << 10;
@@ -48,7 +60,7 @@ impl Gadgets {
         {
             let found = Gadgets {
                 syscall: RemoteAddress(code.start + syscall),
-                restorer: RemoteAddress(code.start + restorer),
+                signal_return: SignalReturn::Restorer(RemoteAddress(code.start + restorer)),
             };
             // What is there is what counts, whatever file it is.
             if found.are_intact(mem) {
@@ -60,8 +72,9 @@ impl Gadgets {
             let code = code.filter(|code| code.contains(address.0))?;
             Some(address.0 - code.start)
         };
-        if let (Some(code), Some(syscall), Some(restorer)) =
-            (code, in_code(found.syscall), in_code(found.restorer))
+        if let SignalReturn::Restorer(restorer) = found.signal_return
+            && let (Some(code), Some(syscall), Some(restorer)) =
+                (code, in_code(found.syscall), in_code(restorer))
         {
             let places = [syscall, restorer];
             *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some((code.file_id, places));
@@ -82,6 +95,7 @@ impl Gadgets {
         });
         let mut syscall = None;
         let mut restorer = None;
+        let mut pop = None;
         for mapping in code {
             for_each_chunk(mem, mapping, |at, bytes| {
                 let find = |pattern| find(bytes, pattern);
@@ -92,23 +106,42 @@ impl Gadgets {
                         .or_else(|| find(&RESTORER_SHORT[..]))
                         .map(address)
                 });
+                pop = pop.or_else(|| find(&POP_RAX_RET[..]).map(address));
                 syscall.is_none() || restorer.is_none()
             });
             if let (Some(syscall), Some(restorer)) = (syscall, restorer) {
-                return Some(Gadgets { syscall, restorer });
+                let signal_return = SignalReturn::Restorer(restorer);
+                return Some(Gadgets {
+                    syscall,
+                    signal_return,
+                });
             }
         }
-        None
+        Some(Gadgets {
+            syscall: syscall?,
+            signal_return: SignalReturn::PopAndReturn(pop?),
+        })
+    }
+
+    /// What a signal frame begins with: the stack of a thread that returns into it.
+    pub(crate) fn frame_entry(&self) -> Vec<u64> {
+        match self.signal_return {
+            SignalReturn::Restorer(at) => vec![at.0],
+            SignalReturn::PopAndReturn(at) => vec![at.0, u64::from(SIGRETURN), self.syscall.0],
+        }
     }
 
     /// Whether the code is still there.
     pub(crate) fn are_intact(&self, mem: &File) -> bool {
-        let mut syscall = [0; SYSCALL_RET.len()];
-        let mut restorer = [0; RESTORER.len()];
-        mem.read_exact_at(&mut syscall, self.syscall.0).is_ok()
-            && mem.read_exact_at(&mut restorer, self.restorer.0).is_ok()
-            && syscall == SYSCALL_RET
-            && (restorer == RESTORER || restorer.starts_with(&RESTORER_SHORT))
+        let has = |at: RemoteAddress, code: &[u8]| {
+            let mut there = vec![0; code.len()];
+            mem.read_exact_at(&mut there, at.0).is_ok() && there == code
+        };
+        has(self.syscall, &SYSCALL_RET)
+            && match self.signal_return {
+                SignalReturn::Restorer(at) => has(at, &RESTORER) || has(at, &RESTORER_SHORT),
+                SignalReturn::PopAndReturn(at) => has(at, &POP_RAX_RET),
+            }
     }
 }
 

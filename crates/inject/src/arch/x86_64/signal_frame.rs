@@ -51,11 +51,10 @@ pub(crate) struct Frames {
     pub bytes: Vec<u8>,
 }
 
-/// Offset of the first argument of the call in its frame.
-pub(crate) const CALL_ARGUMENT: u64 = (RESTORER_BYTES + UC_REGISTERS + 8 * 8) as u64;
-
-/// A frame begins with the address of the restorer: rsp points there before a `ret` into the frame.
-const RESTORER_BYTES: usize = 8;
+/// Offset of the first argument of the call in its frame, which begins with so many words.
+pub(crate) fn call_argument(entry_words: usize) -> u64 {
+    (entry_words * 8 + UC_REGISTERS + 8 * 8) as u64
+}
 
 /// The state to which a frame leads.
 pub(crate) struct State<'a> {
@@ -67,14 +66,14 @@ pub(crate) struct State<'a> {
 /// Builds the frames to be put below the red zone of the stack at `home.registers.rsp`. In the state
 /// `call` the thread makes a system call through a `syscall; ret`; its rsp is set here.
 ///
-/// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; `restorer` is the
-/// address of `mov $15, %rax; syscall`.
-pub(crate) fn build(home: &State<'_>, call: &State<'_>, extended: &[u8], restorer: u64) -> Frames {
+/// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; a frame begins with
+/// `entry`, where rsp points before a `ret` into it ([`crate::gadgets::Gadgets::frame_entry`]).
+pub(crate) fn build(home: &State<'_>, call: &State<'_>, extended: &[u8], entry: &[u64]) -> Frames {
     let xsave = used_xsave(extended);
     let xsave_at =
         (home.registers.rsp - RED_ZONE_BYTES - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
     // The stack pointer at `ret` is aligned as at any function entry.
-    let frame_bytes = (RESTORER_BYTES + UCONTEXT_BYTES) as u64;
+    let frame_bytes = (entry.len() * 8 + UCONTEXT_BYTES) as u64;
     let home_at = (xsave_at - frame_bytes) & !15;
     let call_at = (home_at - frame_bytes) & !15;
     let mut bytes = Vec::new();
@@ -87,7 +86,7 @@ pub(crate) fn build(home: &State<'_>, call: &State<'_>, extended: &[u8], restore
         (home, home.registers, home_at),
     ] {
         bytes.resize((at - call_at) as usize, 0);
-        bytes.extend(restorer.to_le_bytes());
+        bytes.extend(entry.iter().flat_map(|word| word.to_le_bytes()));
         // The same vector state for both: the protection keys of memory are part of it.
         bytes.extend(user_context(registers, state.mask, xsave_at));
     }
@@ -215,7 +214,9 @@ mod tests {
 
     #[test]
     fn frames_stay_below_the_red_zone_are_aligned_and_lead_home() {
-        for rsp in (0x7000_0000u64..0x7000_0100).step_by(8) {
+        let words = [&[0x1234][..], &[0x1234, 15, 0x5678]];
+        let stacks = (0x7000_0000u64..0x7000_0100).step_by(8);
+        for (rsp, entry) in stacks.flat_map(|rsp| words.map(|entry| (rsp, entry))) {
             let mut registers = crate::regs::zeroed();
             registers.rsp = rsp;
             let mut extended = vec![0u8; 2696];
@@ -223,18 +224,22 @@ mod tests {
             let mut call = crate::regs::zeroed();
             call.rdi = 77;
             let state = |registers, mask| State { registers, mask };
-            let frames = build(&state(&registers, 5), &state(&call, 6), &extended, 0x1234);
+            let frames = build(&state(&registers, 5), &state(&call, 6), &extended, entry);
             let end = frames.call + frames.bytes.len() as u64;
             assert!(end <= rsp - RED_ZONE_BYTES);
             assert_eq!(
-                word(&frames.bytes, CALL_ARGUMENT as usize),
+                word(&frames.bytes, call_argument(entry.len()) as usize),
                 77,
                 "the argument"
             );
             for (at, leads_to, mask) in [(frames.call, frames.home, 6), (frames.home, rsp, 5)] {
                 assert_eq!(at % 16, 0);
                 let frame = &frames.bytes[(at - frames.call) as usize..];
-                assert_eq!(word(frame, 0), 0x1234);
+                for (word_there, wanted) in frame.as_chunks::<8>().0.iter().zip(entry) {
+                    assert_eq!(word_there, &wanted.to_le_bytes());
+                }
+                let frame = &frame[entry.len() * 8 - 8..];
+                let at = at + entry.len() as u64 * 8 - 8;
                 let stack_pointer = libc::REG_RSP as usize * 8;
                 assert_eq!(word(frame, 8 + UC_REGISTERS + stack_pointer), leads_to);
                 let xsave_at = word(frame, 8 + UC_FPSTATE);

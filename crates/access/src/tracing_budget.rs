@@ -1,0 +1,453 @@
+//! Which allocations are recorded, so that tracing them stays within a budget: all, or samples at a distance
+//! that follows what the process does.
+//!
+//! Every call of the process passes through a wrapper, which has a price that nothing here changes. Beyond that
+//! it pays for each call that is recorded, and the attacher for each event that it takes. So from the sizes of
+//! what is allocated, and what was measured of a call, follows what any distance between samples would cost.
+//!
+//! What is not spent is saved up, for a second at most: a burst is recorded whole if it fits into that. When the
+//! savings are about to end, the distance grows at once to where the present traffic fits. It shrinks only
+//! when both the present traffic and that of the last seconds would fit, with some room to spare.
+//!
+//! The choice depends on the past alone, never on the next allocation, so sums that are weighted with the
+//! distance at which each sample was taken stay unbiased.
+
+/// Smallest mean distance between samples, in bytes.
+pub const LEAST_SAMPLE_BYTES: u64 = 256;
+/// Largest one.
+pub const MOST_SAMPLE_BYTES: u64 = 1 << 30;
+/// The highest level of sampling: 0 is every allocation, 1 the smallest distance, each level twice the one before.
+pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1;
+
+/// Classes of sizes: powers of two.
+pub const SIZE_CLASSES: usize = 48;
+/// What is saved up at most: the budget of so much time.
+const SAVINGS_NS: f64 = 1e9;
+/// How far ahead savings must last. The process follows an order after some events.
+const AHEAD_NS: f64 = 30e6;
+/// How long the present traffic is looked at, and that of the last seconds.
+const FAST_NS: f64 = 50e6;
+const SLOW_NS: f64 = 2e9;
+/// How long a distance is kept at least before it shrinks.
+const DWELL_NS: f64 = 500e6;
+/// Events of a period from which on the attacher's time is put down to them.
+const MANY_EVENTS: f64 = 200.0;
+
+/// The mean distance between samples at a level, in bytes; 0: every allocation is recorded.
+pub fn mean_bytes(level: u8) -> u64 {
+    match level {
+        0 => 0,
+        level => LEAST_SAMPLE_BYTES << (level.min(COARSEST) - 1),
+    }
+}
+
+/// The level with this mean distance, or the nearest: it may come from the process.
+pub fn level_of(mean_bytes: u64) -> u8 {
+    if mean_bytes == 0 {
+        return 0;
+    }
+    let bounded = mean_bytes.clamp(LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES);
+    (bounded.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1
+}
+
+/// The class of a size.
+pub fn size_class(bytes: u64) -> usize {
+    (64 - bytes.leading_zeros() as usize).min(SIZE_CLASSES - 1)
+}
+
+/// What calls cost the process, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CallCosts {
+    /// To pass through a wrapper.
+    pub pass_ns: f64,
+    /// To record an allocation, beyond that.
+    pub allocation_ns: f64,
+    /// To record a release, beyond that.
+    pub release_ns: f64,
+}
+
+/// What happened in a period of some milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Period {
+    /// How long it was; where the threads of the process used more processor time together, that.
+    pub time_ns: f64,
+    /// Allocations by the class of their size, those that were passed by too: estimates.
+    pub allocations: [f64; SIZE_CLASSES],
+    /// Allocations that were recorded.
+    pub recorded_allocations: f64,
+    /// Releases that were recorded.
+    pub recorded_releases: f64,
+    /// What threads waited for room in their rings.
+    pub waited_ns: f64,
+    /// Processor time of the attacher for taking the events.
+    pub attacher_ns: f64,
+    /// What a call costs, as measured until now.
+    pub costs: CallCosts,
+}
+
+impl Period {
+    /// What the process paid for it.
+    pub fn in_process_ns(&self) -> f64 {
+        // As many releases as allocations, but for what lives on.
+        let calls = 2.0 * self.allocations.iter().sum::<f64>();
+        calls * self.costs.pass_ns
+            + self.recorded_allocations * self.costs.allocation_ns
+            + self.recorded_releases * self.costs.release_ns
+            + self.waited_ns
+    }
+}
+
+/// Rates of calls, a nanosecond of the process's time.
+#[derive(Clone, Copy, Debug)]
+struct Traffic {
+    allocations: [f64; SIZE_CLASSES],
+    /// Releases of blocks that are not recorded, from before the attach above all.
+    other_releases: f64,
+}
+
+impl Traffic {
+    const NONE: Traffic = Traffic {
+        allocations: [0.0; SIZE_CLASSES],
+        other_releases: 0.0,
+    };
+
+    fn follow(&mut self, period: &Period, over_ns: f64) {
+        let part = 1.0 - (-period.time_ns / over_ns).exp();
+        for (rate, count) in self.allocations.iter_mut().zip(period.allocations) {
+            *rate += (count / period.time_ns - *rate) * part;
+        }
+        let others = (period.recorded_releases - period.recorded_allocations).max(0.0);
+        self.other_releases += (others / period.time_ns - self.other_releases) * part;
+    }
+
+    /// Allocations that are recorded at a level.
+    fn recorded(&self, level: u8) -> f64 {
+        let mean = mean_bytes(level) as f64;
+        let of_class = |(class, &rate): (usize, &f64)| {
+            if level == 0 || rate == 0.0 {
+                return rate;
+            }
+            let middle = 0.75 * (class as f64).exp2();
+            rate * -(-middle / mean).exp_m1()
+        };
+        self.allocations.iter().enumerate().map(of_class).sum()
+    }
+}
+
+/// Chooses the level of sampling.
+#[derive(Clone, Debug)]
+pub struct TracingController {
+    share: f64,
+    level: u8,
+    savings_ns: f64,
+    fast: Traffic,
+    slow: Traffic,
+    costs: CallCosts,
+    /// The attacher's time for one event.
+    event_ns: f64,
+    /// Its share where there are hardly any.
+    idle_share: f64,
+    since_change_ns: f64,
+}
+
+impl TracingController {
+    /// Records everything at first. `share`: of the process's time that may be spent.
+    pub fn within(share: f64) -> TracingController {
+        TracingController {
+            share,
+            level: 0,
+            savings_ns: share * SAVINGS_NS,
+            fast: Traffic::NONE,
+            slow: Traffic::NONE,
+            costs: CallCosts::default(),
+            event_ns: 0.0,
+            idle_share: 0.0,
+            since_change_ns: 0.0,
+        }
+    }
+
+    /// The level at present.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Takes a period into account, and chooses the level from now on.
+    pub fn step(&mut self, period: &Period) -> u8 {
+        if period.time_ns <= 0.0 {
+            return self.level;
+        }
+        self.learn(period);
+        let spent = period.in_process_ns() + period.attacher_ns;
+        let most = self.share * SAVINGS_NS;
+        self.savings_ns += self.share * period.time_ns - spent;
+        self.savings_ns = self.savings_ns.clamp(-most, most);
+        self.since_change_ns += period.time_ns;
+        // Some of it is left even where the attacher at rest takes all.
+        let room = (self.share - self.idle_share).max(self.share / 4.0);
+        let cost = self.cost_of(self.level, &self.fast);
+        let at_the_end = self.savings_ns + (room - cost) * AHEAD_NS;
+        let wanted = if cost > room && at_the_end < 0.0 {
+            self.least_level(&self.fast, 0.9 * room).max(self.level)
+        } else if self.savings_ns < 0.0 && cost > 0.8 * room {
+            self.least_level(&self.fast, 0.8 * room).max(self.level)
+        } else if self.savings_ns >= most / 2.0 && self.since_change_ns >= DWELL_NS {
+            let now = self.least_level(&self.fast, 0.7 * room);
+            let lately = self.least_level(&self.slow, 0.7 * room);
+            now.max(lately).min(self.level)
+        } else {
+            self.level
+        };
+        if wanted != self.level {
+            self.level = wanted;
+            self.since_change_ns = 0.0;
+        }
+        self.level
+    }
+
+    fn learn(&mut self, period: &Period) {
+        self.costs = period.costs;
+        self.fast.follow(period, FAST_NS);
+        self.slow.follow(period, SLOW_NS);
+        let events = period.recorded_allocations + period.recorded_releases;
+        let part = 1.0 - (-period.time_ns / FAST_NS).exp();
+        if events >= MANY_EVENTS {
+            let one = period.attacher_ns / events;
+            self.event_ns += (one - self.event_ns) * part;
+        } else {
+            let share = period.attacher_ns / period.time_ns;
+            self.idle_share += (share - self.idle_share) * part;
+        }
+    }
+
+    /// What passing by costs: nothing changes that.
+    fn passing(&self, traffic: &Traffic) -> f64 {
+        2.0 * traffic.allocations.iter().sum::<f64>() * self.costs.pass_ns
+    }
+
+    fn recording(&self, level: u8, traffic: &Traffic) -> f64 {
+        let one = self.costs.allocation_ns + self.costs.release_ns + 2.0 * self.event_ns;
+        let other = self.costs.release_ns + self.event_ns;
+        traffic.recorded(level) * one + traffic.other_releases * other
+    }
+
+    fn cost_of(&self, level: u8, traffic: &Traffic) -> f64 {
+        self.passing(traffic) + self.recording(level, traffic)
+    }
+
+    /// The lowest level at which the traffic costs no more than this share. Where passing by takes all of it, a
+    /// tenth is left for samples: without any, the cost would be hardly less.
+    fn least_level(&self, traffic: &Traffic, share: f64) -> u8 {
+        let room = (share - self.passing(traffic)).max(share / 10.0);
+        (0..COARSEST)
+            .find(|&level| self.recording(level, traffic) <= room)
+            .unwrap_or(COARSEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use proptest::prelude::*;
+
+    const STEP_NS: f64 = 10e6;
+
+    /// A program: how many allocations of which size in each period.
+    struct Program {
+        costs: CallCosts,
+        event_ns: f64,
+        idle_ns: f64,
+    }
+
+    struct Run {
+        levels: Vec<u8>,
+        spent: Vec<f64>,
+        /// Estimated bytes, the true ones, and the estimated variance.
+        bytes: f64,
+        truth: f64,
+        variance: f64,
+    }
+
+    /// What of `count` blocks is recorded at a level: by a normal distribution where there are many.
+    fn recorded(count: f64, probability: f64, random: &mut Random) -> f64 {
+        let (mean, spread) = (
+            count * probability,
+            (count * probability * (1.0 - probability)).sqrt(),
+        );
+        if mean < 30.0 && count < 3000.0 {
+            let hits = (0..count as u64).filter(|_| random.share() < probability);
+            return hits.count() as f64;
+        }
+        let normal: f64 = (0..12).map(|_| random.share()).sum::<f64>() - 6.0;
+        (mean + spread * normal).clamp(0.0, count).round()
+    }
+
+    impl Program {
+        /// `rates`: allocations and their size in each period. The process follows an order one period later.
+        fn run(&self, share: f64, rates: &[(f64, u64)], seed: u64) -> Run {
+            let mut controller = TracingController::within(share);
+            let mut random = Random::seeded(seed);
+            let mut run = Run {
+                levels: Vec::new(),
+                spent: Vec::new(),
+                bytes: 0.0,
+                truth: 0.0,
+                variance: 0.0,
+            };
+            let mut in_use = 0;
+            for &(count, size) in rates {
+                let mean = mean_bytes(in_use) as f64;
+                let probability = match in_use {
+                    0 => 1.0,
+                    _ => -(-(size as f64) / mean).exp_m1(),
+                };
+                let hits = recorded(count, probability, &mut random);
+                let mut allocations = [0.0; SIZE_CLASSES];
+                allocations[size_class(size)] = hits / probability;
+                let period = Period {
+                    time_ns: STEP_NS,
+                    allocations,
+                    recorded_allocations: hits,
+                    recorded_releases: hits,
+                    waited_ns: 0.0,
+                    attacher_ns: self.idle_ns + 2.0 * hits * self.event_ns,
+                    costs: self.costs,
+                };
+                let paid = 2.0 * count * self.costs.pass_ns
+                    + hits * (self.costs.allocation_ns + self.costs.release_ns);
+                run.spent.push((paid + period.attacher_ns) / STEP_NS);
+                run.truth += count * size as f64;
+                run.bytes += hits / probability * size as f64;
+                run.variance +=
+                    hits * (1.0 - probability) / (probability * probability) * (size * size) as f64;
+                in_use = controller.level();
+                run.levels.push(controller.step(&period));
+            }
+            run
+        }
+
+        fn cheap() -> Program {
+            Program {
+                costs: CallCosts {
+                    pass_ns: 0.2,
+                    allocation_ns: 40.0,
+                    release_ns: 20.0,
+                },
+                event_ns: 60.0,
+                idle_ns: 2e3,
+            }
+        }
+    }
+
+    fn most_in(spent: &[f64], periods: usize) -> f64 {
+        let means = spent.windows(periods.min(spent.len()));
+        means
+            .map(|w| w.iter().sum::<f64>() / w.len() as f64)
+            .fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn levels_and_distances() {
+        assert_eq!((mean_bytes(0), mean_bytes(1), mean_bytes(2)), (0, 256, 512));
+        assert_eq!(mean_bytes(COARSEST), MOST_SAMPLE_BYTES);
+        for level in 0..=COARSEST {
+            assert_eq!(level_of(mean_bytes(level)), level);
+        }
+        assert_eq!(
+            (level_of(1), level_of(300), level_of(u64::MAX)),
+            (1, 1, COARSEST)
+        );
+    }
+
+    #[test]
+    fn what_fits_is_exact_all_the_time() {
+        // 1,000 pairs in 10 ms cost 0.18 ms.
+        let run = Program::cheap().run(0.03, &[(1000.0, 100); 1000], 1);
+        assert!(run.levels.iter().all(|&level| level == 0));
+        assert_eq!(run.bytes, run.truth);
+    }
+
+    #[test]
+    fn a_burst_is_exact_if_its_price_was_saved_up() {
+        let mut rates = vec![(10.0, 100); 500];
+        rates[300..305].fill((10_000.0, 100));
+        let run = Program::cheap().run(0.02, &rates, 1);
+        assert!(run.levels.iter().all(|&level| level == 0));
+    }
+
+    #[test]
+    fn after_a_time_of_much_everything_is_recorded_again() {
+        let rates = [
+            vec![(10.0, 100); 200],
+            vec![(100_000.0, 100); 200],
+            vec![(10.0, 100); 1500],
+        ];
+        let run = Program::cheap().run(0.02, &rates.concat(), 1);
+        assert_eq!(run.levels[150], 0);
+        assert!(run.levels[210..400].iter().all(|&level| level > 0));
+        assert_eq!(run.levels.last(), Some(&0));
+        // It does not go to and fro.
+        let changes = run.levels.windows(2).filter(|w| w[0] != w[1]).count();
+        assert!(changes < 20, "{changes}");
+    }
+
+    /// Where passing by alone costs more than the budget, samples go on.
+    #[test]
+    fn an_impossible_budget_leaves_samples() {
+        let program = Program {
+            costs: CallCosts {
+                pass_ns: 5.0,
+                ..Program::cheap().costs
+            },
+            ..Program::cheap()
+        };
+        let run = program.run(0.001, &[(100_000.0, 64); 500], 1);
+        let last = *run.levels.last().unwrap();
+        assert!((10..COARSEST).contains(&last), "{last}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the program does: after two seconds no five seconds cost a tenth more than the budget.
+        #[test]
+        fn no_five_seconds_cost_much_more(
+            phases in proptest::collection::vec((20usize..400, 0.0f64..6.0, 4u32..14), 2..12),
+            share in prop::sample::select(vec![0.005, 0.01, 0.02, 0.1]),
+            seed in any::<u64>(),
+        ) {
+            let rates: Vec<(f64, u64)> = phases
+                .iter()
+                .flat_map(|&(length, rate, size)| vec![(10f64.powf(rate) - 1.0, 1 << size); length])
+                .collect();
+            // What is passed by is no part of what can be decided.
+            let program = Program {
+                costs: CallCosts { pass_ns: 0.0, ..Program::cheap().costs },
+                ..Program::cheap()
+            };
+            let run = program.run(share, &rates, seed);
+            let later = &run.spent[200.min(run.spent.len())..];
+            if later.len() >= 500 {
+                let most = most_in(later, 500);
+                // A jump to a thousand times the traffic is answered two periods later.
+                let jump = 2.0 * later.iter().copied().fold(0.0, f64::max) / 500.0;
+                prop_assert!(most <= share * 1.1 + share * 0.2 + jump, "{} of {}", most, share);
+            }
+        }
+
+        /// Estimates are within their standard errors, though the rate changes by 1,000 and the distance with it.
+        #[test]
+        fn sums_stay_unbiased(seed in any::<u64>(), first in 10usize..200, size in 5u32..12) {
+            let rates = [
+                vec![(100.0, 1 << size); first],
+                vec![(100_000.0, 1 << size); 150],
+                vec![(0.0, 1 << size); 100],
+                vec![(100_000.0, 1 << size); 50],
+            ];
+            let run = Program::cheap().run(0.02, &rates.concat(), seed);
+            let off = (run.bytes - run.truth).abs();
+            prop_assert!(run.levels.iter().any(|&level| level > 0));
+            prop_assert!(off <= 5.5 * run.variance.sqrt() + 1.0, "{} ± {}", off, run.variance.sqrt());
+        }
+    }
+}

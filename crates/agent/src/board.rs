@@ -1,0 +1,316 @@
+//! What is known of the agent and its targets right now: written by those who do the work, read by those who are asked.
+
+use crate::budget::{OwnUse, Scarce};
+use crate::config::{Destination, Mode};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Growth is told over this time.
+const GROWTH_OVER: Duration = Duration::from_secs(60);
+
+/// Who a target is, for metrics and stores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Process id.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+    /// The rule that chose it.
+    pub rule: String,
+    /// What it is called: by the rule, or by its program.
+    pub service: String,
+    /// Its program.
+    pub process: String,
+    /// Version of the service, by the rule.
+    pub version: String,
+    /// Namespace of its pod, or nothing.
+    pub namespace: String,
+    /// Its pod, or nothing.
+    pub pod: String,
+    /// Its container, or nothing.
+    pub container: String,
+}
+
+/// The numbers of one target.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Numbers {
+    /// Live bytes and blocks.
+    pub live: (u64, u64),
+    /// Allocated bytes and blocks since the attach.
+    pub allocated: (u64, u64),
+    /// Change of the live bytes a minute.
+    pub growth_per_minute: f64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Times in which the target went on untraced: how many, and seconds in all.
+    pub gaps: (u64, f64),
+    /// Mean bytes between samples; 0: every allocation is recorded.
+    pub sample_bytes: u64,
+    /// How long the attach took, and how long a thread was held for it, in seconds.
+    pub attach: (f64, f64),
+    /// Profiles that were made.
+    pub profiles: u64,
+    /// Bytes in memory.
+    pub resident: u64,
+    /// The tightest limit of its memory, and what is free below it; 0 if there is none but the machine's.
+    pub limit: (u64, u64),
+}
+
+/// What a target is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It will be attached to, now or when there is room for it.
+    Waiting,
+    /// An attach is under way.
+    Attaching,
+    /// It is traced.
+    Traced,
+    /// It is being detached from.
+    Leaving,
+    /// It cannot be traced: why, and it is tried again later.
+    Refused(String),
+    /// Its time by the rule is over, or it was left to save resources.
+    Left(String),
+}
+
+impl Phase {
+    /// As metrics and documents name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Phase::Waiting => "waiting",
+            Phase::Attaching => "attaching",
+            Phase::Traced => "traced",
+            Phase::Leaving => "leaving",
+            Phase::Refused(_) => "refused",
+            Phase::Left(_) => "left",
+        }
+    }
+
+    /// The names of all of them.
+    pub const NAMES: [&str; 6] = [
+        "waiting",
+        "attaching",
+        "traced",
+        "leaving",
+        "refused",
+        "left",
+    ];
+}
+
+/// A row of the board.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Who it is.
+    pub identity: Identity,
+    /// How it is traced.
+    pub mode: Mode,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Its numbers, once it is traced.
+    pub numbers: Option<Numbers>,
+}
+
+/// What is between the supervisor, the thread of a target, and the board.
+#[derive(Debug, Default)]
+pub struct Link {
+    is_wanted_back: AtomicBool,
+    is_attached: AtomicBool,
+    numbers: Mutex<Option<Numbers>>,
+}
+
+impl Link {
+    /// Asks the thread to detach.
+    pub fn ask_back(&self) {
+        self.is_wanted_back.store(true, Relaxed);
+    }
+
+    /// Whether it was asked.
+    pub fn is_asked_back(&self) -> bool {
+        self.is_wanted_back.load(Relaxed)
+    }
+
+    /// Every slot has been patched.
+    pub fn tell_attached(&self) {
+        self.is_attached.store(true, Relaxed);
+    }
+
+    /// Whether that is so.
+    pub fn is_attached(&self) -> bool {
+        self.is_attached.load(Relaxed)
+    }
+
+    /// Hands numbers over.
+    pub fn tell(&self, numbers: &Numbers) {
+        *lock(&self.numbers) = Some(numbers.clone());
+    }
+
+    /// The last ones.
+    pub fn numbers(&self) -> Option<Numbers> {
+        lock(&self.numbers).clone()
+    }
+}
+
+/// What became of the profiles for one destination.
+#[derive(Debug, Default)]
+pub struct Deliveries {
+    /// Handed over.
+    pub sent: AtomicU64,
+    /// Tried again.
+    pub retries: AtomicU64,
+    /// Bytes that wait.
+    pub waiting_bytes: AtomicU64,
+    /// Given up, by the reason.
+    dropped: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Deliveries {
+    /// Counts one that was given up.
+    pub fn drop_one(&self, reason: &'static str) {
+        *lock(&self.dropped).entry(reason).or_default() += 1;
+    }
+
+    /// Those that were given up.
+    pub fn dropped(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.dropped).clone()
+    }
+}
+
+/// The state of the agent as a whole.
+#[derive(Clone, Debug, Default)]
+pub struct AgentState {
+    /// What it has used.
+    pub used: OwnUse,
+    /// What holds it back.
+    pub held_back: BTreeSet<Scarce>,
+    /// Attaches that failed.
+    pub failures: u64,
+    /// Targets that were given up to stay within the budget.
+    pub shed: u64,
+    /// The last configuration that was read was refused, and an older one is used.
+    pub has_refused_configuration: bool,
+    /// Configurations that were refused.
+    pub refused_configurations: u64,
+    /// Whether the kernel tells of new processes.
+    pub has_events: bool,
+}
+
+/// The board.
+pub struct Board {
+    rows: Mutex<Vec<Row>>,
+    agent: Mutex<AgentState>,
+    deliveries: [(Destination, Deliveries); 3],
+    alive: Mutex<Instant>,
+    began: Instant,
+}
+
+impl Board {
+    /// With nothing on it.
+    pub fn new() -> Arc<Board> {
+        let all = [
+            Destination::Files,
+            Destination::Pyroscope,
+            Destination::Otlp,
+        ];
+        Arc::new(Board {
+            rows: Mutex::default(),
+            agent: Mutex::default(),
+            deliveries: all.map(|destination| (destination, Deliveries::default())),
+            alive: Mutex::new(Instant::now()),
+            began: Instant::now(),
+        })
+    }
+
+    /// Replaces the rows.
+    pub fn set_rows(&self, rows: Vec<Row>) {
+        *lock(&self.rows) = rows;
+        *lock(&self.alive) = Instant::now();
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> Vec<Row> {
+        lock(&self.rows).clone()
+    }
+
+    /// The agent, to be changed.
+    pub fn agent(&self) -> MutexGuard<'_, AgentState> {
+        lock(&self.agent)
+    }
+
+    /// Of this destination.
+    pub fn deliveries(&self, to: Destination) -> &Deliveries {
+        let found = self
+            .deliveries
+            .iter()
+            .find(|(destination, _)| *destination == to);
+        // All of them are there.
+        found.map_or(&self.deliveries[0].1, |(_, deliveries)| deliveries)
+    }
+
+    /// Of all destinations.
+    pub fn all_deliveries(&self) -> impl Iterator<Item = &(Destination, Deliveries)> {
+        self.deliveries.iter()
+    }
+
+    /// For how long the supervisor has not come by.
+    pub fn silent_for(&self) -> Duration {
+        lock(&self.alive).elapsed()
+    }
+
+    /// For how long the agent has run.
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How fast a number of bytes grows.
+#[derive(Debug, Default)]
+pub struct Growth {
+    points: VecDeque<(Duration, u64)>,
+}
+
+impl Growth {
+    /// Takes the number at this time; the change a minute over the last minute, or over as long as it is known.
+    pub fn next(&mut self, now: Duration, bytes: u64) -> f64 {
+        self.points.push_back((now, bytes));
+        while self.points.len() > 2 && now.saturating_sub(self.points[1].0) >= GROWTH_OVER {
+            self.points.pop_front();
+        }
+        let Some(&(then, before)) = self.points.front() else {
+            return 0.0;
+        };
+        let seconds = now.saturating_sub(then).as_secs_f64();
+        if seconds < 1.0 {
+            return 0.0;
+        }
+        (bytes as f64 - before as f64) * 60.0 / seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_that_of_the_last_minute() {
+        let mut growth = Growth::default();
+        let mut last = 0.0;
+        for second in 0..600u64 {
+            // It grows by 10 bytes a second for five minutes, and then by none.
+            last = growth.next(Duration::from_secs(second), 10 * second.min(300));
+            match second {
+                0 => assert_eq!(last, 0.0),
+                1..300 => assert_eq!(last, 600.0, "{second}"),
+                _ => assert!(last <= 600.0),
+            }
+        }
+        assert_eq!(last, 0.0);
+        assert!(growth.points.len() < 70);
+        assert_eq!(Growth::default().next(Duration::MAX, 5), 0.0);
+    }
+}

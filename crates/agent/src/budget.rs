@@ -1,0 +1,226 @@
+//! What the agent itself may take of its machine: a share of the processors, and memory.
+
+use memhook_process::proc_text;
+use std::time::{Duration, Instant};
+
+/// So much of the processor's time may be used at once, as long as it is saved before.
+const BURST: Duration = Duration::from_secs(10);
+/// After a target was given up, its part of the costs must show before another one goes.
+const BETWEEN_SHEDS: Duration = Duration::from_secs(10);
+
+/// What holds the agent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scarce {
+    /// The share of the processors is used up.
+    Processor,
+    /// The memory is used up.
+    Memory,
+    /// There are as many targets as there may be.
+    Targets,
+}
+
+impl Scarce {
+    /// All of them.
+    pub const ALL: [Scarce; 3] = [Scarce::Processor, Scarce::Memory, Scarce::Targets];
+
+    /// As metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scarce::Processor => "processor",
+            Scarce::Memory => "memory",
+            Scarce::Targets => "targets",
+        }
+    }
+}
+
+/// What the agent may do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may attach to another process.
+    Free,
+    /// It must not attach to any.
+    HoldBack(Scarce),
+    /// It must give up a target.
+    Shed(Scarce),
+}
+
+/// What the agent has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnUse {
+    /// Processor time of all threads, in seconds.
+    pub cpu_seconds: f64,
+    /// Bytes in memory.
+    pub resident: u64,
+}
+
+impl OwnUse {
+    /// Of this process, now.
+    pub fn now() -> OwnUse {
+        let stat = proc_text("/proc/self/stat").unwrap_or_default();
+        let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+        let fields: Vec<u64> = after
+            .split_ascii_whitespace()
+            .map(|field| field.parse().unwrap_or(0))
+            .collect();
+        // utime, stime and rss: fields 14, 15 and 24 of proc_pid_stat(5).
+        let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+        let ticks = rustix::param::clock_ticks_per_second().max(1);
+        OwnUse {
+            cpu_seconds: (field(14) + field(15)) as f64 / ticks as f64,
+            resident: field(24) * rustix::param::page_size() as u64,
+        }
+    }
+}
+
+/// A bucket of processor time that fills at the rate of the budget, and a bound of the memory.
+pub struct Budget {
+    /// Processor seconds a second.
+    rate: f64,
+    memory: u64,
+    saved: f64,
+    last: Option<(Instant, f64)>,
+    shed: Option<Instant>,
+}
+
+impl Budget {
+    /// With everything saved. `rate`: processor seconds a second; `memory`: bytes.
+    pub fn new(rate: f64, memory: u64) -> Budget {
+        Budget {
+            rate,
+            memory,
+            saved: rate * BURST.as_secs_f64(),
+            last: None,
+            shed: None,
+        }
+    }
+
+    /// The same bucket with other bounds.
+    pub fn set(&mut self, rate: f64, memory: u64) {
+        (self.rate, self.memory) = (rate, memory);
+    }
+
+    /// What follows from what was used until now.
+    pub fn judge(&mut self, now: Instant, used: OwnUse) -> Verdict {
+        let burst = self.rate * BURST.as_secs_f64();
+        if let Some((before, cpu)) = self.last {
+            let gained = now.duration_since(before).as_secs_f64() * self.rate;
+            self.saved += gained - (used.cpu_seconds - cpu).max(0.0);
+            // Neither is more saved than a burst, nor a debt carried along that takes minutes to pay back.
+            self.saved = self.saved.clamp(-3.0 * burst, burst);
+        }
+        self.last = Some((now, used.cpu_seconds));
+        let may_shed = self
+            .shed
+            .is_none_or(|at| now.duration_since(at) >= BETWEEN_SHEDS);
+        if used.resident > self.memory {
+            return if may_shed {
+                Verdict::Shed(Scarce::Memory)
+            } else {
+                Verdict::HoldBack(Scarce::Memory)
+            };
+        }
+        if self.saved < -burst && may_shed {
+            return Verdict::Shed(Scarce::Processor);
+        }
+        if self.saved <= 0.0 {
+            return Verdict::HoldBack(Scarce::Processor);
+        }
+        // The next target takes some, too.
+        if used.resident as f64 > 0.9 * self.memory as f64 {
+            return Verdict::HoldBack(Scarce::Memory);
+        }
+        Verdict::Free
+    }
+
+    /// A target was given up.
+    pub fn has_shed(&mut self, now: Instant) {
+        self.shed = Some(now);
+    }
+}
+
+/// Processors that are there.
+pub fn processors() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
+}
+
+/// Bytes of memory that the machine has.
+pub fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    // Fields of the kernel's word size, wherever the kernel is a 64-bit one: sysinfo(2).
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(cpu_seconds: f64, resident: u64) -> OwnUse {
+        OwnUse {
+            cpu_seconds,
+            resident,
+        }
+    }
+
+    /// However the use varies, in the long run it stays below the budget if the verdict is heeded.
+    #[test]
+    fn what_is_used_stays_within_the_budget() {
+        let begin = Instant::now();
+        let mut budget = Budget::new(0.04, 1 << 30);
+        let (mut cpu, mut targets, mut attached, mut shed) = (0.0, 0u32, 0u32, 0u32);
+        for second in 0..3600u64 {
+            let now = begin + Duration::from_secs(second);
+            match budget.judge(now, used(cpu, 1 << 20)) {
+                Verdict::Free if targets < 100 => {
+                    // An attach costs a fifth of a second.
+                    cpu += 0.2;
+                    targets += 1;
+                    attached += 1;
+                }
+                Verdict::Shed(why) => {
+                    assert_eq!(why, Scarce::Processor);
+                    budget.has_shed(now);
+                    targets = targets.saturating_sub(1);
+                    shed += 1;
+                }
+                _ => {}
+            }
+            cpu += 0.001 * f64::from(targets);
+        }
+        assert!(targets > 10, "{targets}");
+        assert!(attached > shed, "{attached} {shed}");
+        let most = 0.04 * (3600.0 + 4.0 * BURST.as_secs_f64());
+        assert!(cpu <= most, "{cpu} of {most}");
+    }
+
+    #[test]
+    fn memory_is_given_up_first_when_it_is_exceeded() {
+        let now = Instant::now();
+        let mut budget = Budget::new(1.0, 1000);
+        assert_eq!(budget.judge(now, used(0.0, 500)), Verdict::Free);
+        assert_eq!(
+            budget.judge(now, used(0.0, 950)),
+            Verdict::HoldBack(Scarce::Memory)
+        );
+        assert_eq!(
+            budget.judge(now, used(0.0, 1001)),
+            Verdict::Shed(Scarce::Memory)
+        );
+        budget.has_shed(now);
+        assert_eq!(
+            budget.judge(now, used(0.0, 1001)),
+            Verdict::HoldBack(Scarce::Memory)
+        );
+        let later = now + BETWEEN_SHEDS;
+        assert_eq!(
+            budget.judge(later, used(0.0, 1001)),
+            Verdict::Shed(Scarce::Memory)
+        );
+    }
+
+    #[test]
+    fn this_process_uses_something() {
+        let used = OwnUse::now();
+        assert!(used.resident > 1 << 16 && used.cpu_seconds >= 0.0);
+        assert!(machine_memory() > used.resident && processors() >= 1.0);
+    }
+}

@@ -1,0 +1,203 @@
+//! The keys of a configuration file, as they are written. docs/fleet.md describes each of them; a test holds the
+//! two together.
+
+use super::values::{MemoryLimit, Pattern, Period, Share, Size};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    #[serde(default)]
+    pub agent: Agent,
+    #[serde(default)]
+    pub http: Http,
+    pub labels: Option<Spanned<BTreeMap<String, String>>>,
+    #[serde(default)]
+    pub rule: Vec<Spanned<Rule>>,
+    pub files: Option<Files>,
+    pub pyroscope: Option<Spanned<Store>>,
+    pub otlp: Option<Spanned<Store>>,
+}
+
+/// `[agent]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Agent {
+    pub state: PathBuf,
+    pub max_targets: Spanned<u32>,
+    pub max_cpu: Share,
+    pub max_memory: MemoryLimit,
+    pub never: Vec<Pattern>,
+    pub scan: Period,
+    pub retry: Period,
+    pub redact: bool,
+}
+
+impl Default for Agent {
+    fn default() -> Agent {
+        Agent {
+            state: "/var/lib/memhook-rs".into(),
+            max_targets: Spanned::new(0..0, 20),
+            max_cpu: Share(0.02),
+            max_memory: MemoryLimit::Share(Share(0.02)),
+            never: Vec::new(),
+            scan: Period(std::time::Duration::from_secs(1)),
+            retry: Period(std::time::Duration::from_secs(10)),
+            redact: false,
+        }
+    }
+}
+
+/// `[http]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    pub listen: Option<SocketAddr>,
+    pub per_process: bool,
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        Http {
+            listen: None,
+            per_process: true,
+        }
+    }
+}
+
+/// `[[rule]]`
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    pub name: Spanned<String>,
+    pub executable: Option<Pattern>,
+    pub process: Option<Pattern>,
+    pub cgroup: Option<String>,
+    pub container: Option<Pattern>,
+    pub pod: Option<Pattern>,
+    pub memory_above: Option<Size>,
+    pub uid: Option<u32>,
+    #[serde(default)]
+    pub mode: Mode,
+    pub sample: Option<Spanned<Size>>,
+    pub depth: Option<Spanned<u32>>,
+    #[serde(default)]
+    pub send: Vec<Spanned<Destination>>,
+    #[serde(default = "default_interval")]
+    pub interval: Spanned<Period>,
+    pub service: Option<String>,
+    pub version: Option<String>,
+    #[serde(default = "yes")]
+    pub follow_forks: bool,
+    pub max_targets: Option<u32>,
+    pub duration: Option<Period>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_interval() -> Spanned<Period> {
+    Spanned::new(0..0, Period(std::time::Duration::from_secs(15)))
+}
+
+/// How much is recorded of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// A sample of the allocations, with call stacks.
+    #[default]
+    Sampled,
+    /// Every allocation, with call stacks.
+    Exact,
+    /// A sample of the allocations, of which only sums are kept: no profiles are made.
+    Summary,
+}
+
+impl Mode {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Sampled => "sampled",
+            Mode::Exact => "exact",
+            Mode::Summary => "summary",
+        }
+    }
+}
+
+/// Where profiles are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Destination {
+    /// Files in a directory.
+    Files,
+    /// Grafana Pyroscope.
+    Pyroscope,
+    /// An OpenTelemetry collector.
+    Otlp,
+}
+
+impl Destination {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Destination::Files => "files",
+            Destination::Pyroscope => "pyroscope",
+            Destination::Otlp => "otlp",
+        }
+    }
+}
+
+/// `[files]`
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    pub directory: PathBuf,
+    #[serde(default = "default_keep")]
+    pub keep: u32,
+    #[serde(default = "default_max_bytes")]
+    pub max_bytes: Size,
+}
+
+fn default_keep() -> u32 {
+    1000
+}
+
+fn default_max_bytes() -> Size {
+    Size(1 << 30)
+}
+
+/// `[pyroscope]` and `[otlp]`
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Store {
+    pub url: Spanned<String>,
+    pub tenant: Option<Spanned<String>>,
+    pub username: Option<Spanned<String>>,
+    pub password_file: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    #[serde(default = "default_timeout")]
+    pub timeout: Period,
+    #[serde(default = "default_queue")]
+    pub queue: Size,
+    #[serde(default = "default_max_age")]
+    pub max_age: Period,
+}
+
+fn default_timeout() -> Period {
+    Period(std::time::Duration::from_secs(10))
+}
+
+fn default_queue() -> Size {
+    Size(64 << 20)
+}
+
+fn default_max_age() -> Period {
+    Period(std::time::Duration::from_secs(3600))
+}

@@ -1,0 +1,257 @@
+//! What is known of a process when rules choose: from /proc, at the price of one file a process and look once it is
+//! known.
+
+use memhook_process::{proc_text, process_ids};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// After this time everything is read again: a process may have been moved to another control group.
+const STALE_AFTER: Duration = Duration::from_secs(30);
+/// More of a file in a container is not read.
+const MOST_BYTES: u64 = 4096;
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Process id.
+    pub pid: i32,
+    /// Parent.
+    pub parent: i32,
+    /// When it started, in clock ticks since boot: tells it from a later one with its id.
+    pub started: u64,
+    /// The name that ps(1) shows.
+    pub name: String,
+    /// The file that it executes; empty where that may not be read.
+    pub executable: String,
+    /// The text of its /proc/PID/cgroup.
+    pub groups: String,
+    /// The user that it runs as (effective).
+    pub uid: u32,
+    /// Bytes in memory.
+    pub resident: u64,
+    /// The container that it is in, as far as its control group says.
+    pub container: Option<String>,
+    /// The pod that it is in, by the host name that Kubernetes gives it.
+    pub pod: Option<String>,
+    /// The namespace of that pod.
+    pub namespace: Option<String>,
+}
+
+/// The part of them that may change at any time.
+struct Stat {
+    name: String,
+    parent: i32,
+    started: u64,
+    resident: u64,
+}
+
+impl Stat {
+    /// proc_pid_stat(5); the name may have any characters in it.
+    fn parse(text: &str, page: u64) -> Option<Stat> {
+        let (before, after) = (text.find('(')?, text.rfind(')')?);
+        let fields: Vec<&str> = text.get(after + 1..)?.split_ascii_whitespace().collect();
+        // Fields 3 and later.
+        let field = |number: usize| fields.get(number - 3);
+        if matches!(*field(3)?, "Z" | "X") {
+            return None;
+        }
+        Some(Stat {
+            name: text.get(before + 1..after)?.to_owned(),
+            parent: field(4)?.parse().ok()?,
+            started: field(22)?.parse().ok()?,
+            resident: field(24)?.parse::<u64>().unwrap_or(0) * page,
+        })
+    }
+}
+
+impl Facts {
+    fn of(pid: i32, stat: Stat) -> Option<Facts> {
+        let path = |file: &str| format!("/proc/{pid}/{file}");
+        // A kernel thread executes no file.
+        let executable = std::fs::read_link(path("exe")).ok()?;
+        let status = proc_text(path("status")).ok()?;
+        let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        let groups = proc_text(path("cgroup")).unwrap_or_default();
+        let is_pod = groups.contains("kubepods");
+        let inside = |file: &str| is_pod.then(|| text_inside(pid, file)).flatten();
+        let executable = executable.to_string_lossy();
+        Some(Facts {
+            pid,
+            parent: stat.parent,
+            started: stat.started,
+            name: stat.name,
+            executable: executable.trim_end_matches(" (deleted)").to_owned(),
+            uid: uids.split_ascii_whitespace().nth(1)?.parse().ok()?,
+            resident: stat.resident,
+            container: container(&groups),
+            pod: inside("etc/hostname"),
+            namespace: inside("var/run/secrets/kubernetes.io/serviceaccount/namespace"),
+            groups,
+        })
+    }
+
+    /// Its name without its directory: what it is called where nothing else is said.
+    pub fn program(&self) -> &str {
+        let name = self.executable.rsplit('/').next().unwrap_or_default();
+        if name.is_empty() { &self.name } else { name }
+    }
+}
+
+/// A word in a file of the container, which is foreign: it is bounded, and must look like a name.
+fn text_inside(pid: i32, file: &str) -> Option<String> {
+    use std::io::Read;
+    let root = format!("/proc/{pid}/root");
+    let found = memhook_foreign::open_below(Path::new(&root), Path::new(file)).ok()?;
+    let mut text = String::new();
+    found.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    let name = text.trim();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let is_name = (1..=253).contains(&name.len()) && name.chars().all(is_plain);
+    is_name.then(|| name.to_owned())
+}
+
+/// The id of a container in a control group: 64 hexadecimal digits, at the end of a name, as container runtimes write
+/// it (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
+fn container(groups: &str) -> Option<String> {
+    let is_id = |part: &&str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts = groups.split(['/', '-', '.', ':', '\n']);
+    parts.filter(is_id).next_back().map(str::to_owned)
+}
+
+/// All processes of the machine, as last seen.
+pub struct Machine {
+    known: HashMap<i32, (Facts, Instant)>,
+    page: u64,
+    own: i32,
+}
+
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine {
+            known: HashMap::new(),
+            page: rustix::param::page_size() as u64,
+            own: std::process::id() as i32,
+        }
+    }
+}
+
+impl Machine {
+    /// Looks at every process.
+    pub fn look(&mut self, now: Instant) {
+        let mut known = std::mem::take(&mut self.known);
+        for pid in process_ids() {
+            if let Some(facts) = self.seen(pid, known.remove(&pid), now) {
+                self.known.insert(pid, facts);
+            }
+        }
+    }
+
+    /// Looks at one, which has just begun or executes another program.
+    pub fn look_at(&mut self, pid: i32, now: Instant) {
+        self.known.remove(&pid);
+        if let Some(facts) = self.seen(pid, None, now) {
+            self.known.insert(pid, facts);
+        }
+    }
+
+    fn seen(
+        &self,
+        pid: i32,
+        before: Option<(Facts, Instant)>,
+        now: Instant,
+    ) -> Option<(Facts, Instant)> {
+        if pid == self.own {
+            return None;
+        }
+        let stat = Stat::parse(&proc_text(format!("/proc/{pid}/stat")).ok()?, self.page)?;
+        if stat.parent == self.own {
+            // A helper of ours, which looks up the name of a host.
+            return None;
+        }
+        match before {
+            // A program that is executed changes the name, unless it executes itself.
+            Some((mut facts, read))
+                if facts.started == stat.started
+                    && facts.name == stat.name
+                    && now.duration_since(read) < STALE_AFTER =>
+            {
+                (facts.parent, facts.resident) = (stat.parent, stat.resident);
+                Some((facts, read))
+            }
+            _ => Some((Facts::of(pid, stat)?, now)),
+        }
+    }
+
+    /// Those that are there.
+    pub fn processes(&self) -> impl Iterator<Item = &Facts> {
+        self.known.values().map(|(facts, _)| facts)
+    }
+
+    /// One of them.
+    pub fn get(&self, pid: i32) -> Option<&Facts> {
+        self.known.get(&pid).map(|(facts, _)| facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_have_any_characters() {
+        let rest =
+            "S 7 1 1 0 -1 4194304 1 0 0 0 5 6 0 0 20 0 1 0 12345 1000 250 18446744073709551615";
+        let text = format!("42 (a ) b (c)) {rest}");
+        let stat = Stat::parse(&text, 4096).expect("it is complete");
+        assert_eq!((stat.name.as_str(), stat.parent), ("a ) b (c)", 7));
+        assert_eq!((stat.started, stat.resident), (12345, 250 * 4096));
+        assert!(Stat::parse(&text.replace("S 7", "Z 7"), 4096).is_none());
+        assert!(Stat::parse("42 (short) S 1", 4096).is_none());
+    }
+
+    #[test]
+    fn runtimes_write_the_id_of_a_container_in_several_ways() {
+        let id = "0123456789abcdef".repeat(4);
+        for groups in [
+            format!("0::/docker/{id}\n"),
+            format!("0::/system.slice/docker-{id}.scope\n"),
+            format!(
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx.slice/cri-containerd-{id}.scope\n"
+            ),
+            format!("1:name=systemd:/kubepods/burstable/pod1-2-3/{id}\n"),
+        ] {
+            assert_eq!(container(&groups).as_ref(), Some(&id), "{groups}");
+        }
+        assert_eq!(container("0::/user.slice/user-0.slice\n"), None);
+    }
+
+    #[test]
+    fn a_child_is_seen_and_goes() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep");
+        let pid = child.id() as i32;
+        // Children of its own an agent does not look at.
+        let mut machine = Machine {
+            own: 1,
+            ..Machine::default()
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        while machine
+            .get(pid)
+            .is_none_or(|facts| facts.program() != "sleep" && facts.name != "sleep")
+        {
+            assert!(Instant::now() < until, "it is not seen");
+            machine.look(Instant::now());
+        }
+        let facts = machine.get(pid).expect("seen");
+        assert!(facts.started > 0);
+        assert!(Machine::default().seen(pid, None, Instant::now()).is_none());
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        machine.look(Instant::now());
+        assert!(machine.get(pid).is_none());
+    }
+}

@@ -1,0 +1,167 @@
+//! What the agent has attached to, on disk: written before each attach, so that an agent that was killed finds all
+//! that it left behind when it is started again.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// A journal of more targets than any agent has is not one of ours.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Why the directory of the agent's state cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// It cannot be made or written to.
+    #[error("cannot use the state directory {}: set state in [agent] to one that can be written", path.display())]
+    Unusable {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another agent uses it.
+    #[error("another agent runs with the state directory {}: end it first, or give this one another state directory", path.display())]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// The state directory, held until dropped.
+pub struct State {
+    directory: PathBuf,
+    _lock: File,
+    attached: BTreeMap<i32, u64>,
+    /// A write has failed, and was told.
+    has_failed: bool,
+}
+
+impl State {
+    /// Takes the directory, and makes it if it is not there. Returns what an agent before this one left attached: process
+    /// ids, and when the processes started.
+    pub fn take(directory: &Path) -> Result<(State, BTreeMap<i32, u64>), StateError> {
+        let unusable = |source| StateError::Unusable {
+            path: directory.to_owned(),
+            source,
+        };
+        // Names of functions and processes of all users are in there.
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(directory).map_err(unusable)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(directory.join("lock"))
+            .map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(StateError::Taken {
+                    path: directory.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(unusable(source)),
+        }
+        let left = read(&directory.join("attached"));
+        let mut state = State {
+            directory: directory.to_owned(),
+            _lock: lock,
+            attached: left.clone(),
+            has_failed: false,
+        };
+        state.write().map_err(unusable)?;
+        Ok((state, left))
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A process is about to be attached to. An error means that it must not be: nobody would find it again.
+    pub fn attaches(&mut self, pid: i32, started: u64) -> std::io::Result<()> {
+        if self.attached.insert(pid, started) == Some(started) {
+            return Ok(());
+        }
+        self.write().inspect_err(|_| {
+            self.attached.remove(&pid);
+        })
+    }
+
+    /// Nothing of ours is left in a process, or the process is gone. Returns a message if that could not be written down: then it is
+    /// looked at again after the next start, which does no harm.
+    pub fn has_left(&mut self, pid: i32) -> Option<String> {
+        self.attached.remove(&pid)?;
+        match self.write() {
+            Ok(()) => {
+                self.has_failed = false;
+                None
+            }
+            Err(error) => (!std::mem::replace(&mut self.has_failed, true))
+                .then(|| format!("the list of attached processes cannot be written: {error}")),
+        }
+    }
+
+    /// The file is whole at any time: it is replaced as a whole.
+    fn write(&mut self) -> std::io::Result<()> {
+        let lines = self
+            .attached
+            .iter()
+            .map(|(pid, started)| format!("{pid} {started}\n"));
+        let text: String = lines.collect();
+        let beside = self.directory.join("attached.part");
+        let mut file = File::create(&beside)?;
+        file.write_all(text.as_bytes())?;
+        std::fs::rename(&beside, self.directory.join("attached"))
+    }
+}
+
+fn read(path: &Path) -> BTreeMap<i32, u64> {
+    let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = text.lines().filter_map(|line| {
+        let (pid, started) = line.split_once(' ')?;
+        Some((pid.parse().ok()?, started.parse().ok()?))
+    });
+    lines.filter(|(pid, _)| *pid > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_attached_is_found_again() {
+        let directory =
+            std::env::temp_dir().join(format!("memhook-journal-{}", std::process::id()));
+        let (mut state, left) = State::take(&directory).expect("it can be made");
+        assert!(left.is_empty());
+        assert!(matches!(
+            State::take(&directory),
+            Err(StateError::Taken { .. })
+        ));
+        state.attaches(7, 100).expect("written");
+        state.attaches(8, 200).expect("written");
+        assert_eq!(state.has_left(7), None);
+        drop(state);
+        let (state, left) = State::take(&directory).expect("free again");
+        assert_eq!(left, BTreeMap::from([(8, 200)]));
+        drop(state);
+        std::fs::write(directory.join("attached"), "8 200\nnot a line\n-1 5\n9 x\n")
+            .expect("written");
+        let (_, left) = State::take(&directory).expect("damage does no harm");
+        assert_eq!(left, BTreeMap::from([(8, 200)]));
+        std::fs::remove_dir_all(&directory).expect("removed");
+        let file = directory.with_extension("file");
+        std::fs::write(&file, "").expect("written");
+        assert!(matches!(
+            State::take(&file),
+            Err(StateError::Unusable { .. })
+        ));
+        std::fs::remove_file(&file).expect("removed");
+    }
+}

@@ -1,0 +1,85 @@
+//! Many processes of a machine in one agent: rules choose them, a budget bounds what the agent takes, and profiles and
+//! numbers go to the stores that exist.
+//!
+//! [`check`] reads and checks a configuration, [`run`] works by it until a signal asks for the end. Nothing here
+//! stores, aggregates or queries profiles.
+
+mod board;
+mod budget;
+mod config;
+mod facts;
+mod http_server;
+mod journal;
+mod member;
+mod metrics;
+mod proc_events;
+mod rules;
+mod said;
+mod send;
+mod sums;
+mod supervisor;
+mod target_job;
+mod targets_document;
+mod worker;
+
+use board::Board;
+use journal::State;
+use std::path::{Path, PathBuf};
+use supervisor::Supervisor;
+
+/// How the agent ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every target was left as it was.
+    Done,
+    /// Something could not be put back in a target.
+    NotRestored,
+}
+
+/// Why the agent cannot work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(ConfigError),
+    /// Its state cannot be kept.
+    #[error(transparent)]
+    State(#[from] journal::StateError),
+    /// Profiles cannot be sent.
+    #[error(transparent)]
+    Send(#[from] send::SendError),
+    /// Nobody can be answered.
+    #[error(transparent)]
+    Listen(#[from] http_server::ListenError),
+    /// What cannot change while the agent runs.
+    #[error("{}: state, [http], [files], [pyroscope], [otlp], [labels] and redact change with a restart only", path.display())]
+    NeedsRestart {
+        /// The configuration.
+        path: PathBuf,
+    },
+}
+
+pub use config::{ConfigError, Experiments};
+
+/// Reads a configuration, checks it, and does nothing else. Returns how many rules it has.
+pub fn check(path: &Path, experiments: Experiments) -> Result<usize, ConfigError> {
+    config::read(path, experiments).map(|file| file.rule.len())
+}
+
+/// Works by a configuration until SIGTERM or SIGINT comes. SIGHUP has it read again.
+pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
+    let file = config::read(path, experiments)?;
+    // Before anything is attached to: a signal that comes now must not end us in the middle of it.
+    memhook_inject::catch_stops_and_reloads();
+    memhook_inject::allow_many_open_files();
+    let (state, left) = State::take(&file.agent.state)?;
+    let board = Board::new();
+    if let Some(address) = file.http.listen {
+        http_server::serve(address, file.http.per_process, &board)?;
+    }
+    let mut supervisor = Supervisor::new(path.to_owned(), experiments, file, state, &left, board)?;
+    said::say(&format!("the agent runs, by {}", path.display()));
+    supervisor.run();
+    Ok(supervisor.finish())
+}

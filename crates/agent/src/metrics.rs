@@ -1,0 +1,415 @@
+//! The numbers of the board as OpenMetrics. They are made anew for each scrape, so a target that is gone leaves no
+//! series behind; there are at most as many series as targets times metrics.
+
+use crate::board::{Board, Identity, Numbers, Phase, Row};
+use crate::budget::Scarce;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Error, Formatter};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How long the values of labels may be: they come from names of others.
+const MOST_OF_A_LABEL: usize = 128;
+
+/// The text of a scrape.
+pub fn text(board: &Arc<Board>, per_process: bool) -> Result<String, Error> {
+    let mut registry = Registry::with_prefix("memhook");
+    registry.register_collector(Box::new(Scrape {
+        board: Arc::clone(board),
+        per_process,
+    }));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+struct Scrape {
+    board: Arc<Board>,
+    per_process: bool,
+}
+
+impl Debug for Scrape {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result<(), Error> {
+        f.write_str("Scrape")
+    }
+}
+
+/// A metric of the targets.
+struct OfTargets {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    value: fn(&Numbers) -> f64,
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Numbers) -> f64) -> OfTargets {
+    OfTargets {
+        name,
+        help,
+        kind: MetricType::Gauge,
+        value,
+    }
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Numbers) -> f64) -> OfTargets {
+    OfTargets {
+        name,
+        help,
+        kind: MetricType::Counter,
+        value,
+    }
+}
+
+/// The names of counters get `_total` by themselves.
+const OF_TARGETS: [OfTargets; 18] = [
+    gauge(
+        "target_processes",
+        "Processes that the series is about",
+        |_| 1.0,
+    ),
+    gauge(
+        "target_live_bytes",
+        "Bytes of live blocks that were allocated since the attach",
+        |n| n.live.0 as f64,
+    ),
+    gauge(
+        "target_live_blocks",
+        "Live blocks that were allocated since the attach",
+        |n| n.live.1 as f64,
+    ),
+    gauge(
+        "target_growth_bytes_per_minute",
+        "Change of the live bytes in the last minute",
+        |n| n.growth_per_minute,
+    ),
+    counter(
+        "target_allocated_bytes",
+        "Bytes allocated since the attach",
+        |n| n.allocated.0 as f64,
+    ),
+    counter(
+        "target_allocations",
+        "Blocks allocated since the attach",
+        |n| n.allocated.1 as f64,
+    ),
+    counter(
+        "target_released_bytes",
+        "Bytes of blocks released that were allocated since the attach",
+        |n| n.allocated.0.saturating_sub(n.live.0) as f64,
+    ),
+    counter(
+        "target_releases",
+        "Blocks released that were allocated since the attach",
+        |n| n.allocated.1.saturating_sub(n.live.1) as f64,
+    ),
+    gauge(
+        "target_sample_bytes",
+        "Mean bytes between samples, or 0 if every allocation is recorded",
+        |n| n.sample_bytes as f64,
+    ),
+    counter("target_lost_events", "Events that were lost", |n| {
+        n.lost as f64
+    }),
+    counter(
+        "target_gaps",
+        "Times in which the process went on untraced",
+        |n| n.gaps.0 as f64,
+    ),
+    counter(
+        "target_gap_seconds",
+        "Seconds in which the process went on untraced",
+        |n| n.gaps.1,
+    ),
+    gauge("target_attach_seconds", "How long the attach took", |n| {
+        n.attach.0
+    }),
+    gauge(
+        "target_held_seconds",
+        "How long one thread was held during the attach",
+        |n| n.attach.1,
+    ),
+    gauge(
+        "target_resident_bytes",
+        "Bytes of the process in memory",
+        |n| n.resident as f64,
+    ),
+    gauge(
+        "target_memory_limit_bytes",
+        "The tightest limit of its memory cgroups, or 0",
+        |n| n.limit.0 as f64,
+    ),
+    gauge(
+        "target_memory_free_bytes",
+        "What is free below that limit",
+        |n| n.limit.1 as f64,
+    ),
+    counter("target_profiles", "Profiles that were made", |n| {
+        n.profiles as f64
+    }),
+];
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let rows = self.board.rows();
+        self.targets(&mut encoder, &rows)?;
+        self.agent(&mut encoder, &rows)
+    }
+}
+
+impl Scrape {
+    fn targets(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> Result<(), Error> {
+        let shown = rows.iter().filter_map(|row| {
+            let numbers = row.numbers.as_ref()?;
+            Some((
+                labels(&row.identity, row.mode.name(), self.per_process),
+                numbers,
+            ))
+        });
+        let shown: Vec<(Labels, &Numbers)> = shown.collect();
+        for metric in &OF_TARGETS {
+            // Processes with the same labels are one series.
+            let mut sums: BTreeMap<&Labels, f64> = BTreeMap::new();
+            for (labels, numbers) in &shown {
+                *sums.entry(labels).or_default() += (metric.value)(numbers);
+            }
+            let values = sums
+                .into_iter()
+                .map(|(labels, value)| (labels.clone(), value));
+            family(encoder, metric.name, metric.help, metric.kind, values)?;
+        }
+        Ok(())
+    }
+
+    fn agent(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> Result<(), Error> {
+        let agent = self.board.agent().clone();
+        let phases = Phase::NAMES.map(|name| {
+            let count = rows.iter().filter(|row| row.phase.name() == name).count();
+            (vec![("phase", name.to_owned())], count as f64)
+        });
+        family(
+            encoder,
+            "agent_targets",
+            "Processes that rules have chosen",
+            MetricType::Gauge,
+            phases,
+        )?;
+        let held_back = Scarce::ALL.map(|scarce| {
+            let is_held = agent.held_back.contains(&scarce);
+            (
+                vec![("by", scarce.name().to_owned())],
+                f64::from(u8::from(is_held)),
+            )
+        });
+        family(
+            encoder,
+            "agent_held_back",
+            "Whether processes wait to be traced, and for want of what",
+            MetricType::Gauge,
+            held_back,
+        )?;
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        family(
+            encoder,
+            "agent_build",
+            "The version of the agent",
+            MetricType::Gauge,
+            [(version, 1.0)],
+        )?;
+        let refused = f64::from(u8::from(agent.has_refused_configuration));
+        let ones = [
+            (
+                "agent_cpu_seconds",
+                "Processor time that the agent has used",
+                MetricType::Counter,
+                agent.used.cpu_seconds,
+            ),
+            (
+                "agent_resident_bytes",
+                "Bytes of the agent in memory",
+                MetricType::Gauge,
+                agent.used.resident as f64,
+            ),
+            (
+                "agent_uptime_seconds",
+                "How long the agent has run",
+                MetricType::Gauge,
+                self.board.age().as_secs_f64(),
+            ),
+            (
+                "agent_attach_failures",
+                "Attaches that failed",
+                MetricType::Counter,
+                agent.failures as f64,
+            ),
+            (
+                "agent_shed_targets",
+                "Targets that were left to stay within the budget",
+                MetricType::Counter,
+                agent.shed as f64,
+            ),
+            (
+                "agent_configuration_refused",
+                "Whether the last configuration was refused",
+                MetricType::Gauge,
+                refused,
+            ),
+            (
+                "agent_refused_configurations",
+                "Configurations that were refused",
+                MetricType::Counter,
+                agent.refused_configurations as f64,
+            ),
+            (
+                "agent_process_events",
+                "Whether the kernel tells of new processes",
+                MetricType::Gauge,
+                f64::from(u8::from(agent.has_events)),
+            ),
+        ];
+        for (name, help, kind, value) in ones {
+            family(encoder, name, help, kind, [(Labels::new(), value)])?;
+        }
+        self.deliveries(encoder)
+    }
+
+    fn deliveries(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let to = |name: &str| vec![("destination", name.to_owned())];
+        let all = || self.board.all_deliveries();
+        let sent = all().map(|(of, d)| (to(of.name()), d.sent.load(Relaxed) as f64));
+        family(
+            encoder,
+            "agent_sent_profiles",
+            "Profiles that were handed over",
+            MetricType::Counter,
+            sent,
+        )?;
+        let retries = all().map(|(of, d)| (to(of.name()), d.retries.load(Relaxed) as f64));
+        family(
+            encoder,
+            "agent_send_retries",
+            "Requests that have to be sent again",
+            MetricType::Counter,
+            retries,
+        )?;
+        let waiting = all().map(|(of, d)| (to(of.name()), d.waiting_bytes.load(Relaxed) as f64));
+        family(
+            encoder,
+            "agent_queue_bytes",
+            "Bytes that wait on the disk to be sent",
+            MetricType::Gauge,
+            waiting,
+        )?;
+        let dropped = all().flat_map(|(of, d)| {
+            let reasons = d.dropped().into_iter();
+            reasons.map(move |(reason, count)| {
+                let labels = vec![
+                    ("destination", of.name().to_owned()),
+                    ("reason", reason.to_owned()),
+                ];
+                (labels, count as f64)
+            })
+        });
+        family(
+            encoder,
+            "agent_dropped_profiles",
+            "Profiles that were given up",
+            MetricType::Counter,
+            dropped,
+        )
+    }
+}
+
+fn family(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    kind: MetricType,
+    values: impl IntoIterator<Item = (Labels, f64)>,
+) -> Result<(), Error> {
+    let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in values {
+        let of = metric.encode_family(&labels)?;
+        match kind {
+            MetricType::Counter => ConstCounter::new(value).encode(of)?,
+            _ => ConstGauge::new(value).encode(of)?,
+        }
+    }
+    Ok(())
+}
+
+/// Who a series is about. Empty ones are left out.
+fn labels(identity: &Identity, mode: &'static str, per_process: bool) -> Labels {
+    let pid = per_process.then(|| identity.pid.to_string());
+    let all = [
+        ("rule", identity.rule.clone()),
+        ("mode", mode.to_owned()),
+        ("service", identity.service.clone()),
+        ("process", identity.process.clone()),
+        ("namespace", identity.namespace.clone()),
+        ("pod", identity.pod.clone()),
+        ("pid", pid.unwrap_or_default()),
+    ];
+    let kept = all.into_iter().filter(|(_, value)| !value.is_empty());
+    kept.map(|(name, value)| (name, value.chars().take(MOST_OF_A_LABEL).collect()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Mode;
+
+    fn row(pid: i32, live: u64) -> Row {
+        Row {
+            identity: Identity {
+                pid,
+                rule: "web".into(),
+                service: "a \"b\"\n".into(),
+                process: "nginx".into(),
+                ..Identity::default()
+            },
+            mode: Mode::Exact,
+            phase: Phase::Traced,
+            numbers: Some(Numbers {
+                live: (live, 1),
+                allocated: (live + 10, 3),
+                ..Numbers::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn series_are_of_processes_or_of_services() {
+        let board = Board::new();
+        board.set_rows(vec![row(7, 100), row(8, 50)]);
+        let each = text(&board, true).expect("text");
+        let labels = r#"{rule="web",mode="exact",service="a \"b\"\n",process="nginx""#;
+        for line in [
+            format!("memhook_target_live_bytes{labels},pid=\"7\"}} 100.0"),
+            format!("memhook_target_live_bytes{labels},pid=\"8\"}} 50.0"),
+            format!("memhook_target_allocations_total{labels},pid=\"8\"}} 3.0"),
+            "memhook_agent_targets{phase=\"traced\"} 2.0".to_owned(),
+            "memhook_agent_held_back{by=\"processor\"} 0.0".to_owned(),
+        ] {
+            assert!(each.lines().any(|found| found == line), "{line} in {each}");
+        }
+        assert!(each.ends_with("# EOF\n"));
+        let all = text(&board, false).expect("text");
+        assert!(
+            all.contains(&format!("memhook_target_live_bytes{labels}}} 150.0\n")),
+            "{all}"
+        );
+        assert!(!all.contains("pid="));
+        // What is gone leaves nothing behind.
+        board.set_rows(Vec::new());
+        assert!(!text(&board, true).expect("text").contains("nginx"));
+    }
+}

@@ -1,0 +1,215 @@
+//! Profiles as files in a directory: the oldest go when there are too many.
+
+use super::SendError;
+use crate::board::Identity;
+use crate::config::Files;
+use flate2::{Compression, write::GzEncoder};
+use memhook_report::{PprofShape, Profile, pprof};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How their names end.
+const END: &str = ".pb.gz";
+/// How their names begin, so that no file of others is ever taken for one of ours.
+const BEGIN: &str = "memhook-";
+/// What go tool pprof shows of a heap, in its order.
+const SHAPE: PprofShape = PprofShape {
+    values: &[
+        "alloc_objects",
+        "alloc_space",
+        "inuse_objects",
+        "inuse_space",
+    ],
+    has_kinds: true,
+    has_threads: false,
+    has_comments: true,
+};
+
+/// The directory.
+pub struct Directory {
+    path: PathBuf,
+    keep: usize,
+    max_bytes: u64,
+    /// Names and sizes, the oldest first.
+    kept: VecDeque<(String, u64)>,
+    bytes: u64,
+    count: u64,
+    has_failed: bool,
+}
+
+impl Directory {
+    /// Makes the directory if it is not there, and finds what an agent before this one has left in it.
+    pub fn new(files: &Files) -> Result<Directory, SendError> {
+        let failed = |source| SendError::Directory {
+            path: files.directory.clone(),
+            source,
+        };
+        std::fs::create_dir_all(&files.directory).map_err(failed)?;
+        let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
+        for entry in std::fs::read_dir(&files.directory)
+            .map_err(failed)?
+            .flatten()
+        {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_ours = name.starts_with(BEGIN);
+            if is_ours && name.ends_with(&format!("{END}.part")) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+            if let Ok(metadata) = entry.metadata()
+                && is_ours
+                && name.ends_with(END)
+                && metadata.is_file()
+            {
+                let time = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                found.push((time, name, metadata.len()));
+            }
+        }
+        found.sort();
+        let directory = Directory {
+            path: files.directory.clone(),
+            keep: files.keep.max(1) as usize,
+            max_bytes: files.max_bytes.0,
+            bytes: found.iter().map(|(.., bytes)| bytes).sum(),
+            kept: found
+                .into_iter()
+                .map(|(_, name, bytes)| (name, bytes))
+                .collect(),
+            count: 0,
+            has_failed: false,
+        };
+        // Whether it can be written to is found out now, before a process is touched.
+        let probe = directory
+            .path
+            .join(format!("{BEGIN}{}{END}.part", std::process::id()));
+        File::create(&probe).map_err(failed)?;
+        std::fs::remove_file(&probe).map_err(failed)?;
+        Ok(directory)
+    }
+
+    /// Writes a profile. An error is told once until one is written again.
+    pub fn put(&mut self, profile: &Profile, identity: &Identity) -> Result<(), Option<String>> {
+        self.count += 1;
+        let service: String = identity.service.chars().map(plain).take(100).collect();
+        let ends_ms = profile.began_unix_ms + profile.to_ns / 1_000_000;
+        let name = format!(
+            "{BEGIN}{service}-{}-{ends_ms}-{}{END}",
+            identity.pid, self.count
+        );
+        match write(&self.path, &name, profile) {
+            Ok(bytes) => {
+                self.has_failed = false;
+                self.kept.push_back((name, bytes));
+                self.bytes += bytes;
+                self.rotate();
+                Ok(())
+            }
+            Err(error) => {
+                let is_new = !std::mem::replace(&mut self.has_failed, true);
+                Err(is_new.then(|| {
+                    format!(
+                        "profiles are lost: cannot write into {}: {error}",
+                        self.path.display()
+                    )
+                }))
+            }
+        }
+    }
+
+    fn rotate(&mut self) {
+        while self.kept.len() > self.keep || (self.bytes > self.max_bytes && self.kept.len() > 1) {
+            let Some((name, bytes)) = self.kept.pop_front() else {
+                return;
+            };
+            let _ = std::fs::remove_file(self.path.join(name));
+            self.bytes -= bytes;
+        }
+    }
+}
+
+/// A file appears under its name when it is whole.
+fn write(directory: &Path, name: &str, profile: &Profile) -> std::io::Result<u64> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&pprof(profile, &SHAPE))?;
+    let packed = packed.finish()?;
+    let beside = directory.join(format!("{name}.part"));
+    let written = File::create(&beside)
+        .and_then(|mut file| file.write_all(&packed))
+        .and_then(|()| std::fs::rename(&beside, directory.join(name)));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map(|()| packed.len() as u64)
+}
+
+/// What may be in the name of a file.
+fn plain(character: char) -> char {
+    if character.is_ascii_alphanumeric() || "-_.".contains(character) {
+        character
+    } else {
+        '_'
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(path: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(path).expect("there").flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_oldest_go_and_files_of_others_stay() {
+        let path = std::env::temp_dir().join(format!("memhook-files-{}", std::process::id()));
+        let files = Files {
+            directory: path.clone(),
+            ..toml::from_str(&format!("directory = {path:?}\nkeep = 3")).expect("right")
+        };
+        let mut directory = Directory::new(&files).expect("made");
+        std::fs::write(path.join("notes.pb.gz"), "of others").expect("written");
+        let identity = Identity {
+            service: "../odd name".into(),
+            ..Identity::default()
+        };
+        for _ in 0..5 {
+            directory
+                .put(&Profile::default(), &identity)
+                .expect("written");
+        }
+        let found = names(&path);
+        assert_eq!(found.len(), 4, "{found:?}");
+        assert!(
+            found[0].starts_with("memhook-.._odd_name-0-0-3"),
+            "{found:?}"
+        );
+        std::fs::write(path.join("memhook-x.pb.gz.part"), "half").expect("written");
+        let mut again = Directory::new(&Files {
+            keep: 2,
+            ..files.clone()
+        })
+        .expect("there");
+        again.put(&Profile::default(), &identity).expect("written");
+        let left = names(&path);
+        assert_eq!(left.len(), 3, "{left:?}");
+        std::fs::remove_dir_all(&path).expect("removed");
+        // Told once.
+        assert!(
+            again
+                .put(&Profile::default(), &identity)
+                .is_err_and(|why| why.is_some())
+        );
+        assert!(
+            again
+                .put(&Profile::default(), &identity)
+                .is_err_and(|why| why.is_none())
+        );
+    }
+}

@@ -1,0 +1,281 @@
+//! Requests to a store: to this host and no other, with certificates that verify, within bounds of time and size.
+
+use super::SendError;
+use crate::config::Store as Configured;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use memhook_symbols::Getent;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, unversioned::transport::DefaultConnector};
+
+/// So much of an answer is read: stores answer with a word or an error of some lines.
+const MOST_OF_AN_ANSWER: u64 = 64 << 10;
+/// A store that asks for a longer pause is asked again after this one.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+/// A file with a secret or certificates is not larger.
+const MOST_OF_A_FILE: u64 = 1 << 20;
+
+/// What a store answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It has taken the request.
+    Taken,
+    /// It may take it later, not before this time.
+    Later {
+        /// Why, in one line.
+        why: String,
+        /// If it says when.
+        after: Option<Duration>,
+    },
+    /// It will never take it.
+    Refused {
+        /// Why, in one line.
+        why: String,
+    },
+}
+
+/// The client of one store.
+pub struct Client {
+    agent: Agent,
+    url: String,
+    /// Set for each request.
+    headers: Vec<(&'static str, String)>,
+    secret: Option<Secret>,
+}
+
+/// What proves who we are. Read anew for each request, because tokens are replaced in their files.
+enum Secret {
+    Basic {
+        username: String,
+        password: std::path::PathBuf,
+    },
+    Bearer(std::path::PathBuf),
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, SendError> {
+    memhook_foreign::read_start(path, MOST_OF_A_FILE).map_err(|source| SendError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn secret(path: &Path) -> Result<String, SendError> {
+    let text = String::from_utf8(read(path)?).unwrap_or_default();
+    let secret = text.trim_end_matches(['\n', '\r']);
+    if secret.is_empty() || !secret.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+        return Err(SendError::Secret {
+            path: path.to_owned(),
+        });
+    }
+    Ok(secret.to_owned())
+}
+
+fn certificates(path: &Path) -> Result<RootCerts, SendError> {
+    let bytes = read(path)?;
+    let items = parse_pem(&bytes).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let found: Vec<Certificate<'static>> = items.collect();
+    if found.is_empty() {
+        return Err(SendError::NoCertificate {
+            path: path.to_owned(),
+        });
+    }
+    Ok(RootCerts::from(found))
+}
+
+impl Client {
+    /// For the store of this configuration, and this path there.
+    pub fn new(
+        configured: &Configured,
+        path: &str,
+        headers: Vec<(&'static str, String)>,
+    ) -> Result<Client, SendError> {
+        let roots = match &configured.ca {
+            Some(path) => certificates(path)?,
+            None => RootCerts::PlatformVerifier,
+        };
+        let mut headers = headers;
+        if let Some(tenant) = &configured.tenant {
+            headers.push(("X-Scope-OrgID", tenant.get_ref().clone()));
+        }
+        let secret = match (
+            &configured.username,
+            &configured.password_file,
+            &configured.token_file,
+        ) {
+            (Some(username), Some(password), _) => Some(Secret::Basic {
+                username: username.get_ref().clone(),
+                password: password.clone(),
+            }),
+            (_, _, Some(token)) => Some(Secret::Bearer(token.clone())),
+            _ => None,
+        };
+        let total = configured.timeout.0;
+        let config = Agent::config_builder()
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
+            .timeout_global(Some(total))
+            // A redirect would take names of functions, and the token, to somebody else.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .http_status_as_error(false)
+            // Of the environment of a service nobody thinks: what is sent where is for the configuration to say.
+            .proxy(None)
+            .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let client = Client {
+            agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
+            url: format!("{}{path}", configured.url.get_ref().trim_end_matches('/')),
+            headers,
+            secret,
+        };
+        client.authorization()?;
+        Ok(client)
+    }
+
+    fn authorization(&self) -> Result<Option<String>, SendError> {
+        Ok(match &self.secret {
+            None => None,
+            Some(Secret::Basic { username, password }) => {
+                let pair = format!("{username}:{}", secret(password)?);
+                Some(format!("Basic {}", BASE64_STANDARD.encode(pair)))
+            }
+            Some(Secret::Bearer(token)) => Some(format!("Bearer {}", secret(token)?)),
+        })
+    }
+
+    /// Sends a request.
+    pub fn post(&self, body: &[u8]) -> Answer {
+        let later = |why: String| Answer::Later { why, after: None };
+        let mut request = self.agent.post(&self.url);
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        match self.authorization() {
+            Ok(Some(authorization)) => request = request.header("Authorization", authorization),
+            Ok(None) => {}
+            Err(error) => return later(crate::said::chain(&error)),
+        }
+        let response = match request.send(body) {
+            Ok(response) => response,
+            Err(error) => return later(error.to_string()),
+        };
+        let status = response.status().as_u16();
+        let header = |name: &str| {
+            let value = response.headers().get(name)?;
+            value.to_str().ok().map(str::to_owned)
+        };
+        let after = header("retry-after").and_then(|text| retry_after(&text, SystemTime::now()));
+        let to = header("location");
+        // The answer is complete only when its body is.
+        let body = response.into_body().into_with_config();
+        let text = body.limit(MOST_OF_AN_ANSWER).read_to_vec();
+        match status {
+            200..=299 => match text {
+                Ok(_) => Answer::Taken,
+                Err(error) => later(format!("the answer is not complete: {error}")),
+            },
+            300..=399 => later(format!(
+                "it answers {status} and names {}: redirects are not followed; set url to where the store is",
+                to.as_deref().unwrap_or("nothing")
+            )),
+            401 | 403 | 407 => later(format!(
+                "it answers {status}: look at the token, the password or the tenant"
+            )),
+            408 | 425 | 429 | 500.. => Answer::Later {
+                why: format!("it answers {status}"),
+                after,
+            },
+            _ => {
+                let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+                let said: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                let said: String = said.chars().take(200).collect();
+                Answer::Refused {
+                    why: format!("it answers {status}: {said}"),
+                }
+            }
+        }
+    }
+}
+
+/// Seconds, or a date (RFC 9110, 10.2.3); bounded.
+fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    let after = match text.trim().parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => http_date(text.trim())?
+            .duration_since(now)
+            .unwrap_or_default(),
+    };
+    Some(after.min(LONGEST_RETRY_AFTER))
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT`
+fn http_date(text: &str) -> Option<SystemTime> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let words: Vec<&str> = text.split(' ').collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else {
+        return None;
+    };
+    let day: u64 = day.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
+    let year: u64 = year
+        .parse()
+        .ok()
+        .filter(|year| (1970..=9999).contains(year))?;
+    let mut parts = time
+        .split(':')
+        .map(|part| part.parse::<u64>().ok().filter(|&n| n < 61));
+    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
+    // Days since 1970 of a date, by years that begin in March, so that a leap day comes last.
+    let (shifted_year, shifted_month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = 365 * shifted_year + shifted_year / 4 - shifted_year / 100
+        + shifted_year / 400
+        + (153 * shifted_month + 2) / 5
+        + day
+        - 1;
+    // 1 March of the year 0 to 1 January 1970.
+    let days = days.checked_sub(719_468)?;
+    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_a_number_or_a_date() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!(http_date(date), Some(at(784_111_777)));
+        assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(at(0)));
+        assert_eq!(
+            http_date("Tue, 29 Feb 2000 23:59:59 GMT"),
+            Some(at(951_868_799))
+        );
+        let pause = |text: &str, now| retry_after(text, at(now));
+        assert_eq!(pause("7", 0), Some(Duration::from_secs(7)));
+        assert_eq!(pause(date, 784_111_770), Some(Duration::from_secs(7)));
+        assert_eq!(pause(date, 784_111_780), Some(Duration::ZERO));
+        assert_eq!(pause("99999999999", 0), Some(LONGEST_RETRY_AFTER));
+        for text in [
+            "",
+            "soon",
+            "-5",
+            "Sun, 06 Nov 1994 08:49:37 CET",
+            "a, b c d e f",
+            "Sun, 99 Nov 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(pause(text, 0), None, "{text}");
+        }
+    }
+}

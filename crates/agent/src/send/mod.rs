@@ -1,0 +1,233 @@
+//! From a profile to where it is sent. A thread of its own encodes profiles and puts them where they wait; another one
+//! for each store sends them. So nothing that is slow, a disk or a network, keeps a target waiting.
+
+mod files;
+mod http_client;
+mod pyroscope;
+mod queue;
+mod store;
+
+use crate::board::{Board, Identity};
+use crate::config::{Destination, File};
+use crate::said::say;
+use files::Directory;
+use memhook_report::Profile;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use store::{Encode, Store};
+
+/// Profiles that wait to be encoded. They are large, so few of them do.
+const MOST_WAITING: usize = 32;
+
+/// A profile that was made.
+pub struct Made {
+    /// The profile.
+    pub profile: Profile,
+    /// Of whom.
+    pub identity: Arc<Identity>,
+    /// Where it goes.
+    pub to: Vec<Destination>,
+}
+
+/// What every profile of this host is sent with.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// The name of the host.
+    pub host: String,
+    /// Labels of the configuration.
+    pub labels: Vec<(String, String)>,
+}
+
+/// Takes profiles; never waits.
+#[derive(Clone)]
+pub struct Outbox {
+    to: SyncSender<Made>,
+    board: Arc<Board>,
+}
+
+impl Outbox {
+    /// Hands a profile over. Where too many wait, it is dropped, and counted.
+    pub fn put(&self, made: Made) {
+        let (Err(TrySendError::Full(made)) | Err(TrySendError::Disconnected(made))) =
+            self.to.try_send(made)
+        else {
+            return;
+        };
+        for to in made.to {
+            self.board.deliveries(to).drop_one("busy");
+        }
+    }
+}
+
+/// The threads that send.
+pub struct Senders {
+    outbox: Outbox,
+    encoder: JoinHandle<()>,
+    stores: Vec<Arc<Store>>,
+    posters: Vec<JoinHandle<()>>,
+}
+
+/// Why profiles cannot be sent as the configuration says.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// A directory cannot be used.
+    #[error("cannot use the directory {}", path.display())]
+    Directory {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file that the configuration names cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It has no certificate in it.
+    #[error("{}: no certificate is in it (PEM is expected)", path.display())]
+    NoCertificate {
+        /// The file.
+        path: std::path::PathBuf,
+    },
+    /// A password or token is empty, or has characters that no header may have.
+    #[error("{}: one line of printable ASCII characters is expected", path.display())]
+    Secret {
+        /// The file.
+        path: std::path::PathBuf,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// All that a profile may be encoded for.
+struct Encoder {
+    files: Option<Directory>,
+    stores: Vec<(Destination, Arc<Store>)>,
+    common: Common,
+    redact: bool,
+    board: Arc<Board>,
+}
+
+impl Senders {
+    /// Starts them. `state`: the directory below which profiles wait.
+    pub fn start(file: &File, state: &Path, board: &Arc<Board>) -> Result<Senders, SendError> {
+        let files = match &file.files {
+            Some(files) => Some(Directory::new(files)?),
+            None => None,
+        };
+        let common = common(file);
+        let mut stores = Vec::new();
+        let configured = [(Destination::Pyroscope, &file.pyroscope, Encode::Pyroscope)];
+        for (to, configured, encode) in configured {
+            if let Some(configured) = configured {
+                let store = Store::new(to, encode, configured.get_ref(), state, board)?;
+                stores.push((to, Arc::new(store)));
+            }
+        }
+        let (to, made) = sync_channel(MOST_WAITING);
+        let encoder = Encoder {
+            files,
+            stores: stores.clone(),
+            common,
+            redact: file.agent.redact,
+            board: Arc::clone(board),
+        };
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let encoder = thread("encoder").spawn(move || encoder.run(&made));
+        let mut posters = Vec::new();
+        for (_, store) in &stores {
+            let store = Arc::clone(store);
+            let poster = thread("sender").spawn(move || store.run());
+            posters.push(poster.map_err(SendError::Thread)?);
+        }
+        Ok(Senders {
+            outbox: Outbox {
+                to,
+                board: Arc::clone(board),
+            },
+            encoder: encoder.map_err(SendError::Thread)?,
+            stores: stores.into_iter().map(|(_, store)| store).collect(),
+            posters,
+        })
+    }
+
+    /// Where profiles are put.
+    pub fn outbox(&self) -> Outbox {
+        self.outbox.clone()
+    }
+
+    /// Encodes what was made, and ends. What cannot be sent within moments stays on the disk for the next start. All
+    /// other outboxes must be gone.
+    pub fn finish(self) {
+        drop(self.outbox);
+        let _ = self.encoder.join();
+        self.stores.iter().for_each(|store| store.end());
+        for poster in self.posters {
+            let _ = poster.join();
+        }
+    }
+}
+
+/// The host and the labels of the configuration.
+fn common(file: &File) -> Common {
+    let host = rustix::system::uname();
+    let labels = file.labels.iter().flat_map(|labels| labels.get_ref());
+    Common {
+        host: host.nodename().to_string_lossy().into_owned(),
+        labels: labels
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+    }
+}
+
+impl Encoder {
+    fn run(mut self, made: &Receiver<Made>) {
+        for made in made {
+            self.encode(made);
+        }
+    }
+
+    fn encode(&mut self, made: Made) {
+        let Made {
+            profile,
+            identity,
+            to,
+        } = made;
+        let profile = if self.redact {
+            profile.without_directories()
+        } else {
+            profile
+        };
+        for to in to {
+            let deliveries = self.board.deliveries(to);
+            if to == Destination::Files {
+                let Some(files) = &mut self.files else {
+                    continue;
+                };
+                match files.put(&profile, &identity) {
+                    Ok(()) => deliveries
+                        .sent
+                        .fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+                    Err(problem) => {
+                        deliveries.drop_one("disk");
+                        if let Some(problem) = problem {
+                            say(&problem);
+                        }
+                        continue;
+                    }
+                };
+            }
+            if let Some((_, store)) = self.stores.iter().find(|(of, _)| *of == to) {
+                store.put(&profile, &identity, &self.common);
+            }
+        }
+    }
+}

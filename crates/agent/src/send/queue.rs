@@ -1,0 +1,200 @@
+//! Requests that wait on the disk until a store takes them. Bounded: the oldest go first.
+
+use std::collections::VecDeque;
+use std::fs::{DirBuilder, File};
+use std::io::{Error, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How the names of its files end.
+const END: &str = ".push";
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Milliseconds since 1970 at which it was put there, made unique: its name.
+    stamp: u64,
+    bytes: u64,
+}
+
+/// The queue.
+pub struct Queue {
+    directory: PathBuf,
+    max_bytes: u64,
+    max_age: Duration,
+    waiting: VecDeque<Waiting>,
+    bytes: u64,
+}
+
+/// What went wrong while something was put there, and what was given up for it.
+#[derive(Debug, Default)]
+pub struct Put {
+    /// Requests that were given up because there was no room.
+    pub given_up: u64,
+    /// The new one could not be written.
+    pub error: Option<Error>,
+}
+
+fn now_ms() -> u64 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+    unix.map_or(0, |time| time.as_millis() as u64)
+}
+
+impl Queue {
+    /// With what an agent before this one has left there.
+    pub fn open(directory: &Path, max_bytes: u64, max_age: Duration) -> std::io::Result<Queue> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(directory)?;
+        let mut waiting = Vec::new();
+        for entry in std::fs::read_dir(directory)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let stamp = name.strip_suffix(END).and_then(|stamp| stamp.parse().ok());
+            match (stamp, entry.metadata()) {
+                (Some(stamp), Ok(metadata)) if metadata.is_file() => waiting.push(Waiting {
+                    stamp,
+                    bytes: metadata.len(),
+                }),
+                // Half of one: its writer was killed.
+                _ => drop(std::fs::remove_file(entry.path())),
+            }
+        }
+        waiting.sort_by_key(|one| one.stamp);
+        Ok(Queue {
+            directory: directory.to_owned(),
+            max_bytes,
+            max_age,
+            bytes: waiting.iter().map(|one| one.bytes).sum(),
+            waiting: waiting.into(),
+        })
+    }
+
+    fn path(&self, stamp: u64) -> PathBuf {
+        self.directory.join(format!("{stamp:020}{END}"))
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Puts a request at its end.
+    pub fn put(&mut self, request: &[u8]) -> Put {
+        let bytes = request.len() as u64;
+        let mut put = Put::default();
+        while self.bytes + bytes > self.max_bytes && self.give_up_oldest() {
+            put.given_up += 1;
+        }
+        if bytes > self.max_bytes {
+            put.error = Some(Error::other("it is larger than the whole queue"));
+            return put;
+        }
+        let last = self.waiting.back().map_or(0, |one| one.stamp);
+        let stamp = now_ms().max(last + 1);
+        put.error = self.write(stamp, request).err();
+        if put.error.is_some() && self.give_up_oldest() {
+            // The disk is full: what is new tells more than what is old.
+            put.given_up += 1;
+            put.error = self.write(stamp, request).err();
+        }
+        if put.error.is_none() {
+            self.waiting.push_back(Waiting { stamp, bytes });
+            self.bytes += bytes;
+        }
+        put
+    }
+
+    fn write(&self, stamp: u64, request: &[u8]) -> std::io::Result<()> {
+        let beside = self.directory.join("part");
+        let written = File::create(&beside)
+            .and_then(|mut file| file.write_all(request))
+            .and_then(|()| std::fs::rename(&beside, self.path(stamp)));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&beside);
+        }
+        written
+    }
+
+    fn give_up_oldest(&mut self) -> bool {
+        let oldest = self.waiting.front().copied();
+        oldest.is_some_and(|oldest| self.remove(oldest))
+    }
+
+    /// Takes a request out. Returns whether it was there.
+    pub fn remove(&mut self, one: Waiting) -> bool {
+        let Some(at) = self.waiting.iter().position(|other| *other == one) else {
+            return false;
+        };
+        self.waiting.remove(at);
+        self.bytes -= one.bytes;
+        let _ = std::fs::remove_file(self.path(one.stamp));
+        true
+    }
+
+    /// Gives up what is too old for the store to be taken. Returns how many were.
+    pub fn expire(&mut self) -> u64 {
+        let limit = now_ms().saturating_sub(self.max_age.as_millis() as u64);
+        let mut expired = 0;
+        while self
+            .waiting
+            .front()
+            .is_some_and(|oldest| oldest.stamp < limit)
+            && self.give_up_oldest()
+        {
+            expired += 1;
+        }
+        expired
+    }
+
+    /// The oldest request, with its bytes. One that cannot be read is given up.
+    pub fn oldest(&mut self) -> Option<(Waiting, Vec<u8>)> {
+        while let Some(&oldest) = self.waiting.front() {
+            let mut bytes = Vec::new();
+            let read = File::open(self.path(oldest.stamp))
+                .and_then(|file| file.take(oldest.bytes).read_to_end(&mut bytes));
+            if read.is_ok() && bytes.len() as u64 == oldest.bytes {
+                return Some((oldest, bytes));
+            }
+            self.remove(oldest);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_bounded_and_survives() {
+        let directory = std::env::temp_dir().join(format!("memhook-queue-{}", std::process::id()));
+        let hour = Duration::from_secs(3600);
+        let mut queue = Queue::open(&directory, 100, hour).expect("made");
+        for number in 0..12u8 {
+            let put = queue.put(&[number; 10]);
+            assert!(put.error.is_none());
+            assert_eq!(put.given_up, u64::from(number >= 10));
+        }
+        assert_eq!(queue.bytes(), 100);
+        assert!(queue.put(&[0; 101]).error.is_some());
+        for number in 0..3u8 {
+            assert!(queue.put(&[number; 30]).error.is_none());
+        }
+        std::fs::write(directory.join("part"), "half").expect("written");
+        drop(queue);
+        let mut queue = Queue::open(&directory, 100, hour).expect("there");
+        assert_eq!(queue.bytes(), 90);
+        assert!(!directory.join("part").exists());
+        let (first, bytes) = queue.oldest().expect("three");
+        assert_eq!(bytes, [0; 30]);
+        assert!(queue.remove(first) && !queue.remove(first));
+        let (second, _) = queue.oldest().expect("two");
+        std::fs::write(queue.path(second.stamp), "damaged").expect("written");
+        assert_eq!(queue.oldest().expect("one").1, [2; 30]);
+        let mut queue = Queue::open(&directory, 100, Duration::ZERO).expect("there");
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!((queue.expire(), queue.bytes()), (1, 0));
+        assert_eq!(queue.oldest(), None);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+}

@@ -1,0 +1,268 @@
+//! One store: requests wait in its queue, and a thread sends them, the oldest first.
+
+use super::http_client::{Answer, Client};
+use super::queue::Queue;
+use super::{Common, SendError, pyroscope};
+use crate::board::{Board, Deliveries, Identity};
+use crate::config::{Destination, Store as Configured};
+use crate::said::say;
+use memhook_report::Profile;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Before the second attempt; doubled for each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+/// At the end, so long is given to what still waits.
+const LAST_SENDS: Duration = Duration::from_secs(3);
+
+/// What requests look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encode {
+    /// Those of Pyroscope.
+    Pyroscope,
+}
+
+/// A store.
+pub struct Store {
+    of: Destination,
+    encode: Encode,
+    client: Client,
+    board: Arc<Board>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    queue: Queue,
+    /// When the agent has to be done.
+    ends: Option<Instant>,
+    /// The disk has failed, and that was told.
+    disk_has_failed: bool,
+}
+
+impl Store {
+    /// With what waits for it from before.
+    pub fn new(
+        of: Destination,
+        encode: Encode,
+        configured: &Configured,
+        state: &Path,
+        board: &Arc<Board>,
+    ) -> Result<Store, SendError> {
+        let (path, headers) = match encode {
+            Encode::Pyroscope => (pyroscope::PATH, pyroscope::headers()),
+        };
+        let client = Client::new(configured, path, headers)?;
+        let directory = state.join("queue").join(of.name());
+        let queue = Queue::open(&directory, configured.queue.0, configured.max_age.0);
+        let queue = queue.map_err(|source| SendError::Directory {
+            path: directory,
+            source,
+        })?;
+        let store = Store {
+            of,
+            encode,
+            client,
+            board: Arc::clone(board),
+            state: Mutex::new(State {
+                queue,
+                ends: None,
+                disk_has_failed: false,
+            }),
+            changed: Condvar::new(),
+        };
+        store.tell_waiting(&store.lock());
+        Ok(store)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deliveries(&self) -> &Deliveries {
+        self.board.deliveries(self.of)
+    }
+
+    fn tell_waiting(&self, state: &State) {
+        let bytes = state.queue.bytes();
+        self.deliveries().waiting_bytes.store(bytes, Relaxed);
+    }
+
+    /// Puts a profile into the queue.
+    pub fn put(&self, profile: &Profile, identity: &Identity, common: &Common) {
+        let request = match self.encode {
+            Encode::Pyroscope => pyroscope::push(profile, identity, common),
+        };
+        let mut state = self.lock();
+        let put = state.queue.put(&request);
+        self.tell_waiting(&state);
+        for _ in 0..put.given_up {
+            self.deliveries().drop_one("full");
+        }
+        let has_failed = put.error.is_some();
+        let is_new = !std::mem::replace(&mut state.disk_has_failed, has_failed);
+        drop(state);
+        self.changed.notify_all();
+        if let Some(error) = put.error {
+            self.deliveries().drop_one("disk");
+            if is_new {
+                say(&format!(
+                    "profiles for {} are lost: {error}",
+                    self.of.name()
+                ));
+            }
+        }
+    }
+
+    /// Asks the thread to end.
+    pub fn end(&self) {
+        self.lock().ends = Some(Instant::now() + LAST_SENDS);
+        self.changed.notify_all();
+    }
+
+    /// Waits for so long, or until the agent ends. Returns whether it does.
+    fn pause(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        let mut state = self.lock();
+        while state.ends.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Sends until the agent ends.
+    pub fn run(&self) {
+        let mut pauses = Pauses::default();
+        let mut fault = None;
+        loop {
+            let mut state = self.lock();
+            for _ in 0..state.queue.expire() {
+                self.deliveries().drop_one("age");
+            }
+            let next = state.queue.oldest();
+            self.tell_waiting(&state);
+            let ends = state.ends;
+            let Some((waiting, request)) = next else {
+                if ends.is_some() {
+                    return;
+                }
+                // Something is put there, or the agent ends.
+                let waited = self.changed.wait_timeout(state, Duration::from_secs(60));
+                drop(waited);
+                continue;
+            };
+            drop(state);
+            if ends.is_some_and(|ends| Instant::now() >= ends) {
+                return;
+            }
+            let answer = self.client.post(&request);
+            match answer {
+                Answer::Taken | Answer::Refused { .. } => {
+                    let mut state = self.lock();
+                    state.queue.remove(waiting);
+                    self.tell_waiting(&state);
+                }
+                Answer::Later { .. } => {}
+            }
+            match answer {
+                Answer::Taken => {
+                    self.deliveries().sent.fetch_add(1, Relaxed);
+                    pauses = Pauses::default();
+                    if fault.take().is_some() {
+                        say(&format!("{} takes profiles again", self.of.name()));
+                    }
+                }
+                Answer::Refused { why } => {
+                    self.deliveries().drop_one("refused");
+                    self.tell(
+                        &mut fault,
+                        format!("refuses a profile, which is dropped: {why}"),
+                    );
+                }
+                Answer::Later { why, after } => {
+                    self.deliveries().retries.fetch_add(1, Relaxed);
+                    self.tell(
+                        &mut fault,
+                        format!("takes no profiles, which wait on the disk: {why}"),
+                    );
+                    if self.pause(pauses.next(after)) {
+                        // What still waits is for the next start.
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells what is wrong when it has not been told just before.
+    fn tell(&self, told: &mut Option<String>, what: String) {
+        if told.as_ref() != Some(&what) {
+            say(&format!("{} {what}", self.of.name()));
+            *told = Some(what);
+        }
+    }
+}
+
+/// How long to wait before each further attempt.
+struct Pauses {
+    next: Duration,
+    random: u64,
+}
+
+impl Default for Pauses {
+    fn default() -> Pauses {
+        use std::hash::{BuildHasher, RandomState};
+        Pauses {
+            next: FIRST_PAUSE,
+            // Seeded by the system.
+            random: RandomState::new().hash_one(0) | 1,
+        }
+    }
+}
+
+impl Pauses {
+    /// Longer each time, and different on each host, so that not all of them come back at once to a store that was away.
+    fn next(&mut self, wanted: Option<Duration>) -> Duration {
+        // xorshift64
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
+        let pause = self.next.mul_f64(0.5 + 0.5 * share);
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        match wanted {
+            // Not before it was asked for, and not all at the very moment.
+            Some(wanted) => wanted + pause.min(wanted.mul_f64(0.1) + FIRST_PAUSE),
+            None => pause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_differ() {
+        let (mut one, mut other) = (Pauses::default(), Pauses::default());
+        let mut differ = false;
+        for attempt in 0..20u32 {
+            let (a, b) = (one.next(None), other.next(None));
+            differ |= a != b;
+            let most = (FIRST_PAUSE * 2u32.pow(attempt.min(12))).min(LONGEST_PAUSE);
+            assert!(a >= most / 2 && a <= most, "{attempt}: {a:?}");
+        }
+        assert!(differ);
+        let asked = Duration::from_secs(30);
+        let pause = one.next(Some(asked));
+        assert!(pause >= asked && pause <= asked.mul_f64(1.2));
+    }
+}

@@ -1,0 +1,268 @@
+//! What the agent does with one trace: numbers every second, and a profile at the end of each interval.
+
+use crate::board::{Growth, Identity, Link, Numbers};
+use crate::config::{Destination, Mode, Rule};
+use crate::send::{Made, Outbox};
+use crate::sums::{SampledSites, sites};
+use memhook_attach::{Consumer, End, Job, Session, Trace, Turn};
+use memhook_process::{CgroupMemory, TargetRoot, memory_use};
+use memhook_report::recorded::{made_module, python_of};
+use memhook_report::{
+    Amount, Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
+};
+use memhook_symbols::{ModuleFile, Symbolizer};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Between two looks at the numbers.
+const NUMBERS_PERIOD: Duration = Duration::from_secs(1);
+/// Where samples are taken, the live blocks have to be walked over for them.
+const SAMPLED_PERIOD: Duration = Duration::from_secs(5);
+/// How long the last profile waits for names.
+const LAST_NAMES: Duration = Duration::from_secs(2);
+/// Sites of a profile; stores refuse more samples.
+const MOST_SITES: usize = 8000;
+
+/// The job of one target.
+pub struct TargetJob {
+    link: Arc<Link>,
+    identity: Arc<Identity>,
+    rule: Arc<Rule>,
+    depth: u32,
+    outbox: Outbox,
+    profiler: Option<LiveProfiler>,
+    next_profile: Duration,
+    next_numbers: Duration,
+    began_unix_ms: u64,
+    growth: Growth,
+    numbers: Numbers,
+    memory: CgroupMemory,
+    until: Option<Duration>,
+    /// Where names come from, also when the process has ended.
+    _root: TargetRoot,
+}
+
+/// The backtraces of a session.
+struct SessionStacks<'a>(&'a Session);
+
+impl Backtraces for SessionStacks<'_> {
+    fn backtrace(&self, id: u32) -> Option<Backtrace> {
+        let (function, addresses) = self.0.stack(id)?;
+        let stack = self.0.region().stack(id);
+        Some(Backtrace {
+            function,
+            addresses,
+            truncated: stack.is_some_and(|stack| stack.truncated),
+        })
+    }
+}
+
+impl TargetJob {
+    /// A job that has done nothing yet.
+    pub fn new(
+        link: Arc<Link>,
+        identity: Arc<Identity>,
+        rule: Arc<Rule>,
+        outbox: Outbox,
+    ) -> TargetJob {
+        let pid = identity.pid;
+        let tracing = rule.tracing(0);
+        let root = TargetRoot::of(pid);
+        let is_wanted = rule.mode != Mode::Summary && !rule.send.is_empty();
+        let symbols = || Symbolizer::new(root.search_order());
+        let interval = rule.interval.get_ref().0;
+        TargetJob {
+            profiler: is_wanted.then(|| LiveProfiler::new(symbols(), MOST_SITES)),
+            link,
+            identity,
+            depth: tracing.depth,
+            outbox,
+            next_profile: interval,
+            next_numbers: Duration::ZERO,
+            began_unix_ms: 0,
+            growth: Growth::default(),
+            numbers: Numbers {
+                sample_bytes: tracing.sample_bytes.unwrap_or(0),
+                ..Numbers::default()
+            },
+            memory: CgroupMemory::of(pid),
+            until: rule.duration.map(|duration| duration.0),
+            rule,
+            _root: root,
+        }
+    }
+
+    /// Takes the numbers of this moment.
+    fn look(&mut self, trace: &Trace<SampledSites>) {
+        let consumer = trace.consumer();
+        let now = consumer.elapsed();
+        let sites = sites(consumer);
+        self.count(trace, now, &sites);
+    }
+
+    fn count(
+        &mut self,
+        trace: &Trace<SampledSites>,
+        now: Duration,
+        sites: &[memhook_report::LiveSite],
+    ) {
+        let losses = trace.session().region().losses();
+        let live: Amount = sites.iter().map(|site| site.live).sum();
+        let allocated: Amount = sites.iter().map(|site| site.allocated).sum();
+        let gaps = trace.consumer().gaps(now);
+        let untraced: u64 = gaps
+            .iter()
+            .map(|gap| gap.to_ns.saturating_sub(gap.from_ns))
+            .sum();
+        let numbers = &mut self.numbers;
+        numbers.live = (live.bytes, live.blocks);
+        numbers.allocated = (allocated.bytes, allocated.blocks);
+        numbers.growth_per_minute = self.growth.next(now, live.bytes);
+        numbers.lost = losses.dropped + losses.ringless;
+        numbers.gaps = (gaps.len() as u64, untraced as f64 / 1e9);
+        numbers.resident = memory_use(self.identity.pid).map_or(numbers.resident, |m| m.rss);
+        let levels = self.memory.now();
+        let tightest = levels.iter().filter(|level| !level.is_machine());
+        let tightest = tightest.min_by_key(|level| level.free);
+        numbers.limit = tightest.map_or((0, 0), |level| (level.limit, level.free));
+        self.link.tell(numbers);
+    }
+
+    /// Begins the profile of the interval that ends now. One that still waits for names goes without them.
+    fn begin_profile(&mut self, trace: &Trace<SampledSites>) {
+        self.finish_profile(None);
+        let consumer = trace.consumer();
+        let now = consumer.elapsed();
+        let sites = sites(consumer);
+        self.count(trace, now, &sites);
+        let taken = self.taken(consumer, now, sites);
+        let session = trace.session();
+        let Some(profiler) = &mut self.profiler else {
+            return;
+        };
+        let modules = session.modules.iter().chain(&session.gone);
+        let modules = modules.map(|module| ModuleFile {
+            path: module.path.clone(),
+            image: module.bytes.in_memory().cloned(),
+            opened: module.bytes.file().cloned(),
+            candidates: vec![module.file.clone()],
+            build_id: module.build_id.clone(),
+            base: module.base,
+            start: module.start,
+            end: module.end,
+            named_by: None,
+        });
+        let python = python_of(Arc::clone(session.shared_region()));
+        let made = session.made_names().map(|names| made_module(names as _));
+        let modules = modules.chain([python]).chain(made).collect();
+        profiler.begin(&SessionStacks(session), modules, taken);
+    }
+
+    fn taken(
+        &self,
+        consumer: &Consumer<SampledSites>,
+        now: Duration,
+        sites: Vec<memhook_report::LiveSite>,
+    ) -> TakenProfile {
+        TakenProfile {
+            target: Target {
+                pid: self.identity.pid,
+                name: self.identity.process.clone(),
+                exe: String::new(),
+            },
+            began_unix_ms: self.began_unix_ms,
+            to_ns: now.as_nanos() as u64,
+            gaps: consumer
+                .gaps(now)
+                .into_iter()
+                .map(UnseenTime::from)
+                .collect(),
+            depth: self.depth,
+            sampling: (self.numbers.sample_bytes > 0).then(|| Sampling {
+                mean_bytes: self.numbers.sample_bytes,
+                ..Sampling::default()
+            }),
+            sites,
+        }
+    }
+
+    /// Hands the profile over, if its names are there; `wait`: for so long at most, and without them then.
+    fn finish_profile(&mut self, wait: Option<Duration>) {
+        let Some(profiler) = &mut self.profiler else {
+            return;
+        };
+        let profile = profiler
+            .poll(wait.unwrap_or_default())
+            .or_else(|| profiler.give_up_names());
+        self.hand_over(profile);
+    }
+
+    fn hand_over(&mut self, profile: Option<memhook_report::Profile>) {
+        let Some(profile) = profile else {
+            return;
+        };
+        self.numbers.profiles += 1;
+        let to = self.rule.send.iter().map(|to| *to.get_ref());
+        self.outbox.put(Made {
+            profile,
+            identity: Arc::clone(&self.identity),
+            to: to.collect::<Vec<Destination>>(),
+        });
+    }
+}
+
+impl Job<SampledSites> for TargetJob {
+    fn begin(&mut self, trace: &Trace<SampledSites>) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.began_unix_ms = unix.map_or(0, |time| time.as_millis() as u64);
+        let session = trace.session();
+        let (attach, held) = (session.attach_time, session.held_time);
+        self.numbers.attach = (attach.as_secs_f64(), held.as_secs_f64());
+        self.link.tell(&self.numbers);
+        self.link.tell_attached();
+    }
+
+    fn turn(&mut self, trace: &Trace<SampledSites>, turn: &Turn) -> ControlFlow<()> {
+        if turn.is_last {
+            // The last profile says it all.
+            return ControlFlow::Continue(());
+        }
+        let now = trace.consumer().elapsed();
+        if now >= self.next_profile && self.profiler.is_some() {
+            self.next_profile = now + self.rule.interval.get_ref().0;
+            self.begin_profile(trace);
+        } else if now >= self.next_numbers {
+            let is_sampled = self.numbers.sample_bytes > 0;
+            let period = if is_sampled {
+                SAMPLED_PERIOD
+            } else {
+                NUMBERS_PERIOD
+            };
+            self.next_numbers = now + period;
+            self.look(trace);
+        }
+        // Names may take their time; a dlopen of the target does not wait for them.
+        if let Some(profiler) = &mut self.profiler {
+            let profile = profiler.poll(Duration::ZERO);
+            self.hand_over(profile);
+        }
+        if self.link.is_asked_back() || self.until.is_some_and(|until| now >= until) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn end(&mut self, trace: &mut Trace<SampledSites>, _: &End) {
+        if self.profiler.is_some() {
+            self.begin_profile(trace);
+            self.finish_profile(Some(LAST_NAMES));
+        } else {
+            self.look(trace);
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
+        crate::said::say(text);
+    }
+}

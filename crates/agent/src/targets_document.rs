@@ -1,0 +1,99 @@
+//! What `/targets` answers: a document of memhook-rs/targets/1 (docs/schemas/targets-1.json).
+
+use crate::board::{Board, Phase};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Targets {
+    schema: &'static str,
+    /// Sorted by process id.
+    targets: Vec<Target>,
+    held_back: Vec<&'static str>,
+    configuration_refused: bool,
+    process_events: bool,
+}
+
+#[derive(Serialize)]
+struct Target {
+    pid: i32,
+    rule: String,
+    mode: &'static str,
+    service: String,
+    process: String,
+    version: Option<String>,
+    namespace: Option<String>,
+    pod: Option<String>,
+    container: Option<String>,
+    phase: &'static str,
+    why: Option<String>,
+    numbers: Option<Measured>,
+}
+
+#[derive(Serialize)]
+struct Measured {
+    live_bytes: u64,
+    live_blocks: u64,
+    allocated_bytes: u64,
+    allocations: u64,
+    growth_bytes_per_minute: f64,
+    sample_bytes: u64,
+    lost_events: u64,
+    gaps: u64,
+    gap_seconds: f64,
+    attach_ms: f64,
+    held_ms: f64,
+    resident_bytes: u64,
+    memory_limit_bytes: u64,
+    memory_free_bytes: u64,
+    profiles: u64,
+}
+
+fn known(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// The document, as JSON.
+pub fn json(board: &Board) -> serde_json::Result<String> {
+    let agent = board.agent().clone();
+    let rows = board.rows().into_iter().map(|row| Target {
+        pid: row.identity.pid,
+        rule: row.identity.rule,
+        mode: row.mode.name(),
+        service: row.identity.service,
+        process: row.identity.process,
+        version: known(row.identity.version),
+        namespace: known(row.identity.namespace),
+        pod: known(row.identity.pod),
+        container: known(row.identity.container),
+        phase: row.phase.name(),
+        why: match row.phase {
+            Phase::Refused(why) | Phase::Left(why) => Some(why),
+            _ => None,
+        },
+        numbers: row.numbers.map(|n| Measured {
+            live_bytes: n.live.0,
+            live_blocks: n.live.1,
+            allocated_bytes: n.allocated.0,
+            allocations: n.allocated.1,
+            growth_bytes_per_minute: n.growth_per_minute,
+            sample_bytes: n.sample_bytes,
+            lost_events: n.lost,
+            gaps: n.gaps.0,
+            gap_seconds: n.gaps.1,
+            attach_ms: n.attach.0 * 1e3,
+            held_ms: n.attach.1 * 1e3,
+            resident_bytes: n.resident,
+            memory_limit_bytes: n.limit.0,
+            memory_free_bytes: n.limit.1,
+            profiles: n.profiles,
+        }),
+    });
+    let document = Targets {
+        schema: "memhook-rs/targets/1",
+        targets: rows.collect(),
+        held_back: agent.held_back.iter().map(|scarce| scarce.name()).collect(),
+        configuration_refused: agent.has_refused_configuration,
+        process_events: agent.has_events,
+    };
+    serde_json::to_string(&document)
+}

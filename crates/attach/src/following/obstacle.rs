@@ -1,0 +1,50 @@
+//! What keeps a process from being attached to just now, although it may be possible a little later.
+
+use crate::config::TraceConfig;
+use crate::error::Error;
+use crate::limits::refuse;
+use memhook_inject::share_memory;
+use memhook_process::{Loader, mappings, parent, tracer};
+
+/// What keeps a process from being attached to just now.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// It is a copy of its parent that we have made and hold.
+    OfOurs,
+    /// It runs in another one's memory until it executes a program.
+    BorrowsMemory,
+    /// It cannot be traced, or not yet.
+    Error(Error),
+}
+
+/// What keeps this process from being attached to, where these others are traced.
+pub fn obstacle(
+    pid: i32,
+    traced: impl Iterator<Item = i32>,
+    config: &TraceConfig,
+) -> Option<Obstacle> {
+    // Patched by us, such a process would change the memory of the one that it shares it with. It
+    // may be another one's child (clone(2), CLONE_PARENT). Where a comparison is not permitted, the
+    // processes have different owners.
+    let own = std::process::id() as i32;
+    let mut others = traced.chain([own]).chain(parent(pid));
+    if tracer(pid, pid) == own {
+        return Some(Obstacle::OfOurs);
+    }
+    if others.any(|other| other != pid && share_memory(pid, other).unwrap_or(false)) {
+        return Some(Obstacle::BorrowsMemory);
+    }
+    if let Err(why) = refuse(pid, config) {
+        return Some(Obstacle::Error(why));
+    }
+    (!is_loaded(pid)).then_some(Obstacle::Error(Error::StillLoaded { pid }))
+}
+
+/// Whether the loader of a program that was just started has brought in and relocated its libraries.
+fn is_loaded(pid: i32) -> bool {
+    let Ok(maps) = mappings(pid) else {
+        return false;
+    };
+    let loader = Loader::of(pid, &maps);
+    loader.is_none_or(|loader| loader.has_begun(pid) && loader.is_consistent(pid))
+}

@@ -1,0 +1,292 @@
+//! What a process has mapped at a moment, as /proc tells it, beside what was seen of how it came to be.
+
+use crate::consumer::Consumer;
+use crate::session::Session;
+use memhook_ledger::{LiveWalk, Observer};
+use memhook_process::{Mapping, blocked_at, mappings, threads};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// The guard of a thread's stack is a mapping of its own right below it; glibc's has a page by default, and a program
+/// may ask for more (pthread_attr_setguardsize(3)).
+const LARGEST_GUARD: u64 = 1 << 20;
+/// Passes over the rings until everything is there that had happened before: one that may be under way, and two.
+const PASSES: u64 = 3;
+/// How long they are waited for; the target's dlopen may have to wait meanwhile.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What a part of the address space is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MappedKind {
+    /// A thread's stack, with its guard.
+    Stack,
+    /// A file, or a part of one.
+    File,
+    /// Memory of an allocator: the program break, and mappings in which blocks live.
+    Heap,
+    /// Memory without a file that was mapped before the attach.
+    BeforeAttach,
+    /// What the kernel maps into every process.
+    Kernel,
+    /// Memory of memhook-rs.
+    Ourselves,
+    /// Mapped since the attach, by calls that were not seen.
+    Unseen,
+}
+
+impl MappedKind {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MappedKind::Stack => "stack",
+            MappedKind::File => "file",
+            MappedKind::Heap => "heap",
+            MappedKind::BeforeAttach => "before the attach",
+            MappedKind::Kernel => "kernel",
+            MappedKind::Ourselves => "ourselves",
+            MappedKind::Unseen => "unseen",
+        }
+    }
+}
+
+/// What of the address space no call that was seen has mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedPart {
+    /// What it is.
+    pub kind: MappedKind,
+    /// The thread, or the path.
+    pub name: String,
+    /// Bytes of address space.
+    pub bytes: u64,
+}
+
+/// The address space of a process at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MappedMemory {
+    /// All that is mapped.
+    pub bytes: u64,
+    /// What of it was mapped by calls that were seen.
+    pub traced_bytes: u64,
+    /// What such calls have mapped and is no longer there, although no call that was seen has unmapped it.
+    pub gone_bytes: u64,
+    /// The rest, the largest part first.
+    pub parts: Vec<MappedPart>,
+}
+
+impl MappedMemory {
+    /// The address space of a traced process as it is now; `None` if mappings are not traced, or /proc does not tell
+    /// any more.
+    pub fn look<O: Observer + Send>(
+        session: &Session,
+        consumer: &Consumer<O>,
+    ) -> Option<MappedMemory> {
+        let ranges = || -> Option<Vec<Range<u64>>> {
+            let state = consumer.lock();
+            let traced = state.mappings.as_ref()?.ranges();
+            Some(traced.map(|(range, _)| range).collect())
+        };
+        let before = ranges()?;
+        let stacks = stacks(session.pid());
+        let maps = mappings(session.pid())
+            .ok()
+            .filter(|maps| !maps.is_empty())?;
+        // What comes or goes between these looks is neither called gone nor unseen, and what has happened before has
+        // arrived by then.
+        await_passes(consumer);
+        let after = ranges()?;
+        let traced = joined(before.iter().chain(&after).cloned().collect());
+        let there: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
+        let both = common(&joined(before), &joined(after));
+        let known = session.mapped_before.iter().filter(|m| m.file_id.2 == 0);
+        let known = joined(known.map(|m| m.start..m.end).collect());
+        let mut found = MappedMemory {
+            bytes: bytes(&there),
+            gone_bytes: bytes(&less(&both, &there)),
+            ..MappedMemory::default()
+        };
+        let mut parts: BTreeMap<(MappedKind, String), u64> = BTreeMap::new();
+        let mut unknown = Vec::new();
+        let mut add = |kind, name: &str, amount: u64| {
+            if amount > 0 {
+                *parts.entry((kind, name.to_owned())).or_default() += amount;
+            }
+        };
+        for (index, mapping) in maps.iter().enumerate() {
+            let rest = less(&[mapping.start..mapping.end], &traced);
+            found.traced_bytes += mapping.end - mapping.start - bytes(&rest);
+            match part_of(mapping, maps.get(index + 1), &stacks) {
+                Some((kind, name)) => add(kind, &name, bytes(&rest)),
+                None => {
+                    let earlier = common(&rest, &known);
+                    add(
+                        MappedKind::BeforeAttach,
+                        anonymous(mapping),
+                        bytes(&earlier),
+                    );
+                    unknown.extend(less(&rest, &known));
+                }
+            }
+        }
+        let of_heap = with_blocks(&unknown, consumer);
+        for (range, is_heap) in unknown.iter().zip(of_heap) {
+            let (kind, name) = if is_heap {
+                (MappedKind::Heap, "mapped by the allocator")
+            } else {
+                (MappedKind::Unseen, "mapped by calls that were not seen")
+            };
+            add(kind, name, range.end - range.start);
+        }
+        let parts = parts.into_iter();
+        found.parts = parts
+            .map(|((kind, name), bytes)| MappedPart { kind, name, bytes })
+            .collect();
+        found.parts.sort_by_key(|part| Reverse(part.bytes));
+        Some(found)
+    }
+
+    /// What was mapped since the attach by calls that were not seen.
+    pub fn unseen_bytes(&self) -> u64 {
+        let unseen = self.parts.iter();
+        let unseen = unseen.filter(|part| part.kind == MappedKind::Unseen);
+        unseen.map(|part| part.bytes).sum()
+    }
+}
+
+/// Waits until the events of this moment have arrived: an unmapping waits for the pass after its own.
+fn await_passes<O: Observer + Send>(consumer: &Consumer<O>) {
+    let (first, begin) = (consumer.passes(), Instant::now());
+    while consumer.passes() < first + PASSES && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn anonymous(mapping: &Mapping) -> &str {
+    if mapping.path.is_empty() {
+        "without a name"
+    } else {
+        &mapping.path
+    }
+}
+
+/// What a mapping is by its name or its contents; `None` if neither tells. `next`: the mapping behind it.
+fn part_of(
+    mapping: &Mapping,
+    next: Option<&Mapping>,
+    stacks: &[(u64, String)],
+) -> Option<(MappedKind, String)> {
+    let path = &mapping.path;
+    let stack_in = |m: &Mapping| stacks.iter().find(|(sp, _)| m.contains(*sp));
+    let is_guard = || {
+        let is_closed = !mapping.read && !mapping.write && !mapping.exec;
+        is_closed && mapping.end - mapping.start <= LARGEST_GUARD
+    };
+    let guarded = || next.filter(|next| next.start == mapping.end && is_guard());
+    let kind = if path.starts_with("/memfd:memhook") {
+        MappedKind::Ourselves
+    } else if path == "[heap]" {
+        MappedKind::Heap
+    } else if path.starts_with("[v") {
+        MappedKind::Kernel
+    } else if path == "[stack]" && stacks.is_empty() {
+        MappedKind::Stack
+    } else if mapping.file_id.2 != 0 {
+        MappedKind::File
+    } else if let Some((_, thread)) = stack_in(mapping).or_else(|| stack_in(guarded()?)) {
+        return Some((MappedKind::Stack, thread.clone()));
+    } else if path == "[stack]" {
+        MappedKind::Stack
+    } else {
+        return None;
+    };
+    Some((kind, path.clone()))
+}
+
+/// Where the threads have their stack pointers, as far as the kernel tells without stopping them, and their names.
+fn stacks(pid: i32) -> Vec<(u64, String)> {
+    let threads = threads(pid).unwrap_or_default().into_iter();
+    threads
+        .filter_map(|thread| Some((blocked_at(pid, thread.tid)?.1, thread.name)))
+        .collect()
+}
+
+/// Which of these ranges have a live block in them.
+fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>) -> Vec<bool> {
+    let mut found = vec![false; ranges.len()];
+    if ranges.is_empty() {
+        return found;
+    }
+    let mut walk = LiveWalk::default();
+    consumer.in_slices(|state| {
+        state.ledger.walk_blocks(&mut walk, |block| {
+            let behind = ranges.partition_point(|range| range.start <= block.address);
+            if behind > 0 && block.address < ranges[behind - 1].end {
+                found[behind - 1] = true;
+            }
+        })
+    });
+    found
+}
+
+fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// In address order, and without overlaps.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut all: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
+/// What both have; each is in address order and without overlaps.
+fn common(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    for range in a {
+        let first = b.partition_point(|other| other.end <= range.start);
+        let others = b[first..]
+            .iter()
+            .take_while(|other| other.start < range.end);
+        found.extend(others.map(|other| range.start.max(other.start)..range.end.min(other.end)));
+    }
+    found
+}
+
+/// What the first has and the second has not; each is in address order and without overlaps.
+fn less(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    for range in a {
+        let mut at = range.start;
+        for hole in common(std::slice::from_ref(range), b) {
+            if at < hole.start {
+                found.push(at..hole.start);
+            }
+            at = hole.end;
+        }
+        if at < range.end {
+            found.push(at..range.end);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let a = joined(vec![10..20, 0..5, 18..30, 40..50]);
+        assert_eq!(a, [0..5, 10..30, 40..50]);
+        assert_eq!(common(&a, &[3..12, 29..45]), [3..5, 10..12, 29..30, 40..45]);
+        assert_eq!(less(&a, &[3..12, 29..45]), [0..3, 12..29, 45..50]);
+        assert_eq!((bytes(&less(&a, &a)), bytes(&a)), (0, 35));
+    }
+}

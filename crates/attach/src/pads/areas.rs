@@ -1,0 +1,128 @@
+//! The pads that a process maps, and what leads to them.
+
+use crate::error::Error;
+use memhook_inject::{CodeExchange, Exchanged, exchange_code};
+use memhook_probe::{
+    JUMP_BYTES, REDIRECT_HEADER_BYTES, RedirectEntry, read_redirects, redirect_journal_bytes,
+};
+use memhook_process::{
+    Behind, HookCopy, Mapping, ModuleImage, RemoteAddress, Slot, SlotKind, behind, mappings,
+    read_memory, read_word,
+};
+use std::time::Duration;
+
+const PATH: &str = "/memfd:memhook-pads";
+/// How often is tried what threads prevent.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+/// The PROT_* bits of a cell's page: the target never writes there.
+const READ_EXECUTE: u32 = 5;
+
+/// All functions with a pad that the memory of a process speaks of. What is not so is left out: that the jump leads to
+/// the memory of the pads.
+pub(super) fn entries(pid: i32, maps: &[Mapping]) -> Vec<RedirectEntry> {
+    let is_area = |m: &&Mapping| m.path == PATH && !m.shared && m.offset == 0;
+    maps.iter()
+        .filter(is_area)
+        .flat_map(|area| entries_in(pid, area))
+        .collect()
+}
+
+fn entries_in(pid: i32, area: &Mapping) -> Vec<RedirectEntry> {
+    let at = RemoteAddress(area.start);
+    let mut header = [0; REDIRECT_HEADER_BYTES];
+    let journal_bytes = read_memory(pid, at, &mut header)
+        .ok()
+        .and_then(|()| redirect_journal_bytes(&header));
+    let room = (area.end - area.start) as usize - REDIRECT_HEADER_BYTES;
+    let Some(bytes) = journal_bytes.filter(|bytes| *bytes <= room) else {
+        return Vec::new();
+    };
+    let mut journal = vec![0; bytes];
+    if read_memory(pid, at + REDIRECT_HEADER_BYTES as u64, &mut journal).is_err() {
+        return Vec::new();
+    }
+    let mut found = read_redirects(&journal);
+    found.retain(|entry| entry.leads_into(&(area.start..area.end)));
+    found
+}
+
+fn has_jump(pid: i32, entry: &RedirectEntry) -> bool {
+    let mut now = [0; JUMP_BYTES];
+    read_memory(pid, RemoteAddress(entry.at), &mut now).is_ok() && now == entry.jump
+}
+
+/// Where functions of the process lead to pads (avma).
+pub(crate) fn live_places(pid: i32, maps: &[Mapping]) -> Vec<u64> {
+    let mut found = entries(pid, maps);
+    found.retain(|entry| has_jump(pid, entry));
+    found.into_iter().map(|entry| entry.at).collect()
+}
+
+/// Whether a function of the process leads to a pad.
+pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
+    entries(pid, maps).iter().any(|entry| has_jump(pid, entry))
+}
+
+/// The cells that hold a wrapper of one of these hooks, as slots; `target` is the trampoline.
+pub(crate) fn held_cells(
+    pid: i32,
+    maps: &[Mapping],
+    modules: &[ModuleImage],
+    copies: &[HookCopy],
+) -> Vec<Slot> {
+    let cells = entries(pid, maps).into_iter().filter_map(|entry| {
+        let value = read_word(pid, RemoteAddress(entry.cell))?;
+        let is_held = behind(copies, value) != Behind::Itself;
+        let module = modules.iter().position(|m| m.base == entry.bias);
+        is_held.then(|| cell_slot(&entry, value, module.unwrap_or(0), String::new()))
+    });
+    cells.collect()
+}
+
+/// A cell as a slot. It is only exchanged with all threads held.
+pub(super) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol: String) -> Slot {
+    Slot {
+        address: entry.cell,
+        symbol,
+        kind: SlotKind::JumpSlot,
+        module,
+        value,
+        target: entry.trampoline,
+        protection: READ_EXECUTE,
+        is_unsettled: true,
+        is_permanent: true,
+    }
+}
+
+/// Puts the code back that jumps have taken the place of. Returns how many functions still have one, and for how long
+/// all threads were held. The cells must hold the trampolines by now, or the gate of their hook be closed.
+pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
+    let (mut left, mut held) = (0, Duration::ZERO);
+    for attempt in 0..TRIES {
+        let found = entries(pid, &mappings(pid)?);
+        let exchanges: Vec<CodeExchange> = found
+            .iter()
+            .filter(|entry| has_jump(pid, entry))
+            .map(|entry| CodeExchange {
+                at: RemoteAddress(entry.at),
+                from: entry.jump.to_vec(),
+                to: entry.original.to_vec(),
+            })
+            .collect();
+        if exchanges.is_empty() {
+            return Ok((0, held));
+        }
+        if attempt > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let result = exchange_code(pid, &exchanges, &[], false)?;
+        held = held.max(result.held);
+        let done = result.done.iter();
+        left = done.filter(|done| **done != Exchanged::Done).count() as u64;
+        if left == 0 {
+            break;
+        }
+    }
+    Ok((left, held))
+}

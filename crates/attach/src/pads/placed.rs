@@ -1,0 +1,275 @@
+//! Pads that are in place.
+
+use super::areas::{cell_slot, entries, put_back};
+use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
+use crate::error::Error;
+use crate::hook_presence::any_point;
+use crate::limits::check_file_size;
+use crate::memory_budget::check_charge;
+use crate::probes::places_near;
+use crate::reach::Reach;
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_inject::{
+    CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes,
+};
+use memhook_probe::{RedirectEntry, Redirected, Redirects, redirect_bytes};
+use memhook_process::{
+    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, behind, mappings, read_memory, read_word,
+    thread_ids,
+};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What the memory is called in /proc.
+const NAME: &std::ffi::CStr = c"memhook-pads";
+/// How often another place is tried because the process has mapped something there first.
+const PLACE_TRIES: usize = 8;
+/// How often a function that is in use is tried.
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(5);
+const PAGE_BYTES: u64 = 4096;
+
+/// The pads of one attach. Until [`Pads::keep`] is called, dropping this takes the jumps out again.
+pub(crate) struct Pads {
+    pid: i32,
+    /// The functions that have a pad, and their entries in its journal.
+    placed: Vec<(PlannedPad, RedirectEntry)>,
+    /// The functions that have none.
+    pub refused: Vec<RefusedPad>,
+    /// For how long threads were held, at most.
+    pub held: Duration,
+    is_kept: bool,
+}
+
+impl Pads {
+    /// Places them. `is_wanted` says which of the hooked functions are to be traced.
+    pub fn place(
+        reach: &mut Reach<'_>,
+        pid: i32,
+        plan: PadPlan,
+        is_wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Pads, Error> {
+        let mut pads = Pads {
+            pid,
+            placed: Vec::new(),
+            refused: plan.refused,
+            held: Duration::ZERO,
+            is_kept: false,
+        };
+        // Those of one module share an area, and it has all of its functions, so that the next attach finds it as it
+        // is, whichever of them it wants.
+        let biases: BTreeSet<u64> = plan.pads.iter().map(|pad| pad.bias).collect();
+        for bias in biases {
+            let of_module = plan.pads.iter().filter(|pad| pad.bias == bias);
+            pads.place_in_module(reach, of_module.cloned().collect())?;
+        }
+        pads.refused.retain(|refused| is_wanted(refused.function));
+        pads.placed.retain(|(pad, _)| is_wanted(pad.function));
+        // Failing from here on drops `pads`, which puts everything back.
+        match reach {
+            Reach::Running => pads.exchange()?,
+            Reach::AtStart(_) => pads.exchange_at_start(reach)?,
+        }
+        Ok(pads)
+    }
+
+    /// Uses the memory that an earlier attach has left, or maps some.
+    fn place_in_module(
+        &mut self,
+        reach: &mut Reach<'_>,
+        pads: Vec<PlannedPad>,
+    ) -> Result<(), Error> {
+        let maps = mappings(self.pid)?;
+        let present = entries(self.pid, &maps);
+        let of = |pad: &PlannedPad| {
+            let at = pad.plan.at.wrapping_add(pad.bias);
+            let is_same = |e: &&RedirectEntry| {
+                e.at == at && e.original == pad.plan.original && e.bias == pad.bias
+            };
+            present.iter().find(is_same).copied()
+        };
+        let known: Vec<_> = pads.iter().filter_map(of).collect();
+        if known.len() == pads.len() {
+            self.placed.extend(pads.into_iter().zip(known));
+            return Ok(());
+        }
+        let functions: Vec<Redirected<'_>> = pads
+            .iter()
+            .map(|pad| Redirected {
+                plan: &pad.plan,
+                bias: pad.bias,
+                inner: pad.inner.as_ref(),
+            })
+            .collect();
+        let area = self.map(reach, &pads)?;
+        let made = Redirects::new(&functions, area.address.0);
+        let filled = area.fill(&made.bytes);
+        filled.map_err(|cause| crate::probe_error::ProbeError::Pads {
+            pid: self.pid,
+            cause,
+        })?;
+        for (pad, entry) in pads.into_iter().zip(made.entries) {
+            match entry {
+                Ok(entry) => self.placed.push((pad, entry)),
+                Err(refusal) => self.refused.push(refused(pad, refusal.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, reach: &mut Reach<'_>, pads: &[PlannedPad]) -> Result<CodeArea, Error> {
+        let (pid, bytes) = (self.pid, redirect_bytes(pads.len()));
+        let pages: BTreeSet<u64> = pads
+            .iter()
+            .map(|pad| pad.plan.at.wrapping_add(pad.bias) / PAGE_BYTES)
+            .collect();
+        check_file_size(pid, bytes)?;
+        check_charge(pid, bytes + pages.len() as u64 * PAGE_BYTES)?;
+        let mut held = reach.hold(pid, &any_point())?;
+        let places = places_near(&mappings(pid)?, &pads[0].range, bytes);
+        let mut area = None;
+        for at in places.into_iter().take(PLACE_TRIES) {
+            area = map_code_area(&mut held, NAME, RemoteAddress(at), bytes, 0)?;
+            if area.is_some() {
+                break;
+            }
+        }
+        self.held = self.held.max(held.release()?);
+        let module = pads[0].module.clone();
+        Ok(area.ok_or(crate::probe_error::ProbeError::NoRoom { pid, module })?)
+    }
+
+    /// Writes the jumps with all threads held.
+    fn exchange(&mut self) -> Result<(), Error> {
+        let mut open = std::mem::take(&mut self.placed);
+        for attempt in 0..TRIES {
+            if open.is_empty() {
+                break;
+            }
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| exchange_of(e)).collect();
+            let result = exchange_code(self.pid, &exchanges, &[], false)?;
+            self.held = self.held.max(result.held);
+            for (one, done) in std::mem::take(&mut open).into_iter().zip(result.done) {
+                match done {
+                    Exchanged::Done => self.placed.push(one),
+                    Exchanged::InUse => open.push(one),
+                    Exchanged::Differs => {
+                        let why = "its code has changed meanwhile".to_owned();
+                        self.refused.push(refused(one.0, why));
+                    }
+                }
+            }
+        }
+        self.refused.extend(open.into_iter().map(|(pad, _)| {
+            let why = "a thread is, or may return, inside of its first bytes";
+            refused(pad, why.to_owned())
+        }));
+        // Blocks whose release is not seen would look like leaks.
+        if self
+            .refused
+            .iter()
+            .any(|refused| releases(refused.function))
+            && !self.placed.is_empty()
+        {
+            put_back(self.pid)?;
+            let why = "another function of the allocator cannot be traced";
+            let placed = std::mem::take(&mut self.placed).into_iter();
+            self.refused
+                .extend(placed.map(|(pad, _)| refused(pad, why.to_owned())));
+        }
+        Ok(())
+    }
+
+    /// In a program that has not begun, whose only thread is stopped, and has none of these functions on its stack.
+    fn exchange_at_start(&mut self, reach: &mut Reach<'_>) -> Result<(), Error> {
+        let pid = self.pid;
+        let held = reach.hold(pid, &any_point())?;
+        let is_alone = thread_ids(pid).is_ok_and(|threads| threads.len() == 1);
+        let mut placed = std::mem::take(&mut self.placed);
+        for (pad, entry) in placed.drain(..) {
+            let mut now = [0; memhook_probe::JUMP_BYTES];
+            let at = RemoteAddress(entry.at);
+            let is_original = read_memory(pid, at, &mut now).is_ok() && now == entry.original;
+            if is_alone && is_original {
+                write_bytes(pid, at, &entry.jump)?;
+                self.placed.push((pad, entry));
+            } else {
+                let why = "its code cannot be exchanged at the start of the program".to_owned();
+                self.refused.push(refused(pad, why));
+            }
+        }
+        held.release()?;
+        Ok(())
+    }
+
+    /// Why nothing can be traced, if that is because a function cannot have a pad.
+    pub fn refusal(&self) -> Option<Error> {
+        let first = self.refused.first()?;
+        Some(Error::Refused(format!(
+            "process {} cannot be traced: {} of {} cannot have a jump to the hook: {}",
+            self.pid, first.name, first.module, first.why
+        )))
+    }
+
+    /// Leaves the jumps where they are: from now on the detach takes them out.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// The cells that hold no wrapper, as slots.
+    pub fn slots(&self, modules: &[ModuleImage], copies: &[HookCopy]) -> Vec<Slot> {
+        let slots = self.placed.iter().filter_map(|(pad, entry)| {
+            let module = modules.iter().position(|m| m.base == entry.bias)?;
+            let value = read_word(self.pid, RemoteAddress(entry.cell))?;
+            let symbol = HOOKED_FUNCTIONS[pad.function].name.to_owned();
+            let is_free = behind(copies, value) == Behind::Itself;
+            is_free.then(|| cell_slot(entry, value, module, symbol))
+        });
+        slots.collect()
+    }
+
+    /// Whether an address is that of a cell.
+    pub fn has_cell(&self, address: u64) -> bool {
+        self.placed.iter().any(|(_, entry)| entry.cell == address)
+    }
+
+    /// Whether all functions of a module's own allocator have a pad.
+    pub fn cover(&self, module: &ModuleImage) -> bool {
+        let mut placed = self.placed.iter();
+        placed.any(|(_, entry)| entry.bias == module.base)
+            && !self
+                .refused
+                .iter()
+                .any(|refused| refused.module == module.name())
+    }
+}
+
+impl Drop for Pads {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // What cannot be put back leads to the trampolines, and `detach` can put it back.
+            let _ = put_back(self.pid);
+        }
+    }
+}
+
+fn refused(pad: PlannedPad, why: String) -> RefusedPad {
+    RefusedPad {
+        name: pad.name,
+        function: pad.function,
+        address: pad.address,
+        module: pad.module,
+        why,
+    }
+}
+
+fn exchange_of(entry: &RedirectEntry) -> CodeExchange {
+    CodeExchange {
+        at: RemoteAddress(entry.at),
+        from: entry.original.to_vec(),
+        to: entry.jump.to_vec(),
+    }
+}

@@ -1,0 +1,157 @@
+//! Which functions get a pad.
+
+use crate::probes::{module_file, plan_functions};
+use memhook_abi::{HOOKED_FUNCTIONS, Role};
+use memhook_probe::Plan;
+use memhook_process::{Mapping, ModuleImage, TargetRoot, own_allocator_functions};
+use memhook_symbols::{FunctionSymbol, SearchPath, functions};
+use std::ops::Range;
+
+/// A function that can have a pad.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedPad {
+    /// Its symbol.
+    pub name: String,
+    /// The id of the hooked function that it is an instance of.
+    pub function: usize,
+    /// Where it is (avma).
+    pub address: u64,
+    /// What the jump displaces.
+    pub plan: Plan,
+    /// Load bias of its module.
+    pub bias: u64,
+    /// The allocator's own code (svma) whose calls are not the program's.
+    pub inner: Option<Range<u64>>,
+    /// The module's file name.
+    pub module: String,
+    /// Where the module is (avma).
+    pub range: Range<u64>,
+}
+
+/// A function that cannot have one.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedPad {
+    /// Its symbol.
+    pub name: String,
+    /// The id of the hooked function.
+    pub function: usize,
+    /// Where it is (avma).
+    pub address: u64,
+    /// The module's file name.
+    pub module: String,
+    /// Why.
+    pub why: String,
+}
+
+/// The functions of the allocators that are part of a process's modules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PadPlan {
+    /// Those that can have a pad.
+    pub pads: Vec<PlannedPad>,
+    /// Those that cannot.
+    pub refused: Vec<RefusedPad>,
+}
+
+/// Functions of glibc that release what a thread's cache holds, which the program has released before, and the cache
+/// itself (malloc/arena.c). Calls of the former are in the latter since 2.26.
+const INNER_CALLERS: [&str; 2] = ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
+
+/// Decides about each of them. The process is only read. `is_left_alone`: hooked functions that the hook, as it comes
+/// into this process, cannot take over.
+pub(crate) fn plan_pads(
+    pid: i32,
+    maps: &[Mapping],
+    modules: &[ModuleImage],
+    is_left_alone: &dyn Fn(usize) -> bool,
+) -> PadPlan {
+    let mut planned = PadPlan::default();
+    for module in modules.iter().filter(|m| !m.is_libc && !m.is_loader) {
+        let found = own_allocator_functions(module).into_iter();
+        let wanted: Vec<(usize, FunctionSymbol)> = found
+            .filter_map(|found| Some((found.hooked()?, found)))
+            .filter(|(id, _)| HOOKED_FUNCTIONS[*id].role != Role::Modules && !is_left_alone(*id))
+            .map(|(id, found)| {
+                let symbol = FunctionSymbol {
+                    name: found.name,
+                    start: found.svma,
+                    bytes: found.size,
+                    is_indirect: false,
+                };
+                (id, symbol)
+            })
+            .collect();
+        if !wanted.is_empty() {
+            planned.add(pid, maps, module, &wanted);
+        }
+    }
+    planned
+}
+
+impl PadPlan {
+    fn add(
+        &mut self,
+        pid: i32,
+        maps: &[Mapping],
+        module: &ModuleImage,
+        wanted: &[(usize, FunctionSymbol)],
+    ) {
+        let search = SearchPath::from(TargetRoot::of(pid).search_order());
+        let symbols = functions(&module_file(module), &search);
+        let ones: Vec<&FunctionSymbol> = wanted.iter().map(|(_, symbol)| symbol).collect();
+        let plans = plan_functions(pid, maps, module, &symbols, &ones, false);
+        let of_allocator = symbols
+            .iter()
+            .find(|s| INNER_CALLERS.contains(&s.name.as_str()));
+        let inner = of_allocator.map(|s| s.start..s.start.saturating_add(s.bytes));
+        let (mut pads, mut refused) = (Vec::new(), Vec::new());
+        for ((function, symbol), plan) in wanted.iter().zip(plans) {
+            let (name, function) = (symbol.name.clone(), *function);
+            let (address, of_module) = (
+                module.base.wrapping_add(symbol.start),
+                module.name().to_owned(),
+            );
+            match plan {
+                Ok((_, plan, _)) => pads.push(PlannedPad {
+                    name,
+                    function,
+                    address,
+                    plan,
+                    bias: module.base,
+                    inner: inner.clone(),
+                    module: of_module,
+                    range: module.start..module.end,
+                }),
+                Err(why) => refused.push(RefusedPad {
+                    name,
+                    function,
+                    address,
+                    module: of_module,
+                    why,
+                }),
+            }
+        }
+        // Blocks whose release is not seen would look like leaks.
+        let unseen = refused.iter().find(|r| releases(r.function));
+        if let Some(unseen) = unseen.map(|unseen| unseen.name.clone()) {
+            let why = format!("{unseen} of the same allocator cannot be traced");
+            refused.extend(pads.drain(..).map(|pad| RefusedPad {
+                name: pad.name,
+                function: pad.function,
+                address: pad.address,
+                module: pad.module,
+                why: why.clone(),
+            }));
+            // The cause comes first.
+            refused.sort_by_key(|refused| refused.why == why);
+        }
+        self.pads.extend(pads);
+        self.refused.extend(refused);
+    }
+}
+
+pub(super) fn releases(function: usize) -> bool {
+    matches!(
+        HOOKED_FUNCTIONS[function].role,
+        Role::Releases | Role::Reallocates
+    )
+}

@@ -1,0 +1,43 @@
+//! `agent`: traces what the rules of a file choose, all the time.
+
+use crate::exit_code;
+use crate::output::say;
+use memhook_agent::{Experiments, Outcome};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `agent`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The configuration, a TOML file
+    ///
+    /// It is read again at SIGHUP. docs/fleet.md describes its keys, and so does the end of this page.
+    #[arg(short, long, value_name = "FILE", required = true)]
+    config: PathBuf,
+    /// Check the configuration, and do nothing else
+    #[arg(long)]
+    check: bool,
+    /// Allow profiles to be sent by OTLP
+    ///
+    /// The profiles signal of OpenTelemetry is not stable yet. Without this option, [otlp] in the
+    /// configuration is refused.
+    #[arg(long)]
+    experimental_otlp: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let experiments = Experiments {
+        otlp: args.experimental_otlp,
+    };
+    if args.check {
+        let rules = memhook_agent::check(&args.config, experiments)?;
+        let plural = if rules == 1 { "" } else { "s" };
+        say!("{}: right, {rules} rule{plural}", args.config.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(match memhook_agent::run(&args.config, experiments)? {
+        Outcome::Done => ExitCode::SUCCESS,
+        Outcome::NotRestored => ExitCode::from(exit_code::NOT_RESTORED),
+    })
+}

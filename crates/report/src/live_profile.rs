@@ -1,0 +1,380 @@
+//! Profiles of a trace under way, one for each interval, as stores of profiles take them: what is live at the end of
+//! the interval, and what was allocated within it.
+
+use crate::named_run::{Backtraces, frames_at, is_cut};
+use crate::{
+    Amount, Measures, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling, Target,
+    UnseenTime,
+};
+use memhook_symbols::{ModuleFile, Symbolizer};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::time::Duration;
+
+/// The frame that stands for all sites for which a profile has no room.
+pub const OTHER_SITES: &str = "other";
+
+/// What the blocks of one call stack come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LiveSite {
+    /// The id of the call stack.
+    pub stack: u32,
+    /// Live now.
+    pub live: Amount,
+    /// Allocated since the attach.
+    pub allocated: Amount,
+}
+
+/// What a profile is made of, apart from names.
+#[derive(Clone, Debug, Default)]
+pub struct TakenProfile {
+    /// The process.
+    pub target: Target,
+    /// Milliseconds since 1970 at the attach.
+    pub began_unix_ms: u64,
+    /// The end of the interval, nanoseconds since the attach.
+    pub to_ns: u64,
+    /// The times until then in which nothing was seen, in order.
+    pub gaps: Vec<UnseenTime>,
+    /// Frames that are collected of each call stack.
+    pub depth: u32,
+    /// Set when allocations are sampled.
+    pub sampling: Option<Sampling>,
+    /// Each call stack that was ever seen.
+    pub sites: Vec<LiveSite>,
+}
+
+/// A site that is in the profile.
+struct DraftSite {
+    function: Option<u8>,
+    addresses: Vec<u64>,
+    truncated: bool,
+    measures: Measures,
+}
+
+struct Draft {
+    taken: TakenProfile,
+    from_ns: u64,
+    sites: Vec<DraftSite>,
+    other: Measures,
+    modules: Vec<ProfileModule>,
+}
+
+/// Makes the profiles of one attach.
+pub struct LiveProfiler {
+    symbols: Symbolizer,
+    /// What each call stack had allocated at the end of the interval before.
+    allocated: FxHashMap<u32, Amount>,
+    from_ns: u64,
+    most_sites: usize,
+    draft: Option<Draft>,
+}
+
+impl LiveProfiler {
+    /// A profiler that has made none yet. `symbols` finds the names of the target; a profile has at most `most_sites`
+    /// sites, the last of which stands for all others.
+    pub fn new(symbols: Symbolizer, most_sites: usize) -> LiveProfiler {
+        LiveProfiler {
+            symbols,
+            allocated: FxHashMap::default(),
+            from_ns: 0,
+            most_sites: most_sites.max(1),
+            draft: None,
+        }
+    }
+
+    /// Whether a profile waits for its names.
+    pub fn is_busy(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// Ends an interval, and has the names looked up of what its profile shows. The profile of the interval before
+    /// must have been taken: what it says was allocated is not said again.
+    pub fn begin(
+        &mut self,
+        stacks: &dyn Backtraces,
+        modules: Vec<ModuleFile>,
+        mut taken: TakenProfile,
+    ) {
+        let sites = std::mem::take(&mut taken.sites);
+        let mut numbers: Vec<(u32, Measures)> = Vec::with_capacity(sites.len());
+        for site in sites {
+            let before = self.allocated.insert(site.stack, site.allocated);
+            let allocated = since(site.allocated, before.unwrap_or_default());
+            if allocated.blocks != 0 || site.live.blocks != 0 {
+                let measures = Measures {
+                    live: site.live,
+                    allocated,
+                    ..Measures::default()
+                };
+                numbers.push((site.stack, measures));
+            }
+        }
+        let weight = |m: &Measures| m.live.bytes.max(m.allocated.bytes);
+        numbers.sort_by_key(|(stack, measures)| (Reverse(weight(measures)), *stack));
+        let mut other = Measures::default();
+        if numbers.len() > self.most_sites {
+            for (_, measures) in numbers.drain(self.most_sites - 1..) {
+                other.live += measures.live;
+                other.allocated += measures.allocated;
+            }
+        }
+        let sites = numbers.into_iter().map(|(stack, measures)| {
+            let backtrace = stacks.backtrace(stack);
+            let backtrace = backtrace.as_ref();
+            DraftSite {
+                function: backtrace.map(|b| b.function),
+                addresses: backtrace.map(|b| b.addresses.clone()).unwrap_or_default(),
+                truncated: backtrace.is_some_and(|b| b.truncated),
+                measures,
+            }
+        });
+        let sites: Vec<DraftSite> = sites.collect();
+        let of_modules = modules.iter().map(|module| ProfileModule {
+            path: module.path.clone(),
+            build_id: hex(module.build_id.as_deref().unwrap_or_default()),
+            start: module.start,
+            end: module.end,
+            bias: module.base,
+        });
+        let of_modules = of_modules.collect();
+        self.symbols.set_modules(modules);
+        let addresses = sites.iter().flat_map(|site| site.addresses.iter().copied());
+        self.symbols.request(addresses);
+        self.draft = Some(Draft {
+            from_ns: std::mem::replace(&mut self.from_ns, taken.to_ns),
+            taken,
+            sites,
+            other,
+            modules: of_modules,
+        });
+    }
+
+    /// The profile that was begun, if its names are there within `wait`.
+    pub fn poll(&mut self, wait: Duration) -> Option<Profile> {
+        if self.draft.is_none() || !self.symbols.is_ready(wait) {
+            return None;
+        }
+        self.give_up_names()
+    }
+
+    /// The profile that was begun, with the names that are there.
+    pub fn give_up_names(&mut self) -> Option<Profile> {
+        let draft = self.draft.take()?;
+        Some(self.profile(draft))
+    }
+
+    fn profile(&self, draft: Draft) -> Profile {
+        let mut profile = Profile {
+            target: draft.taken.target,
+            began_unix_ms: draft.taken.began_unix_ms,
+            from_ns: draft.from_ns,
+            to_ns: draft.taken.to_ns,
+            gaps: draft.taken.gaps,
+            depth: draft.taken.depth,
+            sampling: draft.taken.sampling,
+            modules: draft.modules,
+            ..Profile::default()
+        };
+        let mut of_address: FxHashMap<u64, Vec<u32>> = FxHashMap::default();
+        for site in draft.sites {
+            let mut frames = Vec::new();
+            for &address in &site.addresses {
+                let known = of_address
+                    .entry(address)
+                    .or_insert_with(|| self.frames(&mut profile, address));
+                frames.extend_from_slice(known);
+            }
+            if is_cut(site.addresses.len(), site.truncated, profile.depth) {
+                frames.push(cut_root(&mut profile));
+            }
+            let function = site.function.map(usize::from);
+            let function = function.and_then(|f| memhook_abi::HOOKED_FUNCTIONS.get(f));
+            push_site(&mut profile, frames, |entry| {
+                entry.kind = function.map_or("unknown", |f| f.kind).to_owned();
+                entry.truncated = site.truncated;
+                entry.measures = site.measures;
+            });
+        }
+        if draft.other != Measures::default() {
+            let mut frame = ProfileFrame::cut_root();
+            frame.frame.function = Some(OTHER_SITES.to_owned());
+            profile.frames.push(frame);
+            let frames = vec![profile.frames.len() as u32 - 1];
+            push_site(&mut profile, frames, |entry| {
+                entry.kind = "unknown".to_owned();
+                entry.measures = draft.other;
+            });
+        }
+        profile
+    }
+
+    /// The frames at a return address, innermost first.
+    fn frames(&self, profile: &mut Profile, address: u64) -> Vec<u32> {
+        // The call is the byte before.
+        let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
+        let module = profile.modules.iter().position(inside).map(|at| at as u32);
+        let first = profile.frames.len() as u32;
+        let found = frames_at(&self.symbols, address).into_iter();
+        profile.frames.extend(found.map(|frame| ProfileFrame {
+            address,
+            module,
+            frame,
+        }));
+        (first..profile.frames.len() as u32).collect()
+    }
+}
+
+fn push_site(profile: &mut Profile, frames: Vec<u32>, fill: impl FnOnce(&mut ProfileSite)) {
+    let mut site = ProfileSite {
+        stack: profile.stacks.len() as u32,
+        ..ProfileSite::default()
+    };
+    fill(&mut site);
+    profile.stacks.push(frames);
+    profile.sites.push(site);
+}
+
+fn cut_root(profile: &mut Profile) -> u32 {
+    let frames = &mut profile.frames;
+    *profile.cut_root.get_or_insert_with(|| {
+        frames.push(ProfileFrame::cut_root());
+        frames.len() as u32 - 1
+    })
+}
+
+fn since(now: Amount, before: Amount) -> Amount {
+    Amount {
+        blocks: now.blocks.saturating_sub(before.blocks),
+        bytes: now.bytes.saturating_sub(before.bytes),
+        variance: (now.variance - before.variance).max(0.0),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Profile {
+    /// The same without directories: of each path, only its last part is left.
+    pub fn without_directories(mut self) -> Profile {
+        fn shorten(path: &mut String) {
+            if let Some((_, name)) = path.rsplit_once('/') {
+                *path = name.to_owned();
+            }
+        }
+        shorten(&mut self.target.exe);
+        self.modules.iter_mut().for_each(|m| shorten(&mut m.path));
+        for frame in &mut self.frames {
+            let frame = &mut frame.frame;
+            frame.module.iter_mut().for_each(shorten);
+            frame.file.iter_mut().for_each(shorten);
+        }
+        self
+    }
+
+    /// The same with at most so many sites, the last of which stands for all that were left out.
+    pub fn with_fewer_sites(mut self, most: usize) -> Profile {
+        if self.sites.len() <= most {
+            return self;
+        }
+        // The sites are ordered by their weight, and one that stands for others comes last.
+        let mut other = Measures::default();
+        for site in self.sites.drain(most.saturating_sub(1)..) {
+            other.live += site.measures.live;
+            other.allocated += site.measures.allocated;
+        }
+        let mut frame = ProfileFrame::cut_root();
+        frame.frame.function = Some(OTHER_SITES.to_owned());
+        self.frames.push(frame);
+        let frames = vec![self.frames.len() as u32 - 1];
+        push_site(&mut self, frames, |entry| {
+            entry.kind = "unknown".to_owned();
+            entry.measures = other;
+        });
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Backtrace;
+
+    struct Stacks;
+
+    impl Backtraces for Stacks {
+        fn backtrace(&self, id: u32) -> Option<Backtrace> {
+            Some(Backtrace {
+                function: 0,
+                addresses: vec![u64::from(id) * 16, 8],
+                truncated: false,
+            })
+        }
+    }
+
+    fn site(stack: u32, live: u64, allocated: u64) -> LiveSite {
+        let amount = |bytes| Amount {
+            blocks: bytes / 10,
+            bytes,
+            variance: 0.0,
+        };
+        LiveSite {
+            stack,
+            live: amount(live),
+            allocated: amount(allocated),
+        }
+    }
+
+    fn next(profiler: &mut LiveProfiler, to_ns: u64, sites: Vec<LiveSite>) -> Profile {
+        let taken = TakenProfile {
+            to_ns,
+            sites,
+            depth: 64,
+            ..TakenProfile::default()
+        };
+        profiler.begin(&Stacks, Vec::new(), taken);
+        profiler
+            .poll(Duration::from_secs(60))
+            .expect("no names to be found")
+    }
+
+    fn sums(profile: &Profile) -> (u64, u64) {
+        let live: Amount = profile.sites.iter().map(|s| s.measures.live).sum();
+        let allocated: Amount = profile.sites.iter().map(|s| s.measures.allocated).sum();
+        (live.bytes, allocated.bytes)
+    }
+
+    /// Live sums are those of the moment, allocated ones those of the interval, and what does not fit is summed up.
+    #[test]
+    fn intervals_add_up_and_sums_are_kept() {
+        let symbols = Symbolizer::new(Vec::new());
+        let mut profiler = LiveProfiler::new(symbols, 3);
+        let first = next(&mut profiler, 5, vec![site(1, 100, 200), site(2, 50, 50)]);
+        assert_eq!((first.from_ns, first.to_ns), (0, 5));
+        assert_eq!(sums(&first), (150, 250));
+        let many = vec![
+            site(1, 0, 200),
+            site(2, 50, 60),
+            site(3, 10, 10),
+            site(4, 20, 20),
+            site(5, 40, 400),
+        ];
+        let second = next(&mut profiler, 9, many);
+        assert_eq!((second.from_ns, second.to_ns), (5, 9));
+        // Site 1 has nothing live, and has allocated nothing in this interval.
+        assert_eq!(sums(&second), (120, 440));
+        assert_eq!(second.sites.len(), 3);
+        let last = second.sites.last().expect("three");
+        assert_eq!(
+            (last.measures.live.bytes, last.measures.allocated.bytes),
+            (30, 30)
+        );
+        let frame = second.stacks[last.stack as usize][0];
+        let name = second.frames[frame as usize].frame.function.as_deref();
+        assert_eq!(name, Some(OTHER_SITES));
+        assert_eq!(second.sites[0].measures.allocated.bytes, 400);
+        let fewer = second.with_fewer_sites(2);
+        assert_eq!((sums(&fewer), fewer.sites.len()), ((120, 440), 2));
+    }
+}

@@ -1,0 +1,180 @@
+//! The mappings of a process, as a part of its report.
+
+use crate::text::{groups, sites};
+use crate::units::{bytes, change, counted, percent};
+use crate::{GroupRow, ReportModel, SiteRow, Style};
+use memhook_foreign::visible;
+use serde::Serialize;
+use std::fmt::{Result, Write};
+
+/// What was mapped by calls that were seen, and how much of the address space that is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Mappings {
+    /// The sums.
+    pub totals: MappingTotals,
+    /// By call stack, the largest first; empty when rows are something else.
+    pub sites: Vec<SiteRow>,
+    /// By what the rows of the report are; empty when that is the site.
+    pub groups: Vec<GroupRow>,
+    /// Rows that are not listed.
+    pub more_rows: u64,
+    /// The address space beside it; `None` if the process has ended.
+    pub process: Option<AddressSpace>,
+    #[serde(skip)]
+    report: ReportModel,
+}
+
+/// Sums since the attach.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct MappingTotals {
+    /// Calls that have mapped something.
+    pub mappings: u64,
+    /// Calls that have unmapped something, also what was mapped before the attach.
+    pub unmappings: u64,
+    /// Bytes of address space that were mapped.
+    pub mapped_bytes: u64,
+    /// What of them was unmapped.
+    pub unmapped_bytes: u64,
+    /// What of them is mapped now.
+    pub live_bytes: u64,
+    /// In so many pieces.
+    pub live_mappings: u64,
+    /// Change of `live_bytes` since the last report.
+    pub live_growth_bytes: i64,
+    /// The largest `live_bytes`.
+    pub peak_live_bytes: u64,
+    /// Calls of madvise with MADV_DONTNEED or MADV_FREE.
+    pub discards: u64,
+    /// Bytes whose contents they gave back; they stay mapped.
+    pub discarded_bytes: u64,
+}
+
+/// All that is mapped, as /proc tells it.
+#[derive(Clone, Debug, Serialize)]
+pub struct AddressSpace {
+    /// Bytes of address space.
+    pub bytes: u64,
+    /// Mapped by calls that were seen.
+    pub traced_bytes: u64,
+    /// Mapped by such calls and no longer there, although no call was seen that unmapped it.
+    pub gone_bytes: u64,
+    /// Mapped since the attach by calls that were not seen.
+    pub unseen_bytes: u64,
+    /// What is not traced, the largest first.
+    pub parts: Vec<AddressSpacePart>,
+    /// Parts that are not listed.
+    pub more_parts: u64,
+}
+
+/// A part of the address space.
+#[derive(Clone, Debug, Serialize)]
+pub struct AddressSpacePart {
+    /// stack, file, heap, before the attach, kernel, ourselves or unseen.
+    pub kind: &'static str,
+    /// The thread, or the path.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Mappings {
+    /// Of a report of the mappings' ledger. `discarded`: calls and bytes.
+    pub fn new(
+        report: ReportModel,
+        discarded: (u64, u64),
+        process: Option<AddressSpace>,
+    ) -> Mappings {
+        let totals = report.totals;
+        Mappings {
+            totals: MappingTotals {
+                mappings: totals.allocations,
+                unmappings: totals.releases,
+                mapped_bytes: totals.allocated_bytes,
+                unmapped_bytes: totals.released_bytes,
+                live_bytes: totals.live_bytes,
+                live_mappings: totals.live_blocks,
+                live_growth_bytes: totals.live_growth_bytes,
+                peak_live_bytes: totals.peak_live_bytes,
+                discards: discarded.0,
+                discarded_bytes: discarded.1,
+            },
+            sites: report.sites.clone(),
+            groups: report.groups.clone(),
+            more_rows: report.more_rows,
+            process,
+            report,
+        }
+    }
+}
+
+/// The part of a report that is about mappings.
+pub(crate) fn mappings(out: &mut String, found: &Mappings, style: Style) -> Result {
+    let t = &found.totals;
+    let growth = match found.report.since_last_s {
+        Some(_) => format!("{} since the last report, ", change(t.live_growth_bytes)),
+        None => String::new(),
+    };
+    writeln!(
+        out,
+        "\n{} {} live in {} ({growth}peak {})",
+        style.strong("Mappings:"),
+        style.number(&bytes(t.live_bytes)),
+        counted(t.live_mappings, "piece"),
+        bytes(t.peak_live_bytes),
+    )?;
+    writeln!(
+        out,
+        "  {} mapped by {}, {} of it unmapped; {} of unmapping; {} gave back contents of {}",
+        bytes(t.mapped_bytes),
+        counted(t.mappings, "call"),
+        bytes(t.unmapped_bytes),
+        counted(t.unmappings, "call"),
+        counted(t.discards, "madvise call"),
+        bytes(t.discarded_bytes),
+    )?;
+    if let Some(process) = &found.process {
+        address_space(out, process, style)?;
+    }
+    if found.sites.is_empty() && found.groups.is_empty() {
+        return Ok(());
+    }
+    sites(out, &found.report, style)?;
+    groups(out, &found.report, style)
+}
+
+fn address_space(out: &mut String, process: &AddressSpace, style: Style) -> Result {
+    writeln!(
+        out,
+        "  {} of address space in all: {} by the call stacks below, {} mapped since the attach by calls that were not \
+         seen (direct system calls, the C library, the loader)",
+        bytes(process.bytes),
+        bytes(process.traced_bytes),
+        bytes(process.unseen_bytes),
+    )?;
+    if process.gone_bytes > 0 {
+        let gone = format!(
+            "  {} of what is below is no longer there: it was unmapped by calls that were not seen",
+            bytes(process.gone_bytes)
+        );
+        writeln!(out, "{}", style.warning(&gone))?;
+    }
+    for part in &process.parts {
+        writeln!(
+            out,
+            "{:>12} {:>5.1} %  {}: {}",
+            bytes(part.bytes),
+            percent(part.bytes, process.bytes),
+            part.kind,
+            visible(&part.name)
+        )?;
+    }
+    if process.more_parts > 0 {
+        writeln!(
+            out,
+            "{:>12}  {}",
+            "",
+            counted(process.more_parts, "more part")
+        )?;
+    }
+    Ok(())
+}

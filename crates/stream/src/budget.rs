@@ -1,0 +1,51 @@
+//! What the attacher orders of a hook that keeps to a budget, and what the hook has measured.
+
+use crate::Region;
+use memhook_abi::Control;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Sums of what the hook has timed since the attach; counts are those of the time stamp counter. All are foreign.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimedCalls {
+    /// Recordings of allocations.
+    pub allocations: u64,
+    /// What they took.
+    pub allocation_counts: u64,
+    /// Recordings of releases.
+    pub releases: u64,
+    /// What they took.
+    pub release_counts: u64,
+    /// What the time stamps took, one for each recording.
+    pub stamp_counts: u64,
+    /// Calls passed by.
+    pub passes: u64,
+    /// What they took.
+    pub pass_counts: u64,
+    /// Nanoseconds that all threads waited for room in rings.
+    pub waited_ns: u64,
+}
+
+impl Region {
+    /// Orders samples at this mean distance in bytes, a power of two; 0: all allocations are to be recorded.
+    /// Threads follow after a few hundred events, or tens of kilobytes.
+    pub fn order_sampling(&self, mean_bytes: u64) {
+        let offset = offset_of!(Control, sampling_order);
+        self.memory.u64(offset).store(mean_bytes, Relaxed);
+    }
+
+    /// What has been timed until now.
+    pub fn timed_calls(&self) -> TimedCalls {
+        let of = |offset| self.memory.u64(offset).load(Relaxed);
+        TimedCalls {
+            allocations: of(offset_of!(Control, timed_allocations)),
+            allocation_counts: of(offset_of!(Control, timed_allocation_counts)),
+            releases: of(offset_of!(Control, timed_releases)),
+            release_counts: of(offset_of!(Control, timed_release_counts)),
+            stamp_counts: of(offset_of!(Control, timed_stamp_counts)),
+            passes: of(offset_of!(Control, timed_passes)),
+            pass_counts: of(offset_of!(Control, timed_pass_counts)),
+            waited_ns: of(offset_of!(Control, waited_ns)),
+        }
+    }
+}

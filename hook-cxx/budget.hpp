@@ -1,0 +1,107 @@
+// --overhead: samples at a distance that the attacher orders, so that tracing stays within a budget.
+//
+// The order is one word (`sampling_order`). A thread that records everything looks at it after a random
+// number of events, which costs nothing in between: the ring's `limit` ends there, as it does where the
+// ring is full. A thread that samples looks at it whenever it has allocated `look_bytes` more. As with
+// --on-full adapt, an event in the ring says where a distance begins, a change is decided behind one
+// allocation and made before the next, and the table of passed blocks says which releases are not recorded.
+// Intervals between samples are exponential, so that what is left of one may be forgotten at any such moment.
+//
+// At these looks something is timed: the next allocation to be recorded, or a release, if the event that
+// found the limit is one. What a call costs that is passed by cannot be timed alone; it is timed by doing
+// the same a few times over.
+#pragma once
+#include "adapting.hpp"
+
+namespace memhook {
+
+// What is_sample() decides about an allocation.
+inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_timed = 2;
+
+inline constexpr uint64_t look_bytes = 32 << 10;
+// Of the looks, one in so many times calls that are passed by.
+inline constexpr uint64_t looks_a_pass_timing = 16;
+// Longer than any recording takes: the thread had to wait for a processor meanwhile.
+inline constexpr uint64_t most_counts = 1 << 19;
+
+inline void add_count(uint64_t* counter, uint64_t more) {
+  __atomic_fetch_add(counter, more, __ATOMIC_RELAXED);
+}
+
+// A time stamp at the beginning of something, and what a time stamp takes.
+struct Timing {
+  uint64_t begun = 0, stamp = 0;
+
+  static Timing begin() {
+    uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
+    return {second, second - first};
+  }
+
+  void end(uint64_t* times, uint64_t* counts) const {
+    uint64_t taken = cpu::time_stamp() - begun;
+    if (taken > most_counts || stamp > most_counts) return;
+    add_count(times, 1);
+    add_count(counts, taken);
+    add_count(&control()->timed_stamp_counts, stamp);
+  }
+};
+
+// Whether the release that begins is to be timed. pre: begin_recording() was called.
+[[gnu::noinline, gnu::cold]] inline bool looks_before_release(RingHeader* ring) {
+  if (has_room(ring) || !look_for_room(ring) || !is_time_to_look(ring)) return false;
+  look_at_order(ring);
+  return true;
+}
+
+// Bytes to the next sample or look.
+inline void count_down(RingHeader* ring, uint64_t bytes) {
+  ring->sample_left = bytes < look_bytes ? bytes : look_bytes;
+  ring->sample_rest = bytes - ring->sample_left;
+}
+
+// Begins what is ordered. Whether this allocation is recorded then.
+inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
+  uint64_t order = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED);
+  uint64_t largest = gate().sample_bytes;
+  if (order > largest) order = largest;
+  if (!publish_sampling(ring, order)) {
+    // The ring is given up, or full and events are dropped. Nothing has changed, and the next allocation tries
+    // again.
+    ring->sample_left = ~0ull;
+    if (ring->sampling == wants_order) return is_recorded;
+    return draw_interval(ring) < size ? is_recorded : is_passed;
+  }
+  if (order == 0) {
+    ring->sampling = records_all;
+    ring->sample_rest = 0;
+    ring->sample_shift = 0;
+    return is_recorded;
+  }
+  ring->sample_shift = static_cast<uint64_t>(__builtin_clzll(order) - __builtin_clzll(largest));
+  ring->sampling = records_samples;
+  uint64_t bytes = draw_interval(ring);
+  bool is_one = bytes < size;
+  count_down(ring, is_one ? draw_interval(ring) : bytes - size);
+  return is_one ? is_timed : is_passed;
+}
+
+// The countdown is below 0. pre: begin_recording() was called.
+[[gnu::noinline, gnu::cold]] inline uint32_t decide_by_order(RingHeader* ring, uint64_t size) {
+  if (ring->sampling == wants_order || ring->sampling == wants_other_order) return begin_order(ring, size);
+  if (ring->sampling == wants_timing) {
+    ring->sampling = records_all;
+    return is_timed;
+  }
+  // What is left to the sample: sample_left is below 0.
+  auto left = static_cast<int64_t>(ring->sample_left + ring->sample_rest);
+  bool is_one = left < 0;
+  uint64_t order = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED);
+  count_down(ring, is_one ? draw_interval(ring) : static_cast<uint64_t>(left));
+  if (order != gate().sample_bytes >> ring->sample_shift) {
+    ring->sampling = wants_other_order;
+    ring->sample_left = ~0ull;
+  }
+  return is_one ? is_timed : is_passed;
+}
+
+}  // namespace memhook

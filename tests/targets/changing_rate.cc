@@ -1,0 +1,75 @@
+// Allocates at rates that differ by a factor of a thousand and more, with bursts and idle times, from STACKS
+// call stacks. Blocks have up to 4 KiB; every tenth is kept. At the end it says what the truth is: "done
+// ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations).
+#include <chrono>
+#include <thread>
+
+#include "target.hpp"
+
+using namespace target;
+
+static unsigned long long random_state = 88172645463325252ull;
+static unsigned long long allocations, allocated, live_blocks, live_bytes;
+
+static unsigned long long draw() {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return random_state >> 11;
+}
+
+[[gnu::noinline]] static void allocate() {
+  size_t size = 1 + draw() % (1 << (1 + draw() % 12));
+  void* block = malloc(size);
+  keep(block);
+  allocations++;
+  allocated += size;
+  if (allocations % 10 == 0) {
+    live_blocks++;
+    live_bytes += size;
+  } else {
+    free(block);
+  }
+}
+
+// The bits of `path` decide the call stack.
+[[gnu::noinline]] static void walk(unsigned path, int depth) {
+  if (depth == 0) {
+    allocate();
+    keep(&path);
+  } else if (path & 1) {
+    walk(path >> 1, depth - 1);
+    keep(&path);
+  } else {
+    walk(path >> 1, depth - 1);
+    keep(&depth);
+  }
+}
+
+static void burst(long count, unsigned stacks) {
+  for (long i = 0; i < count; i++) walk(static_cast<unsigned>(draw() % stacks), 12);
+}
+
+static void idle(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+int main(int argc, char** argv) {
+  unsigned stacks = argc > 1 ? static_cast<unsigned>(atoi(argv[1])) : 1;
+  long count = argc > 2 ? atol(argv[2]) : 100000;
+  ready();
+  for (int i = 0; i < 30; i++) {
+    burst(1, stacks);
+    idle(5);
+  }
+  burst(count, stacks);
+  idle(200);
+  burst(count / 4, stacks);
+  for (int i = 0; i < 20; i++) {
+    burst(2, stacks);
+    idle(10);
+  }
+  burst(count, stacks);
+  char line[128];
+  snprintf(line, sizeof line, "done %llu %llu %llu %llu", allocations, allocated, live_blocks, live_bytes);
+  say(line);
+  wait_for_byte();
+}
