@@ -100,6 +100,7 @@ inline constexpr uint64_t description_magic_0 = 0x3d1e57a9b60c42f8;
 inline constexpr uint64_t description_magic_1 = 0x9bc4706f18e3ad25;
 inline constexpr uint64_t description_version = 0x1;
 inline constexpr uint64_t any_loader_count = 0xffffffffffffffff;
+inline constexpr uint64_t marks_offset = 0x1400;
 inline constexpr uint64_t python_offset = 0x1000;
 inline constexpr uint64_t python_off = 0x0;
 inline constexpr uint64_t python_direct = 0x2;
@@ -441,6 +442,16 @@ static_assert(__builtin_offsetof(PythonLayout, code_lines) == 120);
 static_assert(__builtin_offsetof(PythonLayout, code_instructions) == 124);
 static_assert(__builtin_offsetof(PythonLayout, text_ascii) == 128);
 static_assert(__builtin_offsetof(PythonLayout, text_other) == 132);
+
+struct MarkEntry {
+  uint64_t number;
+  uint64_t time_ns;
+  uint64_t name[14];
+};
+static_assert(sizeof(MarkEntry) == 128);
+static_assert(__builtin_offsetof(MarkEntry, number) == 0);
+static_assert(__builtin_offsetof(MarkEntry, time_ns) == 8);
+static_assert(__builtin_offsetof(MarkEntry, name) == 16);
 
 struct HookDescription {
   uint64_t magic[2];

@@ -1,11 +1,12 @@
 //! `report`: what a recording has to say.
 
+mod follow;
 pub mod sources;
 mod target;
 
 pub use target::{OutputArgs, open, presentable, read, write};
 
-use crate::options::{GroupBy, SortBy, moment};
+use crate::options::{GroupBy, SortBy, duration, moment};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
@@ -73,6 +74,15 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
+    /// Go on with a recording that is still being written
+    ///
+    /// The file may also come through a pipe (attach -o -). A report is printed whenever the interval is
+    /// over, and the last one when the recording has ended.
+    #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "output", "mappings"])]
+    follow: bool,
+    /// Time between the reports of --follow
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    interval: Duration,
     #[command(flatten)]
     scores: scores::Args,
     #[command(flatten)]
@@ -167,6 +177,9 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.follow {
+        return follow::run(args);
+    }
     let file = of_memory(&args.file, args.mappings)?;
     check_output(&args.output.output, [&file])?;
     let recording = open(&file)?;

@@ -14,6 +14,7 @@ pub use file::gaps::{GAPS_NOTE, gaps_text};
 pub use file::marks::{MARKS_NOTE, marks_text};
 pub use file::meter::Meter;
 pub use file::options::{Mode, Options, path_of_mappings};
+pub use file::part::STREAM;
 pub use file::reader::Recording;
 pub use file::records::{ClockPoint, Meta, Module, NamedFrame, RecordingEnd, ThreadName};
 pub use file::stacks::{StackView, Stacks};
