@@ -3,7 +3,8 @@
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, run};
 use serde_json::Value;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 
 /// For each line a phase: releases so many of the oldest blocks, and allocates others of a size. A block is one byte
 /// larger than its array.
@@ -120,5 +121,65 @@ fn a_report_between_two_marks() {
         let (code, _, errors) = run(&[&["report", recording.as_str()], options].concat());
         assert_eq!(code, 2, "{errors}");
         assert!(errors.contains(words), "{errors}");
+    }
+}
+
+/// Blocks that live in the last line of reports, and whether the others tell of no more.
+fn last_live(output: &str, size: u64) -> u64 {
+    let lines = output
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let live: Vec<u64> = lines.map(|report| blocks(&report, size)).collect();
+    assert!(live.is_sorted(), "{live:?}");
+    *live.last().expect("a report")
+}
+
+#[test]
+fn a_recording_that_goes_through_a_pipe_is_followed() {
+    let mut target = Target::run(Command::new(installed("python3")).args(["-c", PHASES]));
+    let pid = &target.pid().to_string();
+    let mut attacher = Command::new(memhook_tests::binary())
+        .args(["attach", pid, "-o", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let stream = attacher.stdout.take().expect("piped");
+    let mut follower = Command::new(memhook_tests::binary())
+        .args([
+            "report", "--follow", "-", "-i", "200ms", "--json", "--by", "size", "-T", "10000",
+        ])
+        .stdin(stream)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    memhook_tests::until("the mark is taken", || run(&["mark", pid, "begin"]).0 == 0);
+    target.send("30 100000 0\n");
+    target.expect("done");
+    assert_eq!(run(&["mark", pid, "end"]).0, 0);
+    // SAFETY: plain integers; the child has not been waited for.
+    unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };
+    let ended = attacher.wait_with_output().expect("it ends");
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    let mut output = String::new();
+    let mut pipe = follower.stdout.take().expect("piped");
+    pipe.read_to_string(&mut output).expect("text");
+    assert!(follower.wait().expect("it ends").success());
+    assert_eq!(last_live(&output, 100_001), 30);
+    assert!(target.finish().success());
+    for (args, words) in [
+        (&["report", "--follow", "/nowhere.mhk"][..], "nowhere.mhk"),
+        (&["report", "--follow", "-", "-f", "pprof"], "leave -f out"),
+    ] {
+        let (code, _, errors) = run(args);
+        assert_eq!(code, 2, "{errors}");
+        assert!(
+            errors.lines().count() == 1 && errors.contains(words),
+            "{errors}"
+        );
     }
 }

@@ -96,6 +96,7 @@ pub struct Session {
     /// The marks that were set so far, in order.
     marks: Vec<NamedMoment>,
     next_mark: u64,
+    has_missed_marks: bool,
     /// Where mappings are traced: those that there were at the attach.
     pub mapped_before: Vec<Mapping>,
     _claim: Claim,
@@ -233,6 +234,7 @@ impl Session {
             made_code,
             marks: Vec::new(),
             next_mark: 0,
+            has_missed_marks: false,
             mapped_before: Vec::new(),
             _claim: claim,
         };
@@ -392,7 +394,9 @@ impl Session {
         let (taken, missed) = self.region.take_marks(&mut self.next_mark, now_ns);
         self.marks.extend(taken);
         self.marks.truncate(MOST_MARKS);
-        (missed > 0).then(|| {
+        // Once: who sets marks without end is not to fill the screen.
+        let is_first = missed > 0 && !std::mem::replace(&mut self.has_missed_marks, true);
+        is_first.then(|| {
             let pid = self.pid;
             format!(
                 "{missed} marks of process {pid} came too fast after each other and are missing"

@@ -178,7 +178,7 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow {
-        return follow::run(args);
+        return print_following(args);
     }
     let file = of_memory(&args.file, args.mappings)?;
     check_output(&args.output.output, [&file])?;
@@ -236,6 +236,27 @@ pub fn of_memory(path: &Path, of_mappings: bool) -> anyhow::Result<PathBuf> {
         beside.display(),
         path.display()
     )
+}
+
+/// Prints a report of what there is by now, as long as there comes more.
+fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
+    let as_json = args.json || matches!(args.format, FormatChoice::Json);
+    if !as_json && !matches!(args.format, FormatChoice::Text) {
+        bail!("--follow prints reports as text or JSON: leave -f out");
+    }
+    follow::follow(&args.file, args.interval, &mut |recording| {
+        check(args, recording)?;
+        let mut symbols = sources::symbolizer(recording, &args.sources)?;
+        // Of a moment that has not come yet, nothing is known.
+        let Ok(window) = args.window.window(recording) else {
+            return Ok(());
+        };
+        let profile = recorded::profile(recording, &mut symbols, window, None)?;
+        let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
+        let report = report.context("the recorder's note of what it saw cannot be read")?;
+        args.output.write_document(&report, as_json)
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(args: &Args) -> Measure {

@@ -1,13 +1,10 @@
 //! `report --follow`: reports of a recording that is still being written, or comes through a pipe.
 
-use super::{Args, open, selection, sources};
-use anyhow::{Context, bail};
+use super::target::open;
+use anyhow::Context;
 use memhook_foreign::{own_name, unnamed_file};
 use memhook_recording::Recording;
-use memhook_report::FormatChoice;
-use memhook_report::recorded::{self, Window};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -73,20 +70,17 @@ impl Source {
     }
 }
 
-/// Prints a report each time the interval is over, and the last one when the recording has ended.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let as_json = args.json || matches!(args.format, FormatChoice::Json);
-    if !as_json && !matches!(args.format, FormatChoice::Text) {
-        bail!("--follow prints reports as text or JSON: leave -f out");
-    }
-    if args.output.output.is_some() {
-        bail!("--follow prints to standard output: leave -o out");
-    }
-    let source = Source::of(&args.file)?;
-    let mut printed = None;
+/// Hands over the recording each time the interval is over and it has something new, and at last when it has ended.
+pub fn follow(
+    path: &Path,
+    interval: Duration,
+    show: &mut dyn FnMut(&Recording) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let source = Source::of(path)?;
+    let mut shown = None;
     loop {
-        let wait = if printed.is_some() {
-            args.interval
+        let wait = if shown.is_some() {
+            interval
         } else {
             FIRST_PAUSE
         };
@@ -94,37 +88,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let recording = match open(&source.path) {
             Ok(recording) => recording,
             // Its first piece may still be on the way.
-            Err(_) if !has_all && printed.is_none() && may_come(&source.path) => continue,
+            Err(_) if !has_all && shown.is_none() && may_come(&source.path) => continue,
             Err(error) => return Err(error),
         };
         let is_last = has_all || recording.end().is_some();
         let seen = (recording.span_ns(), is_last);
-        if printed != Some(seen) && (recording.span_ns().1 > 0 || is_last) {
-            print(args, &recording, as_json)?;
-            printed = Some(seen);
+        if shown != Some(seen) && (recording.span_ns().1 > 0 || is_last) {
+            show(&recording)?;
+            shown = Some(seen);
         }
         if is_last {
             break;
         }
     }
-    source.finish()?;
-    Ok(ExitCode::SUCCESS)
+    source.finish()
 }
 
 /// Whether a file is there that is empty or has only begun.
 fn may_come(path: &Path) -> bool {
     const BEGIN: u64 = 64 << 10;
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < BEGIN)
-}
-
-fn print(args: &Args, recording: &Recording, as_json: bool) -> anyhow::Result<()> {
-    let mut symbols = sources::symbolizer(recording, &args.sources)?;
-    let window = args.window.window(recording).unwrap_or(Window {
-        from_ns: None,
-        to_ns: None,
-    });
-    let profile = recorded::profile(recording, &mut symbols, window, None)?;
-    let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
-    let report = report.context("the recorder's note of what it saw cannot be read")?;
-    args.output.write_document(&report, as_json)
 }
