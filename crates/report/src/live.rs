@@ -480,6 +480,7 @@ impl LiveReporter {
             more_rows: draft.more_rows,
             mappings: None,
             leaks: None,
+            stale: None,
             overhead: draft.overhead,
         }
     }
