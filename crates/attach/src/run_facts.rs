@@ -7,10 +7,10 @@ use crate::recorder::Recorder;
 use crate::session::Session;
 use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, resident_counters};
 use memhook_recording::{
-    ACCESS_NOTE, ClockPoint, GAPS_NOTE, Meta, Module, RecordingEnd, ThreadName, WriterState,
-    gaps_text,
+    ACCESS_NOTE, ClockPoint, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame, RESIDENT_NOTE,
+    RecordingEnd, ResidentSample, ThreadName, WriterState, gaps_text, marks_text, resident_text,
 };
 use memhook_stream::{Region, time_stamp_counter};
 use std::{
@@ -21,6 +21,8 @@ use std::{
 
 /// Names may be given after the first allocation, and losses add up.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Samples of what is resident; when there are more, every second one goes.
+const MOST_SAMPLES: usize = 600;
 /// Between two points of the clocks.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
@@ -65,6 +67,9 @@ pub struct Facts {
     /// The gaps that were noted.
     gaps: usize,
     is_gap_open: bool,
+    resident: ResidentSeries,
+    /// The marks that were noted.
+    marks: usize,
     /// It has ended before the trace, which was said.
     has_ended: bool,
 }
@@ -83,6 +88,8 @@ impl Facts {
             first_clock: None,
             gaps: 0,
             is_gap_open: false,
+            resident: ResidentSeries::default(),
+            marks: 0,
             has_ended: false,
         }
     }
@@ -130,6 +137,38 @@ impl Facts {
         true
     }
 
+    /// Notes the marks if there are more than before; whether there are.
+    fn note_marks(&mut self, session: &Session) -> bool {
+        let marks = session.marks();
+        if marks.len() == self.marks {
+            return false;
+        }
+        self.marks = marks.len();
+        self.note(MARKS_NOTE, marks_text(marks));
+        true
+    }
+
+    /// Writes the names of made code on backtraces, as far as the process tells them by now.
+    fn name_made_code(session: &Session, recorder: &mut Recorder) {
+        if recorder.made_frames.is_empty() {
+            return;
+        }
+        let Some(names) = session.made_names() else {
+            return;
+        };
+        let mut named = Vec::new();
+        recorder.made_frames.retain(|&address| {
+            let name = names.name(address);
+            named.extend(name.map(|name| NamedFrame {
+                address,
+                function: name.to_owned(),
+                ..NamedFrame::default()
+            }));
+            name.is_none()
+        });
+        recorder.writer.named_frames(&named);
+    }
+
     /// What the session has settled on, and which modules tell of reads and writes.
     fn note_accesses(&mut self, session: &Session) {
         let region = session.region();
@@ -172,8 +211,13 @@ impl Facts {
         if modules_changed {
             self.modules(session, recorder, now);
         }
-        if self.note_gaps(consumer, now) {
+        // Both, also where the first has something.
+        let has_news = [self.note_gaps(consumer, now), self.note_marks(session)];
+        if has_news.contains(&true) {
             recorder.writer.meta(&self.meta);
+        }
+        if look {
+            self.resident.look(session.pid(), now);
         }
         let asked: Vec<u32> = if look {
             recorder.threads().collect()
@@ -212,6 +256,8 @@ impl Facts {
                 let point = self.clock(now);
                 recorder.writer.clock(&point);
             }
+            recorder.made_areas = session.made_areas().to_vec();
+            Facts::name_made_code(session, recorder);
             return self.early_end(recorder);
         }
         None
@@ -305,11 +351,15 @@ impl Facts {
         // One that goes on ends now.
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
+        self.note_marks(session);
+        Facts::name_made_code(session, &mut recorder);
         self.note_missed(session.region());
         if self.memory == Memory::Heap {
             let live = session.region().live_accesses(consumer.tick_time());
             recorder.writer.live_accesses(&live);
         }
+        self.resident.look(session.pid(), now);
+        self.note(RESIDENT_NOTE, resident_text(&self.resident.samples));
         recorder.writer.meta(&self.meta);
         match (self.memory, &state.mappings) {
             (Memory::Mappings, Some(mappings)) => {
@@ -335,6 +385,41 @@ impl Facts {
             end,
             notice: early_end.or(incomplete),
         })
+    }
+}
+
+/// What is resident over time.
+#[derive(Default)]
+struct ResidentSeries {
+    samples: Vec<ResidentSample>,
+    /// Looks between two samples.
+    step: u64,
+    looks: u64,
+}
+
+impl ResidentSeries {
+    /// Takes a sample, if it is time for one.
+    fn look(&mut self, pid: i32, now: Duration) {
+        let is_due = self.looks.is_multiple_of(self.step.max(1));
+        self.looks += 1;
+        let Some(found) = resident_counters(pid).filter(|_| is_due) else {
+            return;
+        };
+        self.samples.push(ResidentSample {
+            time_ms: now.as_millis() as u64,
+            anonymous_bytes: found.anonymous,
+            file_bytes: found.file,
+            shared_bytes: found.shared,
+            swap_bytes: found.swap,
+        });
+        if self.samples.len() > MOST_SAMPLES {
+            let mut is_kept = false;
+            self.samples.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+            self.step = self.step.max(1) * 2;
+        }
     }
 }
 

@@ -100,7 +100,7 @@ fn totals_of(consumer: &Consumer) -> Totals {
     }
 }
 
-/// Whether what is shown is estimated from samples. Mappings are all recorded.
+/// Whether what is shown are estimates; mappings never are.
 fn is_sampled(consumer: &Consumer) -> bool {
     let state = consumer.lock();
     state.mappings.is_none() && state.ledger.is_sampled()
@@ -237,17 +237,18 @@ fn sample(trace: &Trace) -> Sample {
     };
     let mut totals = totals_of(consumer);
     let is_sampled = is_sampled(consumer);
+    let state = consumer.lock();
+    let bounded = state.ledger.bounded().filter(|_| !traces_mappings);
+    let counts = state.counts;
+    drop(state);
     if is_sampled {
-        let all = consumer.lock().counts;
-        let all = all.all(totals.allocations, totals.allocated_bytes);
+        let all = counts.all(totals.allocations, totals.allocated_bytes);
         totals.allocations = all.blocks.round() as u64;
         totals.allocated_bytes = all.bytes.round() as u64;
         totals.live_bytes = sites.iter().map(|site| site.bytes).sum();
         totals.live_blocks = sites.iter().map(|site| site.blocks).sum();
         totals.peak_live_bytes = 0;
     }
-    let bounded = consumer.lock().ledger.bounded();
-    let bounded = bounded.filter(|_| !traces_mappings);
     let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),
