@@ -12,7 +12,7 @@ const OLDER_MS: u32 = 30_000;
 /// As long as `stale` watches by itself.
 const END_MS: u32 = 2 * OLDER_MS + 5000;
 const SLOTS: usize = 4;
-const STEP_MS: usize = 10;
+const STEP_MS: usize = 20;
 
 /// When a word of a block is touched next after a moment, or the block, if no word is asked for.
 type Touch = fn(block: u64, word: Option<u64>, after_ms: u32) -> Option<u32>;
@@ -30,7 +30,7 @@ fn periodic(period: u32, phase: u32, after: u32) -> Option<u32> {
 
 /// The share of the intervals that hold the truth, and their mean ends.
 fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
-    const RUNS: u64 = 20;
+    const RUNS: u64 = 12;
     let (mut held, mut lows, mut highs, mut truths) = (0, 0.0, 0.0, 0.0);
     for seed in 0..RUNS {
         let mut random = Random::seeded(seed * 7919 + 1);

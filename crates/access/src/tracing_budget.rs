@@ -476,9 +476,10 @@ mod tests {
             let later = &run.spent[200.min(run.spent.len())..];
             if later.len() >= 500 {
                 let most = most_in(later, 500);
-                // A jump to a thousand times the traffic is answered two periods later.
-                let jump = 2.0 * later.iter().copied().fold(0.0, f64::max) / 500.0;
-                prop_assert!(most <= share * 1.1 + jump, "{} of {}", most, share);
+                // Each jump to a thousand times the traffic is answered two periods later.
+                let jump = 2.0 * phases.len() as f64 * later.iter().copied().fold(0.0, f64::max) / 500.0;
+                // Beside their own budget, five seconds may have what was saved up in the second before.
+                prop_assert!(most <= share * 1.3 + jump, "{} of {}", most, share);
             }
         }
 
