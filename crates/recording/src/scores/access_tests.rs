@@ -40,7 +40,8 @@ impl Block {
     fn used(&self) -> u64 {
         let is_read = self.accesses.iter().any(|access| !access.3);
         let is_written = self.accesses.iter().any(|access| access.3);
-        if !is_read || !is_written {
+        let is_zeroed = self.site == 0;
+        if !is_read || (!is_written && is_zeroed) {
             return 0;
         }
         let bytes = self.accesses.iter().flat_map(|a| [a.1, a.1 + a.2 - 1]);
@@ -105,6 +106,7 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
 fn scored(blocks: &[Block]) -> ScoredRun {
     let stacks = StackKinds {
         telling: (100..103).collect(),
+        zeroing: [100].into_iter().collect(),
         ..StackKinds::default()
     };
     let mut scorer = Scorer::new(&ScoreOptions::default(), END_NS, stacks);
