@@ -1,5 +1,6 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
+pub mod agents;
 mod building;
 mod debian_sources;
 mod json_schema;

@@ -46,6 +46,7 @@ mod loading;
 mod mapped_memory;
 mod memory_budget;
 mod pacing;
+mod pad_areas;
 mod pads;
 mod probe_areas;
 mod probe_error;

@@ -102,6 +102,7 @@ impl Session {
         let plan = plan(pid, config)?;
         let start = Instant::now();
         let functions = config.function_ids();
+        let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
         let needs_accesses = config.accesses == Accesses::Needed;
         let mut config = config.hook_config();
@@ -133,6 +134,11 @@ impl Session {
         }
         let libc = CLibrary::of(pid, &maps);
         let is_static = libc.is_none() && is_static(pid);
+        if is_static && traces_mappings {
+            return Err(Error::Refused(format!(
+                "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
+            )));
+        }
         let needed = |name: &'static str| {
             let libc = libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
             libc.function(name).ok_or(Error::NoFunction { pid, name })
@@ -370,6 +376,11 @@ impl Session {
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether its program is static.
+    pub fn is_static(&self) -> bool {
+        self.is_static
     }
 
     /// The file system that the process sees.

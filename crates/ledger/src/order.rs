@@ -76,6 +76,8 @@ pub struct Ledger<O = ()> {
     pub(crate) contests: Contests,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
+    /// Allocations were announced to be samples.
+    pub(crate) is_sampled: bool,
     /// When the bound on memory was reached, and how many blocks lived.
     pub(crate) bound_reached: Option<(u64, u64)>,
     /// What lives, once not all blocks are kept.
@@ -123,6 +125,7 @@ impl<O: Observer> Ledger<O> {
             contests: Contests::new(options.track_release_stacks),
             reallocs: RingReallocs::default(),
             batch: Batch::default(),
+            is_sampled: false,
             bound_reached: None,
             estimate: Estimate::default(),
             totals: Totals::default(),
@@ -155,6 +158,7 @@ impl<O: Observer> Ledger<O> {
         self.apply_batch();
         self.sites.set_sampling(level);
         if level != 0 {
+            self.is_sampled = true;
             // Releases of blocks that are no samples come, too, as far as the hook does not know them.
             self.options.ignore_unknown_releases = true;
             self.totals.unknown_releases = 0;

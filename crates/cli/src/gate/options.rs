@@ -74,7 +74,7 @@ impl Args {
 
     /// What can be refused before anything is touched.
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.tracing.is_selective() || self.tracing.adapts() || self.tracing.overhead.is_some() {
+        if self.tracing.is_selective() || self.tracing.adapts() {
             bail!(
                 "a gate needs every allocation: leave out --sample, size filters and --on-full adapt"
             );
