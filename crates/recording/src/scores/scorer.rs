@@ -420,6 +420,12 @@ impl Scorer {
                 kept: site.kept,
             });
         }
+        // No program uses none of its blocks: it was linked with the runtime, but not compiled with the callbacks.
+        let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
+        let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
+        if !known.any(accessed) {
+            sites.iter_mut().for_each(|site| site.accesses = None);
+        }
         sites.sort_by_key(|site| site.stack);
         ScoredRun {
             group_ns: self.groups.group_ns,
