@@ -78,8 +78,11 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
-  constexpr uint32_t special = flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
-  g.simple = g.clock_mode == clock_coarse && !(g.flags & special);
+  constexpr uint32_t special =
+      flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
+  g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
+  g.has_python = at<PythonLayout>(python_offset)->state != python_off;
+  g.simple = g.simple_releases && !g.has_python;
   g.has_passed = false;
   g.sample_bytes = c->sample_bytes;
   g.passed_mask = c->passed_mask & (passed_blocks - 1);

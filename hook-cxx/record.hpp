@@ -126,7 +126,7 @@ namespace memhook {
 [[gnu::noinline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
                                              uint64_t op, void* block) {
   begin_recording(ring, frame);
-  if (__builtin_expect(!gate().simple || (gate().flags & flag_release_stacks) || !has_room(ring), 0))
+  if (__builtin_expect(!gate().simple_releases || (gate().flags & flag_release_stacks) || !has_room(ring), 0))
     return record_release_slowly(ring, function, frame, op, block);
   auto address = reinterpret_cast<uint64_t>(block);
   if (is_of_last_event(ring, address) && op == op_release && gate().folds)

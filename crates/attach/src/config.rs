@@ -389,6 +389,7 @@ impl TraceConfig {
             owner: 0,
             iterate_modules: 0,
             plan: Plan::default(),
+            python: None,
         }
     }
 }

@@ -44,6 +44,7 @@ mod leaving;
 mod limits;
 mod loading;
 mod mapped_memory;
+mod mark;
 mod memory_budget;
 mod pacing;
 mod pad_areas;
@@ -90,6 +91,7 @@ pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
 pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
+pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probe_error::ProbeError;
 pub use probes::{

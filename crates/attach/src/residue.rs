@@ -147,6 +147,13 @@ impl Residue {
         open.chain(closed).find(|&attacher| is_attacher(attacher))
     }
 
+    /// The region that a running attacher uses, and that attacher.
+    pub fn traced(&self) -> Option<(&Region, u32)> {
+        let regions = self.regions.iter().map(|(region, _)| region);
+        let mut used = regions.map(|region| (region, region.attacher_pid()));
+        used.find(|&(_, attacher)| is_attacher(attacher))
+    }
+
     /// The number that the process's regions bear, a new one if it has none.
     pub fn owner(&self, pid: i32) -> u64 {
         let owners = self.hooks.iter().map(|hook| hook.owner(pid));

@@ -29,8 +29,8 @@ mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use live::{
-    access_runtime, agent, attach, demo, detach, doctor, probe, rss, run, scan, signals, stale,
-    top, trim, watch,
+    access_runtime, agent, attach, demo, detach, doctor, mark, probe, rss, run, scan, signals,
+    stale, top, trim, watch,
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
@@ -101,6 +101,9 @@ enum Command {
     /// Trace a process, and keep the evidence if it runs out of memory
     #[command(after_long_help = include_str!("help/watch.txt"))]
     Watch(Box<watch::Args>),
+    /// Name a moment of a trace that is under way
+    #[command(after_long_help = include_str!("help/mark.txt"))]
+    Mark(mark::Args),
     /// Trace many processes all the time, by rules, for the stores that you run
     #[command(after_long_help = include_str!("help/agent.txt"))]
     Agent(agent::Args),
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => scan::run(&args),
         Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Mark(args) => mark::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Agent(args) => agent::run(&args),

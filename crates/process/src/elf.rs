@@ -147,6 +147,22 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
+    /// Variables that other modules can bind to, in one pass.
+    pub fn variables<'n>(&self, names: &[&'n str]) -> HashMap<&'n str, Exported> {
+        let variables = self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {
+            symbol.st_type() == sym::STT_OBJECT && symbol.st_shndx != 0 && symbol.st_value != 0
+        });
+        let named = variables.filter_map(|(i, symbol)| {
+            let text = self.text_at(symbol.st_name);
+            let is_this = |name: &&&str| {
+                text.get(name.len()) == Some(&0) && text.starts_with(name.as_bytes())
+            };
+            let name = names.iter().find(is_this)?;
+            Some((*name, self.as_exported(i, &symbol).0))
+        });
+        named.collect()
+    }
+
     /// The defined dynamic functions with their indices.
     fn functions(&self) -> impl Iterator<Item = (usize, sym::Sym)> {
         self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {

@@ -1,6 +1,7 @@
 //! What tracing needs to know of a module. It is found once in the module's file, because each library is
 //! looked at again whenever the program loads another one, and its `dlopen` waits for that.
 
+use crate::python::{EVALUATION, VARIABLES};
 use crate::{ElfView, Exported, Relocation, SlotKind};
 use memhook_abi::{ACCESS_LISTENER, ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
 use std::collections::HashMap;
@@ -27,12 +28,15 @@ pub struct ModuleFacts {
     /// PLT entries that serve as the address of a hooked function.
     pub(crate) canonical_plt: Vec<u64>,
     exported: HashMap<&'static str, Exported>,
+    /// The variables of a CPython interpreter, where the module is one.
+    pub(crate) python: HashMap<&'static str, Exported>,
     /// The name of an allocator that is part of it, once that was looked for: that takes reading all its constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
 }
 
 /// The other functions that are looked for.
-const ALSO: [&str; 7] = [
+const ALSO: [&str; 8] = [
+    EVALUATION,
     "malloc_trim",
     "gnu_get_libc_version",
     "fork",
@@ -70,6 +74,12 @@ impl ModuleFacts {
             .map(|f| f.name)
             .chain(marks)
             .chain(ALSO);
+        let exported = elf.exported_of(names);
+        let python = if exported.contains_key(EVALUATION) {
+            elf.variables(&VARIABLES)
+        } else {
+            HashMap::new()
+        };
         Some(ModuleFacts {
             lowest_load: elf.lowest_load(),
             build_id: elf.build_id(),
@@ -79,7 +89,8 @@ impl ModuleFacts {
             is_symbolic: elf.is_symbolic(),
             slots: slots(&elf),
             canonical_plt: elf.canonical_plt(&is_hooked),
-            exported: elf.exported_of(names),
+            exported,
+            python,
             built_in_allocator: OnceLock::new(),
         })
     }

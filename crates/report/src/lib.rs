@@ -55,7 +55,7 @@ pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
+    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Mark, Measured, ReleaseSite, ReportModel,
     ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};

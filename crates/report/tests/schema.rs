@@ -17,6 +17,7 @@ fn frame() -> StackFrame {
 
 fn full_report() -> ReportModel {
     ReportModel {
+        marks: Vec::new(),
         resident: Vec::new(),
         #[cfg(target_arch = "x86_64")]
         rss: None,

@@ -1,7 +1,8 @@
 //! The control block: configuration of an attach, clock, module requests.
 
+use crate::python::is_possible;
 use crate::selection::{filter_shift, passed_blocks};
-use crate::{Error, Plan, Region};
+use crate::{Error, Plan, PythonConfig, Region};
 use memhook_abi::{
     ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS, flags,
 };
@@ -43,6 +44,8 @@ pub struct Config {
     pub iterate_modules: u64,
     /// What it may take of memory.
     pub plan: Plan,
+    /// The process's CPython interpreter, if it has one whose frames can be found.
+    pub python: Option<PythonConfig>,
 }
 
 impl Config {
@@ -103,6 +106,13 @@ impl Region {
         }
         if config.draws_samples() {
             self.write_sample_intervals(config.sample_bytes);
+        }
+        self.set_evaluation(0..0);
+        let python = config.python.as_ref();
+        if let Some(python) = python.filter(|python| is_possible(&python.layout)) {
+            self.write_python(&python.layout);
+            self.set_evaluation(python.evaluation.clone());
+            self.set_python_state(python.layout.state);
         }
         let passed = passed_blocks(config.plan.budget);
         m.u64(offset_of!(Control, passed_mask))

@@ -164,6 +164,8 @@ shared_struct! {
         stack_count: AtomicU64,
         /// The clock word that stood still when the hook set `abandoned`.
         abandoned_ns: AtomicU64,
+        /// Marks ever set: [`super::MarkEntry`] number `n` is the place of mark `n` modulo their number.
+        marks: AtomicU64,
         /// Records of accesses that were ever in use, and the one that stays unused.
         access_next: AtomicU64,
         /// The first of a list of unused records, and above its 32 bits a count of the changes of the list.

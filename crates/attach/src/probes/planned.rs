@@ -151,6 +151,7 @@ pub(crate) fn module_file(module: &ModuleImage) -> ModuleFile {
         base: module.base,
         start: module.start,
         end: module.end,
+        named_by: None,
     }
 }
 

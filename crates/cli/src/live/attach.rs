@@ -15,6 +15,7 @@ use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportStream;
+use std::path::Path;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// Options of `attach`.
@@ -137,6 +138,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )),
         None => None,
     };
+    if reports.tracing.mappings {
+        super::record::refuse_stream(
+            recorded.as_ref().map(|(path, _)| path.as_path()),
+            "--mappings makes two recordings",
+        )?;
+    }
+    let recorded_path = recorded.as_ref().map(|(path, _)| path.clone());
     reports.check_scores(recorded.as_ref().map(|(_, options)| options))?;
     let config = args.config(recorded.is_some());
     let depth = config.depth;
@@ -172,7 +180,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut job = args
         .job(pid, &written, depth)
         .recorded_for_scores(scratch.is_some());
-    if export.is_some() {
+    let is_streamed = recorded_path.as_deref() == Some(Path::new(memhook_recording::STREAM));
+    if export.is_some() || is_streamed {
         job = job.without_reports();
     }
     trace.run(args.duration, &mut job);

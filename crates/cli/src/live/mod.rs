@@ -10,6 +10,7 @@ mod ending;
 mod frames;
 pub mod gate;
 mod last_look;
+pub mod mark;
 mod model;
 pub mod probe;
 mod record;

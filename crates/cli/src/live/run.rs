@@ -112,6 +112,7 @@ impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
         let reports = &args.reports;
         let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
+        super::record::refuse_stream(recorded.as_deref(), "run: standard output is the program's")?;
         if args.start.follow_fork && recorded.is_none() && reports.scores.scores {
             bail!("--scores with --follow-fork: add -o FILE.mhk, so that each process is recorded");
         }

@@ -8,7 +8,7 @@ use crate::file::records::{self, ModuleChange};
 use crate::file::spool::{ChunkJob, Job, Spool};
 use crate::file::stacks::{FULL_BYTES, StackWriter};
 use crate::file::summary::Summarizer;
-use crate::{ClockPoint, Error, Meta, Mode, Module, Options, RecordingEnd, ThreadName};
+use crate::{ClockPoint, Error, Meta, Mode, Module, NamedFrame, Options, RecordingEnd, ThreadName};
 use memhook_abi::{Accesses, Event, Op};
 use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
@@ -129,6 +129,21 @@ impl Writer {
         let mut payload = Vec::new();
         name.write(&mut payload);
         self.lasting(Kind::Threads, name.time_ns, payload);
+    }
+
+    /// These frames of backtraces, which are in no module, have these names.
+    pub fn named_frames(&mut self, frames: &[NamedFrame]) {
+        if frames.is_empty() {
+            return;
+        }
+        let mut payload = Vec::new();
+        frames.iter().for_each(|frame| frame.write(&mut payload));
+        self.spool.send(Job::Lasting(ChunkJob {
+            kind: Kind::Names,
+            span: (self.now_ns, self.now_ns),
+            items: frames.len(),
+            payload,
+        }));
     }
 
     /// Clock and time of day, read together; now and then.
