@@ -164,3 +164,77 @@ fn what_is_not_told_is_refused_in_one_line() {
         read(format!("{directory}/memhook_access.o").as_ref())
     );
 }
+
+/// The function of the program that a stack belongs to.
+fn planted(stack: &Value) -> &str {
+    const PLANTED: [&str; 13] = [
+        "unread",
+        "unwritten",
+        "untouched",
+        "beginning",
+        "early",
+        "late",
+        "shared_line",
+        "shared_block",
+        "plain",
+        "most",
+        "small",
+        "moved",
+        "forked",
+    ];
+    let frames = stack.as_array().expect("frames").iter();
+    let mut names = frames.filter_map(|frame| frame["function"].as_str());
+    let found = names.find_map(|name| {
+        let name = name.trim_end_matches("()");
+        PLANTED.into_iter().find(|planted| *planted == name)
+    });
+    found.unwrap_or("other")
+}
+
+#[test]
+fn each_planted_pattern_is_found_and_no_other() {
+    let folder = Folder::new("accessed_ways");
+    let file = folder.path("run.mhk");
+    let program = build_telling("g++", "accessed_ways", &[]);
+    let program = program.to_str().expect("a plain path");
+    let (code, _, err) = run(&["run", "-o", &file, "--", program]);
+    assert_eq!(code, 0, "{err}");
+    let report = report(&file);
+    let inferences = report["inferences"].as_array().expect("inferences").iter();
+    let mut found: Vec<(&str, &str)> = inferences
+        .map(|one| {
+            (
+                planted(&one["stack"]),
+                one["kind"].as_str().expect("a kind"),
+            )
+        })
+        // What the C library allocates for a thread is used by it.
+        .filter(|(function, kind)| *function != "other" && !kind.starts_with("top_"))
+        // How long the threads take for their turns, nobody knows.
+        .filter(|(function, kind)| !function.starts_with("shared") || !kind.ends_with("_long"))
+        .collect();
+    found.sort_unstable();
+    let expected = [
+        ("beginning", "over_allocated"),
+        ("early", "allocated_early"),
+        ("forked", "over_allocated"),
+        ("late", "held_long"),
+        ("shared_block", "several_threads"),
+        ("shared_line", "false_sharing"),
+        ("unread", "never_read"),
+        ("untouched", "never_touched"),
+        ("unwritten", "never_written"),
+    ];
+    assert_eq!(found, expected, "{report}");
+    // What the child did to its copy is not counted, nor what realloc copied.
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let mut usages: Vec<(&str, f64)> = sites
+        .filter_map(|site| {
+            let usage = site["scores"]["usage"].as_f64()?;
+            Some((planted(&site["stack"]), usage))
+        })
+        .filter(|(function, _)| ["forked", "moved"].contains(function))
+        .collect();
+    usages.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+    assert_eq!(usages, [("forked", 0.001), ("moved", 1.0), ("moved", 1.0)]);
+}

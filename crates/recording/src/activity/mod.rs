@@ -246,7 +246,8 @@ impl Recording {
             caller.is_some_and(|caller| ranges.iter().any(|range| range.contains(caller)))
         };
         StackKinds {
-            reallocs: self.realloc_stacks(),
+            reallocs: self.stacks_of("realloc"),
+            zeroing: self.stacks_of("calloc"),
             telling: if ranges.is_empty() {
                 FxHashSet::default()
             } else {
@@ -255,15 +256,15 @@ impl Recording {
         }
     }
 
-    /// Stacks of calls of `realloc` and its kin.
-    fn realloc_stacks(&self) -> FxHashSet<u32> {
+    /// Stacks of calls of functions whose kind has this word in it.
+    fn stacks_of(&self, kind: &str) -> FxHashSet<u32> {
         let stacks = self.stacks();
-        let is_realloc = |id: &u32| {
+        let is_of_kind = |id: &u32| {
             let function = stacks.get(*id).map(|stack| usize::from(stack.function));
             let function = function.and_then(|function| HOOKED_FUNCTIONS.get(function));
-            function.is_some_and(|function| function.kind.contains("realloc"))
+            function.is_some_and(|function| function.kind.contains(kind))
         };
-        stacks.ids().filter(is_realloc).collect()
+        stacks.ids().filter(is_of_kind).collect()
     }
 
     /// What happened from `from_ns` (or the begin) to `to_ns` (or the end), nanoseconds since the

@@ -181,3 +181,87 @@ impl<'a> AccessReader<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_abi::Event;
+    use proptest::prelude::*;
+
+    #[derive(Default)]
+    struct Told(Vec<Accesses>, Vec<Accesses>);
+
+    impl Visitor for Told {
+        fn begin_ring(&mut self, _: usize, _: u32) {}
+        fn event(&mut self, _: Event, _: u64, _: u64) {}
+        fn end_pass(&mut self, _: u64, _: u64) {}
+        fn access(&mut self, accesses: &Accesses) {
+            self.0.push(*accesses);
+        }
+        fn live_access(&mut self, accesses: &Accesses) {
+            self.1.push(*accesses);
+        }
+    }
+
+    fn accesses() -> impl Strategy<Value = Accesses> {
+        let times = (any::<u32>(), any::<u32>());
+        let counts = (0..3u64, 0..3u64, any::<bool>());
+        (1..1u64 << 44, times, any::<u32>(), any::<u32>(), counts).prop_map(
+            |(granule, (first, lasted), low, length, (reads, writes, by_several))| {
+                let address = granule << 3;
+                if reads + writes == 0 {
+                    return Accesses {
+                        address,
+                        ..Accesses::default()
+                    };
+                }
+                Accesses {
+                    address,
+                    first_ns: first.into(),
+                    last_ns: u64::from(first) + u64::from(lasted),
+                    low: low.into(),
+                    high: u64::from(low) + u64::from(length),
+                    reads,
+                    writes,
+                    by_several,
+                    false_shares: if by_several { 7 } else { 0 },
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            released in prop::collection::vec(prop::option::of(accesses()), 0..20),
+            live in prop::collection::vec(accesses(), 0..20),
+        ) {
+            let mut writer = AccessWriter::default();
+            released.iter().for_each(|one| writer.release(*one));
+            live.iter().for_each(|one| writer.live(one));
+            let mut bytes = Vec::new();
+            writer.write(&mut bytes);
+            let mut told = Told::default();
+            let mut reader = AccessReader::of(Cursor::new(&bytes)).unwrap();
+            for one in &released {
+                let address = one.map_or(8, |one| one.address);
+                reader.release(address, &mut told).unwrap();
+            }
+            reader.live(&mut told).unwrap();
+            prop_assert_eq!(told.0, released.into_iter().flatten().collect::<Vec<_>>());
+            prop_assert_eq!(told.1, live);
+        }
+
+        /// Whatever is there, it is read or refused.
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let mut told = Told::default();
+            if let Ok(mut reader) = AccessReader::of(Cursor::new(&bytes)) {
+                for _ in 0..10 {
+                    let _ = reader.release(16, &mut told);
+                }
+                let _ = reader.live(&mut told);
+            }
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //! else stands out about them.
 //!
 //! The *access interval* of a chunk reaches from the lowest to the highest byte accessed; a chunk that was never read
-//! or never written has none. The usage score of a site is the sum of these over the sum of the sizes. The
+//! or never written has none. Who reads a chunk whose allocator does not zero it reads what somebody has written, be it
+//! a library that does not tell, so only a zeroed chunk counts as never written. The usage score of a site is the sum of these over the sum of the sizes. The
 //! *active life* of a chunk reaches from its first access to its last; the useful lifetime score is the mean
 //! of that over the lifetime.
 
@@ -27,7 +28,7 @@ pub struct AccessSums {
     pub untouched: u64,
     /// Chunks that were written and never read.
     pub never_read: u64,
-    /// Chunks that were read and never written.
+    /// Chunks that were read as the allocator had zeroed them, and never written.
     pub never_written: u64,
     /// Reads of all of them.
     pub reads: u64,
@@ -64,8 +65,14 @@ impl AccessSums {
         (self.chunks > 0).then(|| self.active / self.chunks as f64)
     }
 
-    /// Adds a chunk of so many bytes that lived from one time to another.
-    pub(super) fn add(&mut self, accesses: &Accesses, size: u64, start_ns: u64, end_ns: u64) {
+    /// Adds a chunk of so many bytes that lived from one time to another. `is_zeroed`: the allocator wrote zeros.
+    pub(super) fn add(
+        &mut self,
+        accesses: &Accesses,
+        is_zeroed: bool,
+        size: u64,
+        (start_ns, end_ns): (u64, u64),
+    ) {
         self.chunks += 1;
         self.bytes = self.bytes.saturating_add(size);
         self.reads = self.reads.saturating_add(accesses.reads);
@@ -79,7 +86,7 @@ impl AccessSums {
                 return;
             }
             (0, _) => self.never_read += 1,
-            (_, 0) => self.never_written += 1,
+            (_, 0) if is_zeroed => self.never_written += 1,
             _ => {
                 // The allocator may have given more than was asked for.
                 let interval = accesses.high.min(size).saturating_sub(accesses.low);

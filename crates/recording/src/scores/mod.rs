@@ -17,6 +17,8 @@
 //! short lifetime instead of none, and a group within one tick has a score. With `--clock tsc` each
 //! event has a time of its own.
 
+#[cfg(test)]
+mod access_tests;
 mod accesses;
 mod groups;
 mod kept_chunks;

@@ -49,6 +49,8 @@ struct Site {
     runs: GrowingRuns,
     /// Its module tells of reads and writes.
     tells: bool,
+    /// Its allocator writes zeros.
+    is_zeroed: bool,
     accesses: AccessSums,
     kept: KeptChunks,
 }
@@ -60,6 +62,8 @@ pub(crate) struct StackKinds {
     pub reallocs: FxHashSet<u32>,
     /// Stacks of calls from modules that tell of reads and writes.
     pub telling: FxHashSet<u32>,
+    /// Stacks of calls of `calloc`.
+    pub zeroing: FxHashSet<u32>,
 }
 
 /// The numbers as they come.
@@ -71,6 +75,8 @@ pub(crate) struct Scorer {
     reallocs: FxHashSet<u32>,
     /// Stacks of calls from modules that tell of reads and writes.
     telling: FxHashSet<u32>,
+    /// Stacks of calls of `calloc`.
+    zeroing: FxHashSet<u32>,
     known: Known,
     /// By the ledger's number of the site.
     sites: Vec<Site>,
@@ -98,6 +104,7 @@ impl Scorer {
             max_chunks: options.max_chunks,
             reallocs: stacks.reallocs,
             telling: stacks.telling,
+            zeroing: stacks.zeroing,
             ..Self::default()
         }
     }
@@ -218,6 +225,7 @@ impl Scorer {
         if site.chunks == 0 {
             site.stack = stack;
             site.is_realloc = self.reallocs.contains(&stack);
+            site.is_zeroed = self.zeroing.contains(&stack);
             site.tells = self.telling.contains(&stack);
             site.smallest = block.size;
             site.kept = KeptChunks::new(self.max_chunks > 0);
@@ -256,8 +264,9 @@ impl Scorer {
     fn count_accesses(&mut self, live: &Live, accesses: &Accesses, end_ns: u64) {
         let end_ns = end_ns.max(live.start_ns + 1);
         let site = &mut self.sites[live.site as usize];
+        let lived = (live.start_ns, end_ns);
         site.accesses
-            .add(accesses, live.size, live.start_ns, end_ns);
+            .add(accesses, site.is_zeroed, live.size, lived);
     }
 
     fn end(&mut self, live: Live, end_ns: u64, is_live: bool) {
@@ -410,6 +419,12 @@ impl Scorer {
                 accesses: (site.tells && site.accesses.chunks > 0).then_some(site.accesses),
                 kept: site.kept,
             });
+        }
+        // No program uses none of its blocks: it was linked with the runtime, but not compiled with the callbacks.
+        let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
+        let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
+        if !known.any(accessed) {
+            sites.iter_mut().for_each(|site| site.accesses = None);
         }
         sites.sort_by_key(|site| site.stack);
         ScoredRun {

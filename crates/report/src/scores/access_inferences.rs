@@ -46,7 +46,7 @@ fn untouched(site: &ScoredSite, sums: &AccessSums, seen: Seen) -> Option<Finding
     are_most(sums.untouched, sums).then(|| Finding {
         kind: InferenceKind::NeverTouched,
         evidence: format!(
-            "{} of {} are neither read nor written",
+            "{} of {} are neither read nor written by the program's own code",
             count(sums.untouched),
             counted(sums.chunks, "block")
         ),
@@ -63,7 +63,7 @@ fn never_read(site: &ScoredSite, sums: &AccessSums) -> Option<Finding> {
     are_most(sums.never_read, sums).then(|| Finding {
         kind: InferenceKind::NeverRead,
         evidence: format!(
-            "{} of {} are written and never read ({})",
+            "{} of {} are written and never read by the program's own code ({})",
             count(sums.never_read),
             counted(sums.chunks, "block"),
             counted(sums.writes, "write")
@@ -80,7 +80,7 @@ fn never_written(site: &ScoredSite, sums: &AccessSums) -> Option<Finding> {
     are_most(sums.never_written, sums).then(|| Finding {
         kind: InferenceKind::NeverWritten,
         evidence: format!(
-            "{} of {} are read and never written ({})",
+            "{} of {} are zeroed by calloc, read and never written ({})",
             count(sums.never_written),
             counted(sums.chunks, "block"),
             counted(sums.reads, "read")
