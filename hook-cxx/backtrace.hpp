@@ -2,6 +2,7 @@
 #pragma once
 #include "frame_pointers.hpp"
 #include "memo.hpp"
+#include "python.hpp"
 #include "stack_table.hpp"
 
 namespace memhook {
@@ -99,8 +100,8 @@ template <typename Trace>
   return intern_stack(function, pcs + first, count < g.depth ? count : g.depth, false);
 }
 
-// The id of the calling thread's backtrace; 0 when the stack table is full.
-[[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function,
+// The id of the calling thread's native backtrace; 0 when the stack table is full.
+[[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
                                                      Frame frame) {
   const Gate& g = gate();
   if (__builtin_expect(g.flags & flag_libc_backtrace, 0))
@@ -122,6 +123,14 @@ template <typename Trace>
   if (__builtin_expect(memo->flags & memo_truncated, 0)) count_truncated(ring);
   if (__builtin_expect(g.flags & flag_check_memo, 0)) check_memo(ring, tag, start, memo);
   return memo->stack;
+}
+
+// The id of the calling thread's backtrace; 0 when the stack table is full.
+[[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function,
+                                                     Frame frame) {
+  uint32_t stack = capture_native_stack(ring, function, frame);
+  if (__builtin_expect(gate().has_python, 0)) return python::with_frames(ring, function, stack);
+  return stack;
 }
 
 // The same if it is remembered and nothing else is to be done; else 0.

@@ -26,8 +26,11 @@ struct Gate {
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
-  // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows.
+  // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows. A Python
+  // function on an allocation's stack is not for it, but releases are.
   bool simple;
+  bool simple_releases;
+  bool has_python;  // the attacher has described an interpreter: see python.hpp
   bool folds;  // see folding.hpp
   bool has_passed;  // blocks were passed by because a ring was nearly full: see adapting.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp

@@ -63,6 +63,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   // lets a stack begin (glibc's __start_context, whose own CFI leads on into its arguments).
   if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1)
     return cfa_end;
+  if ((rule & 0xff) == cfa_stop && module.keeps_frame_pointers) return rule_made;
   return rule;
 }
 
@@ -164,6 +165,15 @@ template <typename Trace>
         return count;
       }
       trace.reads(place, cfa);
+    } else if (kind == cfa_made) {
+      // The frame pointer has to be one: in the stack, and above.
+      trace.uses_rbp();
+      if ((at.rbp & 7) || at.rbp < at.sp) {
+        *truncated = true;
+        trace.spoil();
+        return count;
+      }
+      cfa = at.rbp + cfa_offset;
     } else if (kind == cfa_plt) {
       // A lazy PLT entry is 16 bytes long; its push ends at byte 11 (as in GCC's and LLVM's own
       // CFA expression for .plt).
@@ -193,6 +203,11 @@ template <typename Trace>
     }
     trace.reads(cfa - 8, caller);
     if (caller == 0) return count;
+    // Where frame pointers were not kept, what they lead to is no return address into known code.
+    if (__builtin_expect(kind == cfa_made, 0) && (rule_of(ring, tag, caller, false) & 0xff) == cfa_stop) {
+      *truncated = true;
+      return count;
+    }
     if (rbp_kind != rbp_same) {
       if (rbp_kind == rbp_at_rbp) trace.uses_rbp();
       uint64_t place = (rbp_kind == rbp_at_cfa ? cfa : at.rbp) + rbp_offset;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 22] = [
     &[],
     &["attach"],
     &["report"],
@@ -26,6 +26,8 @@ const COMMANDS: [&[&str]; 20] = [
     &["rss"],
     &["trim"],
     &["watch"],
+    &["mark"],
+    &["agent"],
     &["doctor"],
     &["completions"],
 ];

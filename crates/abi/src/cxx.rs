@@ -96,6 +96,8 @@ pub fn cxx_header() -> String {
         ("sequence_offset", SEQUENCE_OFFSET as u64),
         ("index_offset", INDEX_OFFSET as u64),
         ("arena_offset", ARENA_OFFSET as u64),
+        ("access_offset", ACCESS_OFFSET as u64),
+        ("access_records", ACCESS_RECORDS as u64),
         ("rings_offset", RINGS_OFFSET as u64),
         ("function_count", HOOKED_FUNCTIONS.len() as u64),
         ("first_operator", id_of("_Znwm")),
@@ -108,6 +110,7 @@ pub fn cxx_header() -> String {
         ("op_size_extension", Op::SizeExtension as u64),
         ("op_pair", Op::Pair as u64),
         ("op_sampling_change", Op::SamplingChange as u64),
+        ("op_access", Op::Access as u64),
         ("op_mapped", Op::Mapped as u64),
         ("op_unmapped", Op::Unmapped as u64),
         ("op_discarded", Op::Discarded as u64),
@@ -133,6 +136,7 @@ pub fn cxx_header() -> String {
         ("flag_libc_backtrace", u64::from(flags::LIBC_BACKTRACE)),
         ("flag_check_memo", u64::from(flags::CHECK_MEMO)),
         ("flag_lone_recorder", u64::from(flags::LONE_RECORDER)),
+        ("flag_accesses", u64::from(flags::ACCESSES)),
         ("flag_fold_pairs", u64::from(flags::FOLD_PAIRS)),
         ("cfa_stop", unwind_rule::STOP),
         ("cfa_rsp", unwind_rule::RSP),
@@ -141,6 +145,11 @@ pub fn cxx_header() -> String {
         ("cfa_plt", unwind_rule::PLT),
         ("cfa_signal", unwind_rule::SIGNAL),
         ("cfa_end", unwind_rule::END),
+        ("cfa_made", unwind_rule::MADE),
+        (
+            "rule_made",
+            unwind_rule::pack(unwind_rule::MADE, 16, unwind_rule::RBP_AT_CFA, -16),
+        ),
         ("rbp_same", unwind_rule::RBP_SAME),
         ("rbp_at_cfa", unwind_rule::RBP_AT_CFA),
         ("rbp_at_rbp", unwind_rule::RBP_AT_RBP),
@@ -148,6 +157,28 @@ pub fn cxx_header() -> String {
         ("description_magic_1", DESCRIPTION_MAGIC[1]),
         ("description_version", u64::from(DESCRIPTION_VERSION)),
         ("any_loader_count", ANY_LOADER_COUNT),
+        ("marks_offset", MARKS_OFFSET as u64),
+        ("python_offset", PYTHON_OFFSET as u64),
+        ("python_off", u64::from(python_state::OFF)),
+        ("python_direct", u64::from(python_state::DIRECT)),
+        ("python_increments", u64::from(python_lines::INCREMENTS)),
+        ("python_ranges", u64::from(python_lines::RANGES)),
+        ("python_byte", u64::from(python_instruction::BYTE)),
+        ("python_unit", u64::from(python_instruction::UNIT)),
+        ("python_every", u64::from(python_entry::EVERY)),
+        ("python_marked", u64::from(python_entry::MARKED)),
+        ("no_offset", u64::from(NO_OFFSET)),
+        ("python_frame_bytes", PYTHON_FRAME_BYTES as u64),
+        ("python_code_bytes", PYTHON_CODE_BYTES as u64),
+        ("python_keys", u64::from(PYTHON_KEYS)),
+        ("python_frame", PYTHON_FRAME),
+        ("python_last", PYTHON_LAST),
+        ("python_native", PYTHON_NATIVE),
+        ("python_location", u64::from(PYTHON_LOCATION)),
+        ("python_name_bytes", PYTHON_NAME_BYTES as u64),
+        ("python_file_bytes", PYTHON_FILE_BYTES as u64),
+        ("python_cache_offset", PYTHON_CACHE_OFFSET as u64),
+        ("python_cache_entries", PYTHON_CACHE_ENTRIES as u64),
         ("ring_free", u64::from(ring_state::FREE)),
         ("ring_claimed", u64::from(ring_state::CLAIMED)),
     ];
@@ -164,6 +195,12 @@ pub fn cxx_header() -> String {
     }
     out.push('\n');
     print_struct(&mut out, "Control", Control::FIELDS, size_of::<Control>());
+    print_struct(
+        &mut out,
+        "AccessRecord",
+        AccessRecord::FIELDS,
+        size_of::<AccessRecord>(),
+    );
     print_struct(
         &mut out,
         "SlotEntry",
@@ -187,6 +224,18 @@ pub fn cxx_header() -> String {
         "StackEntry",
         StackEntry::FIELDS,
         size_of::<StackEntry>(),
+    );
+    print_struct(
+        &mut out,
+        "PythonLayout",
+        PythonLayout::FIELDS,
+        size_of::<PythonLayout>(),
+    );
+    print_struct(
+        &mut out,
+        "MarkEntry",
+        MarkEntry::FIELDS,
+        size_of::<MarkEntry>(),
     );
     print_struct(
         &mut out,

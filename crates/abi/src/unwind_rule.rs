@@ -21,6 +21,8 @@ pub const PLT: u64 = 4;
 pub const SIGNAL: u64 = 5;
 /// The return address is undefined: the thread starts here.
 pub const END: u64 = 6;
+/// Code that was made at run time and keeps frame pointers, as far as they make sense.
+pub const MADE: u64 = 7;
 
 /// rbp is the caller's.
 pub const RBP_SAME: u64 = 0;

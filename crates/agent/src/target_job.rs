@@ -6,6 +6,7 @@ use crate::send::{Made, Outbox};
 use crate::sums::{SampledSites, sites};
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn};
 use memhook_process::{CgroupMemory, TargetRoot, memory_use};
+use memhook_report::recorded::{made_module, python_of};
 use memhook_report::{
     Amount, Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
 };
@@ -150,8 +151,12 @@ impl TargetJob {
             base: module.base,
             start: module.start,
             end: module.end,
+            named_by: None,
         });
-        profiler.begin(&SessionStacks(session), modules.collect(), taken);
+        let python = python_of(Arc::clone(session.shared_region()));
+        let made = session.made_names().map(|names| made_module(names as _));
+        let modules = modules.chain([python]).chain(made).collect();
+        profiler.begin(&SessionStacks(session), modules, taken);
     }
 
     fn taken(

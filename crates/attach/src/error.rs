@@ -27,9 +27,31 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
+    /// Nobody traces the process.
+    #[error(
+        "process {pid} is not being traced by memhook-rs: a mark belongs to a trace, so attach first"
+    )]
+    NotTraced {
+        /// The process.
+        pid: i32,
+    },
+    /// The attacher does not answer.
+    #[error("the memhook-rs that traces process {pid} has not seen the mark: is it stopped?")]
+    MarkNotSeen {
+        /// The process.
+        pid: i32,
+    },
     /// No slot leads to an allocator.
     #[error("process {pid} calls no allocator through a GOT slot: nothing to hook")]
     NothingToHook {
+        /// The process.
+        pid: i32,
+    },
+    /// It does not tell of its reads and writes, which were asked for.
+    #[error(
+        "process {pid} does not tell of its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs access-runtime -o DIR'"
+    )]
+    NoAccessRuntime {
         /// The process.
         pid: i32,
     },

@@ -1,11 +1,12 @@
 //! Recording an attach into a file: what the drain thread hands to the writer.
 
-use memhook_abi::Event;
+use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, Observer};
 use memhook_process::ModuleImage;
-use memhook_recording::Writer;
-use memhook_stream::{Region, Stack};
+use memhook_recording::{NamedFrame, Writer};
+use memhook_stream::{Region, Stack, is_python};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Addresses of our own code in backtraces, which reports leave out.
 #[derive(Clone, Default)]
@@ -27,6 +28,12 @@ pub struct Recorder {
     /// Those of them whose names have not been asked for yet.
     pub new_threads: Vec<u32>,
     last_thread: u32,
+    /// The Python functions on backtraces whose names the file has.
+    named_frames: HashSet<u64>,
+    /// Where the process has code that it makes while it runs.
+    pub made_areas: Vec<Range<u64>>,
+    /// Return addresses there whose names the file does not have.
+    pub made_frames: HashSet<u64>,
 }
 
 impl Recorder {
@@ -38,6 +45,9 @@ impl Recorder {
             threads: HashSet::new(),
             new_threads: Vec::new(),
             last_thread: 0,
+            named_frames: HashSet::new(),
+            made_areas: Vec::new(),
+            made_frames: HashSet::new(),
         }
     }
 
@@ -52,6 +62,11 @@ impl Recorder {
         }
     }
 
+    /// Records what was read and written of the block that the next release is about.
+    pub fn access(&mut self, accesses: &Accesses) {
+        self.writer.access(accesses);
+    }
+
     /// Records an event of the ring that was begun.
     #[inline]
     pub fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
@@ -61,10 +76,25 @@ impl Recorder {
     /// A pass is over, for the ledger too.
     pub fn end_pass(&mut self, now_ns: u64, ledger: &Ledger<impl Observer>, region: &Region) {
         let Recorder {
-            writer, own_code, ..
+            writer,
+            own_code,
+            named_frames,
+            made_areas,
+            made_frames,
+            ..
         } = self;
+        let mut new_names = Vec::new();
+        writer.end_pass(now_ns, |id| {
+            let found = stack(region, own_code, id)?;
+            let python = found.frames.iter().filter(|&&frame| is_python(frame));
+            let new = python.filter(|&&frame| named_frames.insert(frame));
+            new_names.extend(new.filter_map(|&frame| named_frame(region, frame)));
+            let is_made = |frame: &&u64| made_areas.iter().any(|area| area.contains(frame));
+            made_frames.extend(found.frames.iter().filter(is_made));
+            Some(found)
+        });
+        writer.named_frames(&new_names);
         let stack = |id| stack(region, own_code, id);
-        writer.end_pass(now_ns, stack);
         if writer.wants_checkpoint(ledger.totals().live_blocks) {
             if ledger.bounded().is_some() {
                 writer.go_on_without_ledger();
@@ -92,6 +122,16 @@ impl Recorder {
     pub fn threads(&self) -> impl Iterator<Item = u32> + '_ {
         self.threads.iter().copied()
     }
+}
+
+fn named_frame(region: &Region, address: u64) -> Option<NamedFrame> {
+    let found = region.python_location(address)?;
+    Some(NamedFrame {
+        address,
+        function: found.function,
+        file: found.file,
+        line: found.line,
+    })
 }
 
 fn stack(region: &Region, own_code: &OwnCode, id: u32) -> Option<Stack> {

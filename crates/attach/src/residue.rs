@@ -4,7 +4,7 @@
 use crate::closed_region;
 use crate::error::Error;
 use crate::hook_presence::{any_point, has_hook};
-use crate::pads::are_live;
+use crate::pad_areas::are_live;
 use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
@@ -145,6 +145,13 @@ impl Residue {
             .filter_map(|&(address, _)| closed_region::attacher_pid(pid, address));
         let open = self.regions.iter().map(|(region, _)| region.attacher_pid());
         open.chain(closed).find(|&attacher| is_attacher(attacher))
+    }
+
+    /// The region that a running attacher uses, and that attacher.
+    pub fn traced(&self) -> Option<(&Region, u32)> {
+        let regions = self.regions.iter().map(|(region, _)| region);
+        let mut used = regions.map(|region| (region, region.attacher_pid()));
+        used.find(|&(_, attacher)| is_attacher(attacher))
     }
 
     /// The number that the process's regions bear, a new one if it has none.

@@ -5,13 +5,14 @@ use crate::consumer::{Consumer, Memory};
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
+use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
 use memhook_process::{ModuleImage, resident_counters};
 use memhook_recording::{
-    ClockPoint, GAPS_NOTE, Meta, Module, RESIDENT_NOTE, RecordingEnd, ResidentSample, ThreadName,
-    WriterState, gaps_text, resident_text,
+    ACCESS_NOTE, ClockPoint, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame, RESIDENT_NOTE,
+    RecordingEnd, ResidentSample, ThreadName, WriterState, gaps_text, marks_text, resident_text,
 };
-use memhook_stream::time_stamp_counter;
+use memhook_stream::{Region, time_stamp_counter};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -67,6 +68,8 @@ pub struct Facts {
     gaps: usize,
     is_gap_open: bool,
     resident: ResidentSeries,
+    /// The marks that were noted.
+    marks: usize,
     /// It has ended before the trace, which was said.
     has_ended: bool,
 }
@@ -86,6 +89,7 @@ impl Facts {
             gaps: 0,
             is_gap_open: false,
             resident: ResidentSeries::default(),
+            marks: 0,
             has_ended: false,
         }
     }
@@ -106,6 +110,7 @@ impl Facts {
         self.note("held_ms", ms(session.held_time));
         self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
+        self.note_accesses(session);
         if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
@@ -132,6 +137,59 @@ impl Facts {
         true
     }
 
+    /// Notes the marks if there are more than before; whether there are.
+    fn note_marks(&mut self, session: &Session) -> bool {
+        let marks = session.marks();
+        if marks.len() == self.marks {
+            return false;
+        }
+        self.marks = marks.len();
+        self.note(MARKS_NOTE, marks_text(marks));
+        true
+    }
+
+    /// Writes the names of made code on backtraces, as far as the process tells them by now.
+    fn name_made_code(session: &Session, recorder: &mut Recorder) {
+        if recorder.made_frames.is_empty() {
+            return;
+        }
+        let Some(names) = session.made_names() else {
+            return;
+        };
+        let mut named = Vec::new();
+        recorder.made_frames.retain(|&address| {
+            let name = names.name(address);
+            named.extend(name.map(|name| NamedFrame {
+                address,
+                function: name.to_owned(),
+                ..NamedFrame::default()
+            }));
+            name.is_none()
+        });
+        recorder.writer.named_frames(&named);
+    }
+
+    /// What the session has settled on, and which modules tell of reads and writes.
+    fn note_accesses(&mut self, session: &Session) {
+        let region = session.region();
+        self.meta.clock_mode = region.clock_mode();
+        self.meta.flags = region.flags();
+        if !region.counts_accesses() {
+            return;
+        }
+        let slots = region.slots().into_iter();
+        let listener = function_by_name(ACCESS_LISTENER);
+        let listeners = slots.filter(|slot| Some(slot.function as usize) == listener);
+        let bases = listeners.map(|slot| format!("{:x}", slot.module_base));
+        self.note(ACCESS_NOTE, bases.collect::<Vec<_>>().join(" "));
+    }
+
+    fn note_missed(&mut self, region: &Region) {
+        if region.access_missed() > 0 {
+            self.note("access_missed", region.access_missed().to_string());
+        }
+    }
+
     fn note_slots(&mut self, session: &Session) {
         let (slots, modules) = session.patched();
         self.note("slots", slots.to_string());
@@ -153,7 +211,9 @@ impl Facts {
         if modules_changed {
             self.modules(session, recorder, now);
         }
-        if self.note_gaps(consumer, now) {
+        // Both, also where the first has something.
+        let has_news = [self.note_gaps(consumer, now), self.note_marks(session)];
+        if has_news.contains(&true) {
             recorder.writer.meta(&self.meta);
         }
         if look {
@@ -196,6 +256,8 @@ impl Facts {
                 let point = self.clock(now);
                 recorder.writer.clock(&point);
             }
+            recorder.made_areas = session.made_areas().to_vec();
+            Facts::name_made_code(session, recorder);
             return self.early_end(recorder);
         }
         None
@@ -289,6 +351,13 @@ impl Facts {
         // One that goes on ends now.
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
+        self.note_marks(session);
+        Facts::name_made_code(session, &mut recorder);
+        self.note_missed(session.region());
+        if self.memory == Memory::Heap {
+            let live = session.region().live_accesses(consumer.tick_time());
+            recorder.writer.live_accesses(&live);
+        }
         self.resident.look(session.pid(), now);
         self.note(RESIDENT_NOTE, resident_text(&self.resident.samples));
         recorder.writer.meta(&self.meta);

@@ -1,14 +1,16 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
 mod lone_recorder;
+mod made_code;
 mod memory;
+mod python;
 mod slots;
 mod target_facts;
 
 pub(crate) use slots::is_of_allocator;
 
 use crate::claim::{Claim, claim};
-use crate::config::TraceConfig;
+use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
@@ -22,14 +24,17 @@ use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
-use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
+use made_code::MadeCode;
+use memhook_abi::{self as abi, ACCESS_LISTENER, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
     hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
 };
-use memhook_stream::{Plan, Region};
+use memhook_stream::{Config, NamedMoment, Plan, Region};
+use memhook_symbols::PerfMap;
 use memhook_unwind::walk;
+use python::Python;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -39,6 +44,9 @@ use target_facts::{is_filtered, tid_offset};
 
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
+
+/// More marks are not kept.
+const MOST_MARKS: usize = 100_000;
 
 /// An attach to one process.
 pub struct Session {
@@ -81,6 +89,14 @@ pub struct Session {
     root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
+    /// Its interpreter.
+    python: Python,
+    /// The code that is made while it runs.
+    made_code: MadeCode,
+    /// The marks that were set so far, in order.
+    marks: Vec<NamedMoment>,
+    next_mark: u64,
+    has_missed_marks: bool,
     /// Where mappings are traced: those that there were at the attach.
     pub mapped_before: Vec<Mapping>,
     _claim: Claim,
@@ -102,7 +118,9 @@ impl Session {
         let plan = plan(pid, config)?;
         let start = Instant::now();
         let functions = config.function_ids();
+        let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
+        let needs_accesses = config.accesses == Accesses::Needed;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
@@ -123,8 +141,20 @@ impl Session {
         let hook_base = residue.hook_base;
         let maps = mappings(pid)?;
         let loaded = modules(pid, &maps, &mut files)?;
+        if needs_accesses {
+            let is_listener = |name: &str| name == ACCESS_LISTENER;
+            let scan = find_slots(pid, &loaded, &maps, &is_listener, &hook_copies(pid, &maps))?;
+            if scan.slots.is_empty() {
+                return Err(Error::NoAccessRuntime { pid });
+            }
+        }
         let libc = CLibrary::of(pid, &maps);
         let is_static = libc.is_none() && is_static(pid);
+        if is_static && traces_mappings {
+            return Err(Error::Refused(format!(
+                "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
+            )));
+        }
         let needed = |name: &'static str| {
             let libc = libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
             libc.function(name).ok_or(Error::NoFunction { pid, name })
@@ -142,6 +172,9 @@ impl Session {
         if scan.slots.is_empty() {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
         }
+        if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
+            count_accesses(&mut config);
+        }
         // A static program can only be unwound by the tables, and loads no modules.
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             if is_static {
@@ -153,6 +186,9 @@ impl Session {
             config.iterate_modules = needed("dl_iterate_phdr")?.0;
         }
         config.owner = residue.owner(pid);
+        let python = Python::of(pid, &loaded, libc.as_ref().map(|libc| libc.kind));
+        let made_code = MadeCode::of(&maps);
+        config.python = python.config();
         let mut vdso = vdso(pid, &maps);
         if let Some(v) = &mut vdso {
             known.share_vdso(v);
@@ -211,6 +247,11 @@ impl Session {
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
             plan: config.plan,
+            python,
+            made_code,
+            marks: Vec::new(),
+            next_mark: 0,
+            has_missed_marks: false,
             mapped_before: Vec::new(),
             _claim: claim,
         };
@@ -356,9 +397,61 @@ impl Session {
         }
     }
 
+    /// Looks at the interpreter of a Python process as long as that is necessary; called every few milliseconds.
+    /// Returns what the user should be told.
+    pub fn look_at_python(&mut self) -> Option<String> {
+        self.python.look(self.pid, &self.region);
+        self.python.take_notice()
+    }
+
+    /// Takes the marks that were set since the last time; called every few milliseconds. Returns what the user should
+    /// be told.
+    pub fn take_marks(&mut self, elapsed: Duration) -> Option<String> {
+        let now_ns = elapsed.as_nanos() as u64;
+        let (taken, missed) = self.region.take_marks(&mut self.next_mark, now_ns);
+        self.marks.extend(taken);
+        self.marks.truncate(MOST_MARKS);
+        // Once: who sets marks without end is not to fill the screen.
+        let is_first = missed > 0 && !std::mem::replace(&mut self.has_missed_marks, true);
+        is_first.then(|| {
+            let pid = self.pid;
+            format!(
+                "{missed} marks of process {pid} came too fast after each other and are missing"
+            )
+        })
+    }
+
+    /// The marks that were set so far, in order.
+    pub fn marks(&self) -> &[NamedMoment] {
+        &self.marks
+    }
+
+    /// Looks where the process has code that is made while it runs; called every few milliseconds.
+    pub fn look_at_made_code(&mut self, now: Duration) {
+        if self.made_code.look(self.pid, now) {
+            // Where there is no room for the list, backtraces end at such code, and are counted as cut short.
+            let _ = self.publish_modules();
+        }
+    }
+
+    /// The names that the process gives to the code that it makes, as far as it tells them by now.
+    pub fn made_names(&self) -> Option<Arc<PerfMap>> {
+        self.made_code.names(self.pid, &self.root)
+    }
+
+    /// Where such code is (avma).
+    pub fn made_areas(&self) -> &[std::ops::Range<u64>] {
+        self.made_code.areas()
+    }
+
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether its program is static.
+    pub fn is_static(&self) -> bool {
+        self.is_static
     }
 
     /// The file system that the process sees.
@@ -419,7 +512,18 @@ impl Session {
     fn publish_modules(&mut self) -> Result<(), Error> {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
-        self.tables.publish(&self.region, &all)
+        self.tables
+            .publish(&self.region, &all, self.made_code.areas())
+    }
+}
+
+/// The program tells of its reads and writes: they are counted, and dated more exactly than by the coarse clock, in
+/// one step of which a short-lived block has all of its accesses.
+fn count_accesses(config: &mut Config) {
+    config.flags |= abi::flags::ACCESSES;
+    config.flags &= !abi::flags::FOLD_PAIRS;
+    if config.clock_mode == abi::clock_mode::COARSE {
+        config.clock_mode = abi::clock_mode::TSC;
     }
 }
 

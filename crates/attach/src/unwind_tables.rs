@@ -198,7 +198,14 @@ impl UnwindTables {
     }
 
     /// Makes `modules` the region's module list; of more than that can hold, the first ones.
-    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> Result<(), Error> {
+    /// `made`: where the process has code that it makes while it runs; there, and in code of its executable that no
+    /// table covers, frame pointers are followed.
+    pub fn publish(
+        &mut self,
+        region: &Region,
+        modules: &[ModuleImage],
+        made: &[std::ops::Range<u64>],
+    ) -> Result<(), Error> {
         self.prepare(region, modules);
         let mut specs = Vec::with_capacity(modules.len());
         for module in modules {
@@ -218,8 +225,17 @@ impl UnwindTables {
                 base: module.base,
                 first_row: file.first_row.unwrap_or(0),
                 row_count: file.first_row.map_or(0, |_| rows),
+                // V8's builtin functions are machine code in its executable, which its compiler made.
+                keeps_frame_pointers: module.is_main && !made.is_empty(),
             });
         }
+        specs.extend(made.iter().map(|area| ModuleSpec {
+            start: area.start,
+            end: area.end,
+            base: area.start,
+            keeps_frame_pointers: true,
+            ..ModuleSpec::default()
+        }));
         specs.truncate(MAX_MODULES);
         region.publish_modules(&specs)?;
         Ok(())

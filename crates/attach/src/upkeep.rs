@@ -104,6 +104,9 @@ impl Upkeep {
         if modules_changed {
             self.next_verify = Some(now + VERIFY_AFTER);
         }
+        notices.extend(session.look_at_python());
+        notices.extend(session.take_marks(now));
+        session.look_at_made_code(now);
         if now >= self.next_look {
             self.next_look = now + LOOK_PAUSE;
             // An execve takes the hook away without ending the process.

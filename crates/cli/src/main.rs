@@ -29,7 +29,8 @@ mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use live::{
-    agent, attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch,
+    access_runtime, agent, attach, demo, detach, doctor, mark, probe, rss, run, scan, signals,
+    stale, top, trim, watch,
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
@@ -67,6 +68,9 @@ enum Command {
     /// Start a program and trace it from the beginning to the end
     #[command(after_long_help = include_str!("help/run.txt"))]
     Run(Box<run::Args>),
+    /// Write what a program is linked with that tells of its reads and writes
+    #[command(after_long_help = include_str!("help/access-runtime.txt"))]
+    AccessRuntime(access_runtime::Args),
     /// Start a program and fail if it leaks (for CI)
     #[command(after_long_help = include_str!("help/gate.txt"))]
     Gate(Box<gate::Args>),
@@ -97,6 +101,9 @@ enum Command {
     /// Trace a process, and keep the evidence if it runs out of memory
     #[command(after_long_help = include_str!("help/watch.txt"))]
     Watch(Box<watch::Args>),
+    /// Name a moment of a trace that is under way
+    #[command(after_long_help = include_str!("help/mark.txt"))]
+    Mark(mark::Args),
     /// Trace many processes all the time, by rules, for the stores that you run
     #[command(after_long_help = include_str!("help/agent.txt"))]
     Agent(agent::Args),
@@ -126,6 +133,7 @@ fn main() -> ExitCode {
         Command::View(args) => view::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
         Command::Run(args) => run::run(&args),
+        Command::AccessRuntime(args) => access_runtime::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Probe(args) => probe::run(&args),
@@ -134,6 +142,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => scan::run(&args),
         Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Mark(args) => mark::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Agent(args) => agent::run(&args),

@@ -1,11 +1,12 @@
 //! `report`: what a recording has to say.
 
+mod follow;
 pub mod sources;
 mod target;
 
 pub use target::{OutputArgs, open, presentable, read, write};
 
-use crate::options::{GroupBy, SortBy, moment};
+use crate::options::{GroupBy, SortBy, duration, moment};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
@@ -73,6 +74,15 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
+    /// Go on with a recording that is still being written
+    ///
+    /// The file may also come through a pipe (attach -o -). A report is printed whenever the interval is
+    /// over, and the last one when the recording has ended.
+    #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "output", "mappings"])]
+    follow: bool,
+    /// Time between the reports of --follow
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    interval: Duration,
     #[command(flatten)]
     scores: scores::Args,
     #[command(flatten)]
@@ -94,6 +104,12 @@ pub struct WindowArgs {
     /// End at this time, and show what was live then
     #[arg(long, value_name = "TIME", value_parser = moment)]
     to: Option<Duration>,
+    /// Start at the first mark with this name (memhook-rs mark)
+    #[arg(long, value_name = "MARK", conflicts_with_all = ["from", "at"])]
+    from_mark: Option<String>,
+    /// End at the next mark with this name
+    #[arg(long, value_name = "MARK", conflicts_with_all = ["to", "at"])]
+    to_mark: Option<String>,
     /// Show what was live at this time (same as --to)
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
     at: Option<Duration>,
@@ -107,10 +123,41 @@ impl WindowArgs {
             bail!("--at {at:?}: the recording ends {end:.1?} after the attach");
         }
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let from_mark = self.from_mark.as_deref();
+        let from_mark = from_mark.map(|name| mark(recording, "--from-mark", name, 0));
+        let from_ns = from_mark.transpose()?.or(self.from.map(ns));
+        let to_mark = self.to_mark.as_deref();
+        let to_mark = to_mark.map(|name| mark(recording, "--to-mark", name, from_ns.unwrap_or(0)));
         Ok(Window {
-            from_ns: self.from.map(ns),
-            to_ns: self.to.or(self.at).map(ns),
+            from_ns,
+            to_ns: to_mark.transpose()?.or(self.to.or(self.at).map(ns)),
         })
+    }
+}
+
+/// When the first mark with this name was set, from a moment on: nanoseconds since the attach.
+fn mark(recording: &Recording, option: &str, name: &str, from_ns: u64) -> anyhow::Result<u64> {
+    let marks = recording.marks();
+    let named = marks.iter().filter(|mark| mark.name == name);
+    let mut at = named.map(|mark| mark.time_ns);
+    if let Some(time_ns) = at.clone().find(|&time_ns| time_ns >= from_ns) {
+        return Ok(time_ns);
+    }
+    if let Some(time_ns) = at.next() {
+        let before = Duration::from_nanos(from_ns - time_ns);
+        bail!("{option} {name:?}: this mark was set {before:.1?} before the window begins");
+    }
+    let known: Vec<String> = marks
+        .iter()
+        .take(10)
+        .map(|m| format!("{:?}", m.name))
+        .collect();
+    match known.as_slice() {
+        [] => bail!("{option} {name:?}: the recording has no marks (memhook-rs mark sets them)"),
+        _ => bail!(
+            "{option} {name:?}: the recording has no such mark; it has {}",
+            known.join(", ")
+        ),
     }
 }
 
@@ -130,6 +177,9 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.follow {
+        return print_following(args);
+    }
     let file = of_memory(&args.file, args.mappings)?;
     check_output(&args.output.output, [&file])?;
     let recording = open(&file)?;
@@ -186,6 +236,27 @@ pub fn of_memory(path: &Path, of_mappings: bool) -> anyhow::Result<PathBuf> {
         beside.display(),
         path.display()
     )
+}
+
+/// Prints a report of what there is by now, as long as there comes more.
+fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
+    let as_json = args.json || matches!(args.format, FormatChoice::Json);
+    if !as_json && !matches!(args.format, FormatChoice::Text) {
+        bail!("--follow prints reports as text or JSON: leave -f out");
+    }
+    follow::follow(&args.file, args.interval, &mut |recording| {
+        check(args, recording)?;
+        let mut symbols = sources::symbolizer(recording, &args.sources)?;
+        // Of a moment that has not come yet, nothing is known.
+        let Ok(window) = args.window.window(recording) else {
+            return Ok(());
+        };
+        let profile = recorded::profile(recording, &mut symbols, window, None)?;
+        let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
+        let report = report.context("the recorder's note of what it saw cannot be read")?;
+        args.output.write_document(&report, as_json)
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(args: &Args) -> Measure {
@@ -286,7 +357,7 @@ fn selection(args: &Args, as_json: bool) -> Selection {
         },
         sort: args.sort.into(),
         top: args.top,
-        is_window: args.window.from.is_some(),
+        is_window: args.window.from.is_some() || args.window.from_mark.is_some(),
         // Sites that read the same have scores of their own.
         merges_alike: !as_json && !args.scores.scores,
     }

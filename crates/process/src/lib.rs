@@ -28,6 +28,7 @@ mod module_file;
 mod preflight;
 mod proc_text;
 mod processor_time;
+mod python;
 mod remote_address;
 mod scheduling;
 mod sections;
@@ -65,6 +66,7 @@ pub use preflight::{
 };
 pub use proc_text::{proc_bytes, proc_text};
 pub use processor_time::{own_processor_time, processor_time};
+pub use python::{Interpreter, PythonError, Verdict};
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
@@ -78,6 +80,6 @@ pub use thread_state::{
     processor, sleeps, thread_state, tracer, waits_in,
 };
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_age,
-    process_ids, seccomp_filters, thread_ids, thread_start_time, threads,
+    Thread, effective_user, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread,
+    process_age, process_ids, seccomp_filters, thread_ids, thread_start_time, threads,
 };

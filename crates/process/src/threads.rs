@@ -126,6 +126,13 @@ pub fn inner_tid(pid: i32, tid: i32) -> Option<u32> {
     ids.split_ascii_whitespace().last()?.parse().ok()
 }
 
+/// The user that a process acts for, as seen from here.
+pub fn effective_user(pid: i32) -> Option<u32> {
+    // Real, effective, saved, and that for file systems (proc_pid_status(5)).
+    let users = status_field(pid, pid, "Uid:")?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

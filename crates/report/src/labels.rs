@@ -1,6 +1,7 @@
 //! What frames are called in exported formats: the same function is one name everywhere.
 
 use crate::names::{is_plumbing, readable};
+use crate::recorded::PYTHON;
 use crate::{Profile, ProfileFrame, StackFrame};
 use memhook_foreign::visible;
 use std::borrow::Cow;
@@ -89,10 +90,14 @@ pub fn name(frame: &StackFrame) -> String {
     one_line(name)
 }
 
-/// What a site is known by: its innermost function that is not the C++ library's own, then its callers.
+/// What a site is known by: its innermost Python function, or else its innermost function that is not the C++
+/// library's own, then its callers.
 pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
-    let first = stack.iter().position(is_own).unwrap_or(0);
+    let is_python = |frame: &StackFrame| frame.module.as_deref() == Some(PYTHON);
+    // Whatever C function a line of Python calls, the site is the line.
+    let python = stack.iter().position(is_python);
+    let first = python.or(stack.iter().position(is_own)).unwrap_or(0);
     let names: Vec<String> = stack[first.min(stack.len())..].iter().map(name).collect();
     if names.is_empty() {
         NO_STACK.to_owned()

@@ -55,7 +55,7 @@ pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
+    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Mark, Measured, ReleaseSite, ReportModel,
     ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
@@ -82,7 +82,9 @@ pub use scores::{
     Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
     Scores, SiteScores,
 };
-pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
+pub use stale::{
+    CaughtAccess, StaleEvidence, StaleReachability, StaleReport, StaleSite, StaleTotals,
+};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

@@ -5,7 +5,7 @@ use crate::gaps;
 use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Measured, Overhead, ReleaseSite,
+    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Mark, Measured, Overhead, ReleaseSite,
     ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{
@@ -23,6 +23,8 @@ pub trait TracedRun: Backtraces {
     fn module_files(&self) -> Vec<ModuleFile>;
     /// The name of a live thread, or an empty string.
     fn thread_name(&self, tid: u32) -> String;
+    /// The marks that were set so far, in order.
+    fn marks(&self) -> Vec<Mark>;
     /// What the hook could not record.
     fn losses(&self) -> Losses;
     /// The process.
@@ -455,6 +457,7 @@ impl LiveReporter {
                 LiveBounds::new(live, draft.unseen.into())
             }),
             gaps: gaps::until(&draft.gaps, now_ns),
+            marks: run.marks(),
             since_last_s: last_elapsed.map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
             sampling: draft.sampling,
             bounded: draft
@@ -480,6 +483,7 @@ impl LiveReporter {
             #[cfg(target_arch = "x86_64")]
             rss: None,
             leaks: None,
+            stale: None,
             overhead: draft.overhead,
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{Inference, Overhead, RunScores, Scores};
+use crate::{Inference, Overhead, RunScores, Scores, StaleReport};
+use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
 /// One report.
@@ -26,6 +27,9 @@ pub struct ReportModel {
     /// The times until then in which nothing was seen, in order: what was allocated or released in them is missing
     /// from all numbers.
     pub gaps: Vec<UnseenTime>,
+    /// The marks that were set until its end, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
     /// Set if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bounds: Option<LiveBounds>,
@@ -70,6 +74,9 @@ pub struct ReportModel {
     /// What nothing reaches, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,
+    /// What nobody touches, in the last report with `attach --stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale: Option<StaleReport>,
     /// How well the heap is used, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,
@@ -81,6 +88,24 @@ pub struct ReportModel {
 impl ReportModel {
     /// The schema that this is.
     pub(crate) const SCHEMA: &str = "memhook-rs/report/1";
+}
+
+/// A moment that somebody gave a name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The name.
+    pub name: String,
+    /// Seconds since the attach.
+    pub at_s: f64,
+}
+
+impl From<&NamedMoment> for Mark {
+    fn from(moment: &NamedMoment) -> Mark {
+        Mark {
+            name: moment.name.clone(),
+            at_s: moment.time_ns as f64 / 1e9,
+        }
+    }
 }
 
 /// Call stacks whose outermost frames are missing.

@@ -2,6 +2,7 @@
 
 use crate::labels::one_line;
 use crate::names::{around_parameters, is_plumbing, readable};
+use crate::recorded::PYTHON;
 use crate::{StackFrame, Style};
 use std::fmt::{Result, Write};
 
@@ -146,7 +147,24 @@ pub(crate) fn stack(
 fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut at = 0;
+    let has_python = !style.verbose && frames.iter().any(is_python);
     while at < frames.len() {
+        // What the interpreter does for a Python function says little beside the function.
+        let run = frames[at..]
+            .iter()
+            .take_while(|f| is_interpreter(f))
+            .count();
+        if has_python && run > 1 {
+            lines.push(Line {
+                name: format!("... {run} functions of the interpreter"),
+                place: String::new(),
+                module: String::new(),
+                note: String::new(),
+                is_faint: true,
+            });
+            at += run;
+            continue;
+        }
         // The library's inlined plumbing between two functions that somebody wrote: one line, the
         // outermost of it, which is what was called.
         let plumbing = |frame: &&StackFrame| {
@@ -168,6 +186,15 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {
         }
     }
     lines
+}
+
+fn is_python(frame: &StackFrame) -> bool {
+    frame.module.as_deref() == Some(PYTHON)
+}
+
+fn is_interpreter(frame: &StackFrame) -> bool {
+    let module = frame.module.as_deref().unwrap_or_default();
+    module.starts_with("python3.") || module.starts_with("libpython3.")
 }
 
 fn line(frame: &StackFrame, style: Style) -> Line {

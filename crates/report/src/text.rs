@@ -1,12 +1,13 @@
 //! Text for a terminal.
 
 use crate::gaps;
+use crate::labels::one_line;
 use crate::leaks::leaks;
 use crate::mappings::mappings;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
-use crate::{Coverage, Document, ReportModel, Style};
+use crate::{Coverage, Document, Mark, ReportModel, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
@@ -37,6 +38,10 @@ impl Document for ReportModel {
             .and_then(|()| resident(&mut out, self, style))
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
+                None => Ok(()),
+            })
+            .and_then(|()| match &self.stale {
+                Some(found) => write!(out, "\n{}", found.text(style)),
                 None => Ok(()),
             });
         out
@@ -76,10 +81,29 @@ fn resident(_: &mut String, _: &ReportModel, _: Style) -> Result {
     Ok(())
 }
 
+/// The last moments that were given names.
+fn marks(marks: &[Mark]) -> Option<String> {
+    const SHOWN: usize = 8;
+    let last = &marks[marks.len().saturating_sub(SHOWN)..];
+    let shown = last.iter().map(|mark| {
+        let at = milliseconds((mark.at_s * 1e3).round() as u64);
+        one_line(format!("\"{}\" at {at}", mark.name))
+    });
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more = match marks.len() - last.len() {
+        0 => String::new(),
+        more => format!("{} before, then ", count(more as u64)),
+    };
+    (!marks.is_empty()).then(|| format!("Marks: {more}{shown}"))
+}
+
 /// Above the numbers: what makes them wrong.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
         writeln!(out, "{}", style.warning(&gaps))?;
+    }
+    if let Some(marks) = marks(&model.marks) {
+        writeln!(out, "{marks}")?;
     }
     if model.totals.lost_events > 0 {
         let lost = format!(

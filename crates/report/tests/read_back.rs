@@ -44,6 +44,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         },
         from_s: 0.0,
         elapsed_s: 2.5,
+        marks: Vec::new(),
         gaps: Vec::new(),
         live_bounds: None,
         since_last_s: None,
@@ -68,6 +69,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         rss: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

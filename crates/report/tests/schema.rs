@@ -17,7 +17,7 @@ fn frame() -> StackFrame {
 
 fn full_report() -> ReportModel {
     ReportModel {
-        mappings: None,
+        marks: Vec::new(),
         resident: Vec::new(),
         #[cfg(target_arch = "x86_64")]
         rss: None,
@@ -66,6 +66,7 @@ fn full_report() -> ReportModel {
             unattributed_allocations: 1,
             unknown_releases_are_counted: true,
         }),
+        stale: None,
         overhead: None,
         mappings: None,
         totals: ReportTotals::default(),

@@ -17,6 +17,7 @@ fn frame(function: Option<&str>, place: Option<(&str, u32)>, inlined: bool) -> S
 fn report() -> ReportModel {
     let plumbing = |name| frame(Some(name), Some(("/usr/include/c++/12/bits/x.h", 7)), true);
     ReportModel {
+        marks: Vec::new(),
         schema: "memhook-rs/report/1",
         is_final: false,
         by: "site",
@@ -111,6 +112,7 @@ fn report() -> ReportModel {
         rss: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

@@ -1,7 +1,8 @@
 //! The control block: configuration of an attach, clock, module requests.
 
+use crate::python::is_possible;
 use crate::selection::{filter_shift, passed_blocks};
-use crate::{Error, Plan, Region};
+use crate::{Error, Plan, PythonConfig, Region};
 use memhook_abi::{
     ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS, flags,
 };
@@ -43,6 +44,8 @@ pub struct Config {
     pub iterate_modules: u64,
     /// What it may take of memory.
     pub plan: Plan,
+    /// The process's CPython interpreter, if it has one whose frames can be found.
+    pub python: Option<PythonConfig>,
 }
 
 impl Config {
@@ -104,6 +107,13 @@ impl Region {
         if config.draws_samples() {
             self.write_sample_intervals(config.sample_bytes);
         }
+        self.set_evaluation(0..0);
+        let python = config.python.as_ref();
+        if let Some(python) = python.filter(|python| is_possible(&python.layout)) {
+            self.write_python(&python.layout);
+            self.set_evaluation(python.evaluation.clone());
+            self.set_python_state(python.layout.state);
+        }
         let passed = passed_blocks(config.plan.budget);
         m.u64(offset_of!(Control, passed_mask))
             .store(passed - 1, Relaxed);
@@ -120,6 +130,8 @@ impl Region {
             m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
             self.note_spent(passed * 8);
         }
+        m.u64(offset_of!(Control, access_next)).store(1, Relaxed);
+        self.grant_accesses();
         for mark in &inside {
             self.retain(mark);
         }
@@ -218,6 +230,11 @@ impl Region {
     /// Address of the C library's `backtrace` that the hook is told to use (avma), or 0.
     pub fn libc_backtrace(&self) -> u64 {
         self.control64(offset_of!(Control, libc_backtrace))
+    }
+
+    /// Where time stamps come from ([`memhook_abi::clock_mode`]).
+    pub fn clock_mode(&self) -> u32 {
+        self.control32(offset_of!(Control, clock_mode))
     }
 
     /// Bits of [`memhook_abi::flags`].

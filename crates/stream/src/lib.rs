@@ -13,6 +13,7 @@
 //!
 //! Not here: symbols, live blocks, anything that needs ptrace.
 
+mod accesses;
 mod budget;
 mod clocks;
 mod control;
@@ -20,8 +21,10 @@ mod drain;
 mod error;
 mod gap;
 mod grants;
+mod marks;
 mod memory;
 mod modules;
+mod python;
 mod recorders;
 mod region;
 mod rings;
@@ -29,6 +32,7 @@ mod selection;
 mod slots;
 mod stacks;
 
+pub use accesses::access_words;
 pub use budget::TimedCalls;
 pub use clocks::monotonic_ns;
 #[cfg(target_arch = "x86_64")]
@@ -38,8 +42,10 @@ pub use drain::{Drain, PassStats, Sink, TickTime};
 pub use error::Error;
 pub use gap::Gap;
 pub use grants::Plan;
+pub use marks::NamedMoment;
 pub use memory::{SEALS, sealed_file};
 pub use modules::ModuleSpec;
+pub use python::{PythonConfig, PythonLocation, is_python};
 pub use recorders::{Admission, REGISTER_GLOBAL_EXPEDITED, barrier};
 pub use region::Region;
 pub use rings::{Losses, Mark, RingView};

@@ -23,6 +23,8 @@ pub struct ModuleSpec {
     pub first_row: u32,
     /// How many it has.
     pub row_count: u32,
+    /// Code of it that no row covers keeps frame pointers.
+    pub keeps_frame_pointers: bool,
 }
 
 impl Region {
@@ -84,6 +86,10 @@ impl Region {
                 (offset_of!(ModuleEntry, end), module.end),
                 (offset_of!(ModuleEntry, ret_gadget), module.ret_gadget),
                 (offset_of!(ModuleEntry, base), module.base),
+                (
+                    offset_of!(ModuleEntry, keeps_frame_pointers),
+                    u64::from(module.keeps_frame_pointers),
+                ),
             ] {
                 self.memory.u64(at + field).store(value, Relaxed);
             }

@@ -5,6 +5,7 @@ use memhook_abi::{
     ABI_VERSION, Control, MAGIC, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes, ring_stride,
 };
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -26,6 +27,8 @@ pub struct Region {
     accounts: Mutex<Accounts>,
     /// How many rings were, or are being, given to a next owner, and of how many this is done.
     freeing: [AtomicU64; 2],
+    /// The code that evaluates Python functions. Not in the region, which the target can write.
+    evaluation: Mutex<Range<u64>>,
 }
 
 impl Region {
@@ -45,7 +48,17 @@ impl Region {
             places: (0..MAX_RINGS).map(|_| AtomicU64::new(0)).collect(),
             accounts: Mutex::new(Accounts::new()),
             freeing: Default::default(),
+            evaluation: Mutex::new(0..0),
         })
+    }
+
+    pub(crate) fn evaluation(&self) -> Range<u64> {
+        let evaluation = self.evaluation.lock();
+        evaluation.unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    pub(crate) fn set_evaluation(&self, range: Range<u64>) {
+        *self.evaluation.lock().unwrap_or_else(|e| e.into_inner()) = range;
     }
 
     pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {

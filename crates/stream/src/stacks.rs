@@ -1,8 +1,7 @@
 //! The stack table, written by the hook.
 
-use crate::Region;
-use memhook_abi::{ARENA_BYTES, ARENA_OFFSET, GRANULE_BYTES, MAX_DEPTH, StackEntry};
-use std::sync::atomic::Ordering::Relaxed;
+use crate::{Region, python};
+use memhook_abi::{PYTHON_LOCATION, StackEntry};
 
 /// An interned backtrace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +10,8 @@ pub struct Stack {
     pub function: u8,
     /// Whether the walk ended before the outermost frame.
     pub truncated: bool,
-    /// Return addresses (avma), innermost first.
+    /// Return addresses (avma), innermost first; for a Python function what [`Region::python_location`]
+    /// knows ([`is_python`](crate::is_python)).
     pub frames: Vec<u64>,
 }
 
@@ -25,21 +25,25 @@ impl Region {
     /// The backtrace with this id, as carried by an event; `None` if there is none, or none that
     /// makes sense.
     pub fn stack(&self, id: u32) -> Option<Stack> {
-        let start = (id as usize).checked_mul(GRANULE_BYTES)?;
-        if id == 0 || start >= ARENA_BYTES {
+        let (function, truncated, frames) = self.entry(id)?;
+        if function == PYTHON_LOCATION {
             return None;
         }
-        let head = self.memory.u64(ARENA_OFFSET + start).load(Relaxed);
-        let depth = (head >> 48) as usize;
-        let room = (ARENA_BYTES - start) / 8 - 1;
-        if depth == 0 || depth > MAX_DEPTH || depth > room {
+        let Some(native) = python::native_of(&frames) else {
+            return Some(Stack {
+                function,
+                truncated,
+                frames,
+            });
+        };
+        let (native_function, truncated, native) = self.entry(native)?;
+        if native_function == PYTHON_LOCATION || python::native_of(&native).is_some() {
             return None;
         }
-        let frames = self.memory.words(ARENA_OFFSET + start + 8, depth);
         Some(Stack {
-            function: (head >> 32) as u8,
-            truncated: (head >> 40) & 0xff != 0,
-            frames: frames.iter().map(|frame| frame.load(Relaxed)).collect(),
+            function,
+            truncated,
+            frames: python::merge(&native, &frames[1..], &self.evaluation()),
         })
     }
 }

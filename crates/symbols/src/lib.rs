@@ -30,6 +30,7 @@ mod fingerprint;
 mod functions;
 mod host_names;
 mod lookup;
+mod perf_map;
 mod symbol_table;
 mod symbolizer;
 mod worker;
@@ -42,6 +43,7 @@ pub use error::SymbolError;
 pub use functions::{FunctionSymbol, functions};
 pub use host_names::Getent;
 pub use memhook_foreign::demangle;
+pub use perf_map::{PerfMap, made_frame};
 pub use symbolizer::Symbolizer;
 
 use serde::{Deserialize, Serialize};
@@ -66,6 +68,14 @@ pub struct ModuleFile {
     pub start: u64,
     /// Past the last address (avma).
     pub end: u64,
+    /// It is no file: who made the code, or what stands for it, has names for it.
+    pub named_by: Option<Arc<dyn NamedCode>>,
+}
+
+/// Names of what is in no file: functions of an interpreter, or code that was made at run time.
+pub trait NamedCode: Send + Sync {
+    /// What is known of a return address.
+    fn location(&self, return_address: u64) -> Option<Location>;
 }
 
 /// One source-level frame at an address.

@@ -98,7 +98,12 @@ impl Symbolizer {
                 base: file.base,
                 module: module.unwrap_or(self.modules.len()),
             });
-            if module.is_none() {
+            if let Some(at) = module
+                && file.named_by.is_some()
+            {
+                // It may know more by now.
+                self.modules[at].file.named_by = file.named_by;
+            } else if module.is_none() {
                 let (frames, symbols) = self.bundled(&file);
                 self.modules.push(Known {
                     file,
@@ -142,6 +147,7 @@ impl Symbolizer {
         let mut wanted: HashMap<usize, HashSet<u64>> = HashMap::new();
         for address in return_addresses {
             if let Some((module, svma)) = self.place(address)
+                && self.modules[module].file.named_by.is_none()
                 && !self.modules[module].frames.contains_key(&svma)
             {
                 wanted.entry(module).or_default().insert(svma);
@@ -235,6 +241,9 @@ impl Symbolizer {
             return Location::default();
         };
         let module = &self.modules[number];
+        if let Some(names) = &module.file.named_by {
+            return names.location(return_address).unwrap_or_default();
+        }
         Location {
             module: module.file.path.rsplit('/').next().map(str::to_owned),
             svma,

@@ -65,6 +65,7 @@ pub fn debug_link(bytes: &[u8]) {
             base: 0,
             start: 0,
             end: u64::MAX,
+            named_by: None,
         };
         resolve(&mut symbols, file, [0x1001, 0x1010].into_iter());
         assert!(symbols.sources().count() <= 1);

@@ -200,8 +200,17 @@ impl<'a> Attacher<'a> {
             }
             _ => {
                 for id in [u32::from(input.byte()), input.u32(), u32::MAX] {
-                    let depth = region.stack(id).map_or(0, |stack| stack.frames.len());
-                    assert!(depth <= memhook_abi::MAX_DEPTH);
+                    let frames = region.stack(id).map_or(Vec::new(), |stack| stack.frames);
+                    assert!(frames.len() <= memhook_abi::MAX_DEPTH);
+                    for frame in frames {
+                        region.python_location(frame);
+                    }
+                    region.python_location(u64::from(id) << 4 | memhook_abi::PYTHON_FRAME);
+                }
+                let mut next = u64::from(input.byte());
+                for _ in 0..2 {
+                    let (marks, _) = region.take_marks(&mut next, 1);
+                    assert!(marks.len() <= memhook_abi::MARKS);
                 }
             }
         }

@@ -63,5 +63,8 @@ shared_struct! {
         first_row: u32,
         /// Unwind rows.
         row_count: u32,
+        /// Not 0: code that no row covers keeps frame pointers, because a compiler at run time made it, or
+        /// made for it.
+        keeps_frame_pointers: u64,
     }
 }

@@ -1,6 +1,9 @@
 //! How large everything in the region is, and where it is.
 
-use super::{Control, ModuleEntry, RingHeader, SlotEntry};
+use super::{
+    AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
+    PYTHON_CACHE_OFFSET, PythonLayout, RingHeader, SlotEntry,
+};
 use crate::event::RawEvent;
 
 /// "MEMHOOK1", little endian.
@@ -45,7 +48,7 @@ pub const PC_CACHE_ENTRIES: usize = 2_048;
 /// Entries of the PC cache of a ring at first: what is left of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
 /// Offset of the backtraces remembered by a ring's thread; they can take the rest of the prefix.
-pub const MEMO_OFFSET: usize = 45_056;
+pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Bytes of remembered backtraces that a ring has at first.
 pub const MEMO_FIRST_BYTES: usize = 8_192;
 /// Fewest bytes of a ring's events: a page.
@@ -70,11 +73,17 @@ pub const PASSED_BLOCKS: usize = FILTER_BUCKETS * FILTER_BUCKET_BLOCKS;
 /// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
 /// closes the last.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;
+/// Records of accesses: live blocks whose reads and writes can be counted at a time.
+pub const ACCESS_RECORDS: usize = 1 << 20;
 /// Unwind rows of all modules together.
 pub const MAX_ROWS: usize = 1 << 24;
 /// Distinct unwind rules of all modules together.
 pub const MAX_RULES: usize = 1 << 16;
 
+/// Offset of the [`PythonLayout`].
+pub const PYTHON_OFFSET: usize = 4_096;
+/// Offset of the marks.
+pub const MARKS_OFFSET: usize = 5_120;
 /// Offset of the slot journal.
 pub const SLOTS_OFFSET: usize = 8_192;
 /// Offset of the module list.
@@ -99,8 +108,10 @@ pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
 pub const FILTER_BUCKETS_OFFSET: usize = FILTER_OFFSET + FILTER_COUNTERS;
 /// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
 pub const SAMPLE_OFFSET: usize = FILTER_BUCKETS_OFFSET + FILTER_BUCKETS * FILTER_BUCKET_BLOCKS * 8;
+/// Offset of the records of accesses. Number 0 stays unused.
+pub const ACCESS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
 /// Offset of the first ring.
-pub const RINGS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
+pub const RINGS_OFFSET: usize = ACCESS_OFFSET + ACCESS_RECORDS * size_of::<AccessRecord>();
 
 /// Bytes of one ring with everything that belongs to it.
 pub const fn ring_stride(ring_bytes: usize) -> usize {
@@ -112,15 +123,18 @@ pub const fn region_bytes(ring_bytes: usize) -> usize {
     RINGS_OFFSET + MAX_RINGS * ring_stride(ring_bytes)
 }
 
-const _: () = assert!(size_of::<Control>() <= SLOTS_OFFSET);
+const _: () = assert!(size_of::<Control>() <= PYTHON_OFFSET);
+const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= MARKS_OFFSET);
+const _: () = assert!(MARKS_OFFSET + MARKS * size_of::<MarkEntry>() <= SLOTS_OFFSET);
 const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
 const _: () = assert!(size_of::<RawEvent>() == 16);
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));
 const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
 const _: () = assert!(MEMO_GUIDES_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
 const _: () = assert!(PC_CACHE_FIRST_ENTRIES.is_power_of_two());
-const _: () = assert!(MEMO_OFFSET >= PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16);
+const _: () = assert!(PYTHON_CACHE_OFFSET >= PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16);
 const _: () = assert!(MEMO_OFFSET.is_multiple_of(4096) && RING_PREFIX_BYTES.is_multiple_of(4096));
 const _: () = assert!((SAMPLE_QUANTILES + 1) * 8 <= 65_536);
+const _: () = assert!(size_of::<AccessRecord>() == 128);
 const _: () = assert!(RULES_OFFSET.is_multiple_of(4096));
 const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

@@ -4,6 +4,8 @@ mod control;
 mod hook;
 mod journal;
 mod map;
+mod marks;
+mod python;
 mod rings;
 mod shared_struct;
 
@@ -11,5 +13,7 @@ pub use control::*;
 pub use hook::*;
 pub use journal::*;
 pub use map::*;
+pub use marks::*;
+pub use python::*;
 pub use rings::*;
 pub use shared_struct::Field;

@@ -2,16 +2,23 @@
 
 use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
-use memhook_report::recorded::source_text;
-use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Target, TracedRun};
+use memhook_report::recorded::{made_module, python_of, source_text};
+use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Mark, Target, TracedRun};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {
     let modules = session.modules.iter().chain(&session.gone);
-    modules.map(module_file).collect()
+    let python = python_of(Arc::clone(session.shared_region()));
+    let made = session.made_names().map(|names| made_module(names as _));
+    modules
+        .map(module_file)
+        .chain([python])
+        .chain(made)
+        .collect()
 }
 
 /// Where the names of a module come from.
@@ -25,6 +32,7 @@ pub fn module_file(m: &ModuleImage) -> ModuleFile {
         base: m.base,
         start: m.start,
         end: m.end,
+        named_by: None,
     }
 }
 
@@ -63,6 +71,10 @@ impl TracedRun for Traced<'_> {
 
     fn thread_name(&self, tid: u32) -> String {
         self.session.thread_name(tid)
+    }
+
+    fn marks(&self) -> Vec<Mark> {
+        self.session.marks().iter().map(Mark::from).collect()
     }
 
     fn losses(&self) -> Losses {

@@ -1,5 +1,6 @@
 //! What holds, traces or reads live processes: the commands for that, and what they share.
 
+pub mod access_runtime;
 pub mod agent;
 pub mod attach;
 pub mod demo;
@@ -9,6 +10,7 @@ mod ending;
 mod frames;
 pub mod gate;
 mod last_look;
+pub mod mark;
 mod model;
 pub mod probe;
 mod record;

@@ -4,9 +4,10 @@ use crate::options::{duration, size};
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
-use memhook_recording::{Mode, Options, RecordingEnd};
+use memhook_recording::{Mode, Options, RecordingEnd, STREAM};
 use memhook_report::{ReportModel, output_name};
 use std::{
+    io::IsTerminal,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -54,6 +55,20 @@ const MIN_FILE_BYTES: u64 = 1 << 20;
 impl Args {
     /// The files of the recording and of the reports: an output is one or the other, by its name.
     pub fn split(&self, output: Option<&Path>, pid: i32) -> anyhow::Result<(Output, Output)> {
+        if output == Some(Path::new("-")) {
+            if std::io::stdout().is_terminal() {
+                bail!(
+                    "-o -: a recording is not for a terminal; pipe it: memhook-rs attach PID -o - | ..."
+                );
+            }
+            if std::fs::metadata("/proc/self/fd/1").is_ok_and(|out| out.is_file()) {
+                bail!("-o -: standard output is a file; name it instead: -o FILE.mhk");
+            }
+            if self.max_files > 1 {
+                bail!("--max-files with -o -: a stream is one recording; leave it out");
+            }
+            return Ok((Some(PathBuf::from(STREAM)), None));
+        }
         let path = output.map(|path| output_name(path, pid)).transpose()?;
         let is_named = path
             .as_ref()
@@ -106,6 +121,14 @@ impl Args {
             ..Options::default()
         })
     }
+}
+
+/// Refuses to write a recording to standard output.
+pub fn refuse_stream(path: Option<&Path>, why: &str) -> anyhow::Result<()> {
+    if path == Some(Path::new(STREAM)) {
+        bail!("-o -: {why}; name a file: -o FILE.mhk");
+    }
+    Ok(())
 }
 
 /// What a recording keeps of the last report: the coverage, as JSON.

@@ -5,6 +5,7 @@ use super::last_look::LastLook;
 use super::model::Reporter;
 use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
+use super::stale::StaleSection;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
@@ -128,6 +129,11 @@ impl Args {
                 "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
             );
         }
+        if self.tracing.overhead.is_some() {
+            anyhow::bail!(
+                "--scores with --overhead: scores need every allocation; leave --overhead out"
+            );
+        }
         if self.tracing.sample_bytes().is_some() {
             anyhow::bail!(
                 "--scores with --sample: scores need every allocation; leave --sample out"
@@ -235,6 +241,8 @@ pub struct ReportJob {
     is_scratch: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
+    /// What nobody touches, if that is asked for.
+    stale: Option<StaleSection>,
     /// Whether reports say what is resident.
     has_account: bool,
     /// Whether the last one says what pins it.
@@ -272,11 +280,17 @@ impl ReportJob {
             scores: args.scores.options(),
             is_scratch: false,
             last_look,
+            stale: None,
             has_account: args.rss,
             has_pins: args.pins,
             last_account: None,
             pinned: None,
         }
+    }
+
+    /// With a section about what nobody touches.
+    pub fn with_stale(self, stale: Option<StaleSection>) -> ReportJob {
+        ReportJob { stale, ..self }
     }
 
     /// With a line above each report that says which process it is about.
@@ -406,6 +420,9 @@ impl ReportJob {
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
             let look = look.unwrap_or_else(LastLook::too_late);
+            if let Some(section) = &mut self.stale {
+                report.stale = section.report(trace, look.snapshot());
+            }
             report.leaks = Some(look.leaks(
                 session,
                 consumer,
@@ -413,6 +430,8 @@ impl ReportJob {
                 self.top,
                 self.finds_possible,
             ));
+        } else if let Some(section) = &mut self.stale {
+            report.stale = section.report(trace, None);
         }
         Some(report)
     }
@@ -435,6 +454,10 @@ impl Job for ReportJob {
             return ControlFlow::Continue(());
         }
         self.look_at_command_line();
+        if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
+            eprintln!("memhook-rs: {failure}");
+            self.reports.is_incomplete.store(true, Relaxed);
+        }
         let now = trace.consumer().elapsed();
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
@@ -458,6 +481,10 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
+        // First: the copy of the memory watches pages, too.
+        if let Some(section) = &mut self.stale {
+            section.before_detach(trace);
+        }
         if self.has_account {
             let view = self.account_view();
             self.last_account = resident::of_trace(trace.session(), trace.consumer(), view);

@@ -88,6 +88,8 @@ kinds! {
     Index = 10,
     /// The last events before the first checkpoint of a later part, which are in the part before.
     LeadIn = 11,
+    /// Names of frames that no file has.
+    Names = 12,
 }
 
 impl Kind {

@@ -1,5 +1,6 @@
 //! The `.mhk` file: its layout, the coding of events, writing and reading.
 
+pub(crate) mod accesses;
 pub(crate) mod checkpoint;
 pub(crate) mod chunk;
 pub(crate) mod chunk_file;
@@ -10,6 +11,7 @@ pub(crate) mod encode;
 mod foreign_bytes;
 pub(crate) mod format;
 pub(crate) mod gaps;
+pub(crate) mod marks;
 pub(crate) mod meter;
 pub(crate) mod model;
 pub(crate) mod options;

@@ -9,12 +9,16 @@ use crate::{Error, Options};
 use memhook_foreign::OutputFile;
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Bytes written between two looks at the disk's free space.
 const LOOK_BYTES: u64 = 4 << 20;
 /// Room kept for the index, per chunk and once.
 const INDEX_ENTRY_BYTES: u64 = 40;
+
+/// In place of a path: the recording goes to standard output, which is a pipe or a socket.
+pub const STREAM: &str = "-";
 
 /// Why no more can be written.
 pub(crate) enum Stop {
@@ -100,8 +104,13 @@ impl PartFile {
                 cause,
             }
         };
-        let output = OutputFile::create(&path, options.overwrite)?;
-        if let Some(free_bytes) = free_bytes(output.file())
+        let output = if path == Path::new(STREAM) {
+            None
+        } else {
+            Some(OutputFile::create(&path, options.overwrite)?)
+        };
+        if let Some(output) = &output
+            && let Some(free_bytes) = free_bytes(output.file())
             && free_bytes < options.min_free_bytes
         {
             // Nothing was recorded: nothing is left behind.
@@ -111,7 +120,15 @@ impl PartFile {
                 needed_bytes: options.min_free_bytes,
             });
         }
-        let mut file = output.keep().map_err(failed("create"))?;
+        let mut file = match output {
+            Some(output) => output.keep().map_err(failed("create"))?,
+            // A duplicate: a socket, which a shell on another machine may give us, cannot be opened by a name.
+            None => std::io::stdout()
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(failed("write"))?
+                .into(),
+        };
         let header = file_header(number);
         file.write_all(&header).map_err(failed("write"))?;
         Ok(Self {
@@ -188,8 +205,14 @@ impl PartFile {
         packed.extend_from_slice(&self.bytes.to_le_bytes());
         packed.extend_from_slice(&END_MAGIC);
         use std::os::unix::fs::FileExt;
-        // Not at the file's position: a failed write may have moved it.
-        if let Err(error) = self.file.write_all_at(&packed, self.bytes) {
+        // Not at the file's position: a failed write may have moved it. A pipe has no other (pwrite(2)).
+        let written = match self.file.write_all_at(&packed, self.bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotSeekable => {
+                self.file.write_all(&packed)
+            }
+            written => written,
+        };
+        if let Err(error) = written {
             let _ = self.file.set_len(self.bytes);
             return Err(error.into());
         }
@@ -205,5 +228,9 @@ impl PartFile {
 /// Bytes that an ordinary user can still write; `None` if the file system does not say.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     let stat = nix::sys::statvfs::fstatvfs(file).ok()?;
+    if stat.blocks() == 0 {
+        // A pipe is on no disk.
+        return None;
+    }
     stat.blocks_available().checked_mul(stat.fragment_size())
 }

@@ -5,17 +5,20 @@ use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::format::Kind;
 use crate::file::gaps::{GAPS_NOTE, gaps_of};
+use crate::file::marks::{MARKS_NOTE, marks_of};
 use crate::file::meter::Meter;
 use crate::file::part::free_bytes;
 use crate::file::records::{self, ModuleChange, apply_change};
 use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
-use crate::{ClockPoint, Error, Meta, Module, RecordingEnd, Stacks, ThreadName};
+use crate::{ClockPoint, Error, Meta, Module, NamedFrame, RecordingEnd, Stacks, ThreadName};
 use memhook_foreign::unnamed_file;
-use memhook_stream::{Gap, Losses};
+use memhook_stream::{Gap, Losses, NamedMoment};
+use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes that all allocations of a recording may ask for together: sums stay far from overflow.
 pub(crate) const MAX_TOTAL_BYTES: u64 = 1 << 62;
@@ -47,6 +50,8 @@ pub struct Recording {
     losses: Losses,
     losses_over_time: Vec<(u64, Losses)>,
     gaps: Vec<Gap>,
+    marks: Vec<NamedMoment>,
+    named_frames: Arc<FxHashMap<u64, NamedFrame>>,
 }
 
 impl Recording {
@@ -85,6 +90,8 @@ impl Recording {
             losses: Losses::default(),
             losses_over_time: Vec::new(),
             gaps: Vec::new(),
+            marks: Vec::new(),
+            named_frames: Arc::default(),
         };
         for chunk in recording.file.chunks.clone() {
             let bulky = [Kind::Events, Kind::LeadIn, Kind::Checkpoint, Kind::Summary];
@@ -111,12 +118,24 @@ impl Recording {
         match chunk.kind {
             Kind::Meta => {
                 self.meta = Meta::read(&mut cursor)?;
-                let note = self.meta.notes.iter().find(|(name, _)| name == GAPS_NOTE);
-                self.gaps = gaps_of(note.map_or("", |(_, gaps)| gaps))?;
+                let notes = &self.meta.notes;
+                let note = |name: &str| {
+                    let note = notes.iter().find(|(known, _)| known == name);
+                    note.map_or("", |(_, value)| value)
+                };
+                self.gaps = gaps_of(note(GAPS_NOTE))?;
+                self.marks = marks_of(note(MARKS_NOTE))?;
             }
             Kind::Modules => apply_change(&mut self.modules, ModuleChange::read(&mut cursor)?),
             Kind::Stacks => self.stacks.read(payload)?,
             Kind::Threads => self.threads.push(ThreadName::read(&mut cursor)?),
+            Kind::Names => {
+                let named = Arc::make_mut(&mut self.named_frames);
+                while !cursor.is_empty() {
+                    let frame = NamedFrame::read(&mut cursor)?;
+                    named.insert(frame.address, frame);
+                }
+            }
             Kind::Clock => self.clock.push(ClockPoint::read(&mut cursor)?),
             Kind::Losses => {
                 self.losses = records::read_losses(&mut cursor)?;
@@ -149,6 +168,16 @@ impl Recording {
     /// All backtraces.
     pub fn stacks(&self) -> &Stacks {
         &self.stacks
+    }
+
+    /// The marks that were set while it was recorded, in order.
+    pub fn marks(&self) -> &[NamedMoment] {
+        &self.marks
+    }
+
+    /// Names of the frames that are in no module, by their addresses.
+    pub fn named_frames(&self) -> &Arc<FxHashMap<u64, NamedFrame>> {
+        &self.named_frames
     }
 
     /// Names of threads, in the order in which they were read.

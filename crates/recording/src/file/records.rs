@@ -144,6 +144,37 @@ pub(crate) fn apply_change(modules: &mut Vec<Module>, change: ModuleChange) {
     }
 }
 
+/// The name of a frame that is in no module: a function of an interpreter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedFrame {
+    /// What stands for it in backtraces.
+    pub address: u64,
+    /// The function.
+    pub function: String,
+    /// The file.
+    pub file: String,
+    /// The line, if it is known.
+    pub line: Option<u32>,
+}
+
+impl NamedFrame {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put(out, self.address);
+        put_bytes(out, self.function.as_bytes());
+        put_bytes(out, self.file.as_bytes());
+        put(out, u64::from(self.line.unwrap_or(0)));
+    }
+
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
+        Ok(NamedFrame {
+            address: cursor.varint()?,
+            function: cursor.text()?,
+            file: cursor.text()?,
+            line: Some(cursor.u32()?).filter(|&line| line != 0),
+        })
+    }
+}
+
 /// The name of a thread from some moment on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadName {

@@ -1,10 +1,12 @@
 //! Reports of a recording: from a profile to what a live attach reports too.
 
 mod profile;
+mod python;
 mod series;
 mod symbolizer;
 
 pub use profile::{Window, note, ordered_modules, profile};
+pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, symbolizer};
 
 use crate::labels::Labels;
@@ -175,6 +177,13 @@ pub fn report(
         from_s: seconds(profile.from_ns),
         elapsed_s: seconds(profile.to_ns),
         gaps: profile.gaps.clone(),
+        marks: {
+            let marks = recording.marks().iter();
+            marks
+                .filter(|mark| mark.time_ns <= profile.to_ns)
+                .map(crate::Mark::from)
+                .collect()
+        },
         live_bounds: profile.live_bounds(),
         since_last_s: selection
             .is_window
@@ -208,6 +217,7 @@ pub fn report(
         rss: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores

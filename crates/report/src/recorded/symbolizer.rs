@@ -1,9 +1,15 @@
 //! Where the names of a recording's addresses come from.
 
 use super::ordered_modules;
-use memhook_recording::Recording;
-use memhook_symbols::{Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, Symbolizer};
-use std::path::PathBuf;
+use crate::recorded::{made_module, python_frame, python_module};
+use memhook_recording::{NamedFrame, Recording};
+use memhook_stream::is_python;
+use memhook_symbols::{
+    Bundle, Debuginfod, Location, ModuleFile, NamedCode, SearchPath, SymbolCache, Symbolizer,
+    made_frame,
+};
+use rustc_hash::FxHashMap;
+use std::{path::PathBuf, sync::Arc};
 
 /// What there is beside the files of this machine.
 #[derive(Default)]
@@ -53,8 +59,25 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
             base: module.base,
             start: module.start,
             end: module.end,
+            named_by: None,
         }
     });
-    symbols.set_modules(modules.collect());
+    let named = Arc::new(NamedFrames(recording.named_frames().clone()));
+    let others = [python_module(named.clone()), made_module(named)];
+    symbols.set_modules(modules.chain(others).collect());
     symbols
+}
+
+/// The names that a recording has itself.
+struct NamedFrames(Arc<FxHashMap<u64, NamedFrame>>);
+
+impl NamedCode for NamedFrames {
+    fn location(&self, return_address: u64) -> Option<Location> {
+        let found = self.0.get(&return_address)?.clone();
+        Some(if is_python(return_address) {
+            python_frame(found.function, found.file, found.line)
+        } else {
+            made_frame(&found.function)
+        })
+    }
 }

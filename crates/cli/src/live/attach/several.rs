@@ -18,6 +18,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let reports = &args.reports;
     reports.check_format("attach to several processes")?;
     let (recorded_name, _) = reports.recording.split(reports.output.as_deref(), 0)?;
+    super::super::record::refuse_stream(recorded_name.as_deref(), "each process has a recording")?;
     let config = args.config(recorded_name.is_some());
     let (followed, head) = if args.all {
         (Followed::Matching(args.target.selector()?), 0)

@@ -1,0 +1,24 @@
+//! Marks that somebody sets while a process is traced.
+
+use super::shared_struct::{Field, shared_struct};
+use std::sync::atomic::AtomicU64;
+
+/// Words of a mark's name.
+pub const MARK_WORDS: usize = 14;
+/// Bytes of a mark's name, at most; it is filled up with zeros.
+pub const MARK_BYTES: usize = MARK_WORDS * 8;
+/// Marks that can wait for the attacher at one time.
+pub const MARKS: usize = 24;
+
+shared_struct! {
+    /// A mark. Who sets it takes a number from [`super::Control`], writes the name and then the number;
+    /// the attacher answers with the time.
+    MarkEntry {
+        /// Number + 1, once the name is there; 0 while it is written.
+        number: AtomicU64,
+        /// When the attacher has seen it, in nanoseconds since the attach; 0: not yet.
+        time_ns: AtomicU64,
+        /// The name, UTF-8.
+        name: [u64; 14],
+    }
+}

@@ -1,0 +1,30 @@
+//! Setting a mark in a trace that somebody else makes.
+
+use crate::error::Error;
+use crate::residue::residue;
+use memhook_process::mappings;
+use std::time::{Duration, Instant};
+
+/// How long the attacher may take to see a mark. It looks every few milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sets a mark in the trace of a process that is under way. When this returns, everything that the process did before
+/// is before the mark, and everything that it will do is behind it. Returns the time since the attach.
+pub fn set_mark(pid: i32, name: &str) -> Result<Duration, Error> {
+    let residue = residue(pid, &mappings(pid)?);
+    let (region, _) = residue.traced().ok_or(Error::NotTraced { pid })?;
+    let number = region.set_mark(name);
+    let begin = Instant::now();
+    loop {
+        // Events bear the clock word, which has to have passed the mark.
+        if let Some(time_ns) = region.mark_seen_at(number)
+            && region.clock_ns() > time_ns
+        {
+            return Ok(Duration::from_nanos(time_ns));
+        }
+        if begin.elapsed() > PATIENCE || residue.attacher(pid).is_none() {
+            return Err(Error::MarkNotSeen { pid });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,138 @@
+//! Code that a process makes while it runs: where it is, and what the process calls it.
+
+use memhook_process::{Mapping, TargetRoot, effective_user, inner_tid, mappings};
+use memhook_symbols::PerfMap;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+/// How often we look where there is more of it.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Areas that are looked at; compilers reserve a few large ones.
+const MOST_AREAS: usize = 256;
+
+/// What tells one state of a file from another.
+type Version = (u64, u64, Option<SystemTime>);
+
+/// The made code of a process.
+#[derive(Default)]
+pub(super) struct MadeCode {
+    areas: Vec<Range<u64>>,
+    next_look: Duration,
+    /// The names as last read.
+    names: Mutex<Option<(Version, Arc<PerfMap>)>>,
+}
+
+impl MadeCode {
+    /// Of a process with these mappings.
+    pub fn of(maps: &[Mapping]) -> MadeCode {
+        MadeCode {
+            areas: areas(maps),
+            next_look: LOOK_PAUSE,
+            ..MadeCode::default()
+        }
+    }
+
+    /// Where it is (avma).
+    pub fn areas(&self) -> &[Range<u64>] {
+        &self.areas
+    }
+
+    /// Looks again from time to time; whether there is something else than before.
+    pub fn look(&mut self, pid: i32, now: Duration) -> bool {
+        if now < self.next_look {
+            return false;
+        }
+        self.next_look = now + LOOK_PAUSE;
+        let Ok(maps) = mappings(pid) else {
+            return false;
+        };
+        let areas = areas(&maps);
+        let is_other = areas != self.areas;
+        self.areas = areas;
+        is_other
+    }
+
+    /// What the process has written of it by now, in the file that perf(1) reads (`/tmp/perf-PID.map`, with the pid that
+    /// the process sees). Anybody can put a file there, so it counts only if it belongs to the process's user or
+    /// to root.
+    pub fn names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
+        if self.areas.is_empty() {
+            return None;
+        }
+        let known = || {
+            let names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+            names.as_ref().map(|(_, map)| Arc::clone(map))
+        };
+        // The process may have ended, and its names are still those of its code.
+        let Some(inner) = inner_tid(pid, pid) else {
+            return known();
+        };
+        let path = format!("/tmp/perf-{inner}.map");
+        let Ok(file) = root.open(Path::new(&path)) else {
+            return known();
+        };
+        let metadata = file.metadata().ok()?;
+        let owner = metadata.uid();
+        if owner != 0 && Some(owner) != effective_user(pid) {
+            return None;
+        }
+        let version = (metadata.ino(), metadata.len(), metadata.modified().ok());
+        let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((known, map)) = names.as_ref()
+            && *known == version
+        {
+            return Some(Arc::clone(map));
+        }
+        let map = Arc::new(PerfMap::read(&file).ok()?);
+        *names = Some((version, Arc::clone(&map)));
+        Some(map)
+    }
+}
+
+/// Executable memory that is of no file, and what its compiler has reserved beside it to make executable as it
+/// needs it.
+fn areas(maps: &[Mapping]) -> Vec<Range<u64>> {
+    // .NET maps one memory file twice, to write into the one and execute the other.
+    let is_made = |m: &Mapping| {
+        let is_anonymous = m.file_id.2 == 0 && !(m.path.starts_with("[v") || m.path == "[uprobes]");
+        m.exec && (is_anonymous || m.path.starts_with("/memfd:doublemapper"))
+    };
+    let is_reserved = |m: &Mapping| m.file_id.2 == 0 && !m.read && !m.write && !m.exec;
+    let mut areas: Vec<(Range<u64>, bool)> = Vec::new();
+    for m in maps.iter().filter(|m| is_made(m) || is_reserved(m)) {
+        match areas.last_mut() {
+            Some((last, has_code)) if last.end == m.start => {
+                last.end = m.end;
+                *has_code |= m.exec;
+            }
+            _ => areas.push((m.start..m.end, m.exec)),
+        }
+    }
+    areas.retain(|(_, has_code)| *has_code);
+    areas.truncate(MOST_AREAS);
+    areas.into_iter().map(|(area, _)| area).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_process::parse_maps;
+
+    #[test]
+    fn made_code_and_what_is_reserved_for_it() {
+        let maps = parse_maps(
+            "1000-2000 r-xp 00000000 08:01 7 /bin/server\n\
+             3000-4000 rwxp 00000000 00:00 0 \n\
+             4000-9000 ---p 00000000 00:00 0 \n\
+             9000-a000 r-xp 00000000 00:00 0 \n\
+             a000-b000 rw-p 00000000 00:00 0 \n\
+             b000-c000 ---p 00000000 00:00 0 \n\
+             d000-e000 r-xp 00000000 00:01 9 /memfd:doublemapper (deleted)\n\
+             e000-f000 r-xp 00000000 00:00 0 [vdso]\n",
+        );
+        assert_eq!(areas(&maps), [0x3000..0xa000, 0xd000..0xe000]);
+    }
+}

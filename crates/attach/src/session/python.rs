@@ -1,0 +1,84 @@
+//! The Python functions of a process that has a CPython interpreter.
+
+use memhook_abi::python_state;
+use memhook_process::{CLibraryKind, Interpreter, ModuleImage, PythonError, Verdict};
+use memhook_stream::{PythonConfig, Region};
+
+/// Looks at the attach, in a row, before the hook has to be careful. The process runs meanwhile, and a
+/// frame that ends between two reads spoils a look.
+const LOOKS_AT_ATTACH: usize = 8;
+/// Looks that find something wrong, in a row, after which the layout is not that of this interpreter.
+const WRONG_LOOKS: usize = 50;
+
+/// What is known of the interpreter.
+#[derive(Default)]
+pub(super) struct Python {
+    interpreter: Option<Interpreter>,
+    is_settled: bool,
+    wrong_looks: usize,
+    /// What the user has not been told yet.
+    notice: Option<String>,
+}
+
+impl Python {
+    /// Looks at a process before it is touched.
+    pub fn of(pid: i32, modules: &[ModuleImage], c_library: Option<CLibraryKind>) -> Python {
+        let mut python = Python::default();
+        match Interpreter::of(pid, modules, c_library) {
+            Some(Ok(mut interpreter)) => {
+                let looks = (0..LOOKS_AT_ATTACH).map(|_| interpreter.verify(pid));
+                let mut looks = looks.take_while(|&look| look != Verdict::Unknown);
+                if interpreter.is_permanent && looks.any(|look| look == Verdict::Right) {
+                    interpreter.layout.state = python_state::DIRECT;
+                    python.is_settled = true;
+                }
+                python.interpreter = Some(interpreter);
+            }
+            Some(Err(error)) => python.notice = Some(notice(pid, &error)),
+            None => {}
+        }
+        python
+    }
+
+    /// For the hook.
+    pub fn config(&self) -> Option<PythonConfig> {
+        self.interpreter.as_ref().map(|interpreter| PythonConfig {
+            layout: interpreter.layout.clone(),
+            evaluation: interpreter.evaluation.clone(),
+        })
+    }
+
+    /// As long as the layout is known by the version alone: looks at what the process has by now.
+    pub fn look(&mut self, pid: i32, region: &Region) {
+        let Some(interpreter) = self.interpreter.as_ref().filter(|_| !self.is_settled) else {
+            return;
+        };
+        match interpreter.verify(pid) {
+            Verdict::Unknown => self.wrong_looks = 0,
+            Verdict::Right => {
+                self.is_settled = true;
+                if interpreter.is_permanent {
+                    region.set_python_state(python_state::DIRECT);
+                }
+            }
+            Verdict::Wrong => {
+                self.wrong_looks += 1;
+                if self.wrong_looks >= WRONG_LOOKS {
+                    self.is_settled = true;
+                    region.set_python_state(python_state::OFF);
+                    let version = interpreter.version.clone();
+                    self.notice = Some(notice(pid, &PythonError::OtherLayout(version)));
+                }
+            }
+        }
+    }
+
+    /// What the user should be told, once.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+}
+
+fn notice(pid: i32, error: &PythonError) -> String {
+    format!("process {pid}: Python functions are not shown, only the interpreter's own: {error}")
+}

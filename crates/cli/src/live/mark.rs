@@ -1,0 +1,40 @@
+//! `mark`: names a moment of a trace that is under way.
+
+use crate::output::say;
+use crate::target::Choice;
+use anyhow::bail;
+use memhook_foreign::visible;
+use std::process::ExitCode;
+
+/// Bytes of a name.
+const LONGEST: usize = memhook_abi::MARK_BYTES;
+
+/// Options of `mark`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The process that is being traced, by its id or its name
+    #[arg(value_name = "PID")]
+    process: String,
+    /// What the moment is called
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// Sets the mark.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let name = args.name.as_str();
+    if name.trim().is_empty() || name.contains(char::is_control) {
+        bail!("a mark needs a name of visible characters on one line");
+    }
+    if name.len() > LONGEST {
+        let length = name.len();
+        bail!("the name of a mark takes {LONGEST} bytes at most, and this one has {length}");
+    }
+    let pid = args.choice.pid(Some(&args.process))?;
+    let at = memhook_attach::set_mark(pid, name)?;
+    let at = memhook_report::milliseconds(at.as_millis() as u64);
+    say!("Mark {:?} is set, {at} after the attach", visible(name));
+    Ok(ExitCode::SUCCESS)
+}

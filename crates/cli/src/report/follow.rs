@@ -1,0 +1,111 @@
+//! `report --follow`: reports of a recording that is still being written, or comes through a pipe.
+
+use super::target::open;
+use anyhow::Context;
+use memhook_foreign::{own_name, unnamed_file};
+use memhook_recording::Recording;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often we look for the first complete piece of a recording.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Where the recording comes from.
+struct Source {
+    path: PathBuf,
+    /// What comes through the pipe is copied into a file without a name.
+    copier: Option<JoinHandle<std::io::Result<u64>>>,
+    /// Closed when the pipe has ended.
+    end: Option<Receiver<()>>,
+}
+
+impl Source {
+    fn of(path: &Path) -> anyhow::Result<Source> {
+        if path != Path::new("-") {
+            return Ok(Source {
+                path: path.to_owned(),
+                copier: None,
+                end: None,
+            });
+        }
+        let mut file = unnamed_file().context("cannot keep what comes through standard input")?;
+        let name = own_name(&file);
+        let (alive, end) = channel::<()>();
+        let copier = std::thread::Builder::new()
+            .name("copier".into())
+            .spawn(move || {
+                let copied = std::io::copy(&mut std::io::stdin().lock(), &mut file);
+                drop(alive);
+                // The name is good as long as the file is open.
+                std::mem::forget(file);
+                copied
+            })?;
+        Ok(Source {
+            path: name,
+            copier: Some(copier),
+            end: Some(end),
+        })
+    }
+
+    /// Waits; whether nothing more will come.
+    fn wait(&self, time: Duration) -> bool {
+        match &self.end {
+            Some(end) => end.recv_timeout(time) == Err(RecvTimeoutError::Disconnected),
+            None => {
+                std::thread::sleep(time);
+                false
+            }
+        }
+    }
+
+    /// Why the pipe ended, if it was not its end.
+    fn finish(self) -> anyhow::Result<()> {
+        if let Some(copier) = self.copier {
+            let copied = copier.join().ok().context("the copying failed")?;
+            copied.context("cannot read standard input")?;
+        }
+        Ok(())
+    }
+}
+
+/// Hands over the recording each time the interval is over and it has something new, and at last when it has ended.
+pub fn follow(
+    path: &Path,
+    interval: Duration,
+    show: &mut dyn FnMut(&Recording) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let source = Source::of(path)?;
+    let mut shown = None;
+    loop {
+        let wait = if shown.is_some() {
+            interval
+        } else {
+            FIRST_PAUSE
+        };
+        let has_all = source.wait(wait);
+        let recording = match open(&source.path) {
+            Ok(recording) => recording,
+            // Its first piece may still be on the way.
+            Err(_) if !has_all && shown.is_none() && may_come(&source.path) => continue,
+            Err(error) => return Err(error),
+        };
+        let is_last = has_all || recording.end().is_some();
+        let seen = (recording.span_ns(), is_last);
+        if shown != Some(seen) && (recording.span_ns().1 > 0 || is_last) {
+            show(&recording)?;
+            shown = Some(seen);
+        }
+        if is_last {
+            break;
+        }
+    }
+    source.finish()
+}
+
+/// Whether a file is there that is empty or has only begun.
+fn may_come(path: &Path) -> bool {
+    const BEGIN: u64 = 64 << 10;
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < BEGIN)
+}

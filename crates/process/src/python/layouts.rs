@@ -1,0 +1,174 @@
+//! The layouts of CPython's structures by version, from its headers (`Include/internal`, with
+//! `Py_BUILD_CORE`): 64-bit, without `Py_TRACE_REFS`, with the global lock.
+//!
+//! 3.13 describes most of itself in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. What that does not have
+//! is taken from here, and where the two differ, the interpreter is not known.
+
+use memhook_abi::{NO_OFFSET, python_entry, python_instruction, python_lines};
+
+/// Offsets in bytes in `_PyRuntime`, and in what it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offsets {
+    /// `autoTSSkey` in `_PyRuntime`.
+    pub key: u64,
+    /// `interpreters.head` there; `interpreters.main` is the next word.
+    pub interpreters: u64,
+    /// The word there that says which state has the lock.
+    pub holder: u64,
+    /// The int there that says whether it has; 0: the word is 0 when nobody has.
+    pub locked: u64,
+    /// The list of thread states in an interpreter.
+    pub threads: u64,
+    /// In a thread state: the next one, its interpreter, `pthread_self()` of its thread.
+    pub next: u64,
+    pub interpreter: u64,
+    pub thread: u64,
+    /// As in [`memhook_abi::PythonLayout`].
+    pub frame: u32,
+    pub frame_in: u32,
+    pub frame_code: u32,
+    pub frame_previous: u32,
+    pub frame_instruction: u32,
+    pub frame_entry: u32,
+    pub entry_kind: u32,
+    pub instruction_kind: u32,
+    pub lines: u32,
+    pub code_name: u32,
+    pub code_file: u32,
+    pub code_first_line: u32,
+    pub code_lines: u32,
+    pub code_instructions: u32,
+    pub text_ascii: u32,
+    pub text_other: u32,
+}
+
+/// Those of the first version, which the next ones change.
+const PYTHON_3_8: Offsets = Offsets {
+    key: 1392,
+    interpreters: 32,
+    holder: 1368,
+    locked: 0,
+    threads: 8,
+    next: 8,
+    interpreter: 16,
+    thread: 176,
+    frame: 24,
+    frame_in: NO_OFFSET,
+    frame_code: 32,
+    frame_previous: 24,
+    frame_instruction: 104,
+    frame_entry: NO_OFFSET,
+    entry_kind: python_entry::EVERY,
+    instruction_kind: python_instruction::BYTE,
+    lines: python_lines::INCREMENTS,
+    code_name: 112,
+    code_file: 104,
+    code_first_line: 40,
+    code_lines: 120,
+    code_instructions: 0,
+    text_ascii: 48,
+    text_other: 72,
+};
+
+const PYTHON_3_9: Offsets = Offsets {
+    key: 584,
+    holder: 568,
+    ..PYTHON_3_8
+};
+
+const PYTHON_3_10: Offsets = Offsets {
+    frame_instruction: 96,
+    instruction_kind: python_instruction::UNIT,
+    lines: python_lines::RANGES,
+    ..PYTHON_3_9
+};
+
+const PYTHON_3_11: Offsets = Offsets {
+    key: 592,
+    interpreters: 40,
+    holder: 576,
+    threads: 16,
+    thread: 152,
+    frame: 56,
+    frame_in: 8,
+    frame_previous: 48,
+    frame_instruction: 56,
+    frame_entry: 68,
+    entry_kind: python_entry::MARKED,
+    instruction_kind: python_instruction::POINTER,
+    lines: python_lines::LOCATIONS,
+    // The qualified name.
+    code_name: 128,
+    code_file: 112,
+    code_first_line: 72,
+    code_lines: 136,
+    code_instructions: 184,
+    ..PYTHON_3_10
+};
+
+const PYTHON_3_12: Offsets = Offsets {
+    key: 1544,
+    holder: 77_440,
+    locked: 77_448,
+    threads: 72,
+    thread: 136,
+    frame_in: 0,
+    frame_code: 0,
+    frame_previous: 8,
+    frame_entry: 70,
+    entry_kind: python_entry::BETWEEN,
+    code_first_line: 68,
+    code_instructions: 192,
+    text_ascii: 40,
+    text_other: 56,
+    ..PYTHON_3_11
+};
+
+const PYTHON_3_13: Offsets = Offsets {
+    key: 2160,
+    interpreters: 632,
+    holder: 96_112,
+    locked: 96_120,
+    threads: 7_344,
+    thread: 152,
+    frame: 72,
+    frame_in: NO_OFFSET,
+    code_instructions: 200,
+    ..PYTHON_3_12
+};
+
+/// Those of version 3.`minor`.
+pub(super) fn offsets(minor: u32) -> Option<Offsets> {
+    Some(match minor {
+        8 => PYTHON_3_8,
+        9 => PYTHON_3_9,
+        10 => PYTHON_3_10,
+        11 => PYTHON_3_11,
+        12 => PYTHON_3_12,
+        13 => PYTHON_3_13,
+        _ => return None,
+    })
+}
+
+/// What the beginning of `_PyRuntime` of 3.13 must say: word, and what it has to be.
+pub(super) fn described(offsets: &Offsets) -> [(usize, u64); 15] {
+    let word = u64::from;
+    [
+        // Not free-threaded; then the runtime's own (3.13, `_Py_DebugOffsets`).
+        (2, 0),
+        (5, offsets.interpreters),
+        (9, offsets.threads),
+        (21, offsets.next),
+        (22, offsets.interpreter),
+        (23, word(offsets.frame)),
+        (24, offsets.thread),
+        (29, word(offsets.frame_previous)),
+        (30, word(offsets.frame_code)),
+        (31, word(offsets.frame_instruction)),
+        (33, word(offsets.frame_entry)),
+        (35, word(offsets.code_file)),
+        (37, word(offsets.code_name)),
+        (38, word(offsets.code_lines)),
+        (39, word(offsets.code_first_line)),
+    ]
+}

@@ -1,0 +1,304 @@
+//! The CPython interpreter of a process, seen from outside: its version, and where it keeps its frames.
+
+mod layouts;
+
+use crate::{CLibraryKind, ModuleImage, RemoteAddress, read_memory, read_word};
+use layouts::{Offsets, described, offsets};
+use memhook_abi::{NO_OFFSET, PYTHON_KEYS, PythonLayout, python_entry, python_state};
+use std::ops::Range;
+
+/// The function that evaluates Python functions.
+pub(crate) const EVALUATION: &str = "_PyEval_EvalFrameDefault";
+/// The interpreter's variables that lead to everything.
+pub(crate) const VARIABLES: [&str; 5] = [
+    "_PyRuntime",
+    "PyCode_Type",
+    "PyUnicode_Type",
+    "PyBytes_Type",
+    "Py_Version",
+];
+
+/// From the thread pointer to the value of key 0: `specific_1stblock` in glibc's `struct pthread` (nptl/descr.h),
+/// whose place has not changed on x86-64 since 2.3; each entry is a sequence number and the value.
+const KEY_VALUES: u32 = 0x318;
+/// Frames looked at of one thread, and threads.
+const MOST: usize = 1024;
+
+/// Why no Python functions can be shown of a process that has an interpreter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PythonError {
+    /// Nothing says which version it is.
+    #[error("the version of its interpreter is not known")]
+    NoVersion,
+    /// Its structures are not known.
+    #[error("the structures of Python {0} are not known (3.8 to 3.13 are)")]
+    Version(String),
+    /// It runs on another C library than glibc.
+    #[error("its interpreter runs on a C library other than glibc")]
+    CLibrary,
+    /// It does not export what leads to its frames.
+    #[error("its interpreter does not export {0}")]
+    NoSymbol(&'static str),
+    /// It is built in a way that the structures are others.
+    #[error("its interpreter is not laid out as Python {0} is")]
+    OtherLayout(String),
+}
+
+/// What a look at the frames of a running interpreter has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The layout is right: there are frames of Python functions where it says.
+    Right,
+    /// There is nothing yet to tell by.
+    Unknown,
+    /// Something is not as the layout says.
+    Wrong,
+}
+
+/// A CPython interpreter.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    /// As `3.11`.
+    pub version: String,
+    /// For the hook.
+    pub layout: PythonLayout,
+    /// The code of the evaluation function (avma).
+    pub evaluation: Range<u64>,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
+    offsets: Offsets,
+}
+
+impl Interpreter {
+    /// That of a process with these modules.
+    pub fn of(
+        pid: i32,
+        modules: &[ModuleImage],
+        c_library: Option<CLibraryKind>,
+    ) -> Option<Result<Interpreter, PythonError>> {
+        let has_runtime = |m: &&ModuleImage| m.facts.python.contains_key("_PyRuntime");
+        let module = modules.iter().find(has_runtime)?;
+        Some(Interpreter::in_module(pid, module, c_library))
+    }
+
+    fn in_module(
+        pid: i32,
+        module: &ModuleImage,
+        c_library: Option<CLibraryKind>,
+    ) -> Result<Interpreter, PythonError> {
+        let avma = |svma: u64| module.base.wrapping_add(svma);
+        let variable = |name: &'static str| {
+            let found = module.facts.python.get(name);
+            found
+                .map(|found| avma(found.svma))
+                .ok_or(PythonError::NoSymbol(name))
+        };
+        let minor = match module.facts.python.get("Py_Version") {
+            // PY_VERSION_HEX: 0x030b02f0 is 3.11.2.
+            Some(hex) => read_word(pid, RemoteAddress(avma(hex.svma)))
+                .filter(|word| (word >> 24) as u8 == 3)
+                .map(|word| u32::from((word >> 16) as u8)),
+            None => minor_in(module.name()),
+        };
+        let minor = minor.ok_or(PythonError::NoVersion)?;
+        let version = format!("3.{minor}");
+        let offsets = offsets(minor).ok_or_else(|| PythonError::Version(version.clone()))?;
+        if c_library != Some(CLibraryKind::Glibc) {
+            return Err(PythonError::CLibrary);
+        }
+        let runtime = variable("_PyRuntime")?;
+        if minor >= 13 && !describes_itself(pid, runtime, &offsets) {
+            return Err(PythonError::OtherLayout(version));
+        }
+        let evaluation = module.facts.exported(EVALUATION);
+        let evaluation = evaluation.ok_or(PythonError::NoSymbol(EVALUATION))?;
+        let at = |offset: u64| runtime.wrapping_add(offset);
+        let locked = if offsets.locked == 0 {
+            0
+        } else {
+            at(offsets.locked)
+        };
+        let layout = PythonLayout {
+            state: python_state::CAREFUL,
+            lines: offsets.lines,
+            key: at(offsets.key),
+            interpreters: at(offsets.interpreters),
+            main_interpreter: at(offsets.interpreters + 8),
+            holder: at(offsets.holder),
+            locked,
+            code_type: variable("PyCode_Type")?,
+            text_type: variable("PyUnicode_Type")?,
+            bytes_type: variable("PyBytes_Type")?,
+            key_values: KEY_VALUES,
+            frame: offsets.frame,
+            frame_in: offsets.frame_in,
+            frame_code: offsets.frame_code,
+            frame_previous: offsets.frame_previous,
+            frame_instruction: offsets.frame_instruction,
+            frame_entry: offsets.frame_entry,
+            entry_kind: offsets.entry_kind,
+            instruction_kind: offsets.instruction_kind,
+            code_name: offsets.code_name,
+            code_file: offsets.code_file,
+            code_first_line: offsets.code_first_line,
+            code_lines: offsets.code_lines,
+            code_instructions: offsets.code_instructions,
+            text_ascii: offsets.text_ascii,
+            text_other: offsets.text_other,
+        };
+        let start = avma(evaluation.svma);
+        Ok(Interpreter {
+            version,
+            layout,
+            evaluation: start..start.wrapping_add(evaluation.size),
+            is_permanent: module.is_permanent,
+            offsets,
+        })
+    }
+
+    /// Looks whether the process's frames are where the layout says. The process may run meanwhile, so one look
+    /// may find something wrong that is only changing; a later one will not.
+    pub fn verify(&self, pid: i32) -> Verdict {
+        let word = |address: u64| read_word(pid, RemoteAddress(address));
+        let layout = &self.layout;
+        let (Some(newest), Some(main), Some(key)) = (
+            word(layout.interpreters),
+            word(layout.main_interpreter),
+            word(layout.key),
+        ) else {
+            return Verdict::Unknown;
+        };
+        let number = key >> 32;
+        if main == 0 || newest != main || key as u32 != 1 {
+            return Verdict::Unknown;
+        }
+        if number >= u64::from(PYTHON_KEYS) {
+            return Verdict::Wrong;
+        }
+        let mut state = word(main.wrapping_add(self.offsets.threads)).unwrap_or(0);
+        let mut best = Verdict::Unknown;
+        for _ in 0..MOST {
+            if state == 0 {
+                break;
+            }
+            let field = |offset: u64| word(state.wrapping_add(offset));
+            let value = field(self.offsets.thread).and_then(|thread| {
+                word(thread.wrapping_add(u64::from(layout.key_values) + 16 * number))
+            });
+            if field(self.offsets.interpreter) != Some(main) {
+                return Verdict::Wrong;
+            }
+            // A thread that is about to begin or to end has no such value.
+            if value == Some(state) {
+                match self.verify_frames(pid, state) {
+                    Verdict::Wrong => return Verdict::Wrong,
+                    Verdict::Right => best = Verdict::Right,
+                    Verdict::Unknown => {}
+                }
+            }
+            state = field(self.offsets.next).unwrap_or(0);
+        }
+        best
+    }
+
+    /// Looks at the frames of one thread state.
+    fn verify_frames(&self, pid: i32, state: u64) -> Verdict {
+        let word = |address: u64| read_word(pid, RemoteAddress(address));
+        let layout = &self.layout;
+        let mut frame = word(state.wrapping_add(u64::from(layout.frame)));
+        if layout.frame_in != NO_OFFSET {
+            frame = frame
+                .filter(|&at| at != 0)
+                .and_then(|at| word(at.wrapping_add(u64::from(layout.frame_in))));
+        }
+        let mut found = Verdict::Unknown;
+        for _ in 0..MOST {
+            let Some(at) = frame.filter(|&at| at != 0) else {
+                break;
+            };
+            let mut bytes = [0; memhook_abi::PYTHON_FRAME_BYTES];
+            let last = [
+                layout.frame_code,
+                layout.frame_previous,
+                layout.frame_instruction,
+            ];
+            let length = last.into_iter().max().unwrap_or(0) as usize + 8;
+            let length = length.max(layout.frame_entry.wrapping_add(1) as usize);
+            let Some(bytes) = bytes.get_mut(..length) else {
+                return Verdict::Wrong;
+            };
+            if read_memory(pid, RemoteAddress(at), bytes).is_err() {
+                return Verdict::Wrong;
+            }
+            let field = |offset: u32| {
+                let bytes = &bytes[offset as usize..][..8];
+                u64::from_le_bytes(bytes.try_into().unwrap_or_default())
+            };
+            frame = Some(field(layout.frame_previous));
+            let is_between = layout.entry_kind == python_entry::BETWEEN
+                && bytes[layout.frame_entry as usize] >= 3;
+            if is_between {
+                continue;
+            }
+            let code = field(layout.frame_code);
+            let is = |object: Option<u64>, kind: u64| {
+                object.is_some_and(|object| word(object.wrapping_add(8)) == Some(kind))
+            };
+            let part = |offset: u32| word(code.wrapping_add(u64::from(offset)));
+            let is_code = is(Some(code), layout.code_type)
+                && is(part(layout.code_name), layout.text_type)
+                && is(part(layout.code_file), layout.text_type)
+                && is(part(layout.code_lines), layout.bytes_type);
+            if !is_code {
+                return Verdict::Wrong;
+            }
+            found = Verdict::Right;
+        }
+        found
+    }
+}
+
+/// Whether the interpreter's own description agrees.
+fn describes_itself(pid: i32, runtime: u64, offsets: &Offsets) -> bool {
+    let mut bytes = [0; 40 * 8];
+    if read_memory(pid, RemoteAddress(runtime), &mut bytes).is_err() {
+        return false;
+    }
+    let word = |n: usize| {
+        let bytes = &bytes[n * 8..][..8];
+        u64::from_le_bytes(bytes.try_into().unwrap_or_default())
+    };
+    bytes.starts_with(b"xdebugpy")
+        && described(offsets)
+            .iter()
+            .all(|&(n, value)| word(n) == value)
+}
+
+/// The `11` of `python3.11` or `libpython3.11.so.1.0`.
+fn minor_in(name: &str) -> Option<u32> {
+    let version = name.split("python3.").nth(1)?;
+    let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
+    // Builds with other structures have letters behind it, as `python3.9d`.
+    let rest = &version[digits.len()..];
+    let is_plain = rest.is_empty() || rest.starts_with(".so");
+    digits.parse().ok().filter(|_| is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_in_names() {
+        for (name, minor) in [
+            ("python3.9", Some(9)),
+            ("libpython3.10.so.1.0", Some(10)),
+            ("libpython3.9d.so.1.0", None),
+            ("python3", None),
+            ("uwsgi", None),
+        ] {
+            assert_eq!(minor_in(name), minor, "{name}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Marks: names for moments of a trace, set by others while it is under way.
+
+use crate::Region;
+use memhook_abi::{Control, MARK_BYTES, MARK_WORDS, MARKS, MARKS_OFFSET, MarkEntry};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// A moment with a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedMoment {
+    /// Nanoseconds since the attach.
+    pub time_ns: u64,
+    /// The name.
+    pub name: String,
+}
+
+fn entry(number: u64) -> usize {
+    MARKS_OFFSET + (number % MARKS as u64) as usize * size_of::<MarkEntry>()
+}
+
+impl Region {
+    /// Sets a mark, for the attacher to see; returns its number. Of a name that is too long, the beginning counts.
+    pub fn set_mark(&self, name: &str) -> u64 {
+        let mut end = name.len().min(MARK_BYTES);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut bytes = name.as_bytes()[..end].to_vec();
+        bytes.resize(MARK_BYTES, 0);
+        let number = self
+            .memory
+            .u64(offset_of!(Control, marks))
+            .fetch_add(1, AcqRel);
+        let at = entry(number);
+        let word = |offset: usize| self.memory.u64(at + offset);
+        word(offset_of!(MarkEntry, number)).store(0, Release);
+        word(offset_of!(MarkEntry, time_ns)).store(0, Relaxed);
+        let words = self
+            .memory
+            .words(at + offset_of!(MarkEntry, name), MARK_WORDS);
+        for (word, eight) in words.iter().zip(bytes.chunks_exact(8)) {
+            word.store(
+                u64::from_le_bytes(eight.try_into().unwrap_or_default()),
+                Relaxed,
+            );
+        }
+        // Release: who finds the number finds the name.
+        word(offset_of!(MarkEntry, number)).store(number.wrapping_add(1), Release);
+        number
+    }
+
+    /// When the attacher has seen a mark, nanoseconds since the attach; `None`: not yet.
+    pub fn mark_seen_at(&self, number: u64) -> Option<u64> {
+        let time = self
+            .memory
+            .u64(entry(number) + offset_of!(MarkEntry, time_ns))
+            .load(Acquire);
+        (time != 0).then_some(time)
+    }
+
+    /// Takes the marks that were set since the `next`th, which has this time now. Returns them, and how many were
+    /// overwritten by later ones.
+    pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
+        let all = self.control64(offset_of!(Control, marks));
+        let mut taken = Vec::new();
+        // The target can write anything there.
+        let missed = all.saturating_sub(*next).saturating_sub(MARKS as u64);
+        *next += missed;
+        while *next < all {
+            let at = entry(*next);
+            let number = self.memory.u64(at + offset_of!(MarkEntry, number));
+            if number.load(Acquire) != next.wrapping_add(1) {
+                // It is still being written.
+                break;
+            }
+            let words = self
+                .memory
+                .words(at + offset_of!(MarkEntry, name), MARK_WORDS);
+            let bytes: Vec<u8> = words
+                .iter()
+                .flat_map(|word| word.load(Relaxed).to_le_bytes())
+                .take_while(|&byte| byte != 0)
+                .collect();
+            let text = String::from_utf8_lossy(&bytes);
+            taken.push(NamedMoment {
+                time_ns: now_ns,
+                name: text.replace(|c: char| c.is_control(), " "),
+            });
+            // Release: who sees the time knows that everything up to now was taken before it.
+            self.memory
+                .u64(at + offset_of!(MarkEntry, time_ns))
+                .store(now_ns.max(1), Release);
+            *next += 1;
+        }
+        (taken, missed)
+    }
+}

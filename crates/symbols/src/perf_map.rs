@@ -1,0 +1,161 @@
+//! Names of code that a compiler makes at run time, in the file that it writes for perf(1)
+//! (tools/perf/Documentation/jit-interface.txt): a line for each piece of code, `START SIZE name`, in hexadecimal.
+//!
+//! The file grows while the program runs, and code can take the place of other code: the last line counts.
+
+use crate::{Frame, Location, NamedCode};
+use memhook_foreign::{Extent, read_exactly};
+use std::collections::BTreeMap;
+use std::fs::File;
+
+/// What stands in the place of a module for such code.
+pub const MADE_CODE: &str = "[jit]";
+/// Bytes of a file that are read.
+const MOST_BYTES: u64 = 256 << 20;
+/// Bytes of a name.
+const LONGEST_NAME: usize = 1024;
+/// No piece of code is larger, in bytes.
+const LARGEST_CODE: u64 = 64 << 20;
+
+/// The names in such a file.
+#[derive(Clone, Debug, Default)]
+pub struct PerfMap {
+    /// By their first addresses (avma): past the last one, and the name.
+    code: BTreeMap<u64, (u64, String)>,
+}
+
+impl PerfMap {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Those of stat(2) and read(2).
+    pub fn read(file: &File) -> std::io::Result<PerfMap> {
+        let bytes = Extent::of(file)?.believable_bytes().min(MOST_BYTES);
+        Ok(PerfMap::parse(&read_exactly(file, bytes)?))
+    }
+
+    /// The names in the contents of a file; lines that make no sense are left out.
+    pub fn parse(bytes: &[u8]) -> PerfMap {
+        let mut map = PerfMap::default();
+        for line in bytes.split(|&byte| byte == b'\n') {
+            if let Some((start, end, name)) = entry(line) {
+                map.add(start, end, name);
+            }
+        }
+        map
+    }
+
+    fn add(&mut self, start: u64, end: u64, name: String) {
+        // What is new covers what was there before.
+        let before = self.code.range(..start).next_back();
+        if let Some((&first, (last, _))) = before
+            && *last > start
+            && let Some(old) = self.code.get_mut(&first)
+        {
+            old.0 = start;
+        }
+        let covered: Vec<u64> = self.code.range(start..end).map(|(&at, _)| at).collect();
+        for at in covered {
+            self.code.remove(&at);
+        }
+        self.code.insert(start, (end, name));
+    }
+
+    /// How many pieces of code have names.
+    pub fn len(&self) -> usize {
+        self.code.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.code.is_empty()
+    }
+
+    /// The name of the code that a call returns to.
+    pub fn name(&self, return_address: u64) -> Option<&str> {
+        let address = return_address.checked_sub(1)?;
+        let (_, (end, name)) = self.code.range(..=address).next_back()?;
+        (address < *end).then_some(name)
+    }
+}
+
+fn entry(line: &[u8]) -> Option<(u64, u64, String)> {
+    let mut fields = line.splitn(3, |&byte| byte == b' ');
+    let mut number = || {
+        let text = std::str::from_utf8(fields.next()?).ok()?;
+        u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+    };
+    let (start, size) = (number()?, number()?);
+    let name = fields.next()?;
+    let name = &name[..name.len().min(LONGEST_NAME)];
+    let name = String::from_utf8_lossy(name).trim().to_owned();
+    let is_possible = size > 0 && size <= LARGEST_CODE && !name.is_empty();
+    let end = start.checked_add(size).filter(|_| is_possible)?;
+    Some((start, end, name))
+}
+
+/// Made code as a frame.
+pub fn made_frame(name: &str) -> Location {
+    Location {
+        module: Some(MADE_CODE.to_owned()),
+        svma: 0,
+        frames: vec![Frame {
+            function: Some(name.to_owned()),
+            ..Frame::default()
+        }],
+    }
+}
+
+impl NamedCode for PerfMap {
+    fn location(&self, return_address: u64) -> Option<Location> {
+        self.name(return_address).map(made_frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_line_counts() {
+        let text =
+            b"1000 100 first\n0x1100 10 LazyCompile:*f /a b.js:3:9\nnonsense\n1080 100 second\n\
+                     5000 0 empty\nffffffffffffffff 10 over\n6000 10\n";
+        let map = PerfMap::parse(text);
+        // A return address is behind its call.
+        assert_eq!(map.name(0x1000), None);
+        assert_eq!(map.name(0x1001), Some("first"));
+        assert_eq!(map.name(0x1080), Some("first"));
+        assert_eq!(map.name(0x1081), Some("second"));
+        assert_eq!(map.name(0x1105), Some("second"));
+        assert_eq!(map.name(0x1181), None);
+        assert_eq!(map.len(), 2);
+        let names = PerfMap::parse(b"10 10 LazyCompile:*f /a b.js:3:9");
+        assert_eq!(names.name(0x15), Some("LazyCompile:*f /a b.js:3:9"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_strange(bytes: Vec<u8>, at: u64) {
+            PerfMap::parse(&bytes).name(at);
+        }
+
+        #[test]
+        fn pieces_never_overlap(pieces in proptest::collection::vec((0u64..64, 1u64..32), 1..40)) {
+            let mut last = [None; 128];
+            let mut text = String::new();
+            for (n, &(start, size)) in pieces.iter().enumerate() {
+                text += &format!("{start:x} {size:x} n{n}\n");
+                last[start as usize..(start + size) as usize].fill(Some(n));
+            }
+            let map = PerfMap::parse(text.as_bytes());
+            for (at, expected) in last.iter().enumerate() {
+                let name = expected.map(|n| format!("n{n}"));
+                // Of a piece that is cut in two, only the first part keeps its name: never a wrong one.
+                let found = map.name(at as u64 + 1).map(str::to_owned);
+                prop_assert!(found == name || found.is_none());
+            }
+        }
+    }
+}

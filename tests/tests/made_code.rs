@@ -1,0 +1,63 @@
+//! Code that is compiled at run time: its functions are on call stacks, and stacks lead through it.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{Attacher, Target, run};
+use serde_json::Value;
+use std::process::Command;
+
+/// Allocates buffers in a function that is compiled by then, below one that is.
+const SCRIPT: &str = "
+const kept = [];
+function hoard(n) { kept.push(Buffer.allocUnsafeSlow(n)); }
+function work(n) { for (let i = 0; i < n; i++) hoard(50001); }
+process.stdin.on('data', () => { work(300); console.log('done'); });
+process.stdin.on('end', () => process.exit(0));
+console.log('ready');
+";
+
+/// Blocks of 50,001 bytes whose stacks have a frame of made code with this word in its name, and all such blocks.
+fn hoarded(report: &Value, word: &str) -> (u64, u64) {
+    let (mut named, mut all) = (0, 0);
+    for site in report["sites"].as_array().expect("sites") {
+        let (bytes, blocks) = (site["bytes"].as_u64(), site["blocks"].as_u64());
+        let (bytes, blocks) = (bytes.expect("bytes"), blocks.expect("blocks"));
+        if bytes != blocks * 50_001 {
+            continue;
+        }
+        all += blocks;
+        let frames = site["stack"].as_array().expect("a stack").iter();
+        let is_it = |frame: &Value| {
+            let function = frame["function"].as_str().unwrap_or_default();
+            frame["module"] == "[jit]" && function.contains(word)
+        };
+        if frames.clone().any(is_it) {
+            named += blocks;
+        }
+    }
+    (named, all)
+}
+
+#[test]
+fn functions_of_javascript_are_on_stacks() {
+    let directory = Folder::new("made");
+    let script = directory.path("app.js");
+    std::fs::write(&script, SCRIPT).expect("written");
+    let mut node = Command::new(installed("node"));
+    // Each function has machine code of its own from its first call on, so that every call of it has a name.
+    let mut target = Target::run(node.args(["--perf-basic-prof", "--always-sparkplug", &script]));
+    // What runs once has been compiled.
+    target.send("go\n");
+    target.expect("done");
+    let recording = &directory.path("run.mhk");
+    let attacher = Attacher::start(&target, &["-o", recording, "--depth", "64"]);
+    target.send("go\n");
+    target.expect("done");
+    let report = attacher.finish();
+    assert_eq!(hoarded(&report, "hoard"), (300, 300), "{report:#}");
+    assert_eq!(hoarded(&report, "work"), (300, 300), "{report:#}");
+    let (code, output, errors) = run(&["report", recording, "--json", "-T", "10000"]);
+    assert_eq!(code, 0, "{errors}");
+    let recorded: Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(hoarded(&recorded, "hoard"), (300, 300), "{recorded:#}");
+    assert!(target.finish().success());
+}

@@ -1,0 +1,185 @@
+//! Marks: moments of a trace with names, and reports between two of them.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{Attacher, Target, run};
+use serde_json::Value;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+/// For each line a phase: releases so many of the oldest blocks, and allocates others of a size. A block is one byte
+/// larger than its array.
+const PHASES: &str = "
+import sys
+kept = []
+print('ready', flush=True)
+for line in sys.stdin:
+    count, size, released = map(int, line.split())
+    del kept[:released]
+    kept += [bytearray(size) for _ in range(count)]
+    print('done', flush=True)
+";
+
+/// Blocks of a size in a report.
+fn blocks(report: &Value, size: u64) -> u64 {
+    let groups = report["groups"].as_array().expect("groups");
+    let of_size = groups
+        .iter()
+        .filter(|g| g["name"] == format!("{size} bytes"));
+    of_size
+        .map(|group| group["blocks"].as_u64().expect("blocks"))
+        .sum()
+}
+
+#[test]
+fn a_report_between_two_marks() {
+    let directory = Folder::new("marks");
+    let recording = &directory.path("run.mhk");
+    let mut target = Target::run(Command::new(installed("python3")).args(["-c", PHASES]));
+    let pid = &target.pid().to_string();
+    // Nobody would see it.
+    let (code, _, errors) = run(&["mark", pid, "too early"]);
+    assert_eq!(code, 2);
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("not being traced"), "{errors}");
+
+    let attacher = Attacher::start(&target, &["-o", recording]);
+    let mut phase = |text: &str| {
+        target.send(text);
+        target.expect("done");
+    };
+    phase("30 100000 0\n");
+    let (code, output, errors) = run(&["mark", pid, "phase 2"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(output.starts_with("Mark \"phase 2\" is set"), "{output}");
+    phase("40 200001 10\n");
+    assert_eq!(run(&["mark", pid, "phase 3"]).0, 0);
+    phase("50 300002 5\n");
+    for (name, words) in [
+        ("", "needs a name"),
+        ("a\nb", "needs a name"),
+        (&"x".repeat(113), "at most"),
+    ] {
+        let (code, _, errors) = run(&["mark", pid, name]);
+        assert_eq!(code, 2);
+        assert!(
+            errors.lines().count() == 1 && errors.contains(words),
+            "{errors}"
+        );
+    }
+    let live = attacher.finish();
+    assert!(target.finish().success());
+    let names = |report: &Value| -> Vec<String> {
+        let marks = report["marks"].as_array().expect("marks").iter();
+        marks
+            .map(|mark| mark["name"].as_str().expect("a name").to_owned())
+            .collect()
+    };
+    assert_eq!(names(&live), ["phase 2", "phase 3"]);
+
+    let report = |options: &[&str]| -> Value {
+        let (code, output, errors) =
+            run(&[&["report", recording, "--json", "-T", "10000"], options].concat());
+        assert_eq!(code, 0, "{errors}");
+        serde_json::from_str(&output).expect("JSON")
+    };
+    let between = ["--from-mark", "phase 2", "--to-mark", "phase 3"];
+    let sizes = |measure: &str| {
+        let report = report(&[&between[..], &["--by", "size", "--measure", measure]].concat());
+        [100_001, 200_002, 300_003].map(|size| blocks(&report, size))
+    };
+    assert_eq!(sizes("live"), [20, 40, 0]);
+    // Allocated blocks are told by classes of sizes.
+    let all = report(&["--by", "site"]);
+    assert_eq!(names(&all), ["phase 2", "phase 3"]);
+    let window = report(&between);
+    assert_eq!(names(&window), ["phase 2", "phase 3"]);
+    assert_eq!(
+        window["totals"]["live_growth_bytes"],
+        40 * 200_002 - 10 * 100_001
+    );
+    let first = report(&["--to-mark", "phase 2", "--by", "size"]);
+    assert_eq!(blocks(&first, 100_001), 30);
+    let last = report(&["--from-mark", "phase 3", "--by", "size"]);
+    assert_eq!([100_001, 300_003].map(|size| blocks(&last, size)), [15, 50]);
+
+    let (_, text, _) = run(&["report", recording]);
+    assert!(text.contains("Marks: \"phase 2\" at "), "{text}");
+    for (options, words) in [
+        (
+            &["--from-mark", "phase 9"][..],
+            "it has \"phase 2\", \"phase 3\"",
+        ),
+        (
+            &["--from-mark", "phase 3", "--to-mark", "phase 2"],
+            "before the window",
+        ),
+        (
+            &["--from-mark", "phase 2", "--from", "1s"],
+            "cannot be used with",
+        ),
+    ] {
+        let (code, _, errors) = run(&[&["report", recording.as_str()], options].concat());
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+}
+
+/// Blocks that live in the last line of reports, and whether the others tell of no more.
+fn last_live(output: &str, size: u64) -> u64 {
+    let lines = output
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let live: Vec<u64> = lines.map(|report| blocks(&report, size)).collect();
+    assert!(live.is_sorted(), "{live:?}");
+    *live.last().expect("a report")
+}
+
+#[test]
+fn a_recording_that_goes_through_a_pipe_is_followed() {
+    let mut target = Target::run(Command::new(installed("python3")).args(["-c", PHASES]));
+    let pid = &target.pid().to_string();
+    let mut attacher = Command::new(memhook_tests::binary())
+        .args(["attach", pid, "-o", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let stream = attacher.stdout.take().expect("piped");
+    let mut follower = Command::new(memhook_tests::binary())
+        .args([
+            "report", "--follow", "-", "-i", "200ms", "--json", "--by", "size", "-T", "10000",
+        ])
+        .stdin(stream)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    memhook_tests::until("the mark is taken", || run(&["mark", pid, "begin"]).0 == 0);
+    target.send("30 100000 0\n");
+    target.expect("done");
+    assert_eq!(run(&["mark", pid, "end"]).0, 0);
+    // SAFETY: plain integers; the child has not been waited for.
+    unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };
+    let ended = attacher.wait_with_output().expect("it ends");
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    let mut output = String::new();
+    let mut pipe = follower.stdout.take().expect("piped");
+    pipe.read_to_string(&mut output).expect("text");
+    assert!(follower.wait().expect("it ends").success());
+    assert_eq!(last_live(&output, 100_001), 30);
+    assert!(target.finish().success());
+    for (args, words) in [
+        (&["report", "--follow", "/nowhere.mhk"][..], "nowhere.mhk"),
+        (&["report", "--follow", "-", "-f", "pprof"], "leave -f out"),
+    ] {
+        let (code, _, errors) = run(args);
+        assert_eq!(code, 2, "{errors}");
+        assert!(
+            errors.lines().count() == 1 && errors.contains(words),
+            "{errors}"
+        );
+    }
+}
