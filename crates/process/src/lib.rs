@@ -14,6 +14,7 @@ mod elf;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+mod growth_forecast;
 mod hook_copies;
 mod loaded_elf;
 mod loader;

@@ -1,5 +1,6 @@
 //! When a process is about to run out of memory.
 
+use crate::growth_forecast::GrowthForecast;
 use crate::{CgroupMemory, proc_text};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt;
@@ -65,6 +66,17 @@ pub enum Trigger {
         /// Its limit.
         limit: u64,
     },
+    /// The limit is reached soon if the use goes on growing as it does.
+    Growth {
+        /// Of which group.
+        group: PathBuf,
+        /// Bytes in use that cannot be dropped at once.
+        used: u64,
+        /// Its limit.
+        limit: u64,
+        /// How soon.
+        left: Duration,
+    },
     /// The process has more in memory than is allowed.
     Resident {
         /// Resident bytes.
@@ -81,6 +93,7 @@ impl Trigger {
     pub fn name(&self) -> &'static str {
         match self {
             Trigger::Limit { .. } => "limit",
+            Trigger::Growth { .. } => "growth",
             Trigger::Resident { .. } => "rss",
             Trigger::Pressure => "pressure",
         }
@@ -92,14 +105,22 @@ impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: &u64| *bytes as f64 / f64::from(1 << 20);
         match self {
-            Trigger::Limit { group, used, limit } => {
+            Trigger::Limit { group, used, limit }
+            | Trigger::Growth {
+                group, used, limit, ..
+            } => {
                 let percent = 100.0 * *used as f64 / (*limit).max(1) as f64;
                 write!(f, "{percent:.1} % of {:.1} MiB are used ", mib(limit))?;
                 if group == Path::new("/") {
-                    f.write_str("on this machine")
+                    f.write_str("on this machine")?;
                 } else {
-                    write!(f, "in the memory cgroup {}", group.display())
+                    write!(f, "in the memory cgroup {}", group.display())?;
                 }
+                if let Trigger::Growth { left, .. } = self {
+                    let seconds = left.as_secs_f64();
+                    write!(f, ", and at this rate the rest lasts for {seconds:.0} s")?;
+                }
+                Ok(())
             }
             Trigger::Resident { bytes, allowed } => write!(
                 f,
@@ -137,6 +158,8 @@ pub struct MemoryAlarm {
     pressure: Option<File>,
     next_pressure: Instant,
     next_look: Instant,
+    began: Instant,
+    growth: GrowthForecast,
 }
 
 impl MemoryAlarm {
@@ -163,6 +186,8 @@ impl MemoryAlarm {
             pressure: pressure.transpose()?,
             next_pressure: now,
             next_look: now,
+            began: now,
+            growth: GrowthForecast::default(),
             cgroup,
         })
     }
@@ -208,6 +233,15 @@ impl MemoryAlarm {
                     group: level.path.clone(),
                     used: used(level),
                     limit: level.limit,
+                });
+            }
+            let left = self.growth.look(now - self.began, used(level), level.limit);
+            if let Some(left) = left {
+                return Some(Trigger::Growth {
+                    group: level.path.clone(),
+                    used: used(level),
+                    limit: level.limit,
+                    left,
                 });
             }
         }

@@ -1,6 +1,7 @@
 //! What is kept of a process that runs out of memory.
 
 use crate::rss::RssReport;
+use crate::units::{change, milliseconds};
 use crate::{Document, ReportModel, Style};
 use memhook_foreign::visible;
 use serde::Serialize;
@@ -15,7 +16,7 @@ pub struct WatchReport {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// `limit`, `rss`, `pressure` or `end`.
+    /// `limit`, `growth`, `rss`, `pressure` or `end`.
     pub reason: &'static str,
     /// The same as a sentence.
     pub explanation: String,
@@ -25,8 +26,21 @@ pub struct WatchReport {
     pub death: Option<Death>,
     /// What was resident, by mappings; not when the process has ended.
     pub account: Option<RssReport>,
+    /// The last minutes, the oldest moment first.
+    pub history: Vec<WatchMoment>,
     /// The live blocks by call stack.
     pub report: ReportModel,
+}
+
+/// What a process used at a moment.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WatchMoment {
+    /// Seconds since the attach.
+    pub time_s: f64,
+    /// Resident bytes.
+    pub rss_bytes: u64,
+    /// Bytes of live blocks, an estimate where allocations are sampled.
+    pub live_bytes: u64,
 }
 
 /// The end of a process.
@@ -79,8 +93,14 @@ impl WatchReport {
             time_s: since.map_or(0, |time| time.as_secs()),
             death: None,
             account,
+            history: Vec::new(),
             report,
         }
+    }
+
+    /// With what there was before.
+    pub fn with_history(self, history: Vec<WatchMoment>) -> WatchReport {
+        WatchReport { history, ..self }
     }
 
     /// With how the process ended.
@@ -91,7 +111,17 @@ impl WatchReport {
 
 impl Document for WatchReport {
     fn text(&self, style: Style) -> String {
-        let mut out = format!("Process {}: {}\n\n", self.pid, visible(&self.explanation));
+        let mut out = format!("Process {}: {}\n", self.pid, visible(&self.explanation));
+        if let (Some(first), Some(last)) = (self.history.first(), self.history.last()) {
+            let change = |before: u64, after: u64| change(after as i64 - before as i64);
+            out += &format!(
+                "In the last {}: {} resident, {} live\n",
+                milliseconds(((last.time_s - first.time_s) * 1e3) as u64),
+                change(first.rss_bytes, last.rss_bytes),
+                change(first.live_bytes, last.live_bytes),
+            );
+        }
+        out.push('\n');
         out += &self.report.text(style);
         if let Some(account) = &self.account {
             out += "\n";

@@ -12,8 +12,9 @@ use crate::tracing::{DEPTH_TO_ROOTS, Tracing};
 use evidence::Evidence;
 use memhook_attach::{End, Job, Trace, Turn, refuse};
 use memhook_heap::account_of_mappings;
-use memhook_process::{AlarmAt, MemoryAlarm, Trigger, ended_with};
-use memhook_report::{Death, ReportModel, RssReport, RssView, WatchReport};
+use memhook_process::{AlarmAt, MemoryAlarm, Trigger, ended_with, resident_counters};
+use memhook_report::{Death, ReportModel, RssReport, RssView, WatchMoment, WatchReport};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,6 +24,9 @@ use std::time::Duration;
 const SAMPLE_BYTES: u64 = 16 << 10;
 /// How often names are looked up in advance, so that they are there when a report is due.
 const NAMES_PERIOD: Duration = Duration::from_secs(2);
+/// Seconds between two moments of the history in the reports, and how many of them are kept: ten minutes.
+const HISTORY_PAUSE: f64 = 5.0;
+const HISTORY_MOMENTS: usize = 120;
 /// How long an urgent report waits for names that are not there yet.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
 /// How long one look for names takes at the end; then signals are looked for.
@@ -65,7 +69,7 @@ pub struct Args {
     keep: usize,
     /// Run this shell command after each report
     ///
-    /// MEMHOOK_REPORT is the file, MEMHOOK_REASON is limit, rss, pressure or end, and MEMHOOK_PID is
+    /// MEMHOOK_REPORT is the file, MEMHOOK_REASON is limit, growth, rss, pressure or end, and MEMHOOK_PID is
     /// the process.
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
@@ -109,6 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         reporter: Reporter::new(pid, args.view.clone(), depth),
         top: args.view.top,
         next_names: Duration::ZERO,
+        history: VecDeque::new(),
         evidence,
         died: None,
         code: exit_code::DONE,
@@ -133,6 +138,8 @@ struct Watch {
     reporter: Reporter,
     top: usize,
     next_names: Duration,
+    /// The last minutes.
+    history: VecDeque<WatchMoment>,
     evidence: Evidence,
     /// Its wait status, if it could be read.
     died: Option<i32>,
@@ -140,6 +147,21 @@ struct Watch {
 }
 
 impl Watch {
+    /// Notes what the process uses, with what a report says that lives.
+    fn note(&mut self, report: &ReportModel) {
+        let Some(found) = resident_counters(self.pid) else {
+            return;
+        };
+        self.history.push_back(WatchMoment {
+            time_s: report.elapsed_s,
+            rss_bytes: found.anonymous + found.file + found.shared,
+            live_bytes: report.totals.live_bytes,
+        });
+        if self.history.len() > HISTORY_MOMENTS {
+            self.history.pop_front();
+        }
+    }
+
     fn look_at_the_end(&mut self) {
         self.kills = self.alarm.kills().or(self.kills);
         self.died = ended_with(self.pid).or(self.died);
@@ -154,6 +176,7 @@ impl Watch {
             .poll(session, URGENT_WAIT)
             .or_else(|| self.reporter.give_up_names(session));
         if let Some(report) = report {
+            self.note(&report);
             let account = account_of_mappings(self.pid).ok().map(|account| {
                 let view = RssView {
                     top: self.top,
@@ -174,6 +197,7 @@ impl Watch {
         death: Option<Death>,
     ) {
         let report = WatchReport::new(self.pid, reason, explanation, account, report);
+        let report = report.with_history(self.history.iter().copied().collect());
         self.evidence.keep(&report.with_death(death));
     }
 
@@ -236,8 +260,13 @@ impl Job for Watch {
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);
         }
-        // Only its names are wanted.
-        let _ = self.reporter.poll(trace.session(), Duration::ZERO);
+        // Its names are wanted, for a report that is urgent, and now and then what lives.
+        if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+            let last = self.history.back().map_or(0.0, |last| last.time_s);
+            if self.history.is_empty() || report.elapsed_s - last >= HISTORY_PAUSE {
+                self.note(&report);
+            }
+        }
         ControlFlow::Continue(())
     }
 
