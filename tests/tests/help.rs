@@ -26,6 +26,7 @@ const COMMANDS: [&[&str]; 20] = [
     &["rss"],
     &["trim"],
     &["watch"],
+    &["agent"],
     &["doctor"],
     &["completions"],
 ];
