@@ -1,7 +1,9 @@
 // A program with its allocator inside, if it is linked statically: planted leaks on several ways to it, in threads that
-// come and go, in a child, and by what the C library allocates itself.
+// come and go, in a child, and by what the C library allocates itself. Before the work, a byte `f` makes it fork
+// another child, which allocates until it is killed.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <new>
@@ -64,7 +66,21 @@ int main(int count, char** arguments) {
   CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
   pthread_t busy;
   CHECK(pthread_create(&busy, nullptr, be_busy, nullptr) == 0);
-  ready();
+  say("ready");
+  pid_t other = 0;
+  char byte = 0;
+  while (read(0, &byte, 1) == 1 && byte == 'f') {
+    other = fork();
+    CHECK(other >= 0);
+    if (other == 0) CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    while (other == 0) {
+      leak_in_child();
+      usleep(1000);
+    }
+    char line[32];
+    snprintf(line, sizeof line, "child %d", static_cast<int>(other));
+    say(line);
+  }
   for (int i = 0; i < 100; i++) leak_by_malloc();
   for (int i = 0; i < 90; i++) leak_by_calloc();
   for (int i = 0; i < 80; i++) leak_by_realloc();
@@ -86,6 +102,7 @@ int main(int count, char** arguments) {
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5);
+  if (other) CHECK(kill(other, 0) == 0 && kill(other, SIGKILL) == 0 && waitpid(other, &status, 0) == other);
   errno = 77;
   allocate_and_release(10);
   CHECK(errno == 77);

@@ -171,10 +171,11 @@ fn what_cannot_be_started_is_refused() {
         "{err}"
     );
     assert_eq!(err.lines().count(), 1, "{err}");
-    let own = binary().to_str().expect("UTF-8");
-    let (code, _, err) = run(&["run", "--", own, "--version"]);
+    let stripped = build_target("threads", &["-static", "-s"]);
+    let stripped = stripped.to_str().expect("UTF-8");
+    let (code, _, err) = run(&["run", "--", stripped, "16"]);
     assert_eq!(code, 2, "{err}");
-    assert!(err.contains("statically linked"), "{err}");
+    assert!(err.contains("statically linked and stripped"), "{err}");
     let (code, _, _) = run(&["gate", "--baseline", "/nonexistent", "--", "true"]);
     assert_eq!(code, 2);
 }

@@ -1,10 +1,12 @@
 //! Programs whose allocator is linked into them: its functions are reached by jumps at their entries.
 
+use memhook_tests::programs::Folder;
 use memhook_tests::{
-    Attacher, Sites, Target, build_on_musl, build_target, changed_code, run, sites,
+    Attacher, Sites, Target, binary, build_on_musl, build_target, changed_code, run, sites,
 };
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The addresses of functions in a file, by nm.
 fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
@@ -91,8 +93,26 @@ fn is_traced(flags: &[&str]) {
     let (code, _, err) = run(&["detach", &pid]);
     assert_eq!(code, 0, "{err}");
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
+    killed_while_it_attaches(&target);
     Attacher::start(&target, &[]).kill();
     let attacher = Attacher::start(&target, &[]);
+    target.send("f");
+    let child = target.expect("child");
+    let child = child
+        .trim_end()
+        .rsplit(' ')
+        .next()
+        .expect("a number")
+        .to_owned();
+    let (code, _, err) = run(&["detach", &child]);
+    assert_eq!(code, 0, "{err}");
+    let mut of_child = changed_code(child.parse().expect("a number"));
+    of_child.retain(|place| !place.contains("memhook"));
+    assert_eq!(
+        of_child,
+        [] as [String; 0],
+        "a child is put right by itself"
+    );
     assert_eq!(
         target.our_mappings(),
         mappings,
@@ -119,6 +139,26 @@ fn is_traced(flags: &[&str]) {
     assert_eq!(found, planted.collect::<Sites>(), "{report:#}");
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
     assert!(target.finish().success());
+}
+
+/// Attachers that are killed at some moment of their attach leave what `detach` can put back.
+fn killed_while_it_attaches(target: &Target) {
+    let pid = target.pid().to_string();
+    for delay in [1, 3, 6, 10, 15, 22, 30, 45, 70] {
+        let mut attacher = Command::new(binary())
+            .args(["attach", "--json", &pid])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(delay));
+        attacher.kill().expect("it runs");
+        attacher.wait().expect("it ends");
+        assert!(target.is_alive());
+        let (code, _, err) = run(&["detach", &pid]);
+        assert!(code == 0 || err.contains("nothing of memhook-rs"), "{err}");
+        assert_eq!(changed(target), [] as [String; 0], "after {delay} ms");
+    }
 }
 
 #[test]
@@ -166,6 +206,42 @@ fn a_static_program_on_musl() {
     assert_eq!(found, Sites::from(planted), "{report:#}");
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
     assert!(target.finish().success());
+}
+
+/// Programs that are started: the first block counts, before any constructor.
+#[test]
+fn static_programs_are_run() {
+    let on_glibc = build_target("static_allocator", &["-static", "-no-pie", "-g", "-O1"]);
+    let on_musl = build_on_musl("on_musl", &["-static", "-no-pie"]);
+    let folder = Folder::new("static-run");
+    // musl's strdup ends its stacks.
+    let programs = [
+        (Some(on_glibc), "static_allocator.cc", 466),
+        (on_musl, "on_musl.c", 344),
+    ];
+    for (program, file, planted) in programs {
+        let Some(program) = program else { continue };
+        let report = folder.path("report.json");
+        let script = "printf gg | \"$0\" run --json -T 1000 --force -o \"$1\" -- \"$2\" 96";
+        let status = Command::new("sh")
+            .args(["-c", script])
+            .arg(binary())
+            .arg(&report)
+            .arg(&program)
+            .status();
+        assert!(status.expect("sh").success());
+        let report = std::fs::read_to_string(&report).expect("a report");
+        let last = serde_json::Deserializer::from_str(&report).into_iter::<serde_json::Value>();
+        let last = last.last().expect("one").expect("JSON");
+        assert_eq!(last["totals"]["lost_events"], 0, "{last:#}");
+        assert_eq!(last["totals"]["unknown_releases"], 0, "{last:#}");
+        let found = sites(&last, file);
+        let found = found
+            .iter()
+            .filter(|((name, _), _)| name.starts_with("leak_"));
+        let blocks: u64 = found.map(|(_, (blocks, _))| blocks).sum();
+        assert_eq!(blocks, planted, "{last:#}");
+    }
 }
 
 /// Without symbols nobody knows where the allocator is.

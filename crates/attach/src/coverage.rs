@@ -166,16 +166,25 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
     slot.module_base == module.base
 }
 
-/// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event.
+/// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event, or leak
+/// without a trace.
 pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
     let modules = session.modules.iter();
-    let others = modules.filter(|m| !m.is_libc && !m.is_loader && !session.covers_allocator_of(m));
+    let others = modules.filter(|m| !m.is_libc && !m.is_loader);
     others.filter_map(|module| {
-        Some(format!(
-            "{} is part of {}: what is allocated from it goes through no slot",
-            built_in_allocator(module)?,
-            module.name()
-        ))
+        if session.is_static() {
+            return Some(format!(
+                "{} is statically linked: what its allocator keeps of released blocks may hide leaks",
+                module.name()
+            ));
+        }
+        let allocator = built_in_allocator(module)?;
+        let what = if session.covers_allocator_of(module) {
+            "what it keeps of released blocks may hide leaks"
+        } else {
+            "what is allocated from it goes through no slot"
+        };
+        Some(format!("{allocator} is part of {}: {what}", module.name()))
     })
 }
 

@@ -2,7 +2,8 @@
 
 use crate::hook_object::hook_at;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
-use crate::pads::{live_places, plan_pads};
+use crate::pad_areas::live_places;
+use crate::pads::plan_pads;
 use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::job::{End, Job};
 use crate::known_files::KnownFiles;
 use crate::leaving::{Left, Outcome};
+use crate::limits::refuse;
 use crate::reach::Reach;
 use crate::recording::Recording;
 use crate::session::Session;
@@ -199,11 +200,9 @@ impl Program {
     }
 
     fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
-        // Its thread pointer is set by its own code, and nothing says when.
         if is_static(pid) {
-            return Err(Error::Refused(format!(
-                "process {pid} is statically linked: it cannot be traced from its start; start it, and attach to it"
-            )));
+            // Before it does anything: whether it can be traced depends on its symbols.
+            refuse(pid, &self.config)?;
         }
         let mut point = self.child.run_to_start(pid, true)?;
         loop {

@@ -4,7 +4,7 @@
 use crate::closed_region;
 use crate::error::Error;
 use crate::hook_presence::{any_point, has_hook};
-use crate::pads::are_live;
+use crate::pad_areas::are_live;
 use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};

@@ -5,7 +5,7 @@
 use crate::error::Error;
 use crate::hook_object::hook_at;
 use crate::hook_presence::{has_hook, hold_with_hook};
-use crate::pads::{held_cells, put_back};
+use crate::pad_areas::{held_cells, put_back};
 use crate::reach::Reach;
 use crate::safe_point::SafePoints;
 use crate::unwind_tables::UnwindTables;

@@ -5,12 +5,14 @@ use crate::consumer::{Consumer, Memory};
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
+use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
 use memhook_process::ModuleImage;
 use memhook_recording::{
-    ClockPoint, GAPS_NOTE, Meta, Module, RecordingEnd, ThreadName, WriterState, gaps_text,
+    ACCESS_NOTE, ClockPoint, GAPS_NOTE, Meta, Module, RecordingEnd, ThreadName, WriterState,
+    gaps_text,
 };
-use memhook_stream::time_stamp_counter;
+use memhook_stream::{Region, time_stamp_counter};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -101,6 +103,7 @@ impl Facts {
         self.note("held_ms", ms(session.held_time));
         self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
+        self.note_accesses(session);
         if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
@@ -125,6 +128,27 @@ impl Facts {
         (self.gaps, self.is_gap_open) = (count, is_open);
         self.note(GAPS_NOTE, gaps_text(&gaps));
         true
+    }
+
+    /// What the session has settled on, and which modules tell of reads and writes.
+    fn note_accesses(&mut self, session: &Session) {
+        let region = session.region();
+        self.meta.clock_mode = region.clock_mode();
+        self.meta.flags = region.flags();
+        if !region.counts_accesses() {
+            return;
+        }
+        let slots = region.slots().into_iter();
+        let listener = function_by_name(ACCESS_LISTENER);
+        let listeners = slots.filter(|slot| Some(slot.function as usize) == listener);
+        let bases = listeners.map(|slot| format!("{:x}", slot.module_base));
+        self.note(ACCESS_NOTE, bases.collect::<Vec<_>>().join(" "));
+    }
+
+    fn note_missed(&mut self, region: &Region) {
+        if region.access_missed() > 0 {
+            self.note("access_missed", region.access_missed().to_string());
+        }
     }
 
     fn note_slots(&mut self, session: &Session) {
@@ -281,6 +305,11 @@ impl Facts {
         // One that goes on ends now.
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
+        self.note_missed(session.region());
+        if self.memory == Memory::Heap {
+            let live = session.region().live_accesses(consumer.tick_time());
+            recorder.writer.live_accesses(&live);
+        }
         recorder.writer.meta(&self.meta);
         match (self.memory, &state.mappings) {
             (Memory::Mappings, Some(mappings)) => {

@@ -9,6 +9,7 @@
 //! take them out again. What cannot be proved to be safe is a [`Refusal`].
 
 mod area;
+mod clobbers;
 mod code;
 mod condition;
 mod counts;
@@ -23,6 +24,7 @@ mod refusal;
 mod selector;
 
 pub use area::{Area, AreaFunction, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
+pub use clobbers::calls_unknown_code;
 pub use code::Code;
 pub use condition::Condition;
 pub use counts::CountsLayout;

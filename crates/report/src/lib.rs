@@ -80,7 +80,9 @@ pub use scores::{
     Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
     Scores, SiteScores,
 };
-pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
+pub use stale::{
+    CaughtAccess, StaleEvidence, StaleReachability, StaleReport, StaleSite, StaleTotals,
+};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

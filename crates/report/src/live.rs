@@ -477,6 +477,7 @@ impl LiveReporter {
             more_rows: draft.more_rows,
             mappings: None,
             leaks: None,
+            stale: None,
             overhead: draft.overhead,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{Inference, Overhead, RunScores, Scores};
+use crate::{Inference, Overhead, RunScores, Scores, StaleReport};
 use serde::{Deserialize, Serialize};
 
 /// One report.
@@ -63,6 +63,9 @@ pub struct ReportModel {
     /// What nothing reaches, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,
+    /// What nobody touches, in the last report with `attach --stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale: Option<StaleReport>,
     /// How well the heap is used, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,

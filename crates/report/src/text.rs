@@ -36,6 +36,10 @@ impl Document for ReportModel {
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
                 None => Ok(()),
+            })
+            .and_then(|()| match &self.stale {
+                Some(found) => write!(out, "\n{}", found.text(style)),
+                None => Ok(()),
             });
         out
     }

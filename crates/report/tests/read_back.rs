@@ -65,6 +65,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         mappings: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

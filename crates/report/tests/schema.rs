@@ -62,6 +62,7 @@ fn full_report() -> ReportModel {
             unattributed_allocations: 1,
             unknown_releases_are_counted: true,
         }),
+        stale: None,
         overhead: None,
         mappings: None,
         totals: ReportTotals::default(),

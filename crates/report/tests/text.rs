@@ -108,6 +108,7 @@ fn report() -> ReportModel {
         mappings: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

@@ -14,10 +14,8 @@
 //! all of it back. The memory stays mapped, as the hook does, because a thread may still be on its way through it; it
 //! is used again if the same functions are to be traced.
 
-mod areas;
 mod placed;
 mod planned;
 
-pub(crate) use areas::{are_live, held_cells, live_places, put_back};
 pub(crate) use placed::Pads;
 pub(crate) use planned::{RefusedPad, plan_pads};

@@ -1,11 +1,11 @@
 //! Pads that are in place.
 
-use super::areas::{cell_slot, entries, put_back};
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
 use crate::error::Error;
 use crate::hook_presence::any_point;
 use crate::limits::check_file_size;
 use crate::memory_budget::check_charge;
+use crate::pad_areas::{cell_slot, entries, put_back};
 use crate::probes::places_near;
 use crate::reach::Reach;
 use memhook_abi::HOOKED_FUNCTIONS;

@@ -1,8 +1,8 @@
 //! Which functions get a pad.
 
-use crate::probes::{module_file, plan_functions};
+use crate::probes::{FunctionCode, module_file, plan_functions};
 use memhook_abi::{HOOKED_FUNCTIONS, Role};
-use memhook_probe::Plan;
+use memhook_probe::{Plan, calls_unknown_code};
 use memhook_process::{Mapping, ModuleImage, TargetRoot, own_allocator_functions};
 use memhook_symbols::{FunctionSymbol, SearchPath, functions};
 use std::ops::Range;
@@ -43,6 +43,17 @@ pub(crate) struct RefusedPad {
     pub why: String,
 }
 
+/// A function that is asked for.
+struct Wanted {
+    /// The id of the hooked function that it is an instance of.
+    function: usize,
+    /// Its callers are in other files.
+    is_of_known_library: bool,
+    symbol: FunctionSymbol,
+}
+
+const COUNTED_ON_REGISTERS: &str = "all code that it calls is known to its callers, which may count on registers that the ABI would let it change";
+
 /// The functions of the allocators that are part of a process's modules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PadPlan {
@@ -67,7 +78,7 @@ pub(crate) fn plan_pads(
     let mut planned = PadPlan::default();
     for module in modules.iter().filter(|m| !m.is_libc && !m.is_loader) {
         let found = own_allocator_functions(module).into_iter();
-        let wanted: Vec<(usize, FunctionSymbol)> = found
+        let wanted: Vec<Wanted> = found
             .filter_map(|found| Some((found.hooked()?, found)))
             .filter(|(id, _)| HOOKED_FUNCTIONS[*id].role != Role::Modules && !is_left_alone(*id))
             .map(|(id, found)| {
@@ -77,7 +88,11 @@ pub(crate) fn plan_pads(
                     bytes: found.size,
                     is_indirect: false,
                 };
-                (id, symbol)
+                Wanted {
+                    function: id,
+                    is_of_known_library: found.allocator.is_some_and(|a| a != "C++"),
+                    symbol,
+                }
             })
             .collect();
         if !wanted.is_empty() {
@@ -88,24 +103,26 @@ pub(crate) fn plan_pads(
 }
 
 impl PadPlan {
-    fn add(
-        &mut self,
-        pid: i32,
-        maps: &[Mapping],
-        module: &ModuleImage,
-        wanted: &[(usize, FunctionSymbol)],
-    ) {
+    fn add(&mut self, pid: i32, maps: &[Mapping], module: &ModuleImage, wanted: &[Wanted]) {
         let search = SearchPath::from(TargetRoot::of(pid).search_order());
         let symbols = functions(&module_file(module), &search);
-        let ones: Vec<&FunctionSymbol> = wanted.iter().map(|(_, symbol)| symbol).collect();
-        let plans = plan_functions(pid, maps, module, &symbols, &ones, false);
+        let ones: Vec<&FunctionSymbol> = wanted.iter().map(|one| &one.symbol).collect();
+        let keeps_to_abi = |of: &FunctionCode<'_>, number: usize| {
+            let is_fine = wanted[number].is_of_known_library
+                || calls_unknown_code(of.code, of.function, of.functions);
+            is_fine
+                .then_some(())
+                .ok_or_else(|| COUNTED_ON_REGISTERS.to_owned())
+        };
+        let plans = plan_functions(pid, maps, module, &symbols, &ones, false, &keeps_to_abi);
         let of_allocator = symbols
             .iter()
             .find(|s| INNER_CALLERS.contains(&s.name.as_str()));
         let inner = of_allocator.map(|s| s.start..s.start.saturating_add(s.bytes));
         let (mut pads, mut refused) = (Vec::new(), Vec::new());
-        for ((function, symbol), plan) in wanted.iter().zip(plans) {
-            let (name, function) = (symbol.name.clone(), *function);
+        for (one, plan) in wanted.iter().zip(plans) {
+            let (symbol, function) = (&one.symbol, one.function);
+            let name = symbol.name.clone();
             let (address, of_module) = (
                 module.base.wrapping_add(symbol.start),
                 module.name().to_owned(),

@@ -268,7 +268,16 @@ fn decide(
     planned: &mut ProbePlan,
 ) {
     let wanted: Vec<&FunctionSymbol> = candidates.values().map(|c| &c.symbol).collect();
-    let plans = plan_functions(pid, maps, module, symbols, &wanted, planned.has_latency);
+    let any = |_: &FunctionCode<'_>, _: usize| Ok(());
+    let plans = plan_functions(
+        pid,
+        maps,
+        module,
+        symbols,
+        &wanted,
+        planned.has_latency,
+        &any,
+    );
     for (candidate, plan) in candidates.values().zip(plans) {
         let (function, name) = (candidate.name.clone(), module.name().to_owned());
         match plan {
@@ -293,7 +302,16 @@ fn decide(
 /// What a jump at the entry of a function displaces, and where the function is and is left.
 pub(crate) type FunctionPlan = Result<(Range<u64>, Plan, Vec<Plan>), String>;
 
+/// A function, and the code around it.
+pub(crate) struct FunctionCode<'a> {
+    pub code: &'a Code<'a>,
+    pub function: &'a Range<u64>,
+    /// All functions of the module, by address.
+    pub functions: &'a [Range<u64>],
+}
+
 /// Plans the jumps of some functions of a module, in their order. `symbols` are all that is known of its functions.
+/// `check` is asked about each, by its place among the wanted ones, if nothing else is against it.
 pub(crate) fn plan_functions(
     pid: i32,
     maps: &[Mapping],
@@ -301,6 +319,7 @@ pub(crate) fn plan_functions(
     symbols: &[FunctionSymbol],
     wanted: &[&FunctionSymbol],
     has_latency: bool,
+    check: &dyn Fn(&FunctionCode<'_>, usize) -> Result<(), String>,
 ) -> Vec<FunctionPlan> {
     let file = file_of(module);
     let module_code = ModuleCode::of(&file);
@@ -322,9 +341,17 @@ pub(crate) fn plan_functions(
     pointers.sort_unstable();
     pointers.dedup();
     let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
-    let plan =
-        |symbol: &&FunctionSymbol| one(pid, maps, module, of_module, &code, symbol, has_latency);
-    wanted.iter().map(plan).collect()
+    let plan = |(number, symbol): (usize, &&FunctionSymbol)| {
+        let planned = one(pid, maps, module, of_module, &code, symbol, has_latency)?;
+        let of_function = FunctionCode {
+            code: &code,
+            function: &planned.0,
+            functions: &all,
+        };
+        check(&of_function, number)?;
+        Ok(planned)
+    };
+    wanted.iter().enumerate().map(plan).collect()
 }
 
 fn one(

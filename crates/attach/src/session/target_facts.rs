@@ -10,6 +10,9 @@ const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 
 /// Where threads keep their tid, in bytes from the thread pointer; 0: not known.
 pub fn tid_offset(held: &Held) -> u32 {
+    if let Some(at) = held.thread_number_at() {
+        return at;
+    }
     let own = inner_tid(held.pid(), held.tid());
     let holds_it = |offset: &u32| {
         let at = RemoteAddress(held.registers().fs_base) + u64::from(*offset);

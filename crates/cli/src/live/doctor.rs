@@ -71,6 +71,9 @@ fn print_functions(functions: &[FoundFunction]) {
     for (name, found) in names.iter().zip(functions) {
         let reach = match (found.slots, found.has_pad, &found.why_no_pad) {
             (0, true, _) => "a pad at its entry".to_owned(),
+            (0, false, None) if found.function.hooked().is_none() => {
+                "no need: it calls another of these".to_owned()
+            }
             (0, false, Some(why)) => format!("not at all: {why}"),
             (0, false, None) => "not at all: calls of it use no slot".to_owned(),
             (1, has_pad, _) => format!("1 slot{}", and_pad(has_pad)),

@@ -1,5 +1,6 @@
 //! What holds, traces or reads live processes: the commands for that, and what they share.
 
+pub mod access_runtime;
 pub mod agent;
 pub mod attach;
 pub mod demo;

@@ -4,6 +4,7 @@ use super::frames::module_files;
 use super::last_look::LastLook;
 use super::model::Reporter;
 use super::signals::NameWait;
+use super::stale::StaleSection;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
@@ -113,6 +114,11 @@ impl Args {
                 "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
             );
         }
+        if self.tracing.overhead.is_some() {
+            anyhow::bail!(
+                "--scores with --overhead: scores need every allocation; leave --overhead out"
+            );
+        }
         if self.tracing.sample_bytes().is_some() {
             anyhow::bail!(
                 "--scores with --sample: scores need every allocation; leave --sample out"
@@ -220,6 +226,8 @@ pub struct ReportJob {
     is_scratch: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
+    /// What nobody touches, if that is asked for.
+    stale: Option<StaleSection>,
 }
 
 impl ReportJob {
@@ -249,7 +257,13 @@ impl ReportJob {
             scores: args.scores.options(),
             is_scratch: false,
             last_look,
+            stale: None,
         }
+    }
+
+    /// With a section about what nobody touches.
+    pub fn with_stale(self, stale: Option<StaleSection>) -> ReportJob {
+        ReportJob { stale, ..self }
     }
 
     /// With a line above each report that says which process it is about.
@@ -367,6 +381,9 @@ impl ReportJob {
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
             let look = look.unwrap_or_else(LastLook::too_late);
+            if let Some(section) = &mut self.stale {
+                report.stale = section.report(trace, look.snapshot());
+            }
             report.leaks = Some(look.leaks(
                 session,
                 consumer,
@@ -374,6 +391,8 @@ impl ReportJob {
                 self.top,
                 self.finds_possible,
             ));
+        } else if let Some(section) = &mut self.stale {
+            report.stale = section.report(trace, None);
         }
         Some(report)
     }
@@ -396,6 +415,10 @@ impl Job for ReportJob {
             return ControlFlow::Continue(());
         }
         self.look_at_command_line();
+        if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
+            eprintln!("memhook-rs: {failure}");
+            self.reports.is_incomplete.store(true, Relaxed);
+        }
         let now = trace.consumer().elapsed();
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
@@ -414,6 +437,10 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
+        // First: the copy of the memory watches pages, too.
+        if let Some(section) = &mut self.stale {
+            section.before_detach(trace);
+        }
         if trace.session().traces_mappings() {
             self.reporter
                 .look_at_mappings(trace.session(), trace.consumer());

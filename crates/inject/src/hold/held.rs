@@ -35,6 +35,8 @@ pub struct Held {
     /// This is a thread of a program that was started here: it stays stopped when it is released, and
     /// its end is not collected.
     pub(crate) stays_traced: bool,
+    /// See [`Held::thread_number_at`].
+    pub(crate) thread_number_at: Option<u32>,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
     _guard: Guard,
@@ -62,6 +64,7 @@ impl Held {
             gone: false,
             finished: false,
             stays_traced: false,
+            thread_number_at: None,
             _not_send: PhantomData,
             _guard: guard,
         })
@@ -85,6 +88,12 @@ impl Held {
     /// The registers at the stop, which will be put back.
     pub fn registers(&self) -> &Registers {
         &self.saved.registers
+    }
+
+    /// Where the thread is about to keep its number, in bytes from the thread pointer: known of the initial thread of a
+    /// static program that was started here, which has just asked for it.
+    pub fn thread_number_at(&self) -> Option<u32> {
+        self.thread_number_at
     }
 
     /// Whether the thread's seccomp filters let its own code make system call `nr`, or only refuse it,

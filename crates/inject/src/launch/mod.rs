@@ -10,6 +10,7 @@ mod forward;
 #[cfg(test)]
 mod kill_tests;
 mod start_point;
+mod static_start;
 mod watch;
 
 pub use forward::{end_by, forward_signals, wait_for_program};
@@ -145,12 +146,14 @@ impl Child {
         if process.survey.is_none() {
             process.survey = Some(Survey::of(pid, self.timing)?);
         }
+        let thread_number_at = process.thread_number_at;
         let Some(survey) = process.survey.as_mut() else {
             return Err(Error::TargetGone { pid });
         };
         survey.refresh(pid)?;
         let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Guard::begin(pid))?;
         held.stays_traced = true;
+        held.thread_number_at = thread_number_at;
         held.saved
             .room
             .clone()

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Instant;
 
 use super::Child;
+use super::static_start::{MOST_CALLS, NewThread};
 use super::watch::{self, Event, Process, Status};
 use crate::error::mappings;
 use crate::held::STEP_DEADLINE;
@@ -28,8 +29,8 @@ pub enum StartPoint {
 
 impl Child {
     /// Runs the program from its execve to where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's or musl's, else to its entry point. A static program, into which
-    /// no hook can be loaded, is left where it is.
+    /// `before_constructors` and the loader is glibc's or musl's, else to its entry point. A static program runs until
+    /// its thread is set up, or stays where it is.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
@@ -54,7 +55,11 @@ impl Child {
         let loader = Loader::of(pid, &mappings);
         // A program for which the kernel loaded no loader is a loader itself, or is static.
         if auxiliary.loader == 0 && loader.is_none() {
-            return Ok(StartPoint::Entry);
+            return if before_constructors {
+                self.run_to_thread_pointer(pid)
+            } else {
+                Ok(StartPoint::Entry)
+            };
         }
         if before_constructors
             && !is_audited(pid)
@@ -72,6 +77,50 @@ impl Child {
             .map_err(file_error)?
             .ok_or(Error::NoStartPoint { pid })?;
         self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
+    }
+
+    /// Runs a static program until its C library has set up the initial thread. No call is made in it for that, and
+    /// nothing of it is changed, so that it just goes on if we are killed.
+    fn run_to_thread_pointer(&mut self, pid: i32) -> Result<StartPoint, Error> {
+        let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
+        let mut resumed_with = Some(0);
+        let mut stops = 0;
+        loop {
+            if let Some(signal) = resumed_with.replace(0) {
+                ptrace::resume_to_syscall(pid, signal).map_err(failed("SYSCALL"))?;
+            }
+            match watch::wait(pid).map_err(failed("WAIT"))?.1 {
+                Status::Ended(status) => {
+                    if pid == self.pid {
+                        super::forward::stop_forwarding();
+                    }
+                    self.processes.remove(&pid);
+                    self.known.push_back((pid, Event::Ended(status)));
+                    return Ok(StartPoint::Ended(status));
+                }
+                Status::Syscall => {
+                    stops += 1;
+                    let new = NewThread::of(pid).map_err(failed("GETREGSET"))?;
+                    if let (Some(new), Some(process)) = (&new, self.processes.get_mut(&pid)) {
+                        process.thread_number_at = Some(new.number_at);
+                    }
+                    // A call is two stops. One that never asks runs on a C library that we do not know.
+                    if new.is_some() || stops > 2 * MOST_CALLS {
+                        settle(pid)?;
+                        return Ok(StartPoint::BeforeConstructors);
+                    }
+                }
+                Status::Signal(signal) => resumed_with = Some(signal),
+                Status::Stop(stop) if stop != libc::SIGTRAP => {
+                    ptrace::listen(pid).map_err(failed("LISTEN"))?;
+                    if pid == self.pid {
+                        super::forward::stop_too(stop);
+                    }
+                    resumed_with = None;
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Runs until the probe is passed while the condition holds.

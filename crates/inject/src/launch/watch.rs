@@ -70,6 +70,8 @@ pub(super) struct Process {
     end: Option<End>,
     /// Made at the start point, and used by each hold there.
     pub survey: Option<Survey>,
+    /// Where threads of a static program keep their numbers, in bytes from the thread pointer.
+    pub thread_number_at: Option<u32>,
 }
 
 struct End {
@@ -88,6 +90,7 @@ impl Process {
             ending: Vec::new(),
             end: None,
             survey: None,
+            thread_number_at: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The `.mhk` file: its layout, the coding of events, writing and reading.
 
+pub(crate) mod accesses;
 pub(crate) mod checkpoint;
 pub(crate) mod chunk;
 pub(crate) mod chunk_file;

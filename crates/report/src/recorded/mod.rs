@@ -205,6 +205,7 @@ pub fn report(
         mappings: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores

@@ -180,7 +180,7 @@ fn scored_sites(
     let sites = run.sites.into_iter().filter_map(|numbers| {
         Some(SiteScores {
             stack: known(&numbers)?,
-            scores: Scores::of_lifetime(Some(numbers.lifetime)),
+            scores: Scores::of(&numbers),
             numbers,
         })
     });

@@ -20,7 +20,7 @@ const READ_EXECUTE: u32 = 5;
 
 /// All functions with a pad that the memory of a process speaks of. What is not so is left out: that the jump leads to
 /// the memory of the pads.
-pub(super) fn entries(pid: i32, maps: &[Mapping]) -> Vec<RedirectEntry> {
+pub(crate) fn entries(pid: i32, maps: &[Mapping]) -> Vec<RedirectEntry> {
     let is_area = |m: &&Mapping| m.path == PATH && !m.shared && m.offset == 0;
     maps.iter()
         .filter(is_area)
@@ -81,7 +81,7 @@ pub(crate) fn held_cells(
 }
 
 /// A cell as a slot. It is only exchanged with all threads held.
-pub(super) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol: String) -> Slot {
+pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol: String) -> Slot {
     Slot {
         address: entry.cell,
         symbol,

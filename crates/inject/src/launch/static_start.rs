@@ -1,0 +1,78 @@
+//! The start of a static program: nobody but its own code sets up its thread, and nothing marks the end of that.
+
+use crate::{Registers, regs};
+use memhook_process::{RemoteAddress, read_memory};
+
+/// System calls that a C library makes before it asks for its thread's number, and more.
+pub(super) const MOST_CALLS: u32 = 64;
+
+/// What a thread that has just called set_tid_address(2) tells of its C library.
+///
+/// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) call it once the thread pointer is set, and keep what it returns,
+/// the thread's number, behind that pointer. Neither has allocated anything, nor run a constructor.
+pub(super) struct NewThread {
+    /// Where it keeps its number, in bytes from the thread pointer.
+    pub number_at: u32,
+}
+
+impl NewThread {
+    /// Looks at a thread that has stopped at the entry or the exit of a system call.
+    pub fn of(pid: i32) -> std::io::Result<Option<NewThread>> {
+        let now = regs::read(pid)?;
+        // At the entry of a call, rax is -ENOSYS (arch/x86/entry/entry_64.S).
+        let is_over = now.orig_rax == libc::SYS_set_tid_address as u64 && now.rax as i64 > 0;
+        if !is_over || now.fs_base == 0 {
+            return Ok(None);
+        }
+        let number_at = number_that_is_stored(pid, &now).or_else(|| number_that_is_cleared(&now));
+        Ok(number_at.map(|number_at| NewThread { number_at }))
+    }
+}
+
+/// Where the number can be: `struct pthread` of glibc, and that of musl since 1.1.25 and before.
+const PLACES: [u32; 3] = [720, 48, 56];
+
+/// The next instruction that stores eax there: `mov %eax, disp(%reg)`.
+fn number_that_is_stored(pid: i32, now: &Registers) -> Option<u32> {
+    let mut code = [0; 32];
+    read_memory(pid, RemoteAddress(now.rip), &mut code).ok()?;
+    stored_at(&code)
+}
+
+fn stored_at(code: &[u8]) -> Option<u32> {
+    code.windows(6).find_map(|window| {
+        let &[opcode, operands, a, b, c, d] = window else {
+            return None;
+        };
+        let (mode, base) = (operands & 0xf8, operands & 7);
+        let place = match mode {
+            0x40 => u32::from(a),
+            0x80 => u32::from_le_bytes([a, b, c, d]),
+            _ => return None,
+        };
+        // A base of 4 is another encoding.
+        (opcode == 0x89 && base != 4 && PLACES.contains(&place)).then_some(place)
+    })
+}
+
+/// glibc has the kernel clear the number at the end of the thread.
+fn number_that_is_cleared(now: &Registers) -> Option<u32> {
+    let offset = now.rdi.checked_sub(now.fs_base)?;
+    (offset == u64::from(PLACES[0])).then_some(PLACES[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_of_a_threads_number_is_found() {
+        // Behind the system call in musl 1.2.3: mov %eax, 0x30(%rbx); lea 0x5a10(%rip), %rax.
+        let musl = b"\x89\x43\x30\x48\x8d\x05\x10\x5a\0\0";
+        assert_eq!(stored_at(musl), Some(48));
+        // In glibc: mov %rax, %rdx; mov %eax, 0x2d0(%rbx).
+        let glibc = b"\x48\x89\xc2\x89\x83\xd0\x02\0\0\x48";
+        assert_eq!(stored_at(glibc), Some(720));
+        assert_eq!(stored_at(b"\x48\x89\xc2\x90\x90\x90\x90\x90"), None);
+    }
+}
