@@ -14,6 +14,7 @@ mod model;
 pub mod probe;
 mod record;
 mod report_job;
+mod resident;
 pub mod rss;
 pub mod run;
 pub mod scan;
