@@ -86,7 +86,8 @@ impl Agent {
         assert_eq!(sent, 0);
     }
 
-    fn address(&self) -> SocketAddr {
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
         let mut found = None;
         until("the agent says where its metrics are", || {
             let said = self.said();
@@ -176,7 +177,7 @@ impl Drop for Agent {
 
 fn configure(folder: &Folder, configuration: &str) {
     let text = format!(
-        "[agent]\nstate = \"{}\"\nmax_cpu = \"100%\"\nmax_memory = \"90%\"\nscan = \"100ms\"\nretry = \"1s\"\n\
+        "[agent]\nstate = \"{}\"\nmax_cpu = \"100%\"\nmax_memory = \"90%\"\nmax_targets = 60\nscan = \"100ms\"\nretry = \"1s\"\n\
          [http]\nlisten = \"127.0.0.1:0\"\n{configuration}",
         folder.path("state")
     );
@@ -227,6 +228,19 @@ pub fn get(address: SocketAddr, path: &str) -> String {
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     body.to_owned()
+}
+
+/// The same of a server that may not be ready; its answers may come in any form.
+pub fn get_if_ready(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    // No chunks in HTTP/1.0.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.split(' ').nth(1).filter(|status| *status == "200")?;
+    Some(body.to_owned())
 }
 
 /// A push request (push/v1/push.proto).

@@ -19,7 +19,7 @@ using namespace target;
   for (void* block : blocks) free(block);
 }
 
-[[gnu::noinline]] static void child_leak(size_t size) { keep(malloc(size)); }
+[[gnu::noinline]] static void child_leak(size_t size) { keep(calloc(1, size)); }
 
 static int to_child[2], from_child[2];
 

@@ -1,9 +1,10 @@
 //! The agent: what its rules choose, what it sends, and what it leaves behind.
 
 use memhook_tests::agents::{Agent, Pprof, Reaction, ScriptedStore, wrapped_slots};
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Target, build_target, run, until};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 /// A target of this test alone: rules go by its path.
@@ -182,8 +183,10 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     let store = ScriptedStore::start(vec![
         Reaction::Status("500 Internal Server Error", String::new()),
         Reaction::Status("429 Too Many Requests", "Retry-After: 1\r\n".into()),
+        Reaction::Take,
         Reaction::Half,
         Reaction::Silence,
+        Reaction::Take,
         Reaction::Status("307 Temporary Redirect", redirect),
         Reaction::Status("401 Unauthorized", String::new()),
         Reaction::Take,
@@ -317,18 +320,17 @@ fn the_agent_holds_back() {
 fn a_wrong_configuration_is_placed() {
     let folder = Folder::new("agent-check");
     let file = folder.path("agent.toml");
-    let check = |text: &str, more: &[&str]| {
+    let check = |text: &str| {
         std::fs::write(&file, text).expect("written");
-        run(&[&["agent", "--check", "--config", &file], more].concat())
+        run(&["agent", "--check", "--config", &file])
     };
     let right = "[[rule]]\nname = \"a\"\nprocess = \"nginx\"\n";
-    let (code, output, errors) = check(right, &[]);
+    let (code, output, errors) = check(right);
     assert_eq!(
         (code, output),
         (0, format!("{file}: right, 1 rule\n")),
         "{errors}"
     );
-    let otlp = format!("[otlp]\nurl = \"http://localhost:4318\"\n{right}");
     for (text, place, says) in [
         (
             format!("{right}colour = 1\n"),
@@ -340,10 +342,9 @@ fn a_wrong_configuration_is_placed() {
             "4:12",
             "is not a time",
         ),
-        (otlp.clone(), "1:1", "--experimental-otlp"),
         ("[agent\n".to_owned(), "1:7", ""),
     ] {
-        let (code, output, errors) = check(&text, &[]);
+        let (code, output, errors) = check(&text);
         assert_eq!((code, output.as_str()), (2, ""), "{errors}");
         let begins = format!("memhook-rs: {file}:{place}: ");
         assert!(
@@ -352,11 +353,233 @@ fn a_wrong_configuration_is_placed() {
         );
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    assert_eq!(check(&otlp, &["--experimental-otlp"]).0, 0);
     let (code, _, errors) = run(&["agent", "--check", "--config", "/nowhere/agent.toml"]);
     assert_eq!(code, 2);
     assert!(
         errors.contains("cannot read the configuration /nowhere/agent.toml"),
         "{errors}"
     );
+}
+
+/// The answer of Prometheus to a query.
+fn ask_prometheus(address: std::net::SocketAddr, path: &str) -> Option<serde_json::Value> {
+    std::net::TcpStream::connect(address).ok()?;
+    let text = memhook_tests::agents::get_if_ready(address, path)?;
+    serde_json::from_str(&text).ok()
+}
+
+#[test]
+fn prometheus_reads_the_numbers_and_the_alerts_are_right() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fleet/prometheus");
+    let promtool = installed("promtool");
+    for words in [
+        ["check", "rules", "memhook.rules.yml"],
+        ["test", "rules", "memhook.rules.test.yml"],
+    ] {
+        let output = Command::new(&promtool)
+            .args(words)
+            .current_dir(&root)
+            .output();
+        let output = output.expect("promtool runs");
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+    let folder = Arc::new(Folder::new("agent-prometheus"));
+    let (mut target, program) = service(&folder);
+    let agent = Agent::start(
+        &folder,
+        &rule(&program, "mode = \"exact\"\nservice = \"shop\""),
+    );
+    agent.await_phase(target.pid(), "traced");
+    ask(&mut target, "l");
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let configuration = folder.path("prometheus.yml");
+    let rules = root
+        .join("memhook.rules.yml")
+        .canonicalize()
+        .expect("it is there");
+    let text = format!(
+        "global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}\n\
+         rule_files: [{rules:?}]\nscrape_configs:\n\
+         - job_name: memhook\n  scrape_timeout: 200ms\n  static_configs: [{{targets: [\"{}\"]}}]\n",
+        agent.address()
+    );
+    std::fs::write(&configuration, text).expect("written");
+    let log = std::fs::File::create(folder.path("prometheus.log")).expect("made");
+    let mut prometheus = Ended(
+        Command::new(installed("prometheus"))
+            .arg(format!("--config.file={configuration}"))
+            .arg(format!("--storage.tsdb.path={}", folder.path("data")))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(std::process::Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it runs"),
+    );
+    let query = "/api/v1/query?query=memhook_target_live_bytes";
+    until("Prometheus has the live bytes", || {
+        let ended = prometheus.0.try_wait().expect("a child");
+        let log = || std::fs::read_to_string(folder.path("prometheus.log"));
+        assert!(ended.is_none(), "{ended:?}: {:?}", log());
+        let answer = ask_prometheus(address, query).unwrap_or_default();
+        let found = &answer["data"]["result"][0];
+        found["value"][1] == "100000" && found["metric"]["service"] == "shop"
+    });
+    until("Prometheus has evaluated all rules", || {
+        let answer = ask_prometheus(address, "/api/v1/rules").unwrap_or_default();
+        let rules = answer["data"]["groups"][0]["rules"].as_array().cloned();
+        let rules = rules.unwrap_or_default();
+        assert!(
+            rules.iter().all(|rule| rule["health"] != "err"),
+            "{rules:?}"
+        );
+        rules.len() == 6 && rules.iter().all(|rule| rule["health"] == "ok")
+    });
+    drop(prometheus);
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(target.finish().success());
+}
+
+/// A program that ends with the test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn openssl(folder: &Folder, words: &str) {
+    let words: Vec<String> = words
+        .split(' ')
+        .map(|word| word.replace("@", &folder.path("")))
+        .collect();
+    let output = Command::new(installed("openssl"))
+        .args(&words)
+        .output()
+        .expect("openssl runs");
+    assert!(output.status.success(), "{words:?}: {output:?}");
+}
+
+/// A store gets nothing before its certificate has been verified.
+#[test]
+fn a_certificate_that_does_not_verify_is_refused() {
+    let folder = Arc::new(Folder::new("agent-tls"));
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout";
+    openssl(
+        &folder,
+        &format!("req -x509 {key} @ca.key -out @ca.pem -subj /CN=ca -days 2"),
+    );
+    openssl(
+        &folder,
+        &format!("req {key} @leaf.key -out @leaf.csr -subj /CN=store"),
+    );
+    std::fs::write(folder.path("names"), "subjectAltName=IP:127.0.0.1").expect("written");
+    openssl(
+        &folder,
+        "x509 -req -in @leaf.csr -CA @ca.pem -CAkey @ca.key -CAcreateserial -days 2 -extfile @names -out @leaf.pem",
+    );
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let got = folder.path("got");
+    let _server = Ended(
+        Command::new(installed("openssl"))
+            .args(["s_server", "-quiet", "-accept", &address.to_string()])
+            .args([
+                "-cert",
+                &folder.path("leaf.pem"),
+                "-key",
+                &folder.path("leaf.key"),
+            ])
+            // It ends with its input.
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::fs::File::create(&got).expect("made"))
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("it runs"),
+    );
+    until("the store listens", || {
+        std::net::TcpStream::connect(address).is_ok()
+    });
+    let (target, program) = service(&folder);
+    let rule = rule(&program, "send = [\"pyroscope\"]\ninterval = \"500ms\"");
+    let stores = format!("[pyroscope]\nurl = \"https://{address}\"\ntimeout = \"1s\"\n");
+    let has_got = || {
+        let got = std::fs::read(&got).expect("readable");
+        String::from_utf8_lossy(&got).contains("POST /push.v1.PusherService/Push")
+    };
+    let mut agent = Agent::start(&folder, &format!("{stores}{rule}"));
+    agent.hear("invalid peer certificate");
+    assert!(!has_got());
+    assert_eq!(agent.end().0, Some(0));
+    let trusted = format!("{stores}ca = \"{}\"\n{rule}", folder.path("ca.pem"));
+    let agent = Agent::start(&folder, &trusted);
+    until("the store gets a push", has_got);
+    assert_eq!(agent.end().0, Some(0));
+    assert!(target.finish().success());
+}
+
+/// Many targets, and an agent that is killed at any moment, again and again, while its store is down. Takes minutes:
+/// `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test agent -- --ignored --nocapture`.
+#[test]
+#[ignore = "a storm of minutes"]
+fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
+    let rounds = std::env::var("MEMHOOK_ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(100);
+    let folder = Arc::new(Folder::new("agent-storm"));
+    let mut targets: Vec<Target> = Vec::new();
+    let mut program = PathBuf::new();
+    for _ in 0..50 {
+        let (target, path) = service(&folder);
+        targets.push(target);
+        program = path;
+    }
+    let stores = "[pyroscope]\nurl = \"http://127.0.0.1:9\"\n";
+    let more = "mode = \"exact\"\nsend = [\"pyroscope\"]\ninterval = \"500ms\"";
+    let configuration = format!("{stores}{}", rule(&program, more));
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut most = 0;
+    for round in 0..rounds {
+        let agent = Agent::launch(&folder, &configuration);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(random % 2500);
+        while std::time::Instant::now() < until {
+            for target in &mut targets {
+                ask(target, "l");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        agent.kill();
+        let traced = targets
+            .iter()
+            .filter(|target| wrapped_slots(target.pid()) > 0)
+            .count();
+        most = most.max(traced);
+        eprintln!("round {round}: killed with {traced} processes traced");
+        for target in &mut targets {
+            assert!(target.is_alive(), "process {}", target.pid());
+            ask(target, "l");
+        }
+    }
+    let agent = Agent::start(&folder, &rule(Path::new("/nowhere"), ""));
+    until("everything is put right", || {
+        targets
+            .iter()
+            .all(|target| wrapped_slots(target.pid()) == 0)
+    });
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(most > 0, "the agent never got so far");
+    for target in targets {
+        assert!(target.finish().success());
+    }
 }

@@ -200,7 +200,7 @@ pub struct AgentState {
 pub struct Board {
     rows: Mutex<Vec<Row>>,
     agent: Mutex<AgentState>,
-    deliveries: [(Destination, Deliveries); 3],
+    deliveries: [(Destination, Deliveries); 2],
     alive: Mutex<Instant>,
     began: Instant,
 }
@@ -208,11 +208,7 @@ pub struct Board {
 impl Board {
     /// With nothing on it.
     pub fn new() -> Arc<Board> {
-        let all = [
-            Destination::Files,
-            Destination::Pyroscope,
-            Destination::Otlp,
-        ];
+        let all = [Destination::Files, Destination::Pyroscope];
         Arc::new(Board {
             rows: Mutex::default(),
             agent: Mutex::default(),

@@ -62,12 +62,21 @@ impl OwnUse {
             .split_ascii_whitespace()
             .map(|field| field.parse().unwrap_or(0))
             .collect();
-        // utime, stime and rss: fields 14, 15 and 24 of proc_pid_stat(5).
+        // utime and stime: fields 14 and 15 of proc_pid_stat(5).
         let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
         let ticks = rustix::param::clock_ticks_per_second().max(1);
+        // Pages of mapped files, debug information above all, the kernel takes back whenever it wants.
+        let status = proc_text("/proc/self/status").unwrap_or_default();
+        let kilobytes = ["RssAnon:", "RssShmem:"].map(|name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.split_ascii_whitespace().next());
+            number
+                .and_then(|number| number.parse::<u64>().ok())
+                .unwrap_or(0)
+        });
         OwnUse {
             cpu_seconds: (field(14) + field(15)) as f64 / ticks as f64,
-            resident: field(24) * rustix::param::page_size() as u64,
+            resident: kilobytes.iter().sum::<u64>() * 1024,
         }
     }
 }

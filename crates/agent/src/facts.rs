@@ -115,8 +115,8 @@ fn text_inside(pid: i32, file: &str) -> Option<String> {
 /// it (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
 fn container(groups: &str) -> Option<String> {
     let is_id = |part: &&str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
-    let parts = groups.split(['/', '-', '.', ':', '\n']);
-    parts.filter(is_id).next_back().map(str::to_owned)
+    let mut parts = groups.split(['/', '-', '.', ':', '\n']);
+    parts.rfind(is_id).map(str::to_owned)
 }
 
 /// All processes of the machine, as last seen.

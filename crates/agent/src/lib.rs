@@ -53,23 +53,23 @@ pub enum AgentError {
     #[error(transparent)]
     Listen(#[from] http_server::ListenError),
     /// What cannot change while the agent runs.
-    #[error("{}: state, [http], [files], [pyroscope], [otlp], [labels] and redact change with a restart only", path.display())]
+    #[error("{}: state, [http], [files], [pyroscope], [labels] and redact change with a restart only", path.display())]
     NeedsRestart {
         /// The configuration.
         path: PathBuf,
     },
 }
 
-pub use config::{ConfigError, Experiments};
+pub use config::ConfigError;
 
 /// Reads a configuration, checks it, and does nothing else. Returns how many rules it has.
-pub fn check(path: &Path, experiments: Experiments) -> Result<usize, ConfigError> {
-    config::read(path, experiments).map(|file| file.rule.len())
+pub fn check(path: &Path) -> Result<usize, ConfigError> {
+    config::read(path).map(|file| file.rule.len())
 }
 
 /// Works by a configuration until SIGTERM or SIGINT comes. SIGHUP has it read again.
-pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
-    let file = config::read(path, experiments)?;
+pub fn run(path: &Path) -> Result<Outcome, AgentError> {
+    let file = config::read(path)?;
     // Before anything is attached to: a signal that comes now must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
@@ -78,7 +78,7 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     if let Some(address) = file.http.listen {
         http_server::serve(address, file.http.per_process, &board)?;
     }
-    let mut supervisor = Supervisor::new(path.to_owned(), experiments, file, state, &left, board)?;
+    let mut supervisor = Supervisor::new(path.to_owned(), file, state, &left, board)?;
     said::say(&format!("the agent runs, by {}", path.display()));
     supervisor.run();
     Ok(supervisor.finish())

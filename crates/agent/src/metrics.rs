@@ -4,7 +4,7 @@
 use crate::board::{Board, Identity, Numbers, Phase, Row};
 use crate::budget::Scarce;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -335,12 +335,15 @@ fn family(
     values: impl IntoIterator<Item = (Labels, f64)>,
 ) -> Result<(), Error> {
     let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+    let one = |value, of: MetricEncoder<'_>| match kind {
+        MetricType::Counter => ConstCounter::new(value).encode(of),
+        _ => ConstGauge::new(value).encode(of),
+    };
     for (labels, value) in values {
-        let of = metric.encode_family(&labels)?;
-        match kind {
-            MetricType::Counter => ConstCounter::new(value).encode(of)?,
-            _ => ConstGauge::new(value).encode(of)?,
+        if labels.is_empty() {
+            return one(value, metric);
         }
+        one(value, metric.encode_family(&labels)?)?;
     }
     Ok(())
 }
@@ -397,6 +400,7 @@ mod tests {
             format!("memhook_target_live_bytes{labels},pid=\"8\"}} 50.0"),
             format!("memhook_target_allocations_total{labels},pid=\"8\"}} 3.0"),
             "memhook_agent_targets{phase=\"traced\"} 2.0".to_owned(),
+            "memhook_agent_process_events 0.0".to_owned(),
             "memhook_agent_held_back{by=\"processor\"} 0.0".to_owned(),
         ] {
             assert!(each.lines().any(|found| found == line), "{line} in {each}");

@@ -102,13 +102,13 @@ fn chooses(rule: &Rule, group: Option<&ControlGroup>, facts: &Facts) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Experiments, read};
+    use crate::config::read;
 
     fn rules(text: &str) -> Rules {
         let path =
             std::env::temp_dir().join(format!("memhook-rules-{}-{:p}", std::process::id(), text));
         std::fs::write(&path, text).expect("written");
-        let file = read(&path, Experiments::default());
+        let file = read(&path);
         std::fs::remove_file(&path).expect("removed");
         Rules::new(&file.expect("right"))
     }

@@ -2,7 +2,7 @@
 
 use crate::board::{Board, Identity, Link};
 use crate::budget::{Budget, OwnUse, Scarce, Verdict, machine_memory, processors};
-use crate::config::{ConfigError, Experiments, File, Rule};
+use crate::config::{ConfigError, File, Rule};
 use crate::facts::{Facts, Machine};
 use crate::journal::State;
 use crate::member::Member;
@@ -35,7 +35,6 @@ const SCAN_SHARE: u32 = 50;
 /// The supervisor.
 pub struct Supervisor {
     path: PathBuf,
-    experiments: Experiments,
     file: File,
     rules: Rules,
     machine: Machine,
@@ -58,7 +57,6 @@ impl Supervisor {
     /// right first.
     pub fn new(
         path: PathBuf,
-        experiments: Experiments,
         file: File,
         state: State,
         left: &BTreeMap<i32, u64>,
@@ -69,7 +67,6 @@ impl Supervisor {
         let now = Instant::now();
         let mut supervisor = Supervisor {
             path,
-            experiments,
             rules: Rules::new(&file),
             file,
             machine: Machine::default(),
@@ -194,7 +191,7 @@ impl Supervisor {
     }
 
     fn reread(&mut self) -> Result<(), AgentError> {
-        let file = crate::config::read(&self.path, self.experiments)?;
+        let file = crate::config::read(&self.path)?;
         if file.agent.state != self.file.agent.state || file.http.listen != self.file.http.listen {
             return Err(AgentError::NeedsRestart {
                 path: self.path.clone(),
@@ -203,7 +200,6 @@ impl Supervisor {
         // Before the old ones end: what cannot be used is refused as a whole.
         let changes_stores = file.files != self.file.files
             || unplaced(&file.pyroscope) != unplaced(&self.file.pyroscope)
-            || unplaced(&file.otlp) != unplaced(&self.file.otlp)
             || unplaced(&file.labels) != unplaced(&self.file.labels)
             || file.agent.redact != self.file.agent.redact;
         if changes_stores {

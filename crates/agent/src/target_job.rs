@@ -213,6 +213,11 @@ impl TargetJob {
 }
 
 impl Job<SampledSites> for TargetJob {
+    /// Many targets at ten turns a second cost what a few do at a hundred.
+    fn pace(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
     fn begin(&mut self, trace: &Trace<SampledSites>) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         self.began_unix_ms = unix.map_or(0, |time| time.as_millis() as u64);

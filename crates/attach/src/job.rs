@@ -6,7 +6,7 @@ use crate::{
 };
 use crossbeam_channel::Select;
 use memhook_ledger::Observer;
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 /// How a trace ended.
 #[derive(Debug)]
@@ -32,7 +32,13 @@ pub trait Job<O: Observer = ()> {
     /// Adds channels whose messages end the wait for the next turn. They must be received in `turn`.
     fn listen<'a>(&'a self, _select: &mut Select<'a>) {}
 
-    /// Called about every 10 ms, and when a message has come. `Break` asks for the detach; a process that was
+    /// The longest time between two turns. A message that the target needs us ends it, whatever it is, so a longer one only
+    /// delays what nobody waits for.
+    fn pace(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    /// Called at that pace, and when a message has come. `Break` asks for the detach; a process that was
     /// started here is followed to its end nevertheless.
     fn turn(&mut self, _trace: &Trace<O>, _turn: &Turn) -> ControlFlow<()> {
         ControlFlow::Continue(())

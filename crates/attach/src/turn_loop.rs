@@ -6,9 +6,6 @@ use crossbeam_channel::{Receiver, Select, TryRecvError, never, tick};
 use memhook_ledger::Observer;
 use std::{sync::Arc, time::Duration};
 
-/// The longest time between two turns.
-const TURN: Duration = Duration::from_millis(10);
-
 /// What the follower of a process that was started here is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Course {
@@ -90,7 +87,7 @@ impl<O: Observer + Send> Trace<O> {
     }
 
     fn turns(&mut self, news: &Receiver<()>, until: &Until<'_>, job: &mut dyn Job<O>) -> Over {
-        let ticker = tick(TURN);
+        let ticker = tick(job.pace());
         let nobody = never();
         let course = match until {
             Until::Told(course) => course,

@@ -20,6 +20,30 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/site-functions/_memhook-rs"),
 ];
 const DOCUMENTS: &str = "usr/share/doc/memhook-rs";
+/// What belongs to the agent: in the sources, and installed. Nothing enables the unit; whoever wants it does.
+const FLEET: [(&str, &str); 6] = [
+    (
+        "fleet/systemd/memhook-rs-agent.service",
+        "usr/lib/systemd/system/memhook-rs-agent.service",
+    ),
+    (
+        "fleet/agent.toml.example",
+        "usr/share/doc/memhook-rs/agent.toml.example",
+    ),
+    (
+        "fleet/prometheus/memhook.rules.yml",
+        "usr/share/doc/memhook-rs/fleet/memhook.rules.yml",
+    ),
+    (
+        "fleet/grafana/memhook.json",
+        "usr/share/doc/memhook-rs/fleet/grafana.json",
+    ),
+    (
+        "fleet/kubernetes/daemonset.yaml",
+        "usr/share/doc/memhook-rs/fleet/daemonset.yaml",
+    ),
+    ("docs/fleet.md", "usr/share/doc/memhook-rs/fleet.md"),
+];
 
 /// Everything that an installation consists of, below `usr`.
 pub fn files(binary: &[u8], dependencies: &[Dependency]) -> anyhow::Result<Vec<File>> {
@@ -48,6 +72,10 @@ pub fn files(binary: &[u8], dependencies: &[Dependency]) -> anyhow::Result<Vec<F
     for document in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         let bytes = fs::read(root().join(document)).context(document)?;
         files.push(File::new(format!("{DOCUMENTS}/{document}"), bytes));
+    }
+    for (source, path) in FLEET {
+        let bytes = fs::read(root().join(source)).context(source)?;
+        files.push(File::new(path, bytes));
     }
     files.push(File::new(
         format!("{DOCUMENTS}/copyright"),

@@ -21,7 +21,6 @@ pub struct File {
     pub rule: Vec<Spanned<Rule>>,
     pub files: Option<Files>,
     pub pyroscope: Option<Spanned<Store>>,
-    pub otlp: Option<Spanned<Store>>,
 }
 
 /// `[agent]`
@@ -138,8 +137,6 @@ pub enum Destination {
     Files,
     /// Grafana Pyroscope.
     Pyroscope,
-    /// An OpenTelemetry collector.
-    Otlp,
 }
 
 impl Destination {
@@ -148,7 +145,6 @@ impl Destination {
         match self {
             Destination::Files => "files",
             Destination::Pyroscope => "pyroscope",
-            Destination::Otlp => "otlp",
         }
     }
 }
@@ -172,7 +168,7 @@ fn default_max_bytes() -> Size {
     Size(1 << 30)
 }
 
-/// `[pyroscope]` and `[otlp]`
+/// `[pyroscope]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Store {

@@ -52,15 +52,8 @@ pub enum ConfigError {
     },
 }
 
-/// What a configuration may ask for beyond what is settled.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Experiments {
-    /// Profiles may be sent by OTLP, whose profiles signal is not stable yet.
-    pub otlp: bool,
-}
-
 /// Reads a configuration and checks it.
-pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
+pub fn read(path: &Path) -> Result<File, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: path.to_owned(),
         source,
@@ -72,7 +65,7 @@ pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> 
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| failed(std::io::Error::other("it is not UTF-8 text")))?;
-    parse(&text, experiments).map_err(|(span, why)| {
+    parse(&text).map_err(|(span, why)| {
         let (line, column) = place(&text, span.start);
         let path = path.to_owned();
         ConfigError::Wrong {
@@ -94,17 +87,17 @@ fn place(text: &str, at: usize) -> (usize, usize) {
 /// A fault, and the bytes that it is in.
 type Fault = (Range<usize>, String);
 
-fn parse(text: &str, experiments: Experiments) -> Result<File, Fault> {
+fn parse(text: &str) -> Result<File, Fault> {
     let file: File = toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
         (span, error.message().replace('\n', "; "))
     })?;
-    check(&file, experiments)?;
+    check(&file)?;
     Ok(file)
 }
 
 /// What holds between keys, which the type of no single one says.
-fn check(file: &File, experiments: Experiments) -> Result<(), Fault> {
+fn check(file: &File) -> Result<(), Fault> {
     let most = &file.agent.max_targets;
     if !(1..=MOST_TARGETS).contains(most.get_ref()) {
         let why = format!("max_targets: from 1 to {MOST_TARGETS} are possible");
@@ -145,13 +138,6 @@ fn check(file: &File, experiments: Experiments) -> Result<(), Fault> {
         check_rule(file, rule)?;
     }
     if let Some(store) = &file.pyroscope {
-        check_store(store)?;
-    }
-    if let Some(store) = &file.otlp {
-        if !experiments.otlp {
-            let why = "[otlp] needs --experimental-otlp, because the profiles signal of OTLP is not stable yet";
-            return Err((store.span(), why.into()));
-        }
         check_store(store)?;
     }
     Ok(())
@@ -202,7 +188,6 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         let is_there = match destination.get_ref() {
             Destination::Files => file.files.is_some(),
             Destination::Pyroscope => file.pyroscope.is_some(),
-            Destination::Otlp => file.otlp.is_some(),
         };
         if !is_there {
             let name = destination.get_ref().name();
@@ -347,14 +332,14 @@ mod tests {
     const RULE: &str = "[[rule]]\nname = \"web\"\nprocess = \"nginx\"\n";
 
     fn fault(text: &str) -> (usize, usize, String) {
-        let (span, why) = parse(text, Experiments::default()).expect_err("it is wrong");
+        let (span, why) = parse(text).expect_err("it is wrong");
         let (line, column) = place(text, span.start);
         (line, column, why)
     }
 
     #[test]
     fn a_rule_is_enough() {
-        let file = parse(RULE, Experiments::default()).expect("it is right");
+        let file = parse(RULE).expect("it is right");
         let rule = file.rule[0].get_ref();
         let tracing = rule.tracing(1 << 20);
         assert_eq!(
@@ -391,12 +376,6 @@ mod tests {
             (with("[agent]\nmax_targets = 0\n"), 5, 15, "from 1 to"),
             (with("[pyroscope]\nurl = \"ftp://x\"\n"), 5, 7, "http://"),
             (with("[http]\nlisten = \"here\"\n"), 5, 10, "socket address"),
-            (
-                with("[otlp]\nurl = \"http://x\"\n"),
-                4,
-                1,
-                "--experimental-otlp",
-            ),
             (with(RULE), 5, 8, "two rules"),
             ("[[rule]]\nname = \"all\"\n".into(), 1, 1, "every process"),
             ("x = = 1\n".into(), 1, 5, ""),
@@ -411,11 +390,10 @@ mod tests {
 
     #[test]
     fn a_rule_that_only_moved_is_the_same() {
-        let one = parse(RULE, Experiments::default()).expect("right");
+        let one = parse(RULE).expect("right");
         let moved = format!("\n\n{RULE}");
-        let two = parse(&moved, Experiments::default()).expect("right");
-        let other =
-            parse(&format!("{RULE}mode = \"exact\"\n"), Experiments::default()).expect("right");
+        let two = parse(&moved).expect("right");
+        let other = parse(&format!("{RULE}mode = \"exact\"\n")).expect("right");
         assert!(one.rule[0].get_ref().is_same(two.rule[0].get_ref()));
         assert!(!one.rule[0].get_ref().is_same(other.rule[0].get_ref()));
     }

@@ -2,7 +2,7 @@
 
 use crate::exit_code;
 use crate::output::say;
-use memhook_agent::{Experiments, Outcome};
+use memhook_agent::Outcome;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,26 +17,17 @@ pub struct Args {
     /// Check the configuration, and do nothing else
     #[arg(long)]
     check: bool,
-    /// Allow profiles to be sent by OTLP
-    ///
-    /// The profiles signal of OpenTelemetry is not stable yet. Without this option, [otlp] in the
-    /// configuration is refused.
-    #[arg(long)]
-    experimental_otlp: bool,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let experiments = Experiments {
-        otlp: args.experimental_otlp,
-    };
     if args.check {
-        let rules = memhook_agent::check(&args.config, experiments)?;
+        let rules = memhook_agent::check(&args.config)?;
         let plural = if rules == 1 { "" } else { "s" };
         say!("{}: right, {rules} rule{plural}", args.config.display());
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(match memhook_agent::run(&args.config, experiments)? {
+    Ok(match memhook_agent::run(&args.config)? {
         Outcome::Done => ExitCode::SUCCESS,
         Outcome::NotRestored => ExitCode::from(exit_code::NOT_RESTORED),
     })
