@@ -7,10 +7,10 @@ use crate::recorder::Recorder;
 use crate::session::Session;
 use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, resident_counters};
 use memhook_recording::{
-    ACCESS_NOTE, ClockPoint, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame, RecordingEnd,
-    ThreadName, WriterState, gaps_text, marks_text,
+    ACCESS_NOTE, ClockPoint, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame, RESIDENT_NOTE,
+    RecordingEnd, ResidentSample, ThreadName, WriterState, gaps_text, marks_text, resident_text,
 };
 use memhook_stream::{Region, time_stamp_counter};
 use std::{
@@ -21,6 +21,8 @@ use std::{
 
 /// Names may be given after the first allocation, and losses add up.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Samples of what is resident; when there are more, every second one goes.
+const MOST_SAMPLES: usize = 600;
 /// Between two points of the clocks.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
@@ -67,6 +69,7 @@ pub struct Facts {
     is_gap_open: bool,
     /// The marks that were noted.
     marks: usize,
+    resident: ResidentSeries,
     /// It has ended before the trace, which was said.
     has_ended: bool,
 }
@@ -86,6 +89,7 @@ impl Facts {
             gaps: 0,
             is_gap_open: false,
             marks: 0,
+            resident: ResidentSeries::default(),
             has_ended: false,
         }
     }
@@ -211,6 +215,9 @@ impl Facts {
         let has_news = [self.note_gaps(consumer, now), self.note_marks(session)];
         if has_news.contains(&true) {
             recorder.writer.meta(&self.meta);
+        }
+        if look {
+            self.resident.look(session.pid(), now);
         }
         let asked: Vec<u32> = if look {
             recorder.threads().collect()
@@ -351,6 +358,8 @@ impl Facts {
             let live = session.region().live_accesses(consumer.tick_time());
             recorder.writer.live_accesses(&live);
         }
+        self.resident.look(session.pid(), now);
+        self.note(RESIDENT_NOTE, resident_text(&self.resident.samples));
         recorder.writer.meta(&self.meta);
         match (self.memory, &state.mappings) {
             (Memory::Mappings, Some(mappings)) => {
@@ -376,6 +385,41 @@ impl Facts {
             end,
             notice: early_end.or(incomplete),
         })
+    }
+}
+
+/// What is resident over time.
+#[derive(Default)]
+struct ResidentSeries {
+    samples: Vec<ResidentSample>,
+    /// Looks between two samples.
+    step: u64,
+    looks: u64,
+}
+
+impl ResidentSeries {
+    /// Takes a sample, if it is time for one.
+    fn look(&mut self, pid: i32, now: Duration) {
+        let is_due = self.looks.is_multiple_of(self.step.max(1));
+        self.looks += 1;
+        let Some(found) = resident_counters(pid).filter(|_| is_due) else {
+            return;
+        };
+        self.samples.push(ResidentSample {
+            time_ms: now.as_millis() as u64,
+            anonymous_bytes: found.anonymous,
+            file_bytes: found.file,
+            shared_bytes: found.shared,
+            swap_bytes: found.swap,
+        });
+        if self.samples.len() > MOST_SAMPLES {
+            let mut is_kept = false;
+            self.samples.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+            self.step = self.step.max(1) * 2;
+        }
     }
 }
 

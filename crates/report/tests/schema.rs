@@ -17,6 +17,9 @@ fn frame() -> StackFrame {
 
 fn full_report() -> ReportModel {
     ReportModel {
+        resident: Vec::new(),
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         schema: "memhook-rs/report/1",
         is_final: true,
         by: "frame",

@@ -15,6 +15,7 @@ mod model;
 pub mod probe;
 mod record;
 mod report_job;
+mod resident;
 pub mod rss;
 pub mod run;
 pub mod scan;

@@ -3,6 +3,7 @@
 use super::frames::module_files;
 use super::last_look::LastLook;
 use super::model::Reporter;
+use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
 use super::stale::StaleSection;
 use super::{ending, record, scored_trace};
@@ -14,7 +15,8 @@ use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_process::process_age;
 use memhook_recording::{Mode, Options, ScoreOptions};
 use memhook_report::{
-    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, milliseconds,
+    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, RssReport, RssView,
+    milliseconds,
 };
 use memhook_symbols::Symbolizer;
 use std::{
@@ -72,6 +74,19 @@ pub struct Args {
     /// These are blocks that only pointers into blocks reach, of which memcheck says so.
     #[arg(long, requires = "leaks")]
     show_possible: bool,
+    /// Say in each report what is resident
+    ///
+    /// Every resident byte of the process is in one part: live blocks, what else the allocator holds,
+    /// stacks, mappings, files. Nobody is held for it.
+    #[arg(long)]
+    rss: bool,
+    /// With --rss, say at the end which blocks keep memory from going back
+    ///
+    /// The memory of the process is copied, with all threads held for 50 ms at most, and its glibc heap
+    /// is walked. Blocks are listed by the call stack that allocated them, with what would come back if
+    /// they were freed and the heap trimmed.
+    #[arg(long, requires = "rss")]
+    pins: bool,
     #[command(flatten)]
     pub scores: crate::scores::Args,
     #[command(flatten)]
@@ -228,6 +243,14 @@ pub struct ReportJob {
     last_look: Option<Handover>,
     /// What nobody touches, if that is asked for.
     stale: Option<StaleSection>,
+    /// Whether reports say what is resident.
+    has_account: bool,
+    /// Whether the last one says what pins it.
+    has_pins: bool,
+    /// What was resident before the detach.
+    last_account: Option<RssReport>,
+    /// The memory of that moment.
+    pinned: Option<PinnedMemory>,
 }
 
 impl ReportJob {
@@ -258,6 +281,10 @@ impl ReportJob {
             is_scratch: false,
             last_look,
             stale: None,
+            has_account: args.rss,
+            has_pins: args.pins,
+            last_account: None,
+            pinned: None,
         }
     }
 
@@ -363,6 +390,13 @@ impl ReportJob {
         }
     }
 
+    fn account_view(&self) -> RssView {
+        RssView {
+            top: self.top,
+            pins: self.has_pins,
+        }
+    }
+
     /// The last report, with the names that are there when nobody waits any longer.
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
@@ -378,6 +412,11 @@ impl ReportJob {
             }
         };
         let mut report = report?;
+        let view = self.account_view();
+        let pinned = self.pinned.take();
+        let pinned =
+            pinned.map(|pinned| pinned.report(session, consumer, &mut self.reporter, view));
+        report.rss = pinned.or(self.last_account.take()).map(Box::new);
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
             let look = look.unwrap_or_else(LastLook::too_late);
@@ -426,7 +465,12 @@ impl Job for ReportJob {
                 .begin(trace.session(), trace.consumer(), false);
         }
         // Names may take their time; a dlopen of the target does not wait for them.
-        if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+        if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+            if self.has_account {
+                let view = self.account_view();
+                let account = resident::of_trace(trace.session(), trace.consumer(), view);
+                report.rss = account.map(Box::new);
+            }
             self.write(&report);
         }
         // A recording goes on when nobody reads the reports.
@@ -440,6 +484,13 @@ impl Job for ReportJob {
         // First: the copy of the memory watches pages, too.
         if let Some(section) = &mut self.stale {
             section.before_detach(trace);
+        }
+        if self.has_account {
+            let view = self.account_view();
+            self.last_account = resident::of_trace(trace.session(), trace.consumer(), view);
+        }
+        if self.has_pins {
+            self.pinned = Some(PinnedMemory::take(self.pid, trace.consumer()));
         }
         if trace.session().traces_mappings() {
             self.reporter

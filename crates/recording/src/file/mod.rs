@@ -18,6 +18,7 @@ pub(crate) mod options;
 pub(crate) mod part;
 pub(crate) mod reader;
 pub(crate) mod records;
+pub(crate) mod resident;
 pub(crate) mod spool;
 pub(crate) mod stacks;
 pub(crate) mod summary;

@@ -212,6 +212,9 @@ pub fn report(
         },
         more_rows: more_rows as u64,
         mappings: None,
+        resident: profile.resident.clone(),
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         overhead: None,
         stale: None,
