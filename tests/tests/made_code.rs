@@ -43,6 +43,8 @@ fn functions_of_javascript_are_on_stacks() {
     let script = directory.path("app.js");
     std::fs::write(&script, SCRIPT).expect("written");
     let mut node = Command::new(installed("node"));
+    // It leaves a log where it runs.
+    node.current_dir(directory.path("."));
     // Each function has machine code of its own from its first call on, so that every call of it has a name.
     let mut target = Target::run(node.args(["--perf-basic-prof", "--always-sparkplug", &script]));
     // What runs once has been compiled.
@@ -59,5 +61,7 @@ fn functions_of_javascript_are_on_stacks() {
     assert_eq!(code, 0, "{errors}");
     let recorded: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!(hoarded(&recorded, "hoard"), (300, 300), "{recorded:#}");
+    let names = format!("/tmp/perf-{}.map", target.pid());
     assert!(target.finish().success());
+    let _ = std::fs::remove_file(names);
 }
