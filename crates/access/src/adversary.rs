@@ -106,12 +106,12 @@ const PROGRAMS: [(&str, Touch); 10] = [
         periodic(60_000, (unit(block) * 60_000.0) as u32, after)
     }),
     ("half of them every second", |block, _, after| {
-        (mixed(block) % 2 == 0).then(|| periodic(1000, (unit(block) * 1000.0) as u32, after))?
+        mixed(block).is_multiple_of(2).then(|| periodic(1000, (unit(block) * 1000.0) as u32, after))?
     }),
     (
         "a tenth is cold, the others are touched every 10 s",
         |block, _, after| {
-            (mixed(block) % 10 != 0)
+            (!mixed(block).is_multiple_of(10))
                 .then(|| periodic(10_000, (unit(block) * 10_000.0) as u32, after))?
         },
     ),

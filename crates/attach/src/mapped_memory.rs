@@ -114,7 +114,7 @@ impl MappedMemory {
             }
         };
         for (index, mapping) in maps.iter().enumerate() {
-            let rest = less(&[mapping.start..mapping.end], &traced);
+            let rest = less(std::slice::from_ref(&(mapping.start..mapping.end)), &traced);
             found.traced_bytes += mapping.end - mapping.start - bytes(&rest);
             match part_of(mapping, maps.get(index + 1), &stacks) {
                 Some((kind, name)) => add(kind, &name, bytes(&rest)),

@@ -135,7 +135,7 @@ fn a_half_overwritten_pointer_counts_only_for_who_frees() {
         let block = vec![0u8; 0x2000];
         let snapshot = testing::snapshot(vec![(start, block), (ROOTS, root.clone())]);
         let mut heap = Heap::empty();
-        assert_eq!(heap.add_foreign(&snapshot, &mut vec![(start, 0x2000)]), 1);
+        assert_eq!(heap.add_foreign(&snapshot, &mut [(start, 0x2000)]), 1);
         let (number, _) = heap.blocks.find(start).expect("a block");
         let cautious = mark(&snapshot, &heap, MarkOptions::default());
         assert!(cautious.reached.contains(number));

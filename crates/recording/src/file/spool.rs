@@ -17,7 +17,7 @@ const LEAD_IN_PASSES: u64 = 4;
 
 /// Work for the thread.
 pub(crate) enum Job {
-    Frame(Frame),
+    Frame(Box<Frame>),
     Chunk(ChunkJob),
     /// What a later part repeats at its begin.
     Lasting(ChunkJob),
