@@ -46,8 +46,10 @@ inline constexpr uint64_t modules_offset = 0x202000;
 inline constexpr uint64_t sequence_offset = 0x22a000;
 inline constexpr uint64_t index_offset = 0x23a000;
 inline constexpr uint64_t arena_offset = 0xa3a000;
-inline constexpr uint64_t rings_offset = 0x173ca000;
-inline constexpr uint64_t function_count = 0x3a;
+inline constexpr uint64_t access_offset = 0x173ca000;
+inline constexpr uint64_t access_records = 0x100000;
+inline constexpr uint64_t rings_offset = 0x1f3ca000;
+inline constexpr uint64_t function_count = 0x3b;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;
 inline constexpr uint64_t op_allocation = 0x1;
@@ -58,6 +60,7 @@ inline constexpr uint64_t op_tick = 0x5;
 inline constexpr uint64_t op_size_extension = 0x6;
 inline constexpr uint64_t op_pair = 0x7;
 inline constexpr uint64_t op_sampling_change = 0xd;
+inline constexpr uint64_t op_access = 0x85;
 inline constexpr uint64_t op_mapped = 0x15;
 inline constexpr uint64_t op_unmapped = 0x25;
 inline constexpr uint64_t op_discarded = 0x45;
@@ -83,6 +86,7 @@ inline constexpr uint64_t flag_sample = 0x40;
 inline constexpr uint64_t flag_libc_backtrace = 0x80;
 inline constexpr uint64_t flag_check_memo = 0x10;
 inline constexpr uint64_t flag_lone_recorder = 0x100;
+inline constexpr uint64_t flag_accesses = 0x1000;
 inline constexpr uint64_t flag_fold_pairs = 0x200;
 inline constexpr uint64_t cfa_stop = 0x0;
 inline constexpr uint64_t cfa_rsp = 0x1;
@@ -154,6 +158,10 @@ struct Control {
   uint64_t index_limit;
   uint64_t stack_count;
   uint64_t abandoned_ns;
+  uint64_t access_next;
+  uint64_t access_unused;
+  uint64_t access_limit;
+  uint64_t access_missed;
   uint64_t timed_allocations;
   uint64_t timed_allocation_counts;
   uint64_t timed_releases;
@@ -164,7 +172,7 @@ struct Control {
   uint64_t waited_ns;
   uint64_t mapping_number;
 };
-static_assert(sizeof(Control) == 2760);
+static_assert(sizeof(Control) == 2792);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -213,15 +221,55 @@ static_assert(__builtin_offsetof(Control, index_mask) == 2656);
 static_assert(__builtin_offsetof(Control, index_limit) == 2664);
 static_assert(__builtin_offsetof(Control, stack_count) == 2672);
 static_assert(__builtin_offsetof(Control, abandoned_ns) == 2680);
-static_assert(__builtin_offsetof(Control, timed_allocations) == 2688);
-static_assert(__builtin_offsetof(Control, timed_allocation_counts) == 2696);
-static_assert(__builtin_offsetof(Control, timed_releases) == 2704);
-static_assert(__builtin_offsetof(Control, timed_release_counts) == 2712);
-static_assert(__builtin_offsetof(Control, timed_stamp_counts) == 2720);
-static_assert(__builtin_offsetof(Control, timed_passes) == 2728);
-static_assert(__builtin_offsetof(Control, timed_pass_counts) == 2736);
-static_assert(__builtin_offsetof(Control, waited_ns) == 2744);
-static_assert(__builtin_offsetof(Control, mapping_number) == 2752);
+static_assert(__builtin_offsetof(Control, access_next) == 2688);
+static_assert(__builtin_offsetof(Control, access_unused) == 2696);
+static_assert(__builtin_offsetof(Control, access_limit) == 2704);
+static_assert(__builtin_offsetof(Control, access_missed) == 2712);
+static_assert(__builtin_offsetof(Control, timed_allocations) == 2720);
+static_assert(__builtin_offsetof(Control, timed_allocation_counts) == 2728);
+static_assert(__builtin_offsetof(Control, timed_releases) == 2736);
+static_assert(__builtin_offsetof(Control, timed_release_counts) == 2744);
+static_assert(__builtin_offsetof(Control, timed_stamp_counts) == 2752);
+static_assert(__builtin_offsetof(Control, timed_passes) == 2760);
+static_assert(__builtin_offsetof(Control, timed_pass_counts) == 2768);
+static_assert(__builtin_offsetof(Control, waited_ns) == 2776);
+static_assert(__builtin_offsetof(Control, mapping_number) == 2784);
+
+struct AccessRecord {
+  uint64_t address;
+  uint64_t size;
+  uint64_t first;
+  uint64_t last;
+  uint64_t low;
+  uint64_t high;
+  uint64_t reads;
+  uint64_t writes;
+  uint64_t thread;
+  uint64_t other_reads;
+  uint64_t other_writes;
+  uint64_t last_writer;
+  uint64_t last_write;
+  uint64_t false_shares;
+  uint64_t next_unused;
+  uint64_t pad;
+};
+static_assert(sizeof(AccessRecord) == 128);
+static_assert(__builtin_offsetof(AccessRecord, address) == 0);
+static_assert(__builtin_offsetof(AccessRecord, size) == 8);
+static_assert(__builtin_offsetof(AccessRecord, first) == 16);
+static_assert(__builtin_offsetof(AccessRecord, last) == 24);
+static_assert(__builtin_offsetof(AccessRecord, low) == 32);
+static_assert(__builtin_offsetof(AccessRecord, high) == 40);
+static_assert(__builtin_offsetof(AccessRecord, reads) == 48);
+static_assert(__builtin_offsetof(AccessRecord, writes) == 56);
+static_assert(__builtin_offsetof(AccessRecord, thread) == 64);
+static_assert(__builtin_offsetof(AccessRecord, other_reads) == 72);
+static_assert(__builtin_offsetof(AccessRecord, other_writes) == 80);
+static_assert(__builtin_offsetof(AccessRecord, last_writer) == 88);
+static_assert(__builtin_offsetof(AccessRecord, last_write) == 96);
+static_assert(__builtin_offsetof(AccessRecord, false_shares) == 104);
+static_assert(__builtin_offsetof(AccessRecord, next_unused) == 112);
+static_assert(__builtin_offsetof(AccessRecord, pad) == 120);
 
 struct SlotEntry {
   uint64_t address;
@@ -459,4 +507,5 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(54, sbrk, Sbrk) \
   X(55, madvise, Madvise) \
   X(56, shmat, Shmat) \
-  X(57, shmdt, Shmdt)
+  X(57, shmdt, Shmdt) \
+  X(58, memhook_access_listener, Access)

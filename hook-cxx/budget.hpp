@@ -21,8 +21,9 @@ inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_timed = 2;
 inline constexpr uint64_t look_bytes = 32 << 10;
 // Of the looks, one in so many times calls that are passed by.
 inline constexpr uint64_t looks_a_pass_timing = 16;
-// Longer than any recording takes: the thread had to wait for a processor meanwhile.
-inline constexpr uint64_t most_counts = 1 << 19;
+// Longer than any recording takes, or a few calls that are passed by: the thread had to wait for a processor
+// meanwhile.
+inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
 
 inline void add_count(uint64_t* counter, uint64_t more) {
   __atomic_fetch_add(counter, more, __ATOMIC_RELAXED);

@@ -14,6 +14,7 @@ namespace memhook {
 GatePage gate_page;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
+AccessIndex access_index;
 #ifdef MEMHOOK_WITHOUT_TLS
 Claim claims[max_rings];
 uint16_t seats[seat_count];
@@ -77,7 +78,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
-  constexpr uint32_t special = flag_libc_backtrace | flag_check_memo | flag_live_filter;
+  constexpr uint32_t special = flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
   g.simple = g.clock_mode == clock_coarse && !(g.flags & special);
   g.has_passed = false;
   g.sample_bytes = c->sample_bytes;
@@ -97,6 +98,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.max_size = c->max_size;
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
+  if (g.flags & flag_accesses) open_access_index();
   g.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
   g.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   // Open before the first slot is patched: a block allocated through an early slot and released
@@ -116,4 +118,5 @@ MEMHOOK_EXPORT long memhook_exchange(Exchange* words, uint64_t count, uint64_t i
 
 MEMHOOK_EXPORT void memhook_close() {
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
+  if (gate().flags & flag_accesses) close_access_index();
 }

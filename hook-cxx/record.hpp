@@ -4,6 +4,7 @@
 // it calls in turn is part of it: operator new calling malloc is one event, of kind new),
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
+#include "access.hpp"
 #include "budget.hpp"
 #include "folding.hpp"
 #include "nested.hpp"
@@ -76,6 +77,7 @@ namespace memhook {
   if (reserve(ring)) {
     if (gate().flags & flag_live_filter) enter_filter(address);
     commit(ring, op_allocation, address, sequence, size, stack);
+    if (gate().flags & flag_accesses) begin_accesses(address, size);
   }
   end_recording(ring, frame);
 }
@@ -104,6 +106,7 @@ namespace memhook {
   bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
   if (is_timed_one) timing = Timing::begin();
   if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame);
+  if (gate().flags & flag_accesses) end_accesses(ring, address);
   if (reserve(ring)) {
     uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);

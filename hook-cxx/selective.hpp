@@ -81,7 +81,8 @@ MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
   MEMHOOK_PASS((!may_be_recorded(old) && passes<F, V>(size)), void*, Rallocx, old, size, flags);
 }
 
-// Called too seldom.
+// Called too seldom, or never together with a filter.
+using wrap::Access;
 using wrap::Brk;
 using wrap::Dlclose;
 using wrap::Dlmopen;

@@ -18,6 +18,45 @@ fn main() {
         "memhook-mapped-hook.so",
         &["-DMEMHOOK_WITHOUT_TLS"],
     );
+    build_access_runtime(&hook);
+}
+
+/// Builds the object that programs are linked with which tell of their reads and writes. It becomes part of the
+/// program, so it is compiled as any code of a program is.
+fn build_access_runtime(hook: &Path) {
+    let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook_access.o");
+    let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
+    let output = Command::new(compiler.path())
+        .args([
+            "-std=c++20",
+            "-O2",
+            "-fPIC",
+            "-c",
+            "-ffreestanding",
+            "-fno-exceptions",
+            "-fno-rtti",
+            "-fno-stack-protector",
+            "-fvisibility=hidden",
+            // The callbacks are called where the program's code expects only its own registers to change.
+            "-mgeneral-regs-only",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
+        .arg(hook.join("access_runtime.cc"))
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+    assert!(
+        output.status.success(),
+        "the access runtime does not compile:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    println!(
+        "cargo:rustc-env=MEMHOOK_ACCESS_RUNTIME={}",
+        object.display()
+    );
 }
 
 /// Builds one object, and says where it is in a variable of the compiler's environment.

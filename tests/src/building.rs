@@ -149,12 +149,55 @@ pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(to)
 }
 
+/// The directory of the access runtime, as `access-runtime` writes it.
+pub fn access_runtime() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = folder().join(format!("access-{}", std::process::id()));
+        let (code, _, err) = crate::run(&["access-runtime", "-o", &directory.to_string_lossy()]);
+        assert_eq!(code, 0, "{err}");
+        directory
+    })
+}
+
+/// Builds `tests/targets/NAME.cc` so that it tells of its reads and writes, with g++ or clang++; returns the
+/// program's path.
+pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    let path = folder().join(format!("{name}-telling-{compiler}{}", flags.join("")));
+    let variable = match compiler {
+        "clang++" => "clang_flags",
+        _ => "gcc_flags",
+    };
+    let runtime = access_runtime();
+    let settings = std::fs::read_to_string(runtime.join("memhook-access.pc")).expect("settings");
+    let mut lines = settings.lines();
+    let of_compiler = lines.find_map(|line| line.strip_prefix(variable)?.strip_prefix('='));
+    let mut all: Vec<&str> = of_compiler.expect("flags").split(' ').collect();
+    let object = runtime.join("memhook_access.o");
+    all.extend(["-O1", object.to_str().expect("a plain path")]);
+    all.extend(flags);
+    compile_by(
+        compiler,
+        &source(&format!("{name}.cc")),
+        &["-pthread"],
+        &all,
+        &path,
+    );
+    path
+}
+
 /// Compiles a C++ file.
 pub fn compile(source: &Path, base: &[&str], flags: &[&str], to: &Path) {
+    compile_by("c++", source, base, flags, to);
+}
+
+fn compile_by(compiler: &str, source: &Path, base: &[&str], flags: &[&str], to: &Path) {
     // Moved into place when it is whole: another process may look for it now.
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));
-    let status = Command::new("c++")
+    let status = Command::new(compiler)
         .args(["-std=c++20", "-g", "-O2"])
         .args(base)
         .arg(source)

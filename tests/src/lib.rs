@@ -1,5 +1,6 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
+pub mod agents;
 mod building;
 mod debian_sources;
 mod json_schema;
@@ -13,7 +14,10 @@ pub mod scans;
 mod sites;
 pub mod terminal;
 
-pub use building::{binary, build_library, build_on_musl, build_target, compile, source};
+pub use building::{
+    access_runtime, binary, build_library, build_on_musl, build_target, build_telling, compile,
+    source,
+};
 pub use debian_sources::debian_source;
 pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;

@@ -1,5 +1,6 @@
 // A server after a burst: in each of several arenas most blocks of many sizes have gone, and small ones of 72 bytes
-// that stay keep their pages. Arguments: the number of threads, and "trimmed" or "untrimmed".
+// that stay keep their pages. Arguments: the number of threads, and "trimmed" or "untrimmed"; with a third one the
+// program says "ready" and waits before it begins, so that all of it can be traced.
 //
 // Protocol: "ready" when planted. A byte: all pins are freed and the heap is trimmed, then "freed". A byte ends it.
 #include <malloc.h>
@@ -52,7 +53,8 @@ void* work(void* argument) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  CHECK(count == 3);
+  CHECK(count == 3 || count == 4);
+  if (count == 4) target::ready();
   intptr_t threads = atoi(arguments[1]);
   pthread_barrier_init(&planted, nullptr, static_cast<unsigned>(threads) + 1);
   for (intptr_t i = 1; i <= threads; ++i) {

@@ -3,7 +3,8 @@
 // before an attach and traced ones. At another byte it prints "longest" with the longest time in ms
 // in which its first thread has touched nothing since.
 //
-// Arguments: threads that touch (1), and "nobody" (nothing is touched).
+// Arguments: threads that touch (1), "nobody" (nothing is touched), and "lose" (100 blocks are lost after
+// "ready").
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@
 #include "target.hpp"
 
 static const int COUNT = 2000;
-static const size_t BYTES = 1000;
+static const size_t BYTES = 1000, LOST_BYTES = 6000;
 
 static std::atomic<bool> stop, damaged;
 
@@ -42,6 +43,9 @@ __attribute__((noinline)) static unsigned char* read_block() {
 __attribute__((noinline)) static unsigned char* mixed_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
+
+// Nothing points to these.
+__attribute__((noinline)) static void lost_block() { memset(malloc(LOST_BYTES), 7, LOST_BYTES); }
 
 struct Kinds {
   Blocks cold, written, read, mixed;
@@ -100,6 +104,8 @@ int main(int argc, char** argv) {
     CHECK(pthread_create(&all[i], nullptr, serve, i == 0 ? &stop : nullptr) == 0);
   target::ready();
   make(after);
+  if (argc > 3 && !strcmp(argv[3], "lose"))
+    for (int i = 0; i < 100; i++) lost_block();
   has_more = true;
   longest_ms = 0;
   target::done();

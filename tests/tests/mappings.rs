@@ -118,7 +118,16 @@ fn every_way_to_map() {
         serde_json::from_slice(&output.stdout).unwrap()
     };
     expect_planted(&report(&["--mappings"]));
-    assert!(of_heap(&report(&[])));
+    let heap = report(&[]);
+    assert!(of_heap(&heap));
+    // Over time, what was resident.
+    let resident = heap["resident"].as_array().unwrap();
+    assert!(resident.len() >= 2, "{resident:#?}");
+    assert!(
+        resident
+            .iter()
+            .all(|point| number(point, "anonymous_bytes") > 0 && number(point, "file_bytes") > 0)
+    );
     let ends_with = |code: i32, words: &[&str]| {
         let (found, _, errors) = run(words);
         assert_eq!(found, code, "{words:?}: {errors}");

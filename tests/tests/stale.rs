@@ -1,12 +1,13 @@
 //! `stale` on programs whose use of their blocks is known.
 
 use memhook_inject::Watchpoint;
-use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run, until};
+use memhook_tests::{Attacher, JsonSchema, Target, binary, build_target, not_run, run, until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Blocks of each kind that the target makes before it is ready, and again when told, and their bytes.
 const COUNT: u64 = 2000;
@@ -310,6 +311,57 @@ fn a_program_that_ends_is_reported_as_it_was() {
         report["totals"]["live_bytes"].as_u64() >= Some(4 * COUNT * BYTES),
         "{report}"
     );
+}
+
+/// As a section of a trace's last report, joined with what reaches the blocks.
+#[test]
+fn a_section_of_a_trace() {
+    const LOST: u64 = 100 * 6000;
+    let mut target = Target::start(program(), &["1", "nobody", "lose"]);
+    let pid = target.pid().to_string();
+    let attacher = Attacher::start(&target, &["--stale=1s", "--leaks"]);
+    target.go();
+    target.expect("done");
+    // Ages are times: nothing happens that could be waited for.
+    std::thread::sleep(Duration::from_millis(2500));
+    let report = attacher.finish();
+    JsonSchema::load("report-1").check(&report);
+    let stale = &report["stale"];
+    JsonSchema::load("stale-1").check(stale);
+    assert_eq!(
+        (&stale["older_s"], &stale["final"]),
+        (&1.0.into(), &true.into())
+    );
+    let cold = site(stale, "cold_block");
+    let [low, estimate, high] = interval(cold);
+    assert!(low <= estimate && estimate <= high, "{cold}");
+    assert!(estimate > COUNT * BYTES * 9 / 10, "{cold}");
+    let number = |site: &Value, name: &str| site[name].as_u64().expect("a number");
+    assert_eq!(number(cold, "unreachable_bytes"), 0, "{cold}");
+    assert_eq!(number(cold, "reachable_stale_bytes"), estimate, "{cold}");
+    assert_eq!(number(cold, "in_use_bytes"), COUNT * BYTES - estimate);
+    // A pointer may be left over on a stack.
+    let lost = site(stale, "lost_block");
+    let unreachable = number(lost, "unreachable_bytes");
+    assert!((LOST - 3 * 6000..=LOST).contains(&unreachable), "{lost}");
+    assert!(number(lost, "reachable_stale_bytes") <= 3 * 6000, "{lost}");
+    // Who holds a stale block.
+    let block = cold["stale_block"].as_str().expect("an address");
+    let (code, why, errors) = run(&["scan", &pid, "--why", block]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(why.contains(block), "{why}");
+    assert!(!has_write_protection(&target));
+    // By the other command, with the blocks from before.
+    let (code, out, errors) = run(&[
+        "stale", &pid, "--older", "500ms", "-d", "1s", "--leaks", "--json", "-q", "-T", "1000",
+    ]);
+    assert_eq!(code, 0, "{errors}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("stale-1").check(&report);
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let unreachable: u64 = sites.map(|site| number(site, "unreachable_bytes")).sum();
+    assert!(unreachable >= LOST - 3 * 6000, "{report}");
+    assert!(target.finish().success());
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub fn cxx_header() -> String {
         ("sequence_offset", SEQUENCE_OFFSET as u64),
         ("index_offset", INDEX_OFFSET as u64),
         ("arena_offset", ARENA_OFFSET as u64),
+        ("access_offset", ACCESS_OFFSET as u64),
+        ("access_records", ACCESS_RECORDS as u64),
         ("rings_offset", RINGS_OFFSET as u64),
         ("function_count", HOOKED_FUNCTIONS.len() as u64),
         ("first_operator", id_of("_Znwm")),
@@ -108,6 +110,7 @@ pub fn cxx_header() -> String {
         ("op_size_extension", Op::SizeExtension as u64),
         ("op_pair", Op::Pair as u64),
         ("op_sampling_change", Op::SamplingChange as u64),
+        ("op_access", Op::Access as u64),
         ("op_mapped", Op::Mapped as u64),
         ("op_unmapped", Op::Unmapped as u64),
         ("op_discarded", Op::Discarded as u64),
@@ -133,6 +136,7 @@ pub fn cxx_header() -> String {
         ("flag_libc_backtrace", u64::from(flags::LIBC_BACKTRACE)),
         ("flag_check_memo", u64::from(flags::CHECK_MEMO)),
         ("flag_lone_recorder", u64::from(flags::LONE_RECORDER)),
+        ("flag_accesses", u64::from(flags::ACCESSES)),
         ("flag_fold_pairs", u64::from(flags::FOLD_PAIRS)),
         ("cfa_stop", unwind_rule::STOP),
         ("cfa_rsp", unwind_rule::RSP),
@@ -164,6 +168,12 @@ pub fn cxx_header() -> String {
     }
     out.push('\n');
     print_struct(&mut out, "Control", Control::FIELDS, size_of::<Control>());
+    print_struct(
+        &mut out,
+        "AccessRecord",
+        AccessRecord::FIELDS,
+        size_of::<AccessRecord>(),
+    );
     print_struct(
         &mut out,
         "SlotEntry",

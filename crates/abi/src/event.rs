@@ -15,6 +15,9 @@
 //!                sequence number in bits 0..32 and the stack id. A SizeExtension with the bytes is
 //!                always before it
 //! SizeExtension: word 1 is the size of the next allocation in bytes
+//! Access:        bit 52 is set and the op is that of a tick; bits 53..55 say which of the four words
+//!                about the reads and writes of the block that the next release is about, bits 0..45
+//!                are its first value and word 1 its second
 //! ```
 //!
 //! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte
@@ -61,12 +64,17 @@ pub enum Op {
     Unmapped = 0x25,
     /// The contents of a range were given back to the system (`madvise`); it stays mapped.
     Discarded = 0x45,
+    /// A part of what was read and written of the block that is released next on this ring
+    /// ([`crate::flags::ACCESSES`]).
+    Access = 0x85,
 }
 
 /// The code that a tick with these upper 16 bits has.
 const fn code_of_tick(upper: u64) -> u64 {
     match upper {
         2 | 4 | 8 => Op::Tick as u64 | upper << 3,
+        // The bits above it say which word it is.
+        _ if upper & 0x1f == 0x10 => Op::Access as u64,
         _ => Op::Tick as u64,
     }
 }
@@ -81,6 +89,7 @@ impl Op {
             4 => Op::ReallocFailed,
             5 => Op::Tick,
             0b1101 => Op::SamplingChange,
+            0x85 => Op::Access,
             6 => Op::SizeExtension,
             7 => Op::Pair,
             0x15 => Op::Mapped,
@@ -119,7 +128,42 @@ pub struct Event {
     pub value: u64,
 }
 
+/// What was read and written of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// The block (avma).
+    pub address: u64,
+    /// Time of the first access, nanoseconds since the attach; without accesses 0, as everything below.
+    pub first_ns: u64,
+    /// Time of the last one.
+    pub last_ns: u64,
+    /// Offset of the lowest byte accessed.
+    pub low: u64,
+    /// Offset past the highest one.
+    pub high: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// More than one thread accessed it.
+    pub by_several: bool,
+    /// How often a thread wrote into the cache line that another one wrote last, but other bytes.
+    pub false_shares: u64,
+}
+
 const ADDRESS_MASK: u64 = (1 << 45) - 1;
+
+impl Event {
+    /// Of an [`Op::Access`]: which word it is, below 4.
+    pub const fn access_word(&self) -> usize {
+        (self.sequence as usize >> 5) & 3
+    }
+
+    /// Of an [`Op::Access`]: its first value.
+    pub const fn access_small(&self) -> u64 {
+        self.address >> 3
+    }
+}
 
 impl RawEvent {
     /// Packs an event. Only tests and models of the hook write events from Rust.
@@ -151,6 +195,14 @@ impl RawEvent {
         }
     }
 
+    /// Packs word `index` about the reads and writes of the block that is released next.
+    pub const fn pack_access(index: u64, small: u64, value: u64) -> RawEvent {
+        RawEvent {
+            word0: small & ADDRESS_MASK | (Op::Access as u64) << 45 | (index & 3) << 53,
+            word1: value,
+        }
+    }
+
     /// Takes the event apart; `None` if the op is unknown.
     #[inline]
     pub const fn unpack(self) -> Option<Event> {
@@ -165,7 +217,7 @@ impl RawEvent {
         let Some(op) = Op::from_code(code) else {
             return None;
         };
-        if code > Op::SamplingChange as u64 {
+        if matches!(op, Op::Mapped | Op::Unmapped | Op::Discarded) {
             return Some(Event {
                 op,
                 address: (self.word0 & ADDRESS_MASK) << 3,
@@ -225,6 +277,9 @@ mod tests {
         let change = RawEvent::pack_value(Op::SamplingChange, 65_536);
         let change = change.unpack().unwrap();
         assert_eq!((change.op, change.value), (Op::SamplingChange, 65_536));
+        let access = RawEvent::pack_access(3, 77, u64::MAX).unpack().unwrap();
+        assert_eq!((access.op, access.value), (Op::Access, u64::MAX));
+        assert_eq!((access.access_word(), access.access_small()), (3, 77));
         for op in [Op::Mapped, Op::Unmapped, Op::Discarded] {
             let event = RawEvent::pack_mapping(op, 0x7fff_ffff_f000, u32::MAX, 0x03ff_ffff);
             let event = event.unpack().unwrap();

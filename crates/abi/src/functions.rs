@@ -12,6 +12,8 @@ pub enum Role {
     Reallocates,
     /// Loads or unloads modules.
     Modules,
+    /// Tells of reads and writes: see [`ACCESS_LISTENER`].
+    Accesses,
     /// Changes the mappings of the process; only hooked where mappings are traced.
     Maps,
 }
@@ -36,6 +38,7 @@ pub enum Signature {
     Dlopen,
     Dlmopen,
     Dlclose,
+    Access,
     Mmap,
     Mremap,
     Munmap,
@@ -62,7 +65,7 @@ pub struct Function {
 impl Function {
     /// Whether it allocates or releases blocks.
     pub fn is_of_allocator(&self) -> bool {
-        !matches!(self.role, Modules | Maps)
+        !matches!(self.role, Accesses | Modules | Maps)
     }
 }
 
@@ -75,7 +78,12 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-use Role::{Allocates, Maps, Modules, Reallocates, Releases};
+/// The function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
+/// compiled for access data calls with each read and write as long as somebody listens. A note of the
+/// module says where it is.
+pub const ACCESS_LISTENER: &str = "memhook_access_listener";
+
+use Role::{Accesses, Allocates, Maps, Modules, Reallocates, Releases};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -171,6 +179,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("madvise", "madvise", S::Madvise, Maps),
     f("shmat", "shmat", S::Shmat, Maps),
     f("shmdt", "shmdt", S::Shmdt, Maps),
+    f(ACCESS_LISTENER, "access", S::Access, Accesses),
 ];
 
 /// An allocator that is known by the names of its functions.

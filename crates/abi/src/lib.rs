@@ -14,6 +14,7 @@
 //! RULES_OFFSET    u64[]            unwind rules, then the rows: u32 code offsets, u16 rule numbers
 //! FILTER_OFFSET   u8[], u64[][8]   the recorded live blocks, when not all are recorded
 //! SAMPLE_OFFSET   u64[]            intervals between sampled allocations
+//! ACCESS_OFFSET   AccessRecord[]   what was read and written of live blocks
 //! RINGS_OFFSET    Ring[]           one SPSC ring a thread: RingHeader, then events
 //! ```
 //!
@@ -27,10 +28,10 @@ mod prefetch;
 pub mod unwind_rule;
 
 pub use cxx::cxx_header;
-pub use event::{Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
+pub use event::{Accesses, Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
 pub use functions::{
-    ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, Role, Signature, allocator_function,
-    forwarding_operators, function_by_name, known_allocator, may_throw,
+    ACCESS_LISTENER, ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, Role, Signature,
+    allocator_function, forwarding_operators, function_by_name, known_allocator, may_throw,
 };
 pub use layout::*;
 pub use prefetch::prefetch;

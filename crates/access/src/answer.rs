@@ -25,6 +25,8 @@ pub struct SiteAnswer {
     pub looks: (u64, u64),
     /// When a block of the site was certainly touched last.
     pub last_access_ms: Option<u32>,
+    /// A block that is probably stale, if there is one: that of the most bytes for the longest time.
+    pub stale_block: Option<u64>,
     /// Stale bytes times the time for which they have not been touched, in seconds.
     pub stale_byte_seconds: f64,
 }
@@ -104,6 +106,13 @@ pub fn answer(
         unwritten_bytes: unwritten.bytes,
         looks: looks.counts(site),
         last_access_ms: blocks.last_access_ms,
+        stale_block: [
+            (of_unwritten, unwritten.most_idle),
+            (of_open, open.most_idle),
+        ]
+        .into_iter()
+        .find_map(|(share, block)| block.filter(|_| share.estimate > 0.5 && stale > 0))
+        .map(|block| block.address),
         stale_byte_seconds: idle / 1e3,
     }
 }

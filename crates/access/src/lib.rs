@@ -7,6 +7,8 @@
 // A list of areas of memory is often one range.
 #![allow(clippy::single_range_in_vec_init)]
 
+#[cfg(test)]
+mod adversary;
 mod answer;
 mod controller;
 #[cfg(target_arch = "x86_64")]

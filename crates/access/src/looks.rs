@@ -237,6 +237,11 @@ impl SiteLooks {
     }
 }
 
+/// How long looks are remembered: what was touched before the time that is asked about may have become stale in it.
+pub fn kept_ms(older_ms: u32) -> u32 {
+    older_ms.max(20_000)
+}
+
 /// Short looks find out how much is touched all the time, and many of them fit into the time that a long one takes.
 const SHORT_MS: [u32; 2] = [100, 300];
 

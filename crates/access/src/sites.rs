@@ -50,6 +50,9 @@ pub struct Part {
     pub blocks: u64,
     /// Bytes times the time for which nothing has been seen of them, in ms.
     pub idle_byte_ms: f64,
+    /// The block for which that is most.
+    pub most_idle: Option<LiveBlock>,
+    most_idle_byte_ms: f64,
     /// Some of them, with replacement: each with a probability in proportion to its size.
     pub drawn: Vec<LiveBlock>,
 }
@@ -62,7 +65,12 @@ impl Part {
     fn add(&mut self, block: &LiveBlock, idle_ms: u32, random: &mut Random) {
         self.bytes += block.bytes;
         self.blocks += 1;
-        self.idle_byte_ms += block.bytes as f64 * f64::from(idle_ms);
+        let idle_byte_ms = block.bytes as f64 * f64::from(idle_ms);
+        self.idle_byte_ms += idle_byte_ms;
+        if self.most_idle.is_none() || idle_byte_ms > self.most_idle_byte_ms {
+            self.most_idle = Some(*block);
+            self.most_idle_byte_ms = idle_byte_ms;
+        }
         if self.drawn.is_empty() {
             self.drawn = vec![*block; DRAWN];
             return;
@@ -185,6 +193,7 @@ mod tests {
         // The hit was on a block that is gone.
         census.add(&block(5, 100_000, Some(200)), Writes::NoneSince(4000));
         let site = &census.sites[&Site::Stack(1)];
+        assert_eq!(site.parts[0].most_idle.map(|b| b.address), Some(5));
         assert_eq!((site.live_bytes, site.live_blocks), (111_110, 5));
         assert_eq!((site.touched_bytes, site.hit_bytes), (110, 10_000));
         assert_eq!(

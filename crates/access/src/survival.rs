@@ -42,9 +42,10 @@ impl Share {
     }
 }
 
-/// The 95 % quantile of chi-squared with two degrees of freedom: the share of what is touched once or twice in T can hardly
-/// be told from the stale share, so it counts as a parameter, too.
-const CHI_SQUARED: f64 = 5.991;
+/// The 95 % quantile of chi-squared with three degrees of freedom. The share of what is touched once or twice in T
+/// can hardly be told from the stale share, so it counts as a parameter, too; and so does the share of what is touched
+/// once in twice T, of which a part is stale at any moment. `adversary.rs` has programs of that kind.
+const CHI_SQUARED: f64 = 7.815;
 /// The lowest rate of what is not stale, in touches within T: at this rate, few words are not touched within T.
 const LOWEST_RATE: f64 = 2.0;
 /// A factor between two rates.

@@ -3,7 +3,7 @@
 use crate::answer::{Evidence, SiteAnswer, answer};
 use crate::controller::{Controller, Policy, Settings};
 use crate::error::Error;
-use crate::looks::{Look, Looks};
+use crate::looks::{Look, Looks, kept_ms};
 use crate::measure::{Means, measure};
 use crate::random::Random;
 use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
@@ -318,7 +318,7 @@ impl Watcher {
                 self.believe(ended);
             }
         }
-        let kept_ms = (2 * older_ms).max(20_000);
+        let kept_ms = kept_ms(older_ms);
         self.looks.forget_before(now_ms.saturating_sub(kept_ms));
         self.hits
             .retain(|_, at| now_ms.saturating_sub(*at) < older_ms);

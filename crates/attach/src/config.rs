@@ -33,6 +33,25 @@ pub enum Clock {
     Attacher,
 }
 
+impl Clock {
+    /// The value of [`memhook_abi::Control::clock_mode`].
+    fn mode(self) -> u32 {
+        match self {
+            Clock::Coarse => clock_mode::COARSE,
+            Clock::Tsc => clock_mode::TSC,
+            Clock::Monotonic => clock_mode::MONOTONIC,
+            Clock::Attacher => clock_mode::ATTACHER,
+        }
+    }
+
+    /// The clock with this value of [`memhook_abi::Control::clock_mode`].
+    pub(crate) fn of_mode(mode: u32) -> Option<Clock> {
+        [Clock::Coarse, Clock::Tsc, Clock::Monotonic, Clock::Attacher]
+            .into_iter()
+            .find(|clock| clock.mode() == mode)
+    }
+}
+
 /// How call stacks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinding {
@@ -64,6 +83,17 @@ pub enum OnFull {
     /// before its ring is full; reports say what is estimated. Beyond that it waits only where releases
     /// alone fill the ring.
     Adapt,
+}
+
+/// Whether reads and writes of blocks are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accesses {
+    /// They are not.
+    Off,
+    /// Where the program tells of them: it was compiled for that, and is linked with the access runtime.
+    IfTold,
+    /// The trace fails if the program does not tell of them.
+    Needed,
 }
 
 /// The resolved configuration of a trace.
@@ -103,6 +133,9 @@ pub struct TraceConfig {
     pub mappings: bool,
     /// Whether unwind tables are taken from earlier runs and kept for later ones, in the user's cache directory.
     pub keep_tables: bool,
+    /// Whether reads and writes of blocks are counted. Times are then more exact than those of
+    /// [`Clock::Coarse`].
+    pub accesses: Accesses,
 }
 
 impl Default for TraceConfig {
@@ -124,6 +157,7 @@ impl Default for TraceConfig {
             max_memory: None,
             mappings: false,
             keep_tables: true,
+            accesses: Accesses::Off,
         }
     }
 }
@@ -154,6 +188,11 @@ pub enum ConfigError {
     /// Two reasons to take samples.
     #[error("--on-full adapt with --sample: samples do not fill a ring; leave one of them out")]
     AdaptedSamples,
+    /// Reads and writes of some of the blocks only, or without times.
+    #[error(
+        "--access on counts the accesses of every block: leave --sample, --overhead, the sizes and --clock attacher out"
+    )]
+    PartialAccesses,
     /// A budget, and another reason to take samples.
     #[error(
         "--overhead with --sample or --on-full adapt: it decides on samples itself; leave the other out"
@@ -173,7 +212,7 @@ pub enum ConfigError {
 }
 
 fn is_named(function: &Function, name: &str) -> bool {
-    function.kind == name || function.name == name
+    function.role != Role::Accesses && (function.kind == name || function.name == name)
 }
 
 impl TraceConfig {
@@ -197,6 +236,9 @@ impl TraceConfig {
             && !SAMPLE_BYTES.contains(&mean)
         {
             return Err(ConfigError::SampleBytes(mean));
+        }
+        if self.accesses == Accesses::Needed && !self.may_count_accesses() {
+            return Err(ConfigError::PartialAccesses);
         }
         if let Some(share) = self.overhead {
             if !(share > 0.0 && share <= MOST_OVERHEAD) {
@@ -278,6 +320,7 @@ impl TraceConfig {
         let is_wanted = |function: &Function| match function.role {
             Role::Modules => true,
             Role::Maps => self.mappings,
+            Role::Accesses => self.may_count_accesses(),
             _ => {
                 self.functions.is_empty()
                     || self.functions.iter().any(|name| is_named(function, name))
@@ -288,14 +331,18 @@ impl TraceConfig {
             .collect()
     }
 
+    /// Whether reads and writes are counted where the program tells of them: not if a part of the blocks is left
+    /// out, and not if only the attacher knows what time it is.
+    fn may_count_accesses(&self) -> bool {
+        self.accesses != Accesses::Off
+            && !self.is_selective()
+            && self.overhead.is_none()
+            && self.clock != Clock::Attacher
+    }
+
     /// The value of [`memhook_abi::Control::clock_mode`].
     pub(crate) fn clock_mode(&self) -> u32 {
-        match self.clock {
-            Clock::Coarse => clock_mode::COARSE,
-            Clock::Tsc => clock_mode::TSC,
-            Clock::Monotonic => clock_mode::MONOTONIC,
-            Clock::Attacher => clock_mode::ATTACHER,
-        }
+        self.clock.mode()
     }
 
     /// The [`flags`] for the hook.
@@ -403,6 +450,7 @@ mod tests {
         assert!(all.contains("malloc") && !all.contains("mmap"));
         let with_mappings = TraceConfig {
             mappings: true,
+            accesses: Accesses::IfTold,
             ..TraceConfig::default()
         };
         let with_mappings = with_mappings.function_ids();

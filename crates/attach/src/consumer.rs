@@ -9,7 +9,7 @@ use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Event, MAX_RINGS, Op};
+use memhook_abi::{Accesses, Event, MAX_RINGS, Op};
 use memhook_ledger::{Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations};
 use memhook_stream::{
     Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
@@ -219,6 +219,11 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         self.level = self.config.sampling_level(mean_bytes);
         self.state.ledger.set_sampling(self.level);
     }
+    fn access(&mut self, accesses: Accesses) {
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.access(&accesses);
+        }
+    }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         if let Some(keeper) = &mut self.state.budget {
@@ -262,9 +267,13 @@ impl<O: Observer + Send> Consumer<O> {
         observer: O,
     ) -> Consumer<O> {
         Consumer {
-            region,
             state: Mutex::new(State::new(pid, config, observer)),
-            config: config.clone(),
+            config: TraceConfig {
+                // What the session has settled on.
+                clock: Clock::of_mode(region.clock_mode()).unwrap_or(config.clock),
+                ..config.clone()
+            },
+            region,
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
@@ -366,7 +375,8 @@ impl<O: Observer + Send> Consumer<O> {
         self.stands_still.store(true, Relaxed);
     }
 
-    fn tick_time(&self) -> TickTime {
+    /// What the times of events mean.
+    pub(crate) fn tick_time(&self) -> TickTime {
         match self.config.clock {
             Clock::Coarse => TickTime::Nanoseconds,
             Clock::Attacher => TickTime::Fixed(self.elapsed().as_nanos() as u64),

@@ -33,6 +33,14 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
+    /// It does not tell of its reads and writes, which were asked for.
+    #[error(
+        "process {pid} does not tell of its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs access-runtime -o DIR'"
+    )]
+    NoAccessRuntime {
+        /// The process.
+        pid: i32,
+    },
     /// Its loader has loaded no C library that we know.
     #[error("process {pid} has no C library that its loader knows of")]
     NoCLibrary {

@@ -17,6 +17,9 @@ pub struct HookObject {
     pub is_mapped: bool,
 }
 
+/// The object that a program is linked with which tells of its reads and writes.
+pub const ACCESS_RUNTIME: &[u8] = include_bytes!(env!("MEMHOOK_ACCESS_RUNTIME"));
+
 /// What the target's loader loads.
 pub static LOADED: HookObject = HookObject {
     bytes: include_bytes!(env!("MEMHOOK_HOOK_OBJECT")),

@@ -77,13 +77,14 @@ mod upkeep;
 
 pub use budget::{BudgetKept, Kept};
 pub use claim::{Claim, claim};
-pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
+pub use config::{Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
 pub use diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use error::Error;
 pub use following::{Assigner, Followed, FollowedCount, Obstacle, follow, obstacle};
 pub use gaps::said as gap_said;
+pub use hook_object::ACCESS_RUNTIME;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};

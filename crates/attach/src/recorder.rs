@@ -1,6 +1,6 @@
 //! Recording an attach into a file: what the drain thread hands to the writer.
 
-use memhook_abi::Event;
+use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, Observer};
 use memhook_process::ModuleImage;
 use memhook_recording::Writer;
@@ -50,6 +50,11 @@ impl Recorder {
                 self.new_threads.push(tid);
             }
         }
+    }
+
+    /// Records what was read and written of the block that the next release is about.
+    pub fn access(&mut self, accesses: &Accesses) {
+        self.writer.access(accesses);
     }
 
     /// Records an event of the ring that was begun.

@@ -5,12 +5,14 @@ use crate::consumer::{Consumer, Memory};
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
+use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, resident_counters};
 use memhook_recording::{
-    ClockPoint, GAPS_NOTE, Meta, Module, RecordingEnd, ThreadName, WriterState, gaps_text,
+    ACCESS_NOTE, ClockPoint, GAPS_NOTE, Meta, Module, RESIDENT_NOTE, RecordingEnd, ResidentSample,
+    ThreadName, WriterState, gaps_text, resident_text,
 };
-use memhook_stream::time_stamp_counter;
+use memhook_stream::{Region, time_stamp_counter};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -19,6 +21,8 @@ use std::{
 
 /// Names may be given after the first allocation, and losses add up.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Samples of what is resident; when there are more, every second one goes.
+const MOST_SAMPLES: usize = 600;
 /// Between two points of the clocks.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
@@ -63,6 +67,7 @@ pub struct Facts {
     /// The gaps that were noted.
     gaps: usize,
     is_gap_open: bool,
+    resident: ResidentSeries,
     /// It has ended before the trace, which was said.
     has_ended: bool,
 }
@@ -81,6 +86,7 @@ impl Facts {
             first_clock: None,
             gaps: 0,
             is_gap_open: false,
+            resident: ResidentSeries::default(),
             has_ended: false,
         }
     }
@@ -101,6 +107,7 @@ impl Facts {
         self.note("held_ms", ms(session.held_time));
         self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
+        self.note_accesses(session);
         if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
@@ -127,6 +134,27 @@ impl Facts {
         true
     }
 
+    /// What the session has settled on, and which modules tell of reads and writes.
+    fn note_accesses(&mut self, session: &Session) {
+        let region = session.region();
+        self.meta.clock_mode = region.clock_mode();
+        self.meta.flags = region.flags();
+        if !region.counts_accesses() {
+            return;
+        }
+        let slots = region.slots().into_iter();
+        let listener = function_by_name(ACCESS_LISTENER);
+        let listeners = slots.filter(|slot| Some(slot.function as usize) == listener);
+        let bases = listeners.map(|slot| format!("{:x}", slot.module_base));
+        self.note(ACCESS_NOTE, bases.collect::<Vec<_>>().join(" "));
+    }
+
+    fn note_missed(&mut self, region: &Region) {
+        if region.access_missed() > 0 {
+            self.note("access_missed", region.access_missed().to_string());
+        }
+    }
+
     fn note_slots(&mut self, session: &Session) {
         let (slots, modules) = session.patched();
         self.note("slots", slots.to_string());
@@ -150,6 +178,9 @@ impl Facts {
         }
         if self.note_gaps(consumer, now) {
             recorder.writer.meta(&self.meta);
+        }
+        if look {
+            self.resident.look(session.pid(), now);
         }
         let asked: Vec<u32> = if look {
             recorder.threads().collect()
@@ -281,6 +312,13 @@ impl Facts {
         // One that goes on ends now.
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
+        self.note_missed(session.region());
+        if self.memory == Memory::Heap {
+            let live = session.region().live_accesses(consumer.tick_time());
+            recorder.writer.live_accesses(&live);
+        }
+        self.resident.look(session.pid(), now);
+        self.note(RESIDENT_NOTE, resident_text(&self.resident.samples));
         recorder.writer.meta(&self.meta);
         match (self.memory, &state.mappings) {
             (Memory::Mappings, Some(mappings)) => {
@@ -306,6 +344,41 @@ impl Facts {
             end,
             notice: early_end.or(incomplete),
         })
+    }
+}
+
+/// What is resident over time.
+#[derive(Default)]
+struct ResidentSeries {
+    samples: Vec<ResidentSample>,
+    /// Looks between two samples.
+    step: u64,
+    looks: u64,
+}
+
+impl ResidentSeries {
+    /// Takes a sample, if it is time for one.
+    fn look(&mut self, pid: i32, now: Duration) {
+        let is_due = self.looks.is_multiple_of(self.step.max(1));
+        self.looks += 1;
+        let Some(found) = resident_counters(pid).filter(|_| is_due) else {
+            return;
+        };
+        self.samples.push(ResidentSample {
+            time_ms: now.as_millis() as u64,
+            anonymous_bytes: found.anonymous,
+            file_bytes: found.file,
+            shared_bytes: found.shared,
+            swap_bytes: found.swap,
+        });
+        if self.samples.len() > MOST_SAMPLES {
+            let mut is_kept = false;
+            self.samples.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+            self.step = self.step.max(1) * 2;
+        }
     }
 }
 

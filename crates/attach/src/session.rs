@@ -8,7 +8,7 @@ mod target_facts;
 pub(crate) use slots::is_of_allocator;
 
 use crate::claim::{Claim, claim};
-use crate::config::TraceConfig;
+use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
@@ -22,13 +22,13 @@ use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
-use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
+use memhook_abi::{self as abi, ACCESS_LISTENER, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
     hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
 };
-use memhook_stream::{Plan, Region};
+use memhook_stream::{Config, Plan, Region};
 use memhook_unwind::walk;
 use std::{
     collections::{HashMap, HashSet},
@@ -104,6 +104,7 @@ impl Session {
         let functions = config.function_ids();
         let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
+        let needs_accesses = config.accesses == Accesses::Needed;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
@@ -124,6 +125,13 @@ impl Session {
         let hook_base = residue.hook_base;
         let maps = mappings(pid)?;
         let loaded = modules(pid, &maps, &mut files)?;
+        if needs_accesses {
+            let is_listener = |name: &str| name == ACCESS_LISTENER;
+            let scan = find_slots(pid, &loaded, &maps, &is_listener, &hook_copies(pid, &maps))?;
+            if scan.slots.is_empty() {
+                return Err(Error::NoAccessRuntime { pid });
+            }
+        }
         let libc = CLibrary::of(pid, &maps);
         let is_static = libc.is_none() && is_static(pid);
         if is_static && traces_mappings {
@@ -147,6 +155,9 @@ impl Session {
         scan.slots.extend(pads.slots(&loaded, &copies));
         if scan.slots.is_empty() {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
+        }
+        if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
+            count_accesses(&mut config);
         }
         // A static program can only be unwound by the tables, and loads no modules.
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
@@ -431,6 +442,16 @@ impl Session {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
         self.tables.publish(&self.region, &all)
+    }
+}
+
+/// The program tells of its reads and writes: they are counted, and dated more exactly than by the coarse clock, in
+/// one step of which a short-lived block has all of its accesses.
+fn count_accesses(config: &mut Config) {
+    config.flags |= abi::flags::ACCESSES;
+    config.flags &= !abi::flags::FOLD_PAIRS;
+    if config.clock_mode == abi::clock_mode::COARSE {
+        config.clock_mode = abi::clock_mode::TSC;
     }
 }
 

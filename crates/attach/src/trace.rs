@@ -66,7 +66,8 @@ impl<O: Observer + Send> Trace<O> {
 
     /// What each call stack has allocated and has live, ordered by its id.
     pub fn sites(&self) -> Vec<SiteTotals> {
-        let mut walk = SiteWalk::new(None);
+        let samples = self.consumer.lock().counts;
+        let mut walk = SiteWalk::estimating(&samples);
         self.consumer
             .in_slices(|state| state.ledger.walk_sites(&mut walk));
         walk.into_sites()

@@ -49,6 +49,18 @@ pub enum OnFull {
     Adapt,
 }
 
+/// Whether reads and writes of blocks are counted.
+#[derive(Clone, Copy, Default, PartialEq, clap::ValueEnum)]
+pub enum Access {
+    /// Where the program tells of them, if the trace is recorded or scored
+    #[default]
+    Auto,
+    /// Always: a program that does not tell of them is refused
+    On,
+    /// Never
+    Off,
+}
+
 /// What is recorded, and how.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Tracing")]
@@ -122,6 +134,18 @@ pub struct Tracing {
     /// At a full event ring: wait, drop or adapt
     #[arg(long, value_enum, value_name = "ACTION", default_value = "wait")]
     pub on_full: OnFull,
+    /// Count reads and writes of blocks: auto, on or off
+    ///
+    /// That takes a program that tells of them: see `memhook-rs access-runtime`. Usage and useful lifetime
+    /// follow from it (--scores).
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_short_help = true
+    )]
+    pub access: Access,
     /// Limit of memory for live blocks (512M, 2G)
     ///
     /// memhook-rs keeps the live blocks and call stacks of each traced process in so much memory. The

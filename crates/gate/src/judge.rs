@@ -227,6 +227,18 @@ fn violations(
             text: format!("lifetime score {is:.3} (limit {least})"),
         });
     }
+    if let Some(least) = limits.usage_score {
+        let usage = evidence.scores.and_then(|run| run.scores.usage);
+        let is = match usage {
+            Some(is) if is >= least => return found,
+            Some(is) => format!("{is:.3}"),
+            None => "unknown".to_owned(),
+        };
+        found.push(Violation {
+            option: "--min-usage-score",
+            text: format!("usage score {is} (limit {least})"),
+        });
+    }
     found
 }
 

@@ -17,7 +17,18 @@ impl FoundLeaks {
     /// Searches the copy. The ledger must have all events up to it; `search` knows a moment on its clock before the
     /// copy was taken.
     pub fn search(snapshot: &Snapshot, ledger: &Ledger, search: Search) -> FoundLeaks {
+        // Where only samples are known, the memory of other allocators holds blocks that are not.
+        let search = Search {
+            is_complete: search.is_complete && !ledger.is_sampled(),
+            ..search
+        };
         let mut found = reached(snapshot, ledger.live_blocks(), search);
+        if ledger.is_sampled() {
+            found.gaps.push(
+                "only samples of the allocations were recorded: stacks and sizes of the other blocks are not known"
+                    .into(),
+            );
+        }
         if let Some(bounded) = ledger.bounded() {
             found.gaps.push(format!(
                 "the ledger reached --max-memory: stacks and sizes of {} are known, those of the others are not",

@@ -39,6 +39,8 @@ pub struct Limits {
     pub allocations: Option<u64>,
     /// The least lifetime score, from 0 to 1.
     pub lifetime_score: Option<f64>,
+    /// The least usage score.
+    pub usage_score: Option<f64>,
     /// Of single sites.
     pub sites: Vec<SiteLimit>,
     /// How much more than in the baseline a site may leak, in percent.
@@ -49,7 +51,10 @@ impl Limits {
     /// Whether something else than leaks is limited.
     pub fn has_any_but_leaks(&self) -> bool {
         let sums = [self.live_bytes, self.peak_bytes, self.allocations];
-        sums.iter().any(Option::is_some) || self.lifetime_score.is_some() || !self.sites.is_empty()
+        sums.iter().any(Option::is_some)
+            || self.lifetime_score.is_some()
+            || self.usage_score.is_some()
+            || !self.sites.is_empty()
     }
 }
 
@@ -63,6 +68,7 @@ impl Default for Limits {
             peak_bytes: None,
             allocations: None,
             lifetime_score: None,
+            usage_score: None,
             sites: Vec::new(),
             tolerance_percent: 0.0,
         }

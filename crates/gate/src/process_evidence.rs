@@ -134,6 +134,12 @@ pub fn traced_blocks(
 
 /// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.
 pub fn bound(ledger: &Ledger) -> Option<String> {
+    if ledger.is_sampled() {
+        return Some(
+            "not every allocation was recorded, to keep to --overhead: leave it out, or allow more"
+                .into(),
+        );
+    }
     let bounded = ledger.bounded()?;
     let words = memhook_report::described(&bounded, ledger.totals().live_blocks).in_words();
     Some(format!("{words}; give it more with --max-memory"))

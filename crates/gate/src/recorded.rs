@@ -113,6 +113,13 @@ pub fn score_evidence(
         );
         evidence.notes.push(note);
     }
+    if let Some(run) = &scores
+        && let Some(usage) = run.scores.usage
+    {
+        let (known, sites) = (run.accessed_sites, counted(run.sites, "site"));
+        let note = format!("usage score {usage:.3}, known of {known} of {sites}");
+        evidence.notes.push(note);
+    }
     evidence.scores = scores;
     Ok(())
 }

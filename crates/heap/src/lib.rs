@@ -50,8 +50,9 @@ pub use graph::why::{Why, WhyStep, why};
 pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable, refusal};
 #[cfg(target_arch = "x86_64")]
 pub use resident::{
-    Account, ArenaUse, Holding, Looked, Part, Pinned, Trimmed, Trimmer, account_of,
-    account_of_mappings, look_at_memory,
+    Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,
+    TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace,
+    look_at_memory,
 };
 pub use room::Room;
 pub use scan::Scan;

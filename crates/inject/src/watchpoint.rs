@@ -141,6 +141,10 @@ pub struct AccessRing {
     tid: i32,
 }
 
+// SAFETY: the mapping belongs to this value alone, is shared with the kernel only, and can be used and unmapped by
+// any thread; `take` needs exclusive access.
+unsafe impl Send for AccessRing {}
+
 impl AccessRing {
     const BYTES: usize = (1 + RING_PAGES) * PAGE_BYTES;
 

@@ -192,9 +192,14 @@ impl SampledAllocations {
     /// How many blocks this one stands for by the samples.
     #[inline]
     pub fn weight(&self, block: &LiveBlock) -> f64 {
-        match block.sampling {
+        self.weight_of(block.sampling, block.size)
+    }
+
+    /// How many blocks one of this level and size stands for.
+    pub(crate) fn weight_of(&self, level: u8, size: u64) -> f64 {
+        match level {
             0 => 1.0,
-            level => self.at(level).weight(block.size),
+            level => self.at(level).weight(size),
         }
     }
 }

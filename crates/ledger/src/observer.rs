@@ -1,5 +1,7 @@
 //! Notifications about each block, for those who need more than the sums.
 
+use memhook_abi::Accesses;
+
 /// A block, as the ledger knows it at its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOf {
@@ -22,6 +24,9 @@ pub struct ReleaseBy {
     pub stack: u32,
     /// Index of the releasing thread.
     pub thread: u16,
+    /// What the event of the release carried in its place for a size: the reader's number of what was read and
+    /// written of the block; 0: nothing is known.
+    pub accesses: u32,
 }
 
 /// Gets a call for each block that comes and goes, in the order in which the ledger learns of it.
@@ -55,6 +60,13 @@ pub trait Observer {
     /// At this moment more bytes live than before in this pass.
     #[inline(always)]
     fn maximum(&mut self) {}
+    /// What was read and written of a block; its release, which comes later, carries this number
+    /// ([`ReleaseBy::accesses`]).
+    #[inline(always)]
+    fn accesses(&mut self, _number: u32, _accesses: &Accesses) {}
+    /// What was read and written of a block that is live at the end.
+    #[inline(always)]
+    fn live_accesses(&mut self, _accesses: &Accesses) {}
     /// A pass is over. `most_bytes`: the most live bytes of the pass, counted as for
     /// [`Totals::peak_live_bytes`](crate::Totals); `within`: they were there at the last
     /// [`Observer::maximum`], not now.

@@ -76,6 +76,8 @@ pub struct Ledger<O = ()> {
     pub(crate) contests: Contests,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
+    /// Allocations were announced to be samples.
+    pub(crate) is_sampled: bool,
     /// When the bound on memory was reached, and how many blocks lived.
     pub(crate) bound_reached: Option<(u64, u64)>,
     /// What lives, once not all blocks are kept.
@@ -99,6 +101,8 @@ pub(crate) struct Release {
     pub stack: u32,
     /// The pass in which it arrived.
     pub pass: u32,
+    /// See [`ReleaseBy::accesses`].
+    pub accesses: u32,
 }
 
 impl Ledger {
@@ -121,6 +125,7 @@ impl<O: Observer> Ledger<O> {
             contests: Contests::new(options.track_release_stacks),
             reallocs: RingReallocs::default(),
             batch: Batch::default(),
+            is_sampled: false,
             bound_reached: None,
             estimate: Estimate::default(),
             totals: Totals::default(),
@@ -153,6 +158,7 @@ impl<O: Observer> Ledger<O> {
         self.apply_batch();
         self.sites.set_sampling(level);
         if level != 0 {
+            self.is_sampled = true;
             // Releases of blocks that are no samples come, too, as far as the hook does not know them.
             self.options.ignore_unknown_releases = true;
             self.totals.unknown_releases = 0;
@@ -230,6 +236,7 @@ impl<O: Observer> Ledger<O> {
             sequence: event.sequence,
             stack: event.stack,
             pass: self.pass,
+            accesses: event.size,
         }
     }
 
@@ -325,6 +332,7 @@ impl<O: Observer> Ledger<O> {
         let by = ReleaseBy {
             stack: 0,
             thread: self.tid_index,
+            accesses: 0,
         };
         self.observer.released(&block, Some(by));
         self.observer.more_pairs(&block, event.stack, by, count - 1);
@@ -353,6 +361,7 @@ impl<O: Observer> Ledger<O> {
                     let by = ReleaseBy {
                         stack: release.stack,
                         thread: self.tid_index,
+                        accesses: release.accesses,
                     };
                     self.count_pair(latest, by);
                     self.map.put(at, tombstone, 0);

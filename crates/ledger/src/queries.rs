@@ -32,6 +32,11 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
 
+    /// Whether some allocations were samples of others, which are not known.
+    pub fn is_sampled(&self) -> bool {
+        self.is_sampled || self.options.all_are_samples
+    }
+
     /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.map.iter_live().map(|entry| self.live_block(entry))

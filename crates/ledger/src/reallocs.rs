@@ -152,6 +152,7 @@ impl<O: Observer> Ledger<O> {
         ReleaseBy {
             stack: release.stack,
             thread: self.threads.index_of(tid),
+            accesses: release.accesses,
         }
     }
 
@@ -208,6 +209,7 @@ impl<O: Observer> Ledger<O> {
                         let by = ReleaseBy {
                             stack: release.stack,
                             thread: self.tid_index,
+                            accesses: release.accesses,
                         };
                         self.observer.reinstated(&block.with_size(size), by);
                         // Its pass is still told apart only for a while; within that while, a

@@ -7,7 +7,7 @@
 //! meanwhile may be seen or not.
 
 use crate::entry::Entry;
-use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals};
+use crate::{Ledger, LiveBlock, Observer, SampledAllocations, SiteLive, SiteTotals};
 
 /// Places of the table that one slice looks at; a single segment may have more.
 const SLICE_PLACES: usize = 1 << 16;
@@ -24,6 +24,8 @@ pub struct LiveWalk {
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
+    /// What samples stand for, if that is asked for.
+    samples: Option<SampledAllocations>,
     has_begun: bool,
     /// By the dense index of the site, as of the first slice.
     sites: Vec<SiteTotals>,
@@ -41,7 +43,16 @@ impl SiteWalk {
         }
     }
 
-    /// Every site that was ever seen, ordered by stack id; `bytes` and `blocks` are of the blocks walked over.
+    /// A walk that estimates sums of all blocks where samples were recorded: their live sums without bias, what was
+    /// allocated by the mean size of the site's samples.
+    pub fn estimating(samples: &SampledAllocations) -> SiteWalk {
+        SiteWalk {
+            samples: samples.sample_bytes().map(|_| *samples),
+            ..SiteWalk::default()
+        }
+    }
+
+    /// Every call stack that was ever seen, ordered by its id; `bytes` and `blocks` are of the blocks walked over.
     pub fn into_sites(mut self) -> Vec<SiteTotals> {
         for (site, (blocks, bytes)) in self.sites.iter_mut().zip(self.counted) {
             (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
@@ -56,6 +67,14 @@ impl SiteWalk {
             }
         }
         self.sites.sort_unstable_by_key(|site| site.stack);
+        // Samples of a stack are sites of their own.
+        self.sites.dedup_by(|site, of_stack| {
+            let is_same = site.stack == of_stack.stack;
+            if is_same {
+                of_stack.add(site);
+            }
+            is_same
+        });
         self.sites
     }
 
@@ -91,21 +110,30 @@ impl<O: Observer> Ledger<O> {
             has_begun,
             sites,
             counted,
+            samples,
         } = walk;
         if !std::mem::replace(has_begun, true) {
-            sites.extend(self.sites.all().iter().map(|site| SiteTotals {
-                stack: site.stack,
-                bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
-                blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
-                oldest_ns: u64::MAX,
-                allocated_blocks: site.allocated_blocks,
-                allocated_bytes: site.allocated_bytes,
-                released_blocks: site.released_blocks,
-                released_bytes: site.released_bytes,
-                min_size: site.min_size,
-                max_size: site.max_size,
+            sites.extend(self.sites.all().iter().map(|site| {
+                let each = samples.map_or(1.0, |samples| {
+                    let mean = site.allocated_bytes / site.allocated_blocks.max(1);
+                    samples.weight_of(site.level, mean)
+                });
+                let all = |sum: u64| (sum as f64 * each).round() as u64;
+                let all = |sum: u64| if each == 1.0 { sum } else { all(sum) };
+                SiteTotals {
+                    stack: site.stack,
+                    bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
+                    blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
+                    oldest_ns: u64::MAX,
+                    allocated_blocks: all(site.allocated_blocks),
+                    allocated_bytes: all(site.allocated_bytes),
+                    released_blocks: all(site.released_blocks),
+                    released_bytes: all(site.released_bytes),
+                    min_size: site.min_size,
+                    max_size: site.max_size,
+                }
             }));
-            if older_than_ns.is_some() || self.map.is_thinned() {
+            if older_than_ns.is_some() || self.map.is_thinned() || samples.is_some() {
                 *counted = vec![(0.0, 0.0); sites.len()];
             }
         }
@@ -121,7 +149,10 @@ impl<O: Observer> Ledger<O> {
             site.oldest_ns = site.oldest_ns.min(time_ns);
             if let Some((blocks, bytes)) = counted.get_mut(index) {
                 let size = self.map.size_of(entry);
-                let weight = self.weight(size);
+                let of_sample = samples.map_or(1.0, |samples| {
+                    samples.weight_of(self.sites.level_of(entry.site()), size)
+                });
+                let weight = self.weight(size) * of_sample;
                 *blocks += weight;
                 *bytes += weight * size as f64;
             }

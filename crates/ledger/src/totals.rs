@@ -52,6 +52,22 @@ pub struct SiteTotals {
     pub max_size: u64,
 }
 
+impl SiteTotals {
+    /// Adds another site of the same stack.
+    pub(crate) fn add(&mut self, other: &SiteTotals) {
+        let oldest = [self.oldest_ns, other.oldest_ns].into_iter();
+        self.oldest_ns = oldest.filter(|&at| at > 0).min().unwrap_or(0);
+        self.bytes += other.bytes;
+        self.blocks += other.blocks;
+        self.allocated_blocks += other.allocated_blocks;
+        self.allocated_bytes += other.allocated_bytes;
+        self.released_blocks += other.released_blocks;
+        self.released_bytes += other.released_bytes;
+        self.min_size = self.min_size.min(other.min_size);
+        self.max_size = self.max_size.max(other.max_size);
+    }
+}
+
 /// What a ledger no longer knows because it reached [`LedgerOptions::max_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounded {

@@ -6,6 +6,10 @@ use goblin::elf::{Elf, ProgramHeader, dynamic, program_header, sym};
 use std::collections::HashMap;
 use std::ops::Range;
 
+/// The note of the access runtime: see `hook-cxx/access_runtime.cc`.
+const ACCESS_NOTE_NAME: &str = "memhook";
+const ACCESS_NOTE_TYPE: u32 = 1;
+
 /// How a slot comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
@@ -80,6 +84,27 @@ impl<'a> ElfView<'a> {
             .flatten()
             .find(|n| n.n_type == goblin::elf::note::NT_GNU_BUILD_ID && n.name == "GNU")
             .map(|n| n.desc.to_vec())
+    }
+
+    /// Where the pointer to the listener of the access runtime is (svma), if the module is linked with that: its
+    /// note says how far it is from the note's contents.
+    pub fn access_listener(&self) -> Option<u64> {
+        let note = self
+            .elf
+            .iter_note_headers(self.bytes)?
+            .flatten()
+            .find(|n| n.n_type == ACCESS_NOTE_TYPE && n.name == ACCESS_NOTE_NAME)?;
+        let distance = i64::from_le_bytes(note.desc.get(..8)?.try_into().ok()?);
+        let offset =
+            (note.desc.as_ptr() as usize).checked_sub(self.bytes.as_ptr() as usize)? as u64;
+        let holds = |p: &&ProgramHeader| {
+            (p.p_offset..p.p_offset.saturating_add(p.p_filesz)).contains(&offset)
+        };
+        let load = self.loads().find(holds)?;
+        let contents = (offset - load.p_offset).checked_add(load.p_vaddr)?;
+        let listener = contents.checked_add_signed(distance)?;
+        // An 8-byte exchange must be atomic.
+        listener.is_multiple_of(8).then_some(listener)
     }
 
     /// The dynamic string table from an index on. It is looked at in the file, because goblin's table searches for the

@@ -68,7 +68,9 @@ pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
-pub use smaps::{MappingUse, MemoryUse, memory_use, parse_smaps, smaps};
+pub use smaps::{
+    MappingUse, MemoryUse, ResidentCounters, memory_use, parse_smaps, resident_counters, smaps,
+};
 pub use target_root::TargetRoot;
 pub use thread_state::{
     Activity, blocked_at, blocked_signals, caught_signals, ended_with, last_ran, process_of,

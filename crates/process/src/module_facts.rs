@@ -1,8 +1,8 @@
 //! What tracing needs to know of a module. It is found once in the module's file, because each library is
 //! looked at again whenever the program loads another one, and its `dlopen` waits for that.
 
-use crate::{ElfView, Exported, Relocation};
-use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
+use crate::{ElfView, Exported, Relocation, SlotKind};
+use memhook_abi::{ACCESS_LISTENER, ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -42,11 +42,28 @@ const ALSO: [&str; 7] = [
     "pthread_create",
 ];
 
+fn is_hooked(name: &str) -> bool {
+    function_by_name(name).is_some()
+}
+
+/// The slots of hooked functions: those of relocations, and the listener of the access runtime.
+fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
+    let mut slots = elf.slots(&is_hooked);
+    let listener = elf.access_listener().map(|svma| Relocation {
+        svma,
+        symbol: ACCESS_LISTENER.to_owned(),
+        // It holds an address from the beginning, as such a slot does.
+        kind: SlotKind::GlobDat,
+    });
+    slots.extend(listener);
+    slots.sort_by_key(|slot| slot.svma);
+    slots
+}
+
 impl ModuleFacts {
     /// Looks through a file; `None` if it is not a module that can be traced.
     pub(crate) fn of(bytes: &[u8]) -> Option<ModuleFacts> {
         let elf = ElfView::parse(bytes).ok()?;
-        let is_hooked = |name: &str| function_by_name(name).is_some();
         let marks = ALLOCATORS.iter().map(|allocator| allocator.mark);
         let names = HOOKED_FUNCTIONS
             .iter()
@@ -60,7 +77,7 @@ impl ModuleFacts {
             needed: elf.needed().iter().map(|name| (*name).to_owned()).collect(),
             relro: elf.relro().unwrap_or_default(),
             is_symbolic: elf.is_symbolic(),
-            slots: elf.slots(&is_hooked),
+            slots: slots(&elf),
             canonical_plt: elf.canonical_plt(&is_hooked),
             exported: elf.exported_of(names),
             built_in_allocator: OnceLock::new(),

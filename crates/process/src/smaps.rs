@@ -73,6 +73,35 @@ pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     Ok(sum)
 }
 
+/// What of a process is in memory, by the counters that the kernel keeps (proc_pid_status(5)): no page is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResidentCounters {
+    /// Bytes of anonymous memory.
+    pub anonymous: u64,
+    /// Bytes of files.
+    pub file: u64,
+    /// Bytes of shared memory.
+    pub shared: u64,
+    /// Bytes swapped out, which are not resident.
+    pub swap: u64,
+}
+
+/// These counters; `None` if the process has ended.
+pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
+    let text = proc_text(format!("/proc/{pid}/status")).ok()?;
+    let bytes = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kibibytes = value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?;
+        kibibytes.checked_mul(1024)
+    };
+    Some(ResidentCounters {
+        anonymous: bytes("RssAnon:")?,
+        file: bytes("RssFile:")?,
+        shared: bytes("RssShmem:")?,
+        swap: bytes("VmSwap:").unwrap_or(0),
+    })
+}
+
 fn read(path: String) -> Result<String, Error> {
     proc_text(&path).map_err(|cause| Error::Proc { path, cause })
 }
@@ -161,6 +190,9 @@ Private_Hugetlb:      16 kB
         all.unwrap().iter().for_each(|m| added.add(&m.memory));
         let sum = sum.unwrap();
         assert!(sum.rss > 0);
+        let own = resident_counters(std::process::id() as i32).unwrap();
+        assert!(own.anonymous > 0 && own.file > 0);
+        assert_eq!(resident_counters(i32::MAX), None);
         assert_eq!(
             (added.rss, added.private_dirty),
             (sum.rss, sum.private_dirty)

@@ -6,7 +6,7 @@ mod file;
 mod replay;
 mod scores;
 
-pub use activity::{Activity, HeapAt, ReleaseFlow, SiteActivity, SiteChange};
+pub use activity::{ACCESS_NOTE, Activity, HeapAt, ReleaseFlow, SiteActivity, SiteChange};
 pub use error::Error;
 pub use file::decode::Visitor;
 pub use file::format::VERSION;
@@ -15,11 +15,12 @@ pub use file::meter::Meter;
 pub use file::options::{Mode, Options, path_of_mappings};
 pub use file::reader::Recording;
 pub use file::records::{ClockPoint, Meta, Module, RecordingEnd, ThreadName};
+pub use file::resident::{RESIDENT_NOTE, ResidentSample, resident_of, resident_text};
 pub use file::stacks::{StackView, Stacks};
 pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use file::writer::{Writer, WriterState};
 pub use replay::{Replay, Window};
 pub use scores::{
-    Chunk, GroupLimit, GrowingRuns, KeptChunks, Loops, ScoreOptions, ScoredRun, ScoredSite,
-    geometric_mean, variance,
+    AccessSums, Chunk, GroupLimit, GrowingRuns, KeptChunks, Loops, ScoreOptions, ScoredRun,
+    ScoredSite, geometric_mean, variance,
 };

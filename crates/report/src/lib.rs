@@ -65,7 +65,7 @@ pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
     Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
-    ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
+    ProfileModule, ProfileSite, Released, ResidentPoint, Series, SitePoint, SourceLines,
 };
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};
@@ -75,12 +75,16 @@ pub use rows::{RowsBy, SortBy};
 pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
-pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use scan::{
+    CensusReport, LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
+};
 pub use scores::{
     Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
     Scores, SiteScores,
 };
-pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
+pub use stale::{
+    CaughtAccess, StaleEvidence, StaleReachability, StaleReport, StaleSite, StaleTotals,
+};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

@@ -476,7 +476,11 @@ impl LiveReporter {
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
             mappings: None,
+            resident: Vec::new(),
+            #[cfg(target_arch = "x86_64")]
+            rss: None,
             leaks: None,
+            stale: None,
             overhead: draft.overhead,
         }
     }

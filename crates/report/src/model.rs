@@ -2,7 +2,7 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{Inference, Overhead, RunScores, Scores};
+use crate::{Inference, Overhead, RunScores, Scores, StaleReport};
 use serde::{Deserialize, Serialize};
 
 /// One report.
@@ -60,9 +60,19 @@ pub struct ReportModel {
     /// What is mapped, with `--mappings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mappings: Option<Box<crate::Mappings>>,
+    /// What is resident, with `--rss`.
+    #[cfg(target_arch = "x86_64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rss: Option<Box<crate::RssReport>>,
+    /// What was resident over time, of a recording.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resident: Vec<crate::ResidentPoint>,
     /// What nothing reaches, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,
+    /// What nobody touches, in the last report with `attach --stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale: Option<StaleReport>,
     /// How well the heap is used, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,

@@ -54,6 +54,9 @@ pub struct Profile {
     pub releases: Vec<Released>,
     /// The heap over time.
     pub timeline: Vec<Point>,
+    /// What was resident over time, beside the heap.
+    #[serde(skip)]
+    pub resident: Vec<ResidentPoint>,
     /// Live bytes of the largest sites over time.
     pub series: Vec<Series>,
     /// All sites over time, as far as they change: ordered by the point of the timeline.
@@ -68,6 +71,29 @@ pub struct Profile {
     /// Lines of source files around the lines of frames, where the files were found.
     #[serde(skip)]
     pub sources: Vec<SourceLines>,
+}
+
+/// The memory of the process at a moment, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ResidentPoint {
+    /// Milliseconds since the attach.
+    pub time_ms: u64,
+    /// Resident bytes of anonymous memory.
+    pub anonymous_bytes: u64,
+    /// Resident bytes of files.
+    pub file_bytes: u64,
+    /// Resident bytes of shared memory.
+    pub shared_bytes: u64,
+    /// Bytes swapped out.
+    pub swap_bytes: u64,
+}
+
+impl ResidentPoint {
+    /// All resident bytes.
+    pub fn rss_bytes(&self) -> u64 {
+        let parts = [self.anonymous_bytes, self.file_bytes, self.shared_bytes];
+        parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
+    }
 }
 
 /// The older of two runs in one profile.

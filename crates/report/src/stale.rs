@@ -114,9 +114,46 @@ pub struct StaleSite {
     pub looks: u64,
     /// How many of these words were touched.
     pub touched: u64,
+    /// A block that is probably stale: `scan --why` says who holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale_block: Option<String>,
+    /// What nothing reaches, and what is reachable, if that was asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub reachability: Option<StaleReachability>,
     /// The last access that a watched word has caught.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caught: Option<CaughtAccess>,
+}
+
+impl StaleSite {
+    /// Notes how many of its live bytes nothing reaches.
+    pub fn join_reachability(&mut self, unreachable_bytes: u64) {
+        let reach = StaleReachability::of(self.live_bytes, self.stale_bytes, unreachable_bytes);
+        self.reachability = Some(reach);
+    }
+}
+
+/// The live bytes of a site, split by whether anything reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StaleReachability {
+    /// Nothing points to these.
+    pub unreachable_bytes: u64,
+    /// Reachable, and not touched for the time: the best estimate.
+    pub reachable_stale_bytes: u64,
+    /// The others.
+    pub in_use_bytes: u64,
+}
+
+impl StaleReachability {
+    /// Of a site with so many bytes. What nothing reaches is touched by nobody, so it counts as stale.
+    pub fn of(live_bytes: u64, stale_bytes: u64, unreachable_bytes: u64) -> StaleReachability {
+        let unreachable_bytes = unreachable_bytes.min(live_bytes);
+        StaleReachability {
+            unreachable_bytes,
+            reachable_stale_bytes: stale_bytes.saturating_sub(unreachable_bytes),
+            in_use_bytes: live_bytes - stale_bytes.max(unreachable_bytes).min(live_bytes),
+        }
+    }
 }
 
 /// An access to a watched word.
@@ -272,6 +309,24 @@ fn site_text(
         let end = StackEnd::of(&site.stack, site.truncated, report.depth);
         stack(out, &site.stack, end, style)?;
     }
+    if let Some(reach) = &site.reachability {
+        writeln!(
+            out,
+            "    unreachable {}, reachable and stale for {} {}, in use {}",
+            bytes(reach.unreachable_bytes),
+            seconds(report.older_s),
+            bytes(reach.reachable_stale_bytes),
+            bytes(reach.in_use_bytes),
+        )?;
+    }
+    if let Some(block) = &site.stale_block {
+        let line = format!(
+            "    for example the block at {0}; who holds it: memhook-rs scan {1} --why {0}",
+            visible(block),
+            report.target.pid
+        );
+        writeln!(out, "{}", style.faint(&line))?;
+    }
     if let Some(caught) = &site.caught {
         let how = if caught.by_kernel {
             " by a system call"
@@ -345,6 +400,8 @@ mod tests {
                 unwritten_bytes: 0,
                 looks: 0,
                 touched: 0,
+                stale_block: Some("0x2000".into()),
+                reachability: Some(StaleReachability::of(2400 << 20, 2000 << 20, 100 << 20)),
                 caught: Some(CaughtAccess {
                     ago_s: 3.0,
                     block: "0x1000".into(),
@@ -368,6 +425,8 @@ mod tests {
             "Process 7 (server): 2.0 GiB (1.9 GiB to 2.1 GiB) of 2.3 GiB live in 2 blocks not touched in the last 10 min",
             "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), accesses in 1 look at single words (5 traps)",
             "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
+            "unreachable 100.0 MiB, reachable and stale for 10 min 1.9 GiB, in use 400.0 MiB",
+            "for example the block at 0x2000; who holds it: memhook-rs scan 7 --why 0x2000",
             "caught 3 s ago by a system call: offset 16 of the block at 0x1000, thread 9",
             "3 more sites (--top)",
         ] {

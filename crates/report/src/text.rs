@@ -17,6 +17,7 @@ impl Document for ReportModel {
         let _ = warnings(&mut out, self, style)
             .and_then(|()| head(&mut out, self, style))
             .and_then(|()| coverage(&mut out, self, style))
+            .and_then(|()| over_time(&mut out, self))
             .and_then(|()| match &self.scores {
                 Some(scores) => run_text(&mut out, scores, style),
                 None => Ok(()),
@@ -33,12 +34,50 @@ impl Document for ReportModel {
                 Some(found) => mappings(&mut out, found, style),
                 None => Ok(()),
             })
+            .and_then(|()| resident(&mut out, self, style))
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
+                None => Ok(()),
+            })
+            .and_then(|()| match &self.stale {
+                Some(found) => write!(out, "\n{}", found.text(style)),
                 None => Ok(()),
             });
         out
     }
+}
+
+/// How what is in memory has changed.
+fn over_time(out: &mut String, model: &ReportModel) -> Result {
+    let points = &model.resident;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Ok(());
+    };
+    let most = points.iter().max_by_key(|point| point.rss_bytes());
+    let most = most.unwrap_or(last);
+    writeln!(
+        out,
+        "  {} resident at the beginning, {} at most ({} after the attach), {} at the end ({} of it anonymous memory)",
+        bytes(first.rss_bytes()),
+        bytes(most.rss_bytes()),
+        milliseconds(most.time_ms),
+        bytes(last.rss_bytes()),
+        bytes(last.anonymous_bytes),
+    )
+}
+
+/// What is in memory, if that was asked for.
+#[cfg(target_arch = "x86_64")]
+fn resident(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    match &model.rss {
+        Some(account) => writeln!(out, "\n{}", account.text(style).trim_end()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn resident(_: &mut String, _: &ReportModel, _: Style) -> Result {
+    Ok(())
 }
 
 /// Above the numbers: what makes them wrong.

@@ -25,7 +25,7 @@ const STYLES: [&str; 4] = [
     include_str!("view/scores.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 31] = [
+const SCRIPTS: [&str; 32] = [
     include_str!("view/units.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
@@ -43,6 +43,7 @@ const SCRIPTS: [&str; 31] = [
     include_str!("view/address.js"),
     include_str!("view/stacked.js"),
     include_str!("view/timeline.js"),
+    include_str!("view/resident.js"),
     include_str!("view/flame.js"),
     include_str!("view/chunk_bins.js"),
     include_str!("view/chunks.js"),

@@ -63,8 +63,12 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         releases: Vec::new(),
         more_rows: 0,
         mappings: None,
+        resident: Vec::new(),
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

@@ -17,6 +17,9 @@ fn frame() -> StackFrame {
 
 fn full_report() -> ReportModel {
     ReportModel {
+        resident: Vec::new(),
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         schema: "memhook-rs/report/1",
         is_final: true,
         by: "frame",
@@ -62,6 +65,7 @@ fn full_report() -> ReportModel {
             unattributed_allocations: 1,
             unknown_releases_are_counted: true,
         }),
+        stale: None,
         overhead: None,
         mappings: None,
         totals: ReportTotals::default(),

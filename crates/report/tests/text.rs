@@ -106,8 +106,12 @@ fn report() -> ReportModel {
         releases: vec![],
         more_rows: 1,
         mappings: None,
+        resident: Vec::new(),
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

@@ -120,6 +120,8 @@ impl Region {
             m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
             self.note_spent(passed * 8);
         }
+        m.u64(offset_of!(Control, access_next)).store(1, Relaxed);
+        self.grant_accesses();
         for mark in &inside {
             self.retain(mark);
         }
@@ -218,6 +220,11 @@ impl Region {
     /// Address of the C library's `backtrace` that the hook is told to use (avma), or 0.
     pub fn libc_backtrace(&self) -> u64 {
         self.control64(offset_of!(Control, libc_backtrace))
+    }
+
+    /// Where time stamps come from ([`memhook_abi::clock_mode`]).
+    pub fn clock_mode(&self) -> u32 {
+        self.control32(offset_of!(Control, clock_mode))
     }
 
     /// Bits of [`memhook_abi::flags`].

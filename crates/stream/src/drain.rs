@@ -14,7 +14,8 @@
 //! claimed, and claims what has come since.
 
 use crate::Region;
-use memhook_abi::{Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, flags};
+use crate::accesses::AccessWords;
+use memhook_abi::{Accesses, Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, flags};
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -45,6 +46,8 @@ pub trait Sink {
     /// are ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of
     /// each ring all are. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
+    /// What was read and written of the block that a release that follows at once on this ring is about.
+    fn access(&mut self, _accesses: Accesses) {}
     /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
@@ -86,7 +89,7 @@ pub enum TickTime {
 }
 
 impl TickTime {
-    fn resolve(self, tick: u64) -> u64 {
+    pub(crate) fn resolve(self, tick: u64) -> u64 {
         match self {
             TickTime::Nanoseconds => tick,
             TickTime::Counter { origin, scale } => {
@@ -113,6 +116,8 @@ struct RingState {
     extension: Option<u64>,
     /// Mean number of bytes between its samples; 0: all allocations are recorded.
     mean_bytes: u64,
+    /// What came of the words about a block.
+    accesses: AccessWords,
 }
 
 /// The consumer of all rings.
@@ -381,6 +386,11 @@ fn take_batch(
             Op::SamplingChange => {
                 state.mean_bytes = event.value;
                 sink.set_sampling(state.mean_bytes);
+            }
+            Op::Access => {
+                if let Some(accesses) = state.accesses.take(&event, tick_time) {
+                    sink.access(accesses);
+                }
             }
             Op::Mapped | Op::Unmapped | Op::Discarded => {
                 sink.mapping(event, extension.take().unwrap_or(0), time_ns);

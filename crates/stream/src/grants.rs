@@ -223,6 +223,8 @@ impl Region {
         }
         self.grant_stacks(&mut accounts);
         self.limit_rings(&accounts);
+        drop(accounts);
+        self.grant_accesses();
     }
 
     /// Touches a small ring, if the budget has room for it.
@@ -370,6 +372,11 @@ impl Region {
         let _ = self
             .memory
             .discard(SEQUENCE_OFFSET, RINGS_OFFSET - SEQUENCE_OFFSET);
+    }
+
+    /// Notes that more of something is needed than at first (bytes); false if there is no room for it.
+    pub(crate) fn spend_on_growth(&self, bytes: u64) -> bool {
+        self.accounts().spend_on_growth(bytes)
     }
 
     /// Notes memory that was written to from here because the target needs it (bytes).

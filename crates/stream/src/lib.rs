@@ -13,6 +13,7 @@
 //!
 //! Not here: symbols, live blocks, anything that needs ptrace.
 
+mod accesses;
 mod budget;
 mod clocks;
 mod control;
@@ -29,6 +30,7 @@ mod selection;
 mod slots;
 mod stacks;
 
+pub use accesses::access_words;
 pub use budget::TimedCalls;
 pub use clocks::monotonic_ns;
 #[cfg(target_arch = "x86_64")]

@@ -243,7 +243,7 @@ fn check_folding(threads: u64, events: u64, ring_bytes: usize) {
 /// What threads that take samples while their rings are nearly full have recorded.
 #[derive(Default)]
 struct Adapted {
-    is_sampling: bool,
+    mean_bytes: u64,
     changes: u64,
     live: BTreeMap<u64, u64>,
     exact: u64,
@@ -255,24 +255,24 @@ struct Adapted {
 
 impl Sink for Adapted {
     fn begin_ring(&mut self, _ring: usize, _tid: u32) {
-        self.is_sampling = false;
+        self.mean_bytes = 0;
     }
 
     fn set_sampling(&mut self, mean_bytes: u64) {
-        self.is_sampling = mean_bytes != 0;
+        self.mean_bytes = mean_bytes;
         self.changes += 1;
     }
 
     fn event(&mut self, event: Event, size: u64, _time_ns: u64) {
         match event.op {
             Op::Allocation => {
-                let stack = if self.is_sampling { 2 } else { 1 };
+                let stack = if self.mean_bytes != 0 { 2 } else { 1 };
                 assert_eq!(event.stack, stack, "{event:?}");
                 // No release of a recorded block is missing.
                 assert_eq!(self.live.insert(event.address, size), None, "{event:?}");
                 let bytes = size as f64;
-                if self.is_sampling {
-                    let weight = 1.0 / (1.0 - (-bytes / SAMPLE_BYTES as f64).exp());
+                if self.mean_bytes != 0 {
+                    let weight = 1.0 / (1.0 - (-bytes / self.mean_bytes as f64).exp());
                     self.samples += 1;
                     self.bytes += weight * bytes;
                     self.variance += (weight - 1.0) * weight * bytes * bytes;
@@ -290,12 +290,10 @@ impl Sink for Adapted {
     fn end_pass(&mut self) {}
 }
 
-/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the
-/// sum of all sizes is estimated without bias.
-#[test]
-fn rings_that_are_nearly_full_take_samples() {
+/// Three threads that take samples. `each_pass` is called with the number of the pass.
+fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     let (threads, events) = (3, 400_000);
-    let (file, region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
+    let (file, region) = new_region(flags, RING_BYTES);
     let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([1, threads, events].map(|n: u64| n.to_string()))
@@ -305,11 +303,12 @@ fn rings_that_are_nearly_full_take_samples() {
     let (mut drain, admission) = (Drain::new(), Admission::default());
     let mut found = Adapted::default();
     let start = Instant::now();
-    loop {
+    for pass in 0.. {
         let ended = child.try_wait().unwrap();
         // A thousand times too fast, so that there are many changes.
         region.set_clock_ns(start.elapsed().as_micros() as u64 * 1_000_000);
         admission.answer(&region);
+        each_pass(&region, pass);
         assert_eq!(drain.pass(&region, &mut found).damaged, 0);
         if let Some(status) = ended {
             assert!(status.success(), "{status}");
@@ -325,6 +324,27 @@ fn rings_that_are_nearly_full_take_samples() {
     // The numbers of the hook begin with the time, so each run is another one.
     let deviations = (found.bytes - truth as f64) / found.variance.sqrt();
     assert!(deviations.abs() < 6.0, "{deviations} standard errors");
+    found
+}
+
+/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the
+/// sum of all sizes is estimated without bias.
+#[test]
+fn rings_that_are_nearly_full_take_samples() {
+    adapted(memhook_abi::flags::ADAPT_WHEN_FULL, |_, _| {});
+}
+
+/// The same where the attacher orders the samples, at distances that change all the time.
+#[test]
+fn samples_are_taken_as_ordered() {
+    adapted(memhook_abi::flags::BUDGET, |region, pass| {
+        let largest = SAMPLE_BYTES.ilog2() as u64;
+        let order = match pass / 50 % 4 {
+            0 => 0,
+            other => 1 << (largest - 2 * (other - 1)),
+        };
+        region.order_sampling(order);
+    });
 }
 
 /// Short waits are no reason to take samples, and neither are those of long ago.

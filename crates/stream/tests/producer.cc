@@ -1,9 +1,9 @@
 // Writes known events through the hook's own ring code into the region of descriptor argv[1]:
 // argv[2] waves of argv[3] threads, argv[4] events each. The reader knows what event i of thread t
 // must look like (see `expected` in cxx_producer.rs). With a fifth argument "fold" the threads allocate
-// and release, and fold what can be folded; with "adapt" they take samples while a ring is nearly full.
+// and release, and fold what can be folded; with "adapt" they take samples while a ring is nearly full, or as ordered.
 // "waits" checks for how long a thread waits before it does.
-#include "adapting.hpp"
+#include "budget.hpp"
 #include "folding.hpp"
 
 #include <cstdlib>
@@ -95,7 +95,8 @@ static void allocate_and_release(uint64_t t, uint64_t events) {
 static bool is_sample(RingHeader* ring, uint64_t size) {
   if (ring->sampling == records_all) return true;
   ring->sample_left -= size;
-  return static_cast<int64_t>(ring->sample_left) < 0 && decide_sample(ring, size);
+  if (static_cast<int64_t>(ring->sample_left) >= 0) return false;
+  return gate().flags & flag_budget ? decide_by_order(ring, size) != is_passed : decide_sample(ring, size);
 }
 
 // Replaces random ones of 64 blocks, and at last releases all. A released address is the next to be handed
@@ -120,7 +121,8 @@ static void adapt(uint64_t t, uint64_t events) {
     place = address;
     ring->waited_ns = most_waited_ns;  // so that every full ring has it change over
     if (is_sample(ring, size)) {
-      bool exact = ring->sampling == records_all || ring->sampling == wants_samples;
+      bool exact = ring->sampling != records_samples && ring->sampling != wants_all &&
+                   ring->sampling != wants_other_order;
       if (!reserve(ring)) abort();
       // The change that reserve() may have asked for comes with the next allocation.
       forget_passed(block);

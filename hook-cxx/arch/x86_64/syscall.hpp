@@ -4,7 +4,7 @@
 
 namespace memhook::sys {
 
-inline constexpr long nr_mprotect = 10, nr_sched_yield = 24, nr_madvise = 28, nr_nanosleep = 35,
+inline constexpr long nr_mmap = 9, nr_mprotect = 10, nr_sched_yield = 24, nr_madvise = 28, nr_nanosleep = 35,
                       nr_gettid = 186, nr_futex = 202, nr_process_vm_readv = 310, nr_getpid = 39,
                       nr_clock_gettime = 228, nr_brk = 12, nr_shmctl = 31;
 

@@ -6,7 +6,7 @@ use memhook_heap::{
     BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, census, dissect, load,
     why,
 };
-use memhook_report::{Document, Style, scan_report};
+use memhook_report::{CensusReport, Document, Style, scan_report};
 use std::cell::Cell;
 use std::io::Write;
 use std::ops::Range;
@@ -39,7 +39,8 @@ fn search(snapshot: &Snapshot, options: MarkOptions) {
     let mut types = Types::new(snapshot, &[]);
     let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, 10);
     report.text(Style::default());
-    census(snapshot, &scan.heap, &mut types, 10).text(Style::default());
+    let census = census(snapshot, &scan.heap, &mut types, 10);
+    CensusReport { census, rss: None }.text(Style::default());
     if let Some((_, block)) = scan.heap.blocks.iter().next()
         && let Ok(why) = why(snapshot, &scan.heap, options, &mut types, block.address)
     {

@@ -46,6 +46,9 @@ pub mod flags {
     pub const BUDGET: u32 = 2048;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
+    /// Count reads and writes of blocks ([`super::AccessRecord`]), as the access runtime of a program tells
+    /// of them.
+    pub const ACCESSES: u32 = 4096;
 }
 
 /// Sizes that `--size` can name at once.
@@ -161,6 +164,14 @@ shared_struct! {
         stack_count: AtomicU64,
         /// The clock word that stood still when the hook set `abandoned`.
         abandoned_ns: AtomicU64,
+        /// Records of accesses that were ever in use, and the one that stays unused.
+        access_next: AtomicU64,
+        /// The first of a list of unused records, and above its 32 bits a count of the changes of the list.
+        access_unused: AtomicU64,
+        /// Records that may be used; raised by the attacher.
+        access_limit: AtomicU64,
+        /// Blocks that got no record.
+        access_missed: AtomicU64,
         /// Recordings of allocations that were timed ([`flags::BUDGET`]).
         timed_allocations: AtomicU64,
         /// What they took, in counts of the time stamp counter, with one time stamp each.
@@ -179,5 +190,44 @@ shared_struct! {
         waited_ns: AtomicU64,
         /// How many calls have unmapped or replaced something: what orders the mappings of all threads.
         mapping_number: AtomicU64,
+    }
+}
+
+shared_struct! {
+    /// What was read and written of a live block ([`flags::ACCESSES`]). Two cache lines: the first is written by
+    /// each access.
+    AccessRecord {
+        /// The block's address (avma); 0 while the record is unused.
+        address: AtomicU64,
+        /// Its size in bytes.
+        size: AtomicU64,
+        /// Time of the first access, as ticks have it; 0: none.
+        first: AtomicU64,
+        /// Time of the last one.
+        last: AtomicU64,
+        /// Offset of the lowest byte accessed.
+        low: AtomicU64,
+        /// Offset past the highest one.
+        high: AtomicU64,
+        /// Reads by the first thread that accessed it.
+        reads: AtomicU64,
+        /// Writes by it.
+        writes: AtomicU64,
+        /// The thread pointer of that thread; 0: none.
+        thread: AtomicU64,
+        /// Reads by others.
+        other_reads: AtomicU64,
+        /// Writes by others.
+        other_writes: AtomicU64,
+        /// The thread pointer of the last thread that wrote.
+        last_writer: AtomicU64,
+        /// What it wrote: offset << 16 | bytes.
+        last_write: AtomicU64,
+        /// How often a thread wrote into the cache line that another one wrote last, but other bytes.
+        false_shares: AtomicU64,
+        /// While unused: the number of the next unused record.
+        next_unused: AtomicU64,
+        /// Fills the line.
+        pad: u64,
     }
 }

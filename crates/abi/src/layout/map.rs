@@ -1,6 +1,6 @@
 //! How large everything in the region is, and where it is.
 
-use super::{Control, ModuleEntry, RingHeader, SlotEntry};
+use super::{AccessRecord, Control, ModuleEntry, RingHeader, SlotEntry};
 use crate::event::RawEvent;
 
 /// "MEMHOOK1", little endian.
@@ -70,6 +70,8 @@ pub const PASSED_BLOCKS: usize = FILTER_BUCKETS * FILTER_BUCKET_BLOCKS;
 /// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
 /// closes the last.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;
+/// Records of accesses: live blocks whose reads and writes can be counted at a time.
+pub const ACCESS_RECORDS: usize = 1 << 20;
 /// Unwind rows of all modules together.
 pub const MAX_ROWS: usize = 1 << 24;
 /// Distinct unwind rules of all modules together.
@@ -99,8 +101,10 @@ pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
 pub const FILTER_BUCKETS_OFFSET: usize = FILTER_OFFSET + FILTER_COUNTERS;
 /// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
 pub const SAMPLE_OFFSET: usize = FILTER_BUCKETS_OFFSET + FILTER_BUCKETS * FILTER_BUCKET_BLOCKS * 8;
+/// Offset of the records of accesses. Number 0 stays unused.
+pub const ACCESS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
 /// Offset of the first ring.
-pub const RINGS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
+pub const RINGS_OFFSET: usize = ACCESS_OFFSET + ACCESS_RECORDS * size_of::<AccessRecord>();
 
 /// Bytes of one ring with everything that belongs to it.
 pub const fn ring_stride(ring_bytes: usize) -> usize {
@@ -122,5 +126,6 @@ const _: () = assert!(PC_CACHE_FIRST_ENTRIES.is_power_of_two());
 const _: () = assert!(MEMO_OFFSET >= PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16);
 const _: () = assert!(MEMO_OFFSET.is_multiple_of(4096) && RING_PREFIX_BYTES.is_multiple_of(4096));
 const _: () = assert!((SAMPLE_QUANTILES + 1) * 8 <= 65_536);
+const _: () = assert!(size_of::<AccessRecord>() == 128);
 const _: () = assert!(RULES_OFFSET.is_multiple_of(4096));
 const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

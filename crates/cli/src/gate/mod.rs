@@ -1,7 +1,7 @@
 //! `gate`: does a program pass, as to its memory? For scripts: the exit code is the answer.
 
 mod judged;
-mod options;
+pub mod options;
 mod recorded;
 
 pub use judged::Measure;

@@ -10,7 +10,7 @@ use crate::tracing::{StartOptions, Tracing};
 use anyhow::bail;
 use memhook_gate::{Baseline, Exceptions, Limits, SiteLimit, Suppressions, Wrappers};
 use memhook_recording::{GroupLimit, ScoreOptions};
-use memhook_report::{FormatOptions, HOW_TO_GET_ACCESSES};
+use memhook_report::FormatOptions;
 use std::{
     ffi::OsString,
     io::IsTerminal,
@@ -74,7 +74,7 @@ impl Args {
 
     /// What can be refused before anything is touched.
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.tracing.is_selective() || self.tracing.adapts() || self.tracing.overhead.is_some() {
+        if self.tracing.is_selective() || self.tracing.adapts() {
             bail!(
                 "a gate needs every allocation: leave out --sample, size filters and --on-full adapt"
             );
@@ -160,10 +160,11 @@ pub struct LimitOptions {
     /// the directory for temporary files that goes away again.
     #[arg(long, value_name = "SCORE", value_parser = score)]
     min_lifetime_score: Option<f64>,
-    /// Least usage score, which needs access data
+    /// Least usage score of the program, from 0 to 1
     ///
-    /// It is refused: no recording says which bytes a program reads and writes.
-    #[arg(long, value_name = "SCORE", value_parser = score, hide_short_help = true)]
+    /// The score says how much of the blocks is read and written. The program has to tell of that: see
+    /// `memhook-rs access-runtime`.
+    #[arg(long, value_name = "SCORE", value_parser = score)]
     min_usage_score: Option<f64>,
     /// Longest pause within a group of blocks [default: 0.1%]
     ///
@@ -190,7 +191,13 @@ impl LimitOptions {
     /// How sites are scored, if scores are limited.
     pub fn scores(&self) -> Option<ScoreOptions> {
         let group = self.group;
-        self.min_lifetime_score.map(|_| scores::with_group(group))
+        let is_limited = self.min_lifetime_score.or(self.min_usage_score);
+        is_limited.map(|_| scores::with_group(group))
+    }
+
+    /// Whether reads and writes have to be known.
+    pub fn need_accesses(&self) -> bool {
+        self.min_usage_score.is_some()
     }
 
     /// The limits.
@@ -201,9 +208,6 @@ impl LimitOptions {
                 self.tolerance
             );
         }
-        if self.min_usage_score.is_some() {
-            bail!("--min-usage-score: {HOW_TO_GET_ACCESSES}");
-        }
         let none_given = self.max_leaked.is_none() && self.max_leaked_blocks.is_none();
         let default = none_given.then_some(0);
         Ok(Limits {
@@ -213,6 +217,7 @@ impl LimitOptions {
             peak_bytes: self.max_peak,
             allocations: self.max_allocations,
             lifetime_score: self.min_lifetime_score,
+            usage_score: self.min_usage_score,
             sites: self.max_site.clone(),
             tolerance_percent: self.tolerance,
         })

@@ -40,13 +40,17 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
 
 /// Questions that a recording cannot answer, or this one.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
-    const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --baseline or --growth";
+    const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --min-usage-score, --baseline or --growth";
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: a gate needs events (--record events)");
     }
     let chosen = flags::SIZE_FILTER | flags::SAMPLE;
     if recording.meta().flags & chosen != 0 || recording.sample_bytes().is_some() {
         bail!("the recording leaves allocations out (--sample or a size filter): a gate needs all");
+    }
+    if args.limits.need_accesses() {
+        let checked = recording.check_accesses();
+        checked.context("--min-usage-score")?;
     }
     if args.running.growth {
         return Ok(());

@@ -5,6 +5,7 @@ mod several;
 
 use super::report_job::{self, ReportJob, Reports};
 use super::signals;
+use super::stale::StaleSection;
 use crate::live::scored_trace::Scratch;
 use crate::options::duration;
 use crate::output::say;
@@ -39,6 +40,14 @@ pub struct Args {
     /// Show what would be hooked, and leave the process alone
     #[arg(long)]
     dry_run: bool,
+    /// At the end, also report what nobody has touched for this time [30s]
+    ///
+    /// Blocks that were allocated since the attach and that nobody has read or written, by call stack, with
+    /// 95 % intervals. Watching takes at most 1 % of the process's time. With --leaks, each site says how
+    /// much of it is unreachable, reachable and stale, or in use.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
+          value_parser = duration, conflicts_with_all = ["all", "follow_fork", "dry_run"])]
+    stale: Option<Duration>,
     /// Print details about the attach and the tracing
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
@@ -69,7 +78,10 @@ impl Args {
     /// A recording is for flame graphs and trees, which need the roots.
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
-        self.reports.tracing.with_depth(depth).resolve()
+        self.reports
+            .tracing
+            .with_depth(depth)
+            .resolve_recorded(is_recorded)
     }
 
     /// What is done with the trace of a process.
@@ -77,6 +89,10 @@ impl Args {
         let (args, interval) = (&self.reports, Some(self.interval));
         ReportJob::new(pid, written, args, depth, interval, args.handover())
             .announced((!args.quiet).then_some(announce))
+            .with_stale(
+                self.stale
+                    .map(|older| StaleSection::new(pid, older, args.view.top)),
+            )
             .telling_backtraces(args.tracing.check_memo || self.verbose)
     }
 }

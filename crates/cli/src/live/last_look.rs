@@ -3,7 +3,7 @@
 use super::model::Reporter;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
-use memhook_heap::{Captured, capture};
+use memhook_heap::{Captured, Snapshot, capture};
 use memhook_ledger::Ledger;
 use memhook_report::Leaks;
 
@@ -41,6 +41,14 @@ impl LastLook {
             moment_ns: None,
             captured: Err("the process ended before its memory could be looked at".into()),
         }
+    }
+
+    /// The copy, if there is one.
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.captured
+            .as_ref()
+            .ok()
+            .map(|captured| &captured.snapshot)
     }
 
     /// What a verdict needs to know of the blocks.

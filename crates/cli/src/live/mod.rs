@@ -1,5 +1,6 @@
 //! What holds, traces or reads live processes: the commands for that, and what they share.
 
+pub mod access_runtime;
 pub mod agent;
 pub mod attach;
 pub mod demo;
@@ -13,6 +14,7 @@ mod model;
 pub mod probe;
 mod record;
 mod report_job;
+mod resident;
 pub mod rss;
 pub mod run;
 pub mod scan;

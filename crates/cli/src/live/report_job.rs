@@ -3,7 +3,9 @@
 use super::frames::module_files;
 use super::last_look::LastLook;
 use super::model::Reporter;
+use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
+use super::stale::StaleSection;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
@@ -13,7 +15,8 @@ use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_process::process_age;
 use memhook_recording::{Mode, Options, ScoreOptions};
 use memhook_report::{
-    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, milliseconds,
+    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, RssReport, RssView,
+    milliseconds,
 };
 use memhook_symbols::Symbolizer;
 use std::{
@@ -71,6 +74,19 @@ pub struct Args {
     /// These are blocks that only pointers into blocks reach, of which memcheck says so.
     #[arg(long, requires = "leaks")]
     show_possible: bool,
+    /// Say in each report what is resident
+    ///
+    /// Every resident byte of the process is in one part: live blocks, what else the allocator holds,
+    /// stacks, mappings, files. Nobody is held for it.
+    #[arg(long)]
+    rss: bool,
+    /// With --rss, say at the end which blocks keep memory from going back
+    ///
+    /// The memory of the process is copied, with all threads held for 50 ms at most, and its glibc heap
+    /// is walked. Blocks are listed by the call stack that allocated them, with what would come back if
+    /// they were freed and the heap trimmed.
+    #[arg(long, requires = "rss")]
+    pins: bool,
     #[command(flatten)]
     pub scores: crate::scores::Args,
     #[command(flatten)]
@@ -111,6 +127,11 @@ impl Args {
         if recording.is_some_and(|options| options.mode != Mode::Events) {
             anyhow::bail!(
                 "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
+            );
+        }
+        if self.tracing.overhead.is_some() {
+            anyhow::bail!(
+                "--scores with --overhead: scores need every allocation; leave --overhead out"
             );
         }
         if self.tracing.sample_bytes().is_some() {
@@ -220,6 +241,16 @@ pub struct ReportJob {
     is_scratch: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
+    /// What nobody touches, if that is asked for.
+    stale: Option<StaleSection>,
+    /// Whether reports say what is resident.
+    has_account: bool,
+    /// Whether the last one says what pins it.
+    has_pins: bool,
+    /// What was resident before the detach.
+    last_account: Option<RssReport>,
+    /// The memory of that moment.
+    pinned: Option<PinnedMemory>,
 }
 
 impl ReportJob {
@@ -249,7 +280,17 @@ impl ReportJob {
             scores: args.scores.options(),
             is_scratch: false,
             last_look,
+            stale: None,
+            has_account: args.rss,
+            has_pins: args.pins,
+            last_account: None,
+            pinned: None,
         }
+    }
+
+    /// With a section about what nobody touches.
+    pub fn with_stale(self, stale: Option<StaleSection>) -> ReportJob {
+        ReportJob { stale, ..self }
     }
 
     /// With a line above each report that says which process it is about.
@@ -349,6 +390,13 @@ impl ReportJob {
         }
     }
 
+    fn account_view(&self) -> RssView {
+        RssView {
+            top: self.top,
+            pins: self.has_pins,
+        }
+    }
+
     /// The last report, with the names that are there when nobody waits any longer.
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
@@ -364,9 +412,17 @@ impl ReportJob {
             }
         };
         let mut report = report?;
+        let view = self.account_view();
+        let pinned = self.pinned.take();
+        let pinned =
+            pinned.map(|pinned| pinned.report(session, consumer, &mut self.reporter, view));
+        report.rss = pinned.or(self.last_account.take()).map(Box::new);
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
             let look = look.unwrap_or_else(LastLook::too_late);
+            if let Some(section) = &mut self.stale {
+                report.stale = section.report(trace, look.snapshot());
+            }
             report.leaks = Some(look.leaks(
                 session,
                 consumer,
@@ -374,6 +430,8 @@ impl ReportJob {
                 self.top,
                 self.finds_possible,
             ));
+        } else if let Some(section) = &mut self.stale {
+            report.stale = section.report(trace, None);
         }
         Some(report)
     }
@@ -396,6 +454,10 @@ impl Job for ReportJob {
             return ControlFlow::Continue(());
         }
         self.look_at_command_line();
+        if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
+            eprintln!("memhook-rs: {failure}");
+            self.reports.is_incomplete.store(true, Relaxed);
+        }
         let now = trace.consumer().elapsed();
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
@@ -403,7 +465,12 @@ impl Job for ReportJob {
                 .begin(trace.session(), trace.consumer(), false);
         }
         // Names may take their time; a dlopen of the target does not wait for them.
-        if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+        if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+            if self.has_account {
+                let view = self.account_view();
+                let account = resident::of_trace(trace.session(), trace.consumer(), view);
+                report.rss = account.map(Box::new);
+            }
             self.write(&report);
         }
         // A recording goes on when nobody reads the reports.
@@ -414,6 +481,17 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
+        // First: the copy of the memory watches pages, too.
+        if let Some(section) = &mut self.stale {
+            section.before_detach(trace);
+        }
+        if self.has_account {
+            let view = self.account_view();
+            self.last_account = resident::of_trace(trace.session(), trace.consumer(), view);
+        }
+        if self.has_pins {
+            self.pinned = Some(PinnedMemory::take(self.pid, trace.consumer()));
+        }
         if trace.session().traces_mappings() {
             self.reporter
                 .look_at_mappings(trace.session(), trace.consumer());

@@ -48,7 +48,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.reports.check_format("run")?;
     let tracing = args.reports.tracing.with_depth(DEPTH_TO_ROOTS);
-    let config = tracing.resolve();
+    let reports = &args.reports;
+    let recorded = reports.recording.split(reports.output.as_deref(), 0)?.0;
+    let config = tracing.resolve_recorded(recorded.is_some() || reports.scores.scores);
     // Set as soon as there is an output.
     let reports = OnceLock::<Arc<Reports>>::new();
     let status = leaving(|| launch(args, config, &reports));

@@ -8,10 +8,14 @@ use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
-    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
+    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, account_of, capture_within,
+    dissect,
 };
 use memhook_process::Check;
-use memhook_report::{Document, Progress, ReportStream, document, scan_report, write_blocks};
+use memhook_report::{
+    CensusReport, Document, Progress, ReportStream, RssReport, RssView, document, scan_report,
+    write_blocks,
+};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -236,7 +240,17 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     if args.census {
         let heap = dissect(snapshot)?;
         let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
-        return print(args, &Progress::during(SEARCHING, work));
+        let census = Progress::during(SEARCHING, work);
+        let rss = match args.from {
+            Some(_) => None, // only of a live process it is known what is resident
+            None => account_of(&captured, Some(&heap), false).ok(),
+        };
+        let view = RssView {
+            top: args.top,
+            pins: false,
+        };
+        let rss = rss.map(|found| RssReport::new(pid, &found, Some(&snapshot.meta), view));
+        return print(args, &CensusReport { census, rss });
     }
     let mut scan = scan(snapshot)?;
     if let Some(before) = &before {

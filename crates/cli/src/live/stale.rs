@@ -3,6 +3,8 @@
 mod departures;
 mod job;
 mod naming;
+mod section;
+mod watching;
 
 use super::{ending, signals};
 use crate::options::{Color, duration, share};
@@ -14,6 +16,7 @@ use job::StaleJob;
 use memhook_access::{Policy, Settings, usual_duration};
 use memhook_attach::{Trace, TraceConfig, gap_said, refuse};
 use memhook_report::ReportStream;
+pub use section::StaleSection;
 use std::{process::ExitCode, time::Duration};
 
 /// How it is decided what to look at.
@@ -50,6 +53,12 @@ pub struct Args {
     /// How it is decided what to look at: adaptive or naive
     #[arg(long, value_enum, value_name = "POLICY", default_value = "adaptive")]
     policy: PolicyChoice,
+    /// At the end, also say what nothing reaches
+    ///
+    /// The memory of the process is copied and searched for pointers. Each site then says how much of it is
+    /// unreachable, reachable and stale, or in use.
+    #[arg(long)]
+    leaks: bool,
     /// Write JSON instead of text
     #[arg(short, long)]
     json: bool,
@@ -86,6 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             duration: args.duration.unwrap_or(usual_duration(args.older)),
             interval: args.interval,
             top: args.top,
+            leaks: args.leaks,
             is_json: args.json,
             is_quiet: args.quiet,
             style: output::style(None, ReportStream::Out, args.color, false),

@@ -4,6 +4,7 @@ mod several;
 
 use super::ending;
 use super::frames::{SessionStacks, module_files};
+use super::model::overhead;
 use super::signals::{self, stop_requested};
 use crate::options::{Color, duration};
 use crate::target::Target;
@@ -43,11 +44,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
     }
-    if args.tracing.sample_bytes().is_some()
-        || args.tracing.adapts()
-        || args.tracing.overhead.is_some()
-    {
-        bail!("top counts every allocation: leave --sample, --overhead and --on-full adapt out");
+    if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
+        bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
     signals::catch_stops();
     if args.follow_fork {
@@ -102,6 +100,12 @@ fn totals_of(consumer: &Consumer) -> Totals {
     }
 }
 
+/// Whether what is shown are estimates; mappings never are.
+fn is_sampled(consumer: &Consumer) -> bool {
+    let state = consumer.lock();
+    state.mappings.is_none() && state.ledger.is_sampled()
+}
+
 fn has_color() -> bool {
     crate::output::is_colored(Color::Auto, true)
 }
@@ -112,20 +116,28 @@ fn open() -> anyhow::Result<Screen> {
 
 /// The last line, which stays on the terminal.
 fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
-    let totals = totals_of(consumer);
+    let mut totals = totals_of(consumer);
+    let mut about = "";
+    if is_sampled(consumer) {
+        // The samples alone say nothing; the board has what they stand for.
+        (totals, about) = (*board.totals(), "about ");
+    }
     let how = match (has_gaps, code) {
         (true, _) => "At times it waited for us too long and went on untraced. Detached",
         (false, 0) => "Detached",
         _ => "Not fully detached",
     };
     println!(
-        "{how} from {} ({}) after {}: {} live in {} (peak {})",
+        "{how} from {} ({}) after {}: {about}{} live in {}{}",
         board.pid,
         board.name,
         milliseconds(board.elapsed().as_millis() as u64),
         bytes(totals.live_bytes),
         counted(totals.live_blocks, "block"),
-        bytes(totals.peak_live_bytes),
+        match totals.peak_live_bytes {
+            0 => String::new(),
+            peak => format!(" (peak {})", bytes(peak)),
+        },
     );
 }
 
@@ -223,9 +235,20 @@ fn sample(trace: &Trace) -> Sample {
     } else {
         trace.sites()
     };
-    let totals = totals_of(consumer);
-    let bounded = consumer.lock().ledger.bounded();
-    let bounded = bounded.filter(|_| !traces_mappings);
+    let mut totals = totals_of(consumer);
+    let is_sampled = is_sampled(consumer);
+    let state = consumer.lock();
+    let bounded = state.ledger.bounded().filter(|_| !traces_mappings);
+    let counts = state.counts;
+    drop(state);
+    if is_sampled {
+        let all = counts.all(totals.allocations, totals.allocated_bytes);
+        totals.allocations = all.blocks.round() as u64;
+        totals.allocated_bytes = all.bytes.round() as u64;
+        totals.live_bytes = sites.iter().map(|site| site.bytes).sum();
+        totals.live_blocks = sites.iter().map(|site| site.blocks).sum();
+        totals.peak_live_bytes = 0;
+    }
     let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),
@@ -233,5 +256,7 @@ fn sample(trace: &Trace) -> Sample {
         totals,
         lost_events: losses.dropped + losses.ringless,
         bounded,
+        overhead: consumer.budget_kept().map(overhead),
+        is_sampled,
     }
 }

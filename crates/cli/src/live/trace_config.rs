@@ -1,6 +1,7 @@
 //! From the options about tracing to the configuration of a trace.
 
-use crate::tracing::{Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
+use crate::gate::options::LimitOptions;
+use crate::tracing::{Access, Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
 use memhook_attach::TraceConfig;
 
 impl Tracing {
@@ -44,6 +45,28 @@ impl Tracing {
             max_memory: self.max_memory,
             mappings: self.mappings,
             keep_tables: !self.cache.no_symbol_cache,
+            accesses: match self.access {
+                Access::On => memhook_attach::Accesses::Needed,
+                Access::Auto | Access::Off => memhook_attach::Accesses::Off,
+            },
         }
+    }
+
+    /// The same for a gate with these limits.
+    pub fn resolve_gated(&self, limits: &LimitOptions) -> TraceConfig {
+        let mut config = self.resolve_recorded(limits.scores().is_some());
+        if limits.need_accesses() {
+            config.accesses = memhook_attach::Accesses::Needed;
+        }
+        config
+    }
+
+    /// The same for a trace that is recorded, or not.
+    pub fn resolve_recorded(&self, is_recorded: bool) -> TraceConfig {
+        let mut config = self.resolve();
+        if is_recorded && self.access == Access::Auto {
+            config.accesses = memhook_attach::Accesses::IfTold;
+        }
+        config
     }
 }

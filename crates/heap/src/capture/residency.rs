@@ -24,7 +24,8 @@ impl Residency {
         let mappings = smaps(reader)?;
         let mut pages = Runs::new();
         for MappingUse { mapping, memory } in &mappings {
-            let is_own = mapping.file_id.2 == 0 && !mapping.shared && memory.rss > 0;
+            let is_without_file = mapping.file_id.2 == 0 || mapping.path == "/dev/zero";
+            let is_own = is_without_file && !mapping.shared && memory.rss > 0;
             if !is_own || mapping.path.starts_with("[v") {
                 continue;
             }

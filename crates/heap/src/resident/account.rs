@@ -8,7 +8,7 @@ use crate::graph::types::Types;
 use crate::ranges::{Runs, joined};
 use crate::resident::arena_use::{self, ArenaUse};
 use crate::resident::chunk_list::ChunkList;
-use crate::resident::classes::Classes;
+use crate::resident::classes::{ClassName, Classes, TracedBlock};
 use crate::resident::mappings::Mappings;
 use crate::resident::pages::{PAGE_BYTES, ResidentPages};
 use crate::resident::pins::{PinCount, Pinned};
@@ -25,6 +25,9 @@ use std::ops::Range;
 pub enum Part {
     /// Live blocks of malloc.
     LiveHeap,
+    /// What an allocator holds besides the live blocks of a trace: headers, free memory, blocks from before the attach.
+    /// Only where the heap is not dissected.
+    RestOfAllocator,
     /// Headers of blocks, and what else the allocator needs for itself.
     AllocatorOverhead,
     /// Free memory of the allocator on pages without a live block.
@@ -52,6 +55,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Part::LiveHeap => "live heap",
+            Part::RestOfAllocator => "rest of the allocator's memory",
             Part::AllocatorOverhead => "allocator overhead",
             Part::FreeInAllocator => "free inside the allocator",
             Part::Fragmentation => "fragmentation",
@@ -93,24 +97,25 @@ pub struct Account {
     /// What malloc_trim would give back.
     pub trim_bytes: u64,
     /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
-    pub pins: Vec<(String, Pinned)>,
+    pub pins: Vec<(ClassName, Pinned)>,
     /// What to know about these figures.
     pub notes: Vec<String>,
 }
 
 /// The account of a process. `heap`: its glibc heap, if it was dissected; `pins`: names of
-/// types, if it is also asked which blocks hold what.
+/// types, if it is also asked which blocks hold what; `traced`: blocks with known call stacks, by address.
 pub fn account<'a>(
     snapshot: Option<&'a Snapshot>,
     heap: Option<&Heap>,
     residency: &Residency,
     pins: Option<&mut Types<'a>>,
+    traced: &[TracedBlock],
 ) -> Account {
     let resident = ResidentPages::new(residency.pages.clone());
     let mut account = Account::default();
     let mut heap_ranges = Runs::new();
     if let Some((snapshot, heap)) = snapshot.zip(heap) {
-        account.add_heap(snapshot, heap, &resident, pins);
+        account.add_heap(snapshot, heap, &resident, pins, traced);
         heap_ranges.extend(heap.pieces.iter().map(pages_of));
         heap_ranges.extend(heap.mapped.iter().map(|m| m.start()..m.end()));
         if !heap.is_whole() {
@@ -151,11 +156,12 @@ impl Account {
         heap: &Heap,
         resident: &ResidentPages,
         types: Option<&mut Types<'a>>,
+        traced: &[TracedBlock],
     ) {
         let arenas = heap.arenas.iter();
         self.arenas = arenas.map(|arena| ArenaUse::of(arena.address)).collect();
         let counts_pins = types.is_some();
-        let mut classes = types.map(|types| Classes::new(snapshot, types));
+        let mut classes = types.map(|types| Classes::new(snapshot, types, traced));
         let mut class = |address, usable| match &mut classes {
             Some(classes) => classes.of(address, usable),
             None => 0,
@@ -203,13 +209,14 @@ impl Account {
                 (
                     Reverse(pinned.pinned_bytes),
                     Reverse(pinned.own_bytes),
-                    name.clone(),
+                    name.name.clone(),
+                    name.traced,
                 )
             });
         }
     }
 
-    fn finish(&mut self, residency: &Residency) {
+    pub(crate) fn finish(&mut self, residency: &Residency) {
         for mapping in &residency.mappings {
             self.memory.add(&mapping.memory);
         }

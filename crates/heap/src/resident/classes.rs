@@ -1,4 +1,4 @@
-//! Blocks sorted into classes by what they are: C++ objects by type, all others by size.
+//! Blocks sorted into classes by what they are: traced ones by call stack, C++ objects by type, all others by size.
 
 use crate::glibc::layout::ALIGNMENT;
 use crate::graph::types::Types;
@@ -10,8 +10,31 @@ use rustc_hash::FxHashMap;
 /// The largest usable size that malloc keeps a list of its own for (the last small bin of the thread cache).
 const MAX_EXACT_BYTES: u64 = 1032;
 
+/// A live block whose allocation was traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedBlock {
+    /// Its address.
+    pub address: u64,
+    /// The id of the call stack that allocated it.
+    pub stack: u32,
+    /// When, in nanoseconds since the attach.
+    pub time_ns: u64,
+}
+
+/// What the blocks of a class have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassName {
+    /// Their type or their size; empty if it is a call stack.
+    pub name: String,
+    /// The call stack that allocated them, and the time of the first of these allocations.
+    pub traced: Option<(u32, u64)>,
+}
+
 /// The classes that were met so far.
 pub struct Classes<'a, 'b> {
+    /// By address.
+    traced: &'b [TracedBlock],
+    by_stack: FxHashMap<u32, u32>,
     snapshot: &'a Snapshot,
     types: &'b mut Types<'a>,
     /// Where vtables can be.
@@ -19,14 +42,20 @@ pub struct Classes<'a, 'b> {
     by_word: FxHashMap<u64, Option<u32>>,
     by_name: FxHashMap<String, u32>,
     by_size: FxHashMap<u64, u32>,
-    names: Vec<String>,
+    names: Vec<ClassName>,
 }
 
 impl<'a, 'b> Classes<'a, 'b> {
-    /// None yet.
-    pub fn new(snapshot: &'a Snapshot, types: &'b mut Types<'a>) -> Classes<'a, 'b> {
+    /// None yet. `traced` is in the order of addresses.
+    pub fn new(
+        snapshot: &'a Snapshot,
+        types: &'b mut Types<'a>,
+        traced: &'b [TracedBlock],
+    ) -> Classes<'a, 'b> {
         let modules = snapshot.meta.modules.iter();
         Classes {
+            traced,
+            by_stack: FxHashMap::default(),
             snapshot,
             types,
             data: joined(modules.flat_map(|module| module.data.clone()).collect()),
@@ -39,6 +68,12 @@ impl<'a, 'b> Classes<'a, 'b> {
 
     /// The number of a block's class.
     pub fn of(&mut self, address: u64, usable: u64) -> u32 {
+        if let Ok(index) = self
+            .traced
+            .binary_search_by_key(&address, |block| block.address)
+        {
+            return self.of_stack(&self.traced[index]);
+        }
         if let Some(word) = self.snapshot.word(address)
             && let Some(class) = self.of_word(word)
         {
@@ -50,6 +85,18 @@ impl<'a, 'b> Classes<'a, 'b> {
         }
         let class = self.add(size_name(usable));
         self.by_size.insert(first, class);
+        class
+    }
+
+    fn of_stack(&mut self, block: &TracedBlock) -> u32 {
+        let next = self.names.len() as u32;
+        let class = *self.by_stack.entry(block.stack).or_insert(next);
+        if class == next {
+            self.names.push(ClassName::default());
+        }
+        let traced = &mut self.names[class as usize].traced;
+        let oldest = traced.map_or(block.time_ns, |(_, oldest)| oldest.min(block.time_ns));
+        *traced = Some((block.stack, oldest));
         class
     }
 
@@ -78,12 +125,12 @@ impl<'a, 'b> Classes<'a, 'b> {
     }
 
     fn add(&mut self, name: String) -> u32 {
-        self.names.push(name);
+        self.names.push(ClassName { name, traced: None });
         self.names.len() as u32 - 1
     }
 
     /// Their names, by number.
-    pub fn names(self) -> Vec<String> {
+    pub fn names(self) -> Vec<ClassName> {
         self.names
     }
 }

@@ -3,6 +3,7 @@
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, capture_resident};
 use crate::resident::account::{Account, Part, account};
+use crate::resident::classes::TracedBlock;
 use crate::{Error, Heap, Meta, Residency, Types, dissect};
 use memhook_process::living_thread;
 
@@ -17,48 +18,88 @@ pub struct Looked {
 /// Copies the memory of a process and accounts for what is resident; `pins`: also for which blocks hold what.
 /// What can't be copied, or has no heap that is known, is accounted for by its mappings alone, with a note.
 pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Error> {
-    let captured = match capture_resident(pid, None, limits) {
-        Ok(captured) => captured,
-        Err(
-            why @ (Error::NoRoom { .. }
-            | Error::NoSpace { .. }
-            | Error::TooLong { .. }
-            | Error::NoShortHold { .. }),
-        ) => {
-            let mut account = account_of_mappings(pid)?;
-            account.notes.push(format!("the heap is not split: {why}"));
-            return Ok(Looked {
-                account,
-                meta: None,
-            });
+    MemoryCopy::take(pid, limits)?.account(pins, Vec::new())
+}
+
+/// The memory of a process at a moment, and which of its pages were resident.
+pub struct MemoryCopy(Copied);
+
+enum Copied {
+    Whole(Box<Captured>),
+    /// What was known without it.
+    Not(Box<Account>),
+}
+
+impl MemoryCopy {
+    /// Copies the memory of a process.
+    pub fn take(pid: i32, limits: Limits) -> Result<MemoryCopy, Error> {
+        let mut captured = match capture_resident(pid, None, limits) {
+            Ok(captured) => captured,
+            Err(
+                why @ (Error::NoRoom { .. }
+                | Error::NoSpace { .. }
+                | Error::TooLong { .. }
+                | Error::NoShortHold { .. }),
+            ) => {
+                let mut account = account_of_mappings(pid)?;
+                account.notes.push(format!("the heap is not split: {why}"));
+                return Ok(MemoryCopy(Copied::Not(Box::new(account))));
+            }
+            Err(error) => return Err(error),
+        };
+        if captured.residency.is_none() {
+            captured.residency = Some(Residency::read(living_thread(pid))?);
         }
-        Err(error) => return Err(error),
-    };
-    let (heap, why) = match dissect(&captured.snapshot) {
-        Ok(heap) => (Some(heap), None),
-        Err(why) => (None, Some(why)),
-    };
-    let mut account = account_of(&captured, heap.as_ref(), pins)?;
-    // Of another allocator the account has said so.
-    let is_foreign = account.parts.contains_key(&Part::ForeignHeap);
-    let why = why.filter(|_| !is_foreign);
-    account
-        .notes
-        .extend(why.map(|why| format!("the heap is not split: {why}")));
-    Ok(Looked {
-        account,
-        meta: Some(captured.snapshot.meta),
-    })
+        Ok(MemoryCopy(Copied::Whole(Box::new(captured))))
+    }
+
+    /// What is resident of it; `pins`: also which blocks hold what, those of `traced` by their call stacks.
+    pub fn account(self, pins: bool, mut traced: Vec<TracedBlock>) -> Result<Looked, Error> {
+        let captured = match self.0 {
+            Copied::Whole(captured) => captured,
+            Copied::Not(account) => {
+                return Ok(Looked {
+                    account: *account,
+                    meta: None,
+                });
+            }
+        };
+        let (heap, why) = match dissect(&captured.snapshot) {
+            Ok(heap) => (Some(heap), None),
+            Err(why) => (None, Some(why)),
+        };
+        traced.sort_unstable_by_key(|block| block.address);
+        let mut account = account_with(&captured, heap.as_ref(), pins, &traced)?;
+        // Of another allocator the account has said so.
+        let is_foreign = account.parts.contains_key(&Part::ForeignHeap);
+        let why = why.filter(|_| !is_foreign);
+        account
+            .notes
+            .extend(why.map(|why| format!("the heap is not split: {why}")));
+        Ok(Looked {
+            account,
+            meta: Some(captured.snapshot.meta),
+        })
+    }
 }
 
 /// The account of a process by its mappings alone, which needs no hold.
 pub fn account_of_mappings(pid: i32) -> Result<Account, Error> {
     let residency = Residency::read(living_thread(pid))?;
-    Ok(account(None, None, &residency, None))
+    Ok(account(None, None, &residency, None, &[]))
 }
 
 /// The account of a process whose pages were looked at with its snapshot.
 pub fn account_of(captured: &Captured, heap: Option<&Heap>, pins: bool) -> Result<Account, Error> {
+    account_with(captured, heap, pins, &[])
+}
+
+fn account_with(
+    captured: &Captured,
+    heap: Option<&Heap>,
+    pins: bool,
+    traced: &[TracedBlock],
+) -> Result<Account, Error> {
     let snapshot = &captured.snapshot;
     let fresh;
     let residency = match &captured.residency {
@@ -70,5 +111,5 @@ pub fn account_of(captured: &Captured, heap: Option<&Heap>, pins: bool) -> Resul
     };
     let mut types = Types::new(snapshot, &captured.images);
     let types = pins.then_some(&mut types);
-    Ok(account(Some(snapshot), heap, residency, types))
+    Ok(account(Some(snapshot), heap, residency, types, traced))
 }

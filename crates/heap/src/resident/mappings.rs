@@ -114,7 +114,7 @@ impl Mappings<'_> {
 }
 
 /// What the pages of a mapping are if they are not private memory without a file.
-fn part_of_file(mapping: &Mapping) -> Option<Part> {
+pub(super) fn part_of_file(mapping: &Mapping) -> Option<Part> {
     let path = &mapping.path;
     if path.starts_with("/memfd:memhook") {
         return Some(Part::Ourselves);
@@ -129,12 +129,16 @@ fn part_of_file(mapping: &Mapping) -> Option<Part> {
     if mapping.shared && (path.is_empty() || is_memory.iter().any(|name| path.starts_with(name))) {
         return Some(Part::Shared);
     }
+    // A private mapping of this device is memory without a file (mem(4)).
+    if path == "/dev/zero" {
+        return None;
+    }
     // The kernel's own, such as [vdso].
     let is_file = mapping.file_id.2 != 0 || mapping.shared || path.starts_with("[v");
     is_file.then_some(Part::Files)
 }
 
-fn file_name(mapping: &Mapping) -> String {
+pub(super) fn file_name(mapping: &Mapping) -> String {
     if mapping.path.is_empty() {
         "shared, without a name".into()
     } else if mapping.deleted && !mapping.path.starts_with("/memfd:") {
@@ -173,6 +177,7 @@ mod tests {
                 "1000-2000 rw-s 0 00:01 4 /memfd:memhook-rs (deleted)",
                 Some(Part::Ourselves),
             ),
+            ("1000-2000 rw-p 0 00:05 4 /dev/zero", None),
             ("1000-2000 r-xp 0 00:00 0 [vdso]", Some(Part::Files)),
         ] {
             assert_eq!(part(line), expected, "{line}");

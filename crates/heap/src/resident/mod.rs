@@ -9,11 +9,14 @@ mod mappings;
 mod pages;
 mod pins;
 mod stacks;
+mod traced;
 mod trim;
 mod trimming;
 
 pub use account::{Account, Holding, Part};
 pub use arena_use::ArenaUse;
-pub use look::{Looked, account_of, account_of_mappings, look_at_memory};
+pub use classes::{ClassName, TracedBlock};
+pub use look::{Looked, MemoryCopy, account_of, account_of_mappings, look_at_memory};
 pub use pins::Pinned;
+pub use traced::{TracedHeap, account_of_trace};
 pub use trimming::{Trimmed, Trimmer};

@@ -11,6 +11,7 @@ use crate::activity::site_sums::{NEVER, Sums};
 use crate::activity::timeline::Timeline;
 use crate::file::summary::{HISTOGRAM_BUCKETS, bucket_of};
 use crate::scores::Scorer;
+use memhook_abi::Accesses;
 use memhook_ledger::Estimate;
 use memhook_ledger::{BlockOf, Estimator, Observer, ReleaseBy};
 use rustc_hash::FxHashMap;
@@ -322,6 +323,16 @@ impl Observer for Collector {
         for _ in 0..count {
             self.count_allocated(block, stack);
             self.count_released(block, Some(by));
+        }
+    }
+    fn accesses(&mut self, number: u32, accesses: &Accesses) {
+        if let Some(scorer) = &mut self.scorer {
+            scorer.accesses(number, accesses);
+        }
+    }
+    fn live_accesses(&mut self, accesses: &Accesses) {
+        if let Some(scorer) = &mut self.scorer {
+            scorer.live_accesses(accesses);
         }
     }
     fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {

@@ -9,12 +9,16 @@ mod timeline;
 use self::collector::Collector;
 use crate::replay::Replay;
 use crate::replay::stretch::{Stretch, Watch};
-use crate::scores::{ScoreOptions, ScoredRun, Scorer};
+use crate::scores::{ScoreOptions, ScoredRun, Scorer, StackKinds};
 use crate::{Error, Recording};
 use memhook_abi::{HOOKED_FUNCTIONS, flags};
 use memhook_ledger::{Estimate, Estimator, LedgerOptions, Totals};
 use memhook_stream::Gap;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The note of [`Meta`](crate::Meta) that names the modules which told of their reads and writes: load biases in
+/// hexadecimal digits, with spaces in between.
+pub const ACCESS_NOTE: &str = "access_modules";
 
 /// What one allocation site did on one thread.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -214,6 +218,43 @@ impl Recording {
         Ok(())
     }
 
+    /// Fails if it is not known what was read and written.
+    pub fn check_accesses(&self) -> Result<(), Error> {
+        match self.telling_modules() {
+            Some(_) => Ok(()),
+            None => Err(Error::NoScores(
+                "does not say which bytes are read and written; build the program with the callbacks of 'memhook-rs access-runtime -o DIR', and record it again",
+            )),
+        }
+    }
+
+    /// Load biases of the modules that tell of their reads and writes; `None`: nothing of that was recorded.
+    pub fn telling_modules(&self) -> Option<Vec<u64>> {
+        let notes = &self.meta().notes;
+        let (_, bases) = notes.iter().find(|(name, _)| name == ACCESS_NOTE)?;
+        let number = |base: &str| u64::from_str_radix(base, 16).ok();
+        Some(bases.split(' ').filter_map(number).collect())
+    }
+
+    fn stack_kinds(&self) -> StackKinds {
+        let bases = self.telling_modules().unwrap_or_default();
+        let telling = self.modules().iter().filter(|m| bases.contains(&m.base));
+        let ranges: Vec<_> = telling.map(|module| module.start..module.end).collect();
+        let stacks = self.stacks();
+        let tells = |id: &u32| {
+            let caller = stacks.get(*id).and_then(|stack| stack.frames.first());
+            caller.is_some_and(|caller| ranges.iter().any(|range| range.contains(caller)))
+        };
+        StackKinds {
+            reallocs: self.realloc_stacks(),
+            telling: if ranges.is_empty() {
+                FxHashSet::default()
+            } else {
+                stacks.ids().filter(tells).collect()
+            },
+        }
+    }
+
     /// Stacks of calls of `realloc` and its kin.
     fn realloc_stacks(&self) -> FxHashSet<u32> {
         let stacks = self.stacks();
@@ -264,7 +305,7 @@ impl Recording {
         );
         let run_ns = covered.1.saturating_sub(covered.0);
         let collector = || {
-            let scorer = scores.map(|options| Scorer::new(options, run_ns, self.realloc_stacks()));
+            let scorer = scores.map(|options| Scorer::new(options, run_ns, self.stack_kinds()));
             Collector::new(
                 Estimator {
                     sample_bytes: self.sample_bytes(),

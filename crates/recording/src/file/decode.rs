@@ -1,12 +1,13 @@
 //! From the columns of a frame back to events.
 
 use crate::Error;
+use crate::file::accesses::AccessReader;
 use crate::file::columns::*;
 use crate::file::encode::sequence_difference;
 use crate::file::model::{CLASS_BIASES, GRANULE_MASK, Model, SEQUENCE_MASK};
 use crate::file::reader::MAX_TOTAL_BYTES;
 use crate::file::varint::{Cursor, RUNS_PAST_THE_END, Short};
-use memhook_abi::{Event, MAX_RINGS, Op, RawEvent, sequence_before};
+use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
 /// What the count of a pair event can hold.
 const MAX_PAIRS: u32 = 0xffff;
@@ -18,6 +19,10 @@ const MAX_SIZE: u64 = 1 << 47;
 pub trait Visitor {
     /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
+    /// What was read and written of the block that the next event releases.
+    fn access(&mut self, _accesses: &Accesses) {}
+    /// What was read and written of a block that is live at the end.
+    fn live_access(&mut self, _accesses: &Accesses) {}
     /// One event. `size` is the requested size in bytes, 0 for a release; `time_ns` nanoseconds
     /// since the attach.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
@@ -103,7 +108,10 @@ impl Decoder {
         for (column, length) in columns.0.iter_mut().zip(lengths) {
             *column = Cursor::new(head.take(length)?);
         }
-        self.body(columns, events, visitor)
+        let mut accesses = AccessReader::of(head)?;
+        let bytes = self.body(columns, events, &mut accesses, visitor)?;
+        accesses.live(visitor)?;
+        Ok(bytes)
     }
 
     fn begin_ring(&mut self, ring: u64, tid: u32, visitor: &mut impl Visitor) -> Result<(), Error> {
@@ -119,6 +127,7 @@ impl Decoder {
         &mut self,
         mut columns: Columns<'_>,
         events: usize,
+        accesses: &mut AccessReader<'_>,
         visitor: &mut impl Visitor,
     ) -> Result<u64, Error> {
         let mut failed_realloc = false;
@@ -163,7 +172,11 @@ impl Decoder {
                     (false, kind::RELEASE) => Op::Release,
                     (false, _) => Op::ReallocRelease,
                 };
-                (self.release(tag, op, &mut columns)?, 0)
+                let event = self.release(tag, op, &mut columns)?;
+                if op != Op::ReallocFailed {
+                    accesses.release(event.address, visitor)?;
+                }
+                (event, 0)
             };
             if size > MAX_SIZE {
                 return Err(Error::damaged("a size that no allocator grants"));

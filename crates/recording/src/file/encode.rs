@@ -1,9 +1,10 @@
 //! From events to the columns of a frame.
 
+use crate::file::accesses::AccessWriter;
 use crate::file::columns::*;
 use crate::file::model::{Block, CLASS_BIASES, CLASS_RANKS, GRANULE_MASK, Model, SEQUENCE_MASK};
 use crate::file::varint::{put, zigzag};
-use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
+use memhook_abi::{Accesses, Event, Op, SEQUENCE_BITS, sequence_before};
 use rustc_hash::FxHashMap;
 
 /// Places in the table of recent blocks, a power of two.
@@ -31,12 +32,15 @@ pub(crate) struct Frame {
     pub to_ns: u64,
     /// Ring and thread, if the frame begins in the middle of a ring's events.
     pub continued: Option<(u64, u32)>,
+    /// What was read and written of the blocks.
+    pub accesses: AccessWriter,
 }
 
 impl Frame {
     /// Bytes of all columns.
     pub fn len(&self) -> usize {
-        self.columns.iter().map(Vec::len).sum()
+        let columns: usize = self.columns.iter().map(Vec::len).sum();
+        columns + self.accesses.len()
     }
 
     /// Appends the payload of an events chunk to `out`.
@@ -58,6 +62,8 @@ impl Frame {
         for column in &self.columns {
             out.extend_from_slice(column);
         }
+        // Readers that know nothing of it do not look behind the columns.
+        self.accesses.write(out);
     }
 }
 
@@ -76,6 +82,8 @@ pub(crate) struct Encoder {
     ring: Option<(u64, u32)>,
     empty_passes: u64,
     empty_until_ns: u64,
+    /// Of the block that the next release is about.
+    pending: Option<Accesses>,
 }
 
 impl Encoder {
@@ -92,6 +100,7 @@ impl Encoder {
             ring: None,
             empty_passes: 0,
             empty_until_ns: 0,
+            pending: None,
         }
     }
 
@@ -208,7 +217,22 @@ impl Encoder {
         }
         next.events = 0;
         next.passes = 0;
+        next.accesses.clear();
         std::mem::replace(&mut self.frame, next)
+    }
+
+    /// What was read and written of the block that the next release is about.
+    pub fn access(&mut self, accesses: &Accesses) {
+        self.pending = Some(*accesses);
+    }
+
+    /// What was read and written of a block that is live at the end.
+    pub fn live_access(&mut self, accesses: &Accesses, now_ns: u64) {
+        self.flush_empty_passes();
+        if !self.started {
+            self.start(now_ns);
+        }
+        self.frame.accesses.live(accesses);
     }
 
     #[inline]
@@ -226,8 +250,14 @@ impl Encoder {
         let granule = event.address >> 3 & GRANULE_MASK;
         match event.op {
             Op::Allocation => self.allocation(event, granule, size),
-            Op::Release => self.release(kind::RELEASE, event, granule),
-            Op::ReallocRelease => self.release(kind::REALLOC_RELEASE, event, granule),
+            Op::Release => {
+                self.accesses_of(event.address);
+                self.release(kind::RELEASE, event, granule);
+            }
+            Op::ReallocRelease => {
+                self.accesses_of(event.address);
+                self.release(kind::REALLOC_RELEASE, event, granule);
+            }
             Op::ReallocFailed => {
                 self.control(control::REALLOC_FAILED);
                 self.release(kind::RELEASE, event, granule);
@@ -236,6 +266,14 @@ impl Encoder {
             // What is not about blocks.
             _ => self.frame.events -= 1,
         }
+    }
+
+    #[inline]
+    fn accesses_of(&mut self, address: u64) {
+        let pending = self.pending.take();
+        self.frame
+            .accesses
+            .release(pending.filter(|accesses| accesses.address == address));
     }
 
     #[cold]

@@ -1,5 +1,6 @@
 //! The `.mhk` file: its layout, the coding of events, writing and reading.
 
+pub(crate) mod accesses;
 pub(crate) mod checkpoint;
 pub(crate) mod chunk;
 pub(crate) mod chunk_file;
@@ -16,6 +17,7 @@ pub(crate) mod options;
 pub(crate) mod part;
 pub(crate) mod reader;
 pub(crate) mod records;
+pub(crate) mod resident;
 pub(crate) mod spool;
 pub(crate) mod stacks;
 pub(crate) mod summary;

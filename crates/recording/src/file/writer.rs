@@ -9,7 +9,7 @@ use crate::file::spool::{ChunkJob, Job, Spool};
 use crate::file::stacks::{FULL_BYTES, StackWriter};
 use crate::file::summary::Summarizer;
 use crate::{ClockPoint, Error, Meta, Mode, Module, Options, RecordingEnd, ThreadName};
-use memhook_abi::{Event, Op};
+use memhook_abi::{Accesses, Event, Op};
 use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ const CHECKPOINT_EVENTS: u64 = 1 << 20;
 /// And at least this many times the blocks that live: a checkpoint takes about as many bytes as
 /// five to ten events for each of them.
 const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
+/// Live blocks whose accesses one frame tells of: it stays far below the largest size of a chunk.
+const LIVE_OF_A_FRAME: usize = 1 << 17;
 /// Nothing waits longer than this for its frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 
@@ -152,6 +154,26 @@ impl Writer {
         self.pass_is_empty = false;
         if self.active && self.mode == Mode::Events {
             self.encoder.begin_ring(ring as u64, tid, self.now_ns);
+        }
+    }
+
+    /// What was read and written of the block that the next release is about.
+    pub fn access(&mut self, accesses: &Accesses) {
+        if self.active && self.mode == Mode::Events {
+            self.encoder.access(accesses);
+        }
+    }
+
+    /// What was read and written of the blocks that are live at the end; after the last pass.
+    pub fn live_accesses(&mut self, all: &[Accesses]) {
+        if !self.active || self.mode != Mode::Events {
+            return;
+        }
+        for some in all.chunks(LIVE_OF_A_FRAME) {
+            for accesses in some {
+                self.encoder.live_access(accesses, self.now_ns);
+            }
+            self.cut_frame();
         }
     }
 

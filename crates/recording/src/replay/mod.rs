@@ -12,7 +12,7 @@ use crate::replay::recent::LastPasses;
 use crate::replay::restore::Restored;
 use crate::replay::stretch::{Stretch, Watch};
 use crate::{Error, Recording};
-use memhook_abi::Event;
+use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
@@ -28,6 +28,10 @@ pub struct Replay<O = ()> {
     options: LedgerOptions,
     restored: Option<Restored>,
     now_ns: u64,
+    /// What is known of the block that the next event releases.
+    accesses: Option<Accesses>,
+    /// The last number that such knowledge was given.
+    access_number: u32,
 }
 
 impl<O: Observer> Replay<O> {
@@ -37,6 +41,8 @@ impl<O: Observer> Replay<O> {
             options,
             restored: None,
             now_ns: 0,
+            accesses: None,
+            access_number: 0,
         }
     }
 
@@ -90,8 +96,22 @@ impl<O: Observer> Visitor for Replay<O> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.ledger.begin_ring(ring, tid);
     }
+    fn access(&mut self, accesses: &Accesses) {
+        self.accesses = Some(*accesses);
+    }
+    fn live_access(&mut self, accesses: &Accesses) {
+        self.ledger.observer_mut().live_accesses(accesses);
+    }
     #[inline]
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        let mut event = event;
+        if let Some(accesses) = self.accesses.take() {
+            // 0 says that nothing is known.
+            self.access_number = self.access_number.checked_add(1).unwrap_or(1);
+            event.size = self.access_number;
+            let number = self.access_number;
+            self.ledger.observer_mut().accesses(number, &accesses);
+        }
         self.ledger.event(event, size, time_ns);
         if let Some(restored) = &mut self.restored
             && restored.is_fresh()

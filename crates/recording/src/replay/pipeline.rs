@@ -9,7 +9,7 @@ use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::reader::MAX_TOTAL_BYTES;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use memhook_abi::{Event, Op, RawEvent};
+use memhook_abi::{Accesses, Event, Op, RawEvent};
 use std::ops::ControlFlow;
 
 /// Events handed over at a time: few enough to stay in a core's cache.
@@ -24,6 +24,8 @@ const AHEAD: usize = 32;
 enum Mark {
     Ring(usize, u32),
     Pass(u64, u64),
+    Access(Accesses),
+    LiveAccess(Accesses),
 }
 
 /// Calls of a [`Visitor`].
@@ -91,6 +93,12 @@ impl Visitor for Batcher {
             event.size,
             event.stack,
         ));
+    }
+    fn access(&mut self, accesses: &Accesses) {
+        self.mark(Mark::Access(*accesses));
+    }
+    fn live_access(&mut self, accesses: &Accesses) {
+        self.mark(Mark::LiveAccess(*accesses));
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {
         self.mark(Mark::Pass(now_ns, passes));
@@ -161,6 +169,8 @@ impl Unpacker {
             done = at;
             match mark {
                 Mark::Ring(ring, tid) => consumer.begin_ring(ring, tid),
+                Mark::Access(accesses) => consumer.access(&accesses),
+                Mark::LiveAccess(accesses) => consumer.live_access(&accesses),
                 Mark::Pass(now_ns, passes) => {
                     consumer.end_pass(now_ns, passes);
                     if !consumer.wants_more() {

@@ -9,12 +9,13 @@ use crate::file::format::Kind;
 use crate::replay::Replay;
 use crate::replay::pipeline::{self, Consumer};
 use crate::{Error, Recording};
-use memhook_abi::Event;
+use memhook_abi::{Accesses, Event};
 use memhook_ledger::Observer;
 
 /// What is kept of a pass until its time is known.
 enum Item {
     Ring(usize, u32),
+    Access(Accesses),
     Event(Event, u64, u64),
 }
 
@@ -95,6 +96,18 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
             self.replay.begin_ring(ring, tid);
         }
     }
+    fn access(&mut self, accesses: &Accesses) {
+        if self.keeps_passes() {
+            self.pending.push(Item::Access(*accesses));
+        } else {
+            self.replay.access(accesses);
+        }
+    }
+    fn live_access(&mut self, accesses: &Accesses) {
+        if !self.is_over {
+            self.replay.live_access(accesses);
+        }
+    }
     #[inline]
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if self.keeps_passes() {
@@ -114,6 +127,7 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
         for item in self.pending.drain(..) {
             match item {
                 Item::Ring(ring, tid) => self.replay.begin_ring(ring, tid),
+                Item::Access(accesses) => self.replay.access(&accesses),
                 Item::Event(event, size, time_ns) => self.replay.event(event, size, time_ns),
             }
         }

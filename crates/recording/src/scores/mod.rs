@@ -7,8 +7,8 @@
 //! group, which lasts from its first allocation to its last release. The lifetime score of a site is the
 //! mean of the scores of its groups. A chunk that is live at the end lives until the end.
 //!
-//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need data that
-//! recordings of events do not have.
+//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need a program that tells of
+//! them: see [`AccessSums`].
 //!
 //! # Time
 //!
@@ -17,6 +17,7 @@
 //! short lifetime instead of none, and a group within one tick has a score. With `--clock tsc` each
 //! event has a time of its own.
 
+mod accesses;
 mod groups;
 mod kept_chunks;
 mod means;
@@ -26,10 +27,11 @@ mod scorer;
 mod tests;
 mod ticks;
 
+pub use accesses::AccessSums;
 pub use kept_chunks::{Chunk, KeptChunks};
 pub use means::{geometric_mean, variance};
 pub use runs::GrowingRuns;
-pub(crate) use scorer::Scorer;
+pub(crate) use scorer::{Scorer, StackKinds};
 
 /// The largest distance in time between two allocations of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,6 +86,25 @@ impl ScoredRun {
         geometric_mean(self.sites.iter().map(|site| site.lifetime))
     }
 
+    /// The usage score of the run: the geometric mean of those of the sites of which it is known.
+    pub fn usage(&self) -> Option<f64> {
+        geometric_mean(self.of_accesses(AccessSums::usage))
+    }
+
+    /// The useful lifetime score of the run, in the same way.
+    pub fn useful_lifetime(&self) -> Option<f64> {
+        geometric_mean(self.of_accesses(AccessSums::useful_lifetime))
+    }
+
+    /// A score of those sites of which it is known.
+    pub fn of_accesses(
+        &self,
+        score: fn(&AccessSums) -> Option<f64>,
+    ) -> impl Iterator<Item = f64> + '_ {
+        let sites = self.sites.iter();
+        sites.filter_map(move |site| score(site.accesses.as_ref()?))
+    }
+
     /// The variance of the lifetime scores of its sites.
     pub fn lifetime_variance(&self) -> Option<f64> {
         variance(self.sites.iter().map(|site| site.lifetime))
@@ -117,6 +138,9 @@ pub struct ScoredSite {
     pub loops: Loops,
     /// Blocks that were outgrown by the next one.
     pub runs: GrowingRuns,
+    /// What was read and written of its chunks; `None` if that is not known: the module that allocates them does
+    /// not tell.
+    pub accesses: Option<AccessSums>,
     /// The chunks one by one, as far as that was asked for.
     pub kept: KeptChunks,
 }

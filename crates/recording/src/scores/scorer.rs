@@ -1,10 +1,12 @@
 //! Watches a ledger and scores its sites.
 
+use super::accesses::{AccessSums, Known};
 use super::groups::{Finished, GroupId, Groups, Open};
 use super::kept_chunks::{Chunk, KeptChunks};
 use super::runs::{GrowingRuns, Run};
 use super::ticks::{Happening, LONGEST_TICK_NS, Tick};
 use super::{GroupLimit, Loops, ScoreOptions, ScoredRun, ScoredSite};
+use memhook_abi::Accesses;
 use memhook_ledger::{BlockOf, ReleaseBy};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
@@ -45,7 +47,19 @@ struct Site {
     most_live: u64,
     most_live_bytes: u64,
     runs: GrowingRuns,
+    /// Its module tells of reads and writes.
+    tells: bool,
+    accesses: AccessSums,
     kept: KeptChunks,
+}
+
+/// What has to be known of stacks besides their ids.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StackKinds {
+    /// Stacks of calls of `realloc`.
+    pub reallocs: FxHashSet<u32>,
+    /// Stacks of calls from modules that tell of reads and writes.
+    pub telling: FxHashSet<u32>,
 }
 
 /// The numbers as they come.
@@ -55,6 +69,9 @@ pub(crate) struct Scorer {
     max_chunks: usize,
     /// Stacks of calls of `realloc`.
     reallocs: FxHashSet<u32>,
+    /// Stacks of calls from modules that tell of reads and writes.
+    telling: FxHashSet<u32>,
+    known: Known,
     /// By the ledger's number of the site.
     sites: Vec<Site>,
     live: FxHashMap<u64, Live>,
@@ -69,8 +86,8 @@ pub(crate) struct Scorer {
 }
 
 impl Scorer {
-    /// Nothing is known yet. `run_ns`: how long the run took; `reallocs`: stacks of calls of `realloc`.
-    pub fn new(options: &ScoreOptions, run_ns: u64, reallocs: FxHashSet<u32>) -> Self {
+    /// Nothing is known yet. `run_ns`: how long the run took; `stacks`: see there.
+    pub fn new(options: &ScoreOptions, run_ns: u64, stacks: StackKinds) -> Self {
         let part = |of_run: f64| (run_ns as f64 * of_run) as u64;
         let group_ns = match options.group {
             GroupLimit::Part(of_run) => part(of_run),
@@ -79,7 +96,8 @@ impl Scorer {
         Self {
             groups: Groups::new(group_ns, part(Loops::LONGEST)),
             max_chunks: options.max_chunks,
-            reallocs,
+            reallocs: stacks.reallocs,
+            telling: stacks.telling,
             ..Self::default()
         }
     }
@@ -113,6 +131,16 @@ impl Scorer {
     /// A block was released.
     pub fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
         self.add(Happening::Released(*block, by));
+    }
+
+    /// What was read and written of a block; its release will carry this number.
+    pub fn accesses(&mut self, number: u32, accesses: &Accesses) {
+        self.known.will_be_released(number, accesses);
+    }
+
+    /// What was read and written of a block that is live at the end.
+    pub fn live_accesses(&mut self, accesses: &Accesses) {
+        self.known.is_live(accesses);
     }
 
     /// So many blocks, at least one, were allocated and released again one after the other.
@@ -190,6 +218,7 @@ impl Scorer {
         if site.chunks == 0 {
             site.stack = stack;
             site.is_realloc = self.reallocs.contains(&stack);
+            site.tells = self.telling.contains(&stack);
             site.smallest = block.size;
             site.kept = KeptChunks::new(self.max_chunks > 0);
         }
@@ -218,7 +247,17 @@ impl Scorer {
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
             run.released(block.address, event);
         }
+        if let Some(accesses) = by.and_then(|by| self.known.of_release(by.accesses)) {
+            self.count_accesses(&live, &accesses, end_ns);
+        }
         self.end(live, end_ns, false);
+    }
+
+    fn count_accesses(&mut self, live: &Live, accesses: &Accesses, end_ns: u64) {
+        let end_ns = end_ns.max(live.start_ns + 1);
+        let site = &mut self.sites[live.site as usize];
+        site.accesses
+            .add(accesses, live.size, live.start_ns, end_ns);
     }
 
     fn end(&mut self, live: Live, end_ns: u64, is_live: bool) {
@@ -335,10 +374,13 @@ impl Scorer {
     /// The window ends: what is live lives until then.
     pub fn finish(mut self, to_ns: u64) -> ScoredRun {
         self.end_tick(to_ns);
-        let mut live: Vec<Live> = self.live.drain().map(|(_, live)| live).collect();
-        live.sort_unstable_by_key(|live| (live.start_ns, live.number));
+        let mut live: Vec<(u64, Live)> = self.live.drain().collect();
+        live.sort_unstable_by_key(|(_, live)| (live.start_ns, live.number));
         let to_ns = to_ns.min(LATEST_NS);
-        for live in live {
+        for (address, live) in live {
+            if let Some(accesses) = self.known.of_live(address) {
+                self.count_accesses(&live, &accesses, to_ns);
+            }
             self.end(live, to_ns, true);
         }
         for ((site, _), run) in self.under_way.drain() {
@@ -365,6 +407,7 @@ impl Scorer {
                 most_live_bytes: site.most_live_bytes,
                 loops: site.finished.loops,
                 runs: site.runs,
+                accesses: (site.tells && site.accesses.chunks > 0).then_some(site.accesses),
                 kept: site.kept,
             });
         }

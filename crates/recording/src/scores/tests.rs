@@ -81,7 +81,14 @@ fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
                 if is_allocation {
                     scorer.allocated(&of, block.site + 100);
                 } else {
-                    scorer.released(&of, Some(ReleaseBy { stack: 0, thread }));
+                    scorer.released(
+                        &of,
+                        Some(ReleaseBy {
+                            stack: 0,
+                            thread,
+                            accesses: 0,
+                        }),
+                    );
                 }
             }
         }
@@ -170,6 +177,7 @@ fn folded_pairs_are_a_loop() {
     let by = Some(ReleaseBy {
         stack: 0,
         thread: 1,
+        accesses: 0,
     });
     let options = ScoreOptions {
         max_chunks: 300,

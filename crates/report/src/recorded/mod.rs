@@ -203,8 +203,12 @@ pub fn report(
         },
         more_rows: more_rows as u64,
         mappings: None,
+        resident: profile.resident.clone(),
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores

@@ -6,14 +6,15 @@ use crate::named_run::{frames_at, is_cut};
 use crate::scores::inferences;
 use crate::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileScores,
-    ProfileSite, Released, ReportTotals, RunScores, Sampling, Scores, Series, SitePoint,
-    SiteScores, Target,
+    ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
+    SitePoint, SiteScores, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_ledger::Estimate;
 use memhook_recording::{
     Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
+use memhook_recording::{RESIDENT_NOTE, resident_of};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
@@ -147,6 +148,7 @@ pub fn profile(
         flows,
         releases,
         timeline,
+        resident: resident(recording, (activity.from_ns, activity.to_ns)),
         series,
         changes: activity.changes.iter().map(changed).collect(),
         scores: None,
@@ -180,7 +182,7 @@ fn scored_sites(
     let sites = run.sites.into_iter().filter_map(|numbers| {
         Some(SiteScores {
             stack: known(&numbers)?,
-            scores: Scores::of_lifetime(Some(numbers.lifetime)),
+            scores: Scores::of(&numbers),
             numbers,
         })
     });
@@ -191,6 +193,25 @@ fn scored_sites(
         sites,
         inferences,
     }
+}
+
+/// What was resident in a window of time. The last sample is taken a moment after the last event.
+fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<ResidentPoint> {
+    let is_to_end = to_ns >= recording.span_ns().1;
+    let samples = resident_of(note(recording, RESIDENT_NOTE)).into_iter();
+    samples
+        .filter(|sample| {
+            let time_ns = sample.time_ms.saturating_mul(1_000_000);
+            time_ns >= from_ns && (time_ns <= to_ns || is_to_end)
+        })
+        .map(|sample| ResidentPoint {
+            time_ms: sample.time_ms.min(to_ns.div_ceil(1_000_000)),
+            anonymous_bytes: sample.anonymous_bytes,
+            file_bytes: sample.file_bytes,
+            shared_bytes: sample.shared_bytes,
+            swap_bytes: sample.swap_bytes,
+        })
+        .collect()
 }
 
 /// A note of the recorder, or nothing.

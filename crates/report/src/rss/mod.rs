@@ -96,6 +96,12 @@ pub struct PinRow {
     pub name: String,
     /// The call stack that allocated them, innermost frame first; empty if they were not traced.
     pub stack: Vec<StackFrame>,
+    /// Age of the oldest one in ms, if they were traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_ms: Option<u64>,
+    /// The id of the call stack, and when the oldest block was allocated, in nanoseconds since the attach.
+    #[serde(skip)]
+    traced: Option<(u32, u64)>,
     /// How many.
     pub own_blocks: u64,
     /// Their usable bytes.
@@ -141,8 +147,10 @@ impl RssReport {
             bytes: holding.bytes,
         });
         let pins = account.pins.iter().map(|(name, pinned)| PinRow {
-            name: name.clone(),
+            name: name.name.clone(),
             stack: Vec::new(),
+            oldest_ms: None,
+            traced: name.traced,
             own_blocks: pinned.blocks,
             own_bytes: pinned.own_bytes,
             pinned_bytes: pinned.pinned_bytes,
@@ -182,6 +190,25 @@ impl RssReport {
             }),
             notes,
             lists_pins: view.pins,
+        }
+    }
+}
+
+impl RssReport {
+    /// The call stacks of what is listed.
+    pub fn stacks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pins.iter().filter_map(|pin| Some(pin.traced?.0))
+    }
+
+    /// Puts frames in the place of ids of call stacks. `now_ns`: nanoseconds since the attach.
+    pub fn name_stacks(&mut self, now_ns: u64, mut frames: impl FnMut(u32) -> Vec<StackFrame>) {
+        for pin in &mut self.pins {
+            let Some((stack, oldest_ns)) = pin.traced else {
+                continue;
+            };
+            pin.stack = frames(stack);
+            pin.name = crate::site_name(&pin.stack);
+            pin.oldest_ms = Some(now_ns.saturating_sub(oldest_ns) / 1_000_000);
         }
     }
 }

@@ -4,11 +4,33 @@ use crate::units::bytes;
 use crate::{Document, Style};
 use memhook_foreign::visible;
 use memhook_heap::{Census, CensusClass};
+use serde::Serialize;
 use std::fmt::Write;
 
-impl Document for Census {
+/// The census of a heap, with what is resident of its process.
+#[derive(Serialize)]
+pub struct CensusReport {
+    /// The census.
+    #[serde(flatten)]
+    pub census: Census,
+    /// What is resident; not of a saved snapshot.
+    #[cfg(target_arch = "x86_64")]
+    pub rss: Option<crate::RssReport>,
+}
+
+impl Document for CensusReport {
+    #[cfg(target_arch = "x86_64")]
+    fn text(&self, style: Style) -> String {
+        let census = census_text(&self.census);
+        match &self.rss {
+            Some(account) => format!("{census}\n{}", account.text(style)),
+            None => census,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
     fn text(&self, _: Style) -> String {
-        census_text(self)
+        census_text(&self.census)
     }
 }
 

@@ -14,6 +14,8 @@ pub use list::write_blocks;
 #[cfg(target_arch = "x86_64")]
 pub use reclaim_round::ReclaimRound;
 
+pub use census::CensusReport;
+
 use groups::group;
 use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};
 use serde::Serialize;

@@ -1,5 +1,6 @@
 //! What the numbers of a site suggest to change, with the evidence and what a change gains.
 
+use super::access_inferences::of_accesses;
 use crate::units::{bytes, counted, duration};
 use crate::{Profile, StackFrame};
 use memhook_recording::ScoredSite;
@@ -29,6 +30,22 @@ pub enum InferenceKind {
     GrowingRun,
     /// Many small blocks of one size at a time.
     ManySmallBlocks,
+    /// Nothing of the blocks is read or written.
+    NeverTouched,
+    /// The blocks are written, and nobody reads that.
+    NeverRead,
+    /// The blocks are read as the allocator gave them.
+    NeverWritten,
+    /// Only the first bytes of the blocks are used.
+    OverAllocated,
+    /// The blocks are allocated long before they are first used.
+    AllocatedEarly,
+    /// The blocks are held long after they were last used.
+    HeldLong,
+    /// Threads write to different bytes of one cache line.
+    FalseSharing,
+    /// Several threads access the same blocks.
+    SeveralThreads,
     /// The site is among those with most bytes live at a time.
     TopBytes,
     /// The site is among those with most allocations.
@@ -42,6 +59,14 @@ impl InferenceKind {
             InferenceKind::ShortLivedInLoop => "short-lived in a loop",
             InferenceKind::GrowingRun => "growing runs of sizes",
             InferenceKind::ManySmallBlocks => "many small blocks of one size",
+            InferenceKind::NeverTouched => "never touched",
+            InferenceKind::NeverRead => "written and never read",
+            InferenceKind::NeverWritten => "read and never written",
+            InferenceKind::OverAllocated => "only the first bytes used",
+            InferenceKind::AllocatedEarly => "allocated long before the first use",
+            InferenceKind::HeldLong => "held long after the last use",
+            InferenceKind::FalseSharing => "false sharing",
+            InferenceKind::SeveralThreads => "accessed by several threads",
             InferenceKind::TopBytes => "top percentile by bytes",
             InferenceKind::TopBlocks => "top percentile by count",
         }
@@ -61,6 +86,8 @@ pub struct Gain {
     pub calls: u64,
     /// The same a second.
     pub calls_per_s: f64,
+    /// Cache lines that go from one processor to another.
+    pub line_transfers: u64,
 }
 
 /// One inference.
@@ -88,21 +115,21 @@ pub struct Inference {
 }
 
 /// What is inferred of one site.
-struct Finding {
-    kind: InferenceKind,
-    evidence: String,
-    advice: &'static str,
-    gain: Gain,
+pub(super) struct Finding {
+    pub kind: InferenceKind,
+    pub evidence: String,
+    pub advice: &'static str,
+    pub gain: Gain,
 }
 
 /// How long a run was seen.
 #[derive(Clone, Copy)]
-struct Seen {
-    seconds: f64,
+pub(super) struct Seen {
+    pub seconds: f64,
 }
 
 impl Seen {
-    fn calls(self, blocks: u64) -> Gain {
+    pub fn calls(self, blocks: u64) -> Gain {
         let calls = 2 * blocks;
         Gain {
             calls,
@@ -236,7 +263,8 @@ pub(crate) fn inferences(
                 format!("it allocates {}", counted(site.chunks, "block")),
             ),
         ];
-        found.extend(all.into_iter().flatten().map(|finding| Inference {
+        let all = all.into_iter().flatten();
+        found.extend(all.chain(of_accesses(site, seen)).map(|finding| Inference {
             kind: finding.kind,
             title: finding.kind.title(),
             evidence: finding.evidence,
@@ -251,7 +279,8 @@ pub(crate) fn inferences(
     found.sort_by_key(|inference| {
         let stands_out = inference.advice.is_empty();
         let calls = Reverse(inference.gain.calls);
-        (stands_out, calls, inference.stack_index)
+        let bytes = Reverse(inference.gain.bytes);
+        (stands_out, calls, bytes, inference.stack_index)
     });
     found
 }

@@ -1,5 +1,6 @@
 //! How well the heap is used: scores from 0 (worst) to 1 (best), and what follows from them.
 
+mod access_inferences;
 mod change;
 mod inferences;
 mod text;
@@ -10,7 +11,7 @@ pub(crate) use inferences::inferences;
 pub use inferences::{Gain, Inference, InferenceKind};
 pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};
 
-use memhook_recording::{ScoredRun, ScoredSite};
+use memhook_recording::{AccessSums, ScoredRun, ScoredSite, variance};
 use serde::{Deserialize, Serialize};
 
 /// The scores of a site or of a run; `None` where they are not known.
@@ -25,7 +26,17 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Those of a recording of events, which has no access data.
+    /// Those of a site.
+    pub fn of(site: &ScoredSite) -> Scores {
+        let accesses = site.accesses.as_ref();
+        Scores {
+            lifetime: Some(site.lifetime),
+            usage: accesses.and_then(AccessSums::usage),
+            useful_lifetime: accesses.and_then(AccessSums::useful_lifetime),
+        }
+    }
+
+    /// Those of a program that does not tell of its reads and writes.
     pub fn of_lifetime(lifetime: Option<f64>) -> Scores {
         Scores {
             lifetime,
@@ -40,6 +51,14 @@ impl Scores {
     }
 }
 
+/// Where reads and writes are known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessSource {
+    /// The program told of all of them.
+    Complete,
+}
+
 /// The scores of a run: geometric means over its sites.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunScores {
@@ -50,6 +69,12 @@ pub struct RunScores {
     pub variance: Scores,
     /// Sites that allocated something.
     pub sites: u64,
+    /// Where the reads and writes are known from; `None`: they are not known.
+    #[serde(default)]
+    pub access_source: Option<AccessSource>,
+    /// Sites whose reads and writes are known.
+    #[serde(default)]
+    pub accessed_sites: u64,
     /// The largest distance in time between two allocations of one group, in seconds.
     pub group_s: f64,
 }
@@ -57,10 +82,22 @@ pub struct RunScores {
 impl RunScores {
     /// Of a recording of events.
     pub fn of(run: &ScoredRun) -> RunScores {
+        let accessed = run.sites.iter().filter(|site| site.accesses.is_some());
+        let accessed_sites = accessed.count() as u64;
         RunScores {
-            scores: Scores::of_lifetime(run.lifetime()),
-            variance: Scores::of_lifetime(run.lifetime_variance()),
+            scores: Scores {
+                lifetime: run.lifetime(),
+                usage: run.usage(),
+                useful_lifetime: run.useful_lifetime(),
+            },
+            variance: Scores {
+                lifetime: run.lifetime_variance(),
+                usage: variance(run.of_accesses(AccessSums::usage)),
+                useful_lifetime: variance(run.of_accesses(AccessSums::useful_lifetime)),
+            },
             sites: run.sites.len() as u64,
+            access_source: (accessed_sites > 0).then_some(AccessSource::Complete),
+            accessed_sites,
             group_s: run.group_ns as f64 / 1e9,
         }
     }
@@ -108,4 +145,4 @@ impl ProfileScores {
 }
 
 /// What a user has to do for the scores that are not known.
-pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes, which no recording holds; valgrind --tool=dhat PROGRAM measures that";
+pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes: build it with the callbacks of 'memhook-rs access-runtime -o DIR', and record it again";

@@ -43,8 +43,15 @@ pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Resul
         "  Geometric mean of {}; a group of blocks ends where {group} pass without an allocation",
         counted(run.sites, "site")
     )?;
-    if run.scores.usage.is_none() {
+    if run.access_source.is_none() {
         writeln!(out, "  {}", style.faint(super::HOW_TO_GET_ACCESSES))?;
+    } else if run.accessed_sites < run.sites {
+        let of = format!(
+            "Reads and writes are known of {} of {}: the others are of modules that do not tell of theirs",
+            run.accessed_sites,
+            counted(run.sites, "site")
+        );
+        writeln!(out, "  {}", style.faint(&of))?;
     }
     Ok(())
 }
@@ -166,6 +173,10 @@ fn gain(inference: &Inference) -> String {
     }
     if gain.bytes > 0 {
         parts.push(format!("{} of memory", bytes(gain.bytes)));
+    }
+    if gain.line_transfers > 0 {
+        let transfers = crate::units::count(gain.line_transfers);
+        parts.push(format!("up to {transfers} transfers of cache lines"));
     }
     format!("That saves {}", parts.join(" and "))
 }

@@ -6,7 +6,7 @@ use super::past::Past;
 use super::rows::{Numbers, Row, Sort, Subject};
 use super::tree::Tree;
 use crate::names::is_plumbing;
-use crate::{StackFrame, frame_name};
+use crate::{Overhead, StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
 use std::{collections::HashMap, time::Duration};
@@ -24,6 +24,10 @@ pub struct Sample {
     pub lost_events: u64,
     /// What is not known of it.
     pub bounded: Option<Bounded>,
+    /// What tracing cost, if it keeps to a budget.
+    pub overhead: Option<Overhead>,
+    /// Not everything was recorded: all sums are estimates.
+    pub is_sampled: bool,
 }
 
 /// Names of a site.
@@ -73,6 +77,8 @@ pub struct Board {
     pub(super) totals: Totals,
     pub(super) lost_events: u64,
     pub(super) bounded: Option<Bounded>,
+    pub(super) overhead: Option<Overhead>,
+    pub(super) is_sampled: bool,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
     pub(super) is_help_shown: bool,
@@ -107,6 +113,8 @@ impl Board {
             totals: Totals::default(),
             lost_events: 0,
             bounded: None,
+            overhead: None,
+            is_sampled: false,
             sort: Sort::Bytes,
             is_paused: false,
             is_help_shown: false,
@@ -147,7 +155,14 @@ impl Board {
         self.totals = sample.totals;
         self.lost_events = sample.lost_events;
         self.bounded = sample.bounded;
+        self.overhead = sample.overhead;
+        self.is_sampled = sample.is_sampled;
         self.arrange();
+    }
+
+    /// Sums of the latest sample.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// Bytes that are live.

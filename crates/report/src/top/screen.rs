@@ -83,7 +83,8 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         lines.push(Line::from(what).dim());
     }
     let bounded = board.bounded.as_ref();
-    let is_estimate = bounded.is_some_and(|bounded| bounded.is_thinned);
+    let is_thinned = bounded.is_some_and(|bounded| bounded.is_thinned);
+    let is_estimate = is_thinned || board.is_sampled;
     let about = if is_estimate { "about " } else { "" };
     let (growth, rate) = board.past().changes();
     let t = &board.totals;
@@ -94,11 +95,17 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
             Span::from(", "),
             change(growth, 0),
             Span::from("/s"),
-            Span::from(format!(", peak {}", bytes(t.peak_live_bytes))),
+            Span::from(match t.peak_live_bytes {
+                0 if board.is_sampled => String::new(),
+                peak => format!(", peak {}", bytes(peak)),
+            }),
             Span::from(format!(", {} allocs/s", count(rate.round() as u64))),
         ],
         width,
     ));
+    if let Some(overhead) = &board.overhead {
+        lines.push(Line::from(overhead.in_words()).dim());
+    }
     // What makes the numbers wrong has lines of its own.
     if board.lost_events > 0 {
         let lost = counted(board.lost_events, "event");
@@ -107,7 +114,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     }
     if let Some(bounded) = bounded {
         let mut what = format!("--max-memory {} reached", bytes(bounded.max_bytes));
-        if is_estimate {
+        if is_thinned {
             let kept = count(bounded.kept_blocks);
             what += &format!(": live blocks estimated from {kept}");
         }

@@ -40,6 +40,8 @@ pub(super) fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
         totals: Totals::default(),
         lost_events: 0,
         bounded: None,
+        overhead: None,
+        is_sampled: false,
     }
 }
 

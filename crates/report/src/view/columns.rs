@@ -4,7 +4,8 @@ use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
 use crate::{
-    Amount, Compared, Flow, Profile, ProfileSite, RunScores, SitePoint, SourceLines, UnseenTime,
+    Amount, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores, SitePoint, SourceLines,
+    UnseenTime,
 };
 use serde::Serialize;
 use std::io::{Result, Write};
@@ -30,6 +31,7 @@ struct Head<'a> {
     depth: u32,
     is_sampled: bool,
     gaps: &'a [UnseenTime],
+    resident: &'a [ResidentPoint],
     lost_events: u64,
     has_flows: bool,
     strings: &'a [String],
@@ -66,6 +68,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         depth: profile.depth,
         is_sampled: profile.sampling.is_some(),
         gaps: &profile.gaps,
+        resident: &profile.resident,
         lost_events: profile.totals.lost_events,
         has_flows: !profile.flows.is_empty(),
         strings: &strings.all,

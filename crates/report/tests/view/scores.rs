@@ -59,6 +59,8 @@ fn scored_run() -> Profile {
             scores: Scores::of_lifetime(Some(0.31)),
             variance: Scores::of_lifetime(Some(0.125)),
             sites: sites.len() as u64,
+            access_source: None,
+            accessed_sites: 0,
             group_s: 0.01,
         },
         sites,

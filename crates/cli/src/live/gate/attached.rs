@@ -23,7 +23,10 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");
     }
-    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
+    let config = args
+        .tracing
+        .with_depth(DEPTH_TO_ROOTS)
+        .resolve_gated(&args.limits);
     refuse(pid, &config)?;
     let measure = Measure::of(args, false)?;
     let program = format!(
@@ -73,7 +76,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let totals = state.ledger.totals();
     let mut found = match &watch.survivors {
         // Growth of an estimate may be chance.
-        Some(_) if state.ledger.bounded().is_some() => Evidence {
+        Some(_) if bound(&state.ledger).is_some() => Evidence {
             subject: Subject::Growth,
             gaps: Vec::from_iter(bound(&state.ledger)),
             ..Evidence::default()

@@ -24,7 +24,10 @@ use std::{
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let measure = Measure::of(args, true)?;
-    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
+    let config = args
+        .tracing
+        .with_depth(DEPTH_TO_ROOTS)
+        .resolve_gated(&args.limits);
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let words = args.command.iter().map(|word| word.to_string_lossy());
     let mut trial = Trial {

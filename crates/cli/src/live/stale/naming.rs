@@ -119,6 +119,8 @@ impl Naming {
                 unwritten_bytes: answer.unwritten_bytes,
                 looks: answer.looks.0,
                 touched: answer.looks.1,
+                stale_block: answer.stale_block.map(|address| format!("{address:#x}")),
+                reachability: None,
                 caught: caught.as_ref().map(|caught| {
                     let access = caught.seen.access.as_ref();
                     CaughtAccess {

@@ -1,0 +1,103 @@
+//! `access-runtime`: what a program is linked with that tells of its reads and writes.
+
+use anyhow::Context;
+use memhook_attach::ACCESS_RUNTIME;
+use memhook_foreign::{OutputFile, visible};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// For code that no compiler instruments.
+const HEADER: &str = include_str!("access_runtime/memhook_access.h");
+/// Names of the three files.
+const OBJECT_NAME: &str = "memhook_access.o";
+const HEADER_NAME: &str = "memhook_access.h";
+const PKG_CONFIG_NAME: &str = "memhook-access.pc";
+
+/// Options of the command.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Write the files into this directory; it is made if it does not exist
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Overwrite other files of the same names
+    #[arg(long)]
+    force: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let directory = &args.output;
+    let cannot_write = || format!("cannot write into {}", directory.display());
+    fs::create_dir_all(directory).with_context(cannot_write)?;
+    let full = fs::canonicalize(directory).with_context(cannot_write)?;
+    let pkg_config = pkg_config(&full);
+    let files = [
+        (OBJECT_NAME, ACCESS_RUNTIME),
+        (HEADER_NAME, HEADER.as_bytes()),
+        (PKG_CONFIG_NAME, pkg_config.as_bytes()),
+    ];
+    for (name, contents) in files {
+        write(&directory.join(name), contents, args.force)?;
+    }
+    println!(
+        "Wrote {OBJECT_NAME}, {HEADER_NAME} and {PKG_CONFIG_NAME} into {}.",
+        visible(&directory.to_string_lossy())
+    );
+    println!("Build with one of:");
+    println!("  clang {CLANG_FLAGS} ... {}", object_in(directory));
+    println!("  gcc {GCC_FLAGS} ... {}", object_in(directory));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The flags for clang. Some versions, clang 14 among them, trace nothing unless a kind of coverage is named, too;
+/// `func` adds no code of its own.
+const CLANG_FLAGS: &str = "-fsanitize-coverage=func,trace-loads,trace-stores";
+/// The flags for gcc.
+const GCC_FLAGS: &str = "-fsanitize=kernel-address --param asan-instrumentation-with-call-threshold=0 --param asan-stack=0 --param asan-globals=0";
+
+fn object_in(directory: &Path) -> String {
+    visible(&directory.join(OBJECT_NAME).to_string_lossy()).to_string()
+}
+
+/// What pkg-config(1) tells of the object in this directory. The flags for compilers are variables, because they
+/// differ.
+fn pkg_config(directory: &Path) -> String {
+    // A space or a quote in it would end the word.
+    let directory = directory.to_string_lossy();
+    let mut quoted = String::new();
+    for letter in directory.chars() {
+        if letter.is_whitespace() || "\"'\\$#".contains(letter) {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    format!(
+        "directory={quoted}\n\
+         clang_flags={CLANG_FLAGS}\n\
+         gcc_flags={GCC_FLAGS}\n\
+         \n\
+         Name: memhook-access\n\
+         Description: Tells memhook-rs of the reads and writes of a program\n\
+         Version: {}\n\
+         Cflags: -I${{directory}}\n\
+         Libs: ${{directory}}/{OBJECT_NAME}\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// Writes a file that is not there with these contents already.
+fn write(path: &Path, contents: &[u8], replace: bool) -> anyhow::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == contents) {
+        return Ok(());
+    }
+    let output = OutputFile::create(path, replace)?;
+    let written = output.file().write_all(contents);
+    written
+        .and_then(|()| output.keep())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! What nobody touches, as a section of the last report of `attach`.
+
+use super::watching::{Summary, Watching, now_ms};
+use memhook_access::{Policy, Settings};
+use memhook_attach::Trace;
+use memhook_heap::Snapshot;
+use memhook_report::StaleReport;
+use std::time::Duration;
+
+/// The share of the process's time that watching may take.
+const BUDGET: f64 = 0.01;
+
+/// The section.
+pub struct StaleSection {
+    watching: Watching,
+    /// It could not begin.
+    has_failed: bool,
+    last: Option<Summary>,
+    copied_ms: u32,
+}
+
+impl StaleSection {
+    /// Of what was not touched for so long, with so many sites.
+    pub fn new(pid: i32, older: Duration, top: usize) -> StaleSection {
+        let settings = Settings {
+            older_ms: older.as_millis().min(u128::from(u32::MAX / 4)) as u32,
+            budget: BUDGET,
+            policy: Policy::Adaptive,
+        };
+        let mut watching = Watching::new(pid, settings, top);
+        watching.note(
+            "blocks from before the attach are not among these: memhook-rs stale has them, too"
+                .into(),
+        );
+        StaleSection {
+            watching,
+            has_failed: false,
+            last: None,
+            copied_ms: 0,
+        }
+    }
+
+    /// To be called every few milliseconds. What should be told, if it cannot begin.
+    pub fn turn(&mut self, trace: &Trace) -> Option<String> {
+        let now = now_ms(trace);
+        if !self.watching.is_on() && !self.has_failed {
+            if let Err(error) = self.watching.begin(now) {
+                self.has_failed = true;
+                return Some(format!("--stale: {error:#}"));
+            }
+        }
+        if self.watching.turn(now) {
+            self.watching.take_census(trace);
+        }
+        None
+    }
+
+    /// The end is near, and the process still traced. Nothing of ours is watched afterwards.
+    pub fn before_detach(&mut self, trace: &Trace) {
+        if !self.watching.is_on() {
+            return;
+        }
+        self.watching.look_again(now_ms(trace));
+        self.watching.take_census(trace);
+        self.last = self.watching.summary(trace.session(), now_ms(trace), true);
+        self.watching.end();
+        self.copied_ms = now_ms(trace);
+        if trace.consumer().lock().ledger.is_sampled() {
+            self.watching
+                .note("not every allocation was recorded: the sums are of those that were".into());
+        }
+    }
+
+    /// The report, joined with what nothing reaches in a copy of the memory that was made after
+    /// [`StaleSection::before_detach`], if there is one. `None` if nothing was watched.
+    pub fn report(&mut self, trace: &Trace, memory: Option<&Snapshot>) -> Option<StaleReport> {
+        // A process that has ended has no pages any more: the last census counts.
+        let last = self.last.take();
+        let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
+        self.watching.end();
+        let summary = last?;
+        if let Some(snapshot) = memory {
+            self.watching
+                .join_reachability(snapshot, self.copied_ms, trace);
+        }
+        Some(self.watching.report(trace.session(), summary))
+    }
+}

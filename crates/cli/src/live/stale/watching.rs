@@ -1,0 +1,280 @@
+//! A traced process whose accesses are watched: its live blocks are counted now and then, and at the end they are
+//! joined with what reaches them.
+
+use super::naming::{Caught, Naming};
+use crate::tracing::DEPTH;
+use memhook_access::{EarlierBlocks, LiveBlock, Policy, Settings, Site, SiteAnswer, Watcher};
+use memhook_attach::{Session, Trace, process_name};
+use memhook_heap::{MarkOptions, Scan, Snapshot};
+use memhook_ledger::{LiveWalk, Observer};
+use memhook_report::{StaleEvidence, StaleReport, StaleTotals, Target};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::Instant;
+
+/// Between two counts of the live blocks; longer where they take long.
+const CENSUS_MS: u32 = 1000;
+/// The share of our time that may go into them is one in so many.
+const CENSUS_SHARE: u32 = 10;
+
+/// What a census came to, before it has names.
+pub struct Summary {
+    sites: Vec<(SiteAnswer, Option<Caught>)>,
+    report: StaleReport,
+    now_ms: u32,
+}
+
+/// Time since the attach.
+pub fn now_ms<O: Observer + Send>(trace: &Trace<O>) -> u32 {
+    trace.consumer().elapsed().as_millis() as u32
+}
+
+/// One process.
+pub struct Watching {
+    pid: i32,
+    name: String,
+    settings: Settings,
+    top: usize,
+    watcher: Option<Watcher>,
+    /// Blocks from before the attach.
+    pub earlier: EarlierBlocks,
+    naming: Naming,
+    notes: Vec<String>,
+    next_census_ms: u32,
+    /// Bytes that nothing reaches, by site, if that was looked for.
+    unreachable: Option<FxHashMap<Site, u64>>,
+}
+
+impl Watching {
+    /// Not yet begun. `top`: sites in a report.
+    pub fn new(pid: i32, settings: Settings, top: usize) -> Watching {
+        Watching {
+            pid,
+            name: process_name(pid),
+            settings,
+            top,
+            watcher: None,
+            earlier: EarlierBlocks::default(),
+            naming: Naming::of(pid, DEPTH as usize),
+            notes: Vec::new(),
+            next_census_ms: 0,
+            unreachable: None,
+        }
+    }
+
+    /// The name of the process.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Something that reports say first.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// If neither pages nor words can be watched.
+    pub fn begin(&mut self, now_ms: u32) -> Result<(), memhook_access::Error> {
+        self.watcher = Some(Watcher::start(self.pid, self.settings, now_ms)?);
+        Ok(())
+    }
+
+    /// Whether it has begun and not ended.
+    pub fn is_on(&self) -> bool {
+        self.watcher.is_some()
+    }
+
+    /// Takes everything of ours out of the process.
+    pub fn end(&mut self) {
+        self.watcher = None;
+    }
+
+    /// How long the process has been watched, in ms.
+    pub fn watched_ms(&self, now_ms: u32) -> u32 {
+        let watcher = self.watcher.as_ref();
+        watcher.map_or(0, |watcher| watcher.watched_ms(now_ms))
+    }
+
+    /// To be called every few milliseconds. Whether the live blocks are to be counted.
+    pub fn turn(&mut self, now_ms: u32) -> bool {
+        let Some(watcher) = &mut self.watcher else {
+            return false;
+        };
+        watcher.turn(now_ms);
+        now_ms >= self.next_census_ms
+    }
+
+    /// Looks at the pages now, for the last count.
+    pub fn look_again(&mut self, now_ms: u32) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher.look_again(now_ms);
+        }
+    }
+
+    /// Counts the live blocks.
+    pub fn take_census<O: Observer + Send>(&mut self, trace: &Trace<O>) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let begin = Instant::now();
+        let earlier = &mut self.earlier;
+        let now = now_ms(trace);
+        watcher.census(now, |each| {
+            each_block(trace, |block| {
+                earlier.remove(block.address);
+                each(block);
+            });
+            earlier.iter().for_each(each);
+        });
+        let took_ms = begin.elapsed().as_millis() as u32;
+        self.next_census_ms = now + CENSUS_MS.max(took_ms * CENSUS_SHARE);
+    }
+
+    /// Sums up what nothing reaches in a copy of the memory that was made at this moment.
+    pub fn join_reachability<O: Observer + Send>(
+        &mut self,
+        snapshot: &Snapshot,
+        copied_ms: u32,
+        trace: &Trace<O>,
+    ) {
+        let options = MarkOptions {
+            ignore_half_overwritten: true,
+            ..MarkOptions::default()
+        };
+        let scan = match Scan::of(snapshot, options) {
+            Ok(scan) => scan,
+            Err(error) => {
+                self.note(format!("what reaches the blocks is not known: {error}"));
+                return;
+            }
+        };
+        let leaks = scan.leaks.iter();
+        let leaked: FxHashSet<u64> = leaks
+            .map(|leak| scan.heap.blocks.get(leak.block).address)
+            .collect();
+        let mut sums: FxHashMap<Site, u64> = FxHashMap::default();
+        let mut count = |block: LiveBlock| {
+            let was_there = block.allocated_ms.is_none_or(|at| at <= copied_ms);
+            if was_there && leaked.contains(&block.address) {
+                *sums.entry(block.site).or_default() += block.bytes;
+            }
+        };
+        each_block(trace, &mut count);
+        self.earlier.iter().for_each(count);
+        self.unreachable = Some(sums);
+    }
+
+    /// What the last census came to. `None` if nothing is watched.
+    pub fn summary(&self, session: &Session, now: u32, is_final: bool) -> Option<Summary> {
+        let watcher = self.watcher.as_ref()?;
+        let answers = watcher.answers(now);
+        let sum = |of: fn(&SiteAnswer) -> u64| answers.iter().map(of).sum();
+        let totals = StaleTotals {
+            live_bytes: sum(|a| a.live_bytes),
+            live_blocks: sum(|a| a.live_blocks),
+            stale_bytes: sum(|a| a.stale_bytes),
+            stale_bytes_low: sum(|a| a.stale_bytes_low),
+            stale_bytes_high: sum(|a| a.stale_bytes_high),
+        };
+        let controller = watcher.controller();
+        let (faults, traps) = controller.counts();
+        let evidence = StaleEvidence {
+            pages: watcher.has_pages(),
+            guarded_pages: controller.pages.guarded() as u64,
+            all_pages: controller.pages.len() as u64,
+            faults,
+            fault_ns: controller.costs().fault_ns,
+            words: watcher.has_watchpoints(),
+            traps,
+            trap_ns: controller.costs().trap_ns,
+            looks: answers.iter().map(|a| a.looks.0).sum(),
+        };
+        let mut notes = [self.notes.clone(), watcher.notes()].concat();
+        let watched_ms = watcher.watched_ms(now);
+        if watched_ms < self.settings.older_ms {
+            notes.push(format!(
+                "watched for {:.1} s, which is less than --older: nothing can be said to be stale",
+                f64::from(watched_ms) / 1e3
+            ));
+        }
+        let report = StaleReport {
+            schema: StaleReport::SCHEMA,
+            is_final,
+            target: Target {
+                pid: self.pid,
+                name: self.name.clone(),
+                exe: session
+                    .modules
+                    .first()
+                    .map_or(String::new(), |m| m.path.clone()),
+            },
+            older_s: f64::from(self.settings.older_ms) / 1e3,
+            budget: self.settings.budget,
+            cost: watcher.cost(now),
+            policy: match self.settings.policy {
+                Policy::Adaptive => "adaptive",
+                Policy::Naive => "naive",
+            },
+            watched_s: f64::from(watched_ms) / 1e3,
+            evidence,
+            totals,
+            sites: Vec::new(),
+            more_sites: answers.len().saturating_sub(self.top) as u64,
+            notes,
+            depth: DEPTH,
+        };
+        let depth = self.naming.depth();
+        let shown = answers.into_iter().take(self.top).map(|answer| {
+            let seen = watcher.last_access(answer.site);
+            let caught = seen.map(|seen| Caught::of(session, seen, depth));
+            (answer, caught)
+        });
+        Some(Summary {
+            sites: shown.collect(),
+            report,
+            now_ms: now,
+        })
+    }
+
+    /// The report of a census; the last one waits for names.
+    pub fn report(&mut self, session: &Session, summary: Summary) -> StaleReport {
+        let Summary {
+            sites,
+            mut report,
+            now_ms,
+        } = summary;
+        let (earlier, is_final) = (&self.earlier, report.is_final);
+        report.sites = self
+            .naming
+            .sites(session, earlier, &sites, now_ms, is_final);
+        if let Some(unreachable) = &self.unreachable {
+            for (row, (answer, _)) in report.sites.iter_mut().zip(&sites) {
+                let bytes = unreachable.get(&answer.site).copied().unwrap_or(0);
+                row.join_reachability(bytes);
+            }
+        }
+        // What was found out since the census.
+        for note in &self.notes {
+            if !report.notes.contains(note) {
+                report.notes.push(note.clone());
+            }
+        }
+        report
+    }
+}
+
+/// Hands over the live blocks of a trace.
+fn each_block<O: Observer + Send>(trace: &Trace<O>, mut each: impl FnMut(LiveBlock)) {
+    let mut walk = LiveWalk::default();
+    trace.consumer().in_slices(|state| {
+        state.ledger.walk_blocks(&mut walk, |block| {
+            each(LiveBlock {
+                address: block.address,
+                bytes: block.size,
+                site: Site::Stack(block.stack),
+                allocated_ms: Some((block.time_ns / 1_000_000) as u32),
+            });
+        })
+    });
+}

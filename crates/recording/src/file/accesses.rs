@@ -1,0 +1,183 @@
+//! What was read and written of blocks: behind the columns of a frame.
+
+use crate::Error;
+use crate::file::decode::Visitor;
+use crate::file::varint::{Cursor, put, zigzag};
+use memhook_abi::Accesses;
+
+/// Bits of the first byte of an entry.
+const TOUCHED: u64 = 1;
+const BY_SEVERAL: u64 = 2;
+
+/// Collects the entries of a frame.
+#[derive(Default)]
+pub(crate) struct AccessWriter {
+    /// Of blocks that the frame releases, each after the number of releases without an entry before it.
+    released: Vec<u8>,
+    /// Of blocks that are live at the end of the run, each after its address.
+    live: Vec<u8>,
+    without: u64,
+    last_ns: [u64; 2],
+    last_granule: u64,
+}
+
+impl AccessWriter {
+    pub fn clear(&mut self) {
+        self.released.clear();
+        self.live.clear();
+        self.without = 0;
+        self.last_ns = [0; 2];
+        self.last_granule = 0;
+    }
+
+    /// Bytes of the entries.
+    pub fn len(&self) -> usize {
+        self.released.len() + self.live.len()
+    }
+
+    /// A block is released, with what was read and written of it if that is known.
+    #[inline]
+    pub fn release(&mut self, accesses: Option<Accesses>) {
+        match accesses {
+            None => self.without += 1,
+            Some(accesses) => {
+                put(&mut self.released, std::mem::take(&mut self.without));
+                put_entry(&mut self.released, &accesses, &mut self.last_ns[0]);
+            }
+        }
+    }
+
+    /// A block is live at the end of the run.
+    pub fn live(&mut self, accesses: &Accesses) {
+        let granule = accesses.address >> 3;
+        let delta = granule.wrapping_sub(self.last_granule) as i64;
+        put(&mut self.live, zigzag(delta));
+        self.last_granule = granule;
+        put_entry(&mut self.live, accesses, &mut self.last_ns[1]);
+    }
+
+    /// Appends both lists, each with its length in bytes; nothing if both are empty.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        if self.len() == 0 {
+            return;
+        }
+        put(out, self.released.len() as u64);
+        put(out, self.live.len() as u64);
+        out.extend_from_slice(&self.released);
+        out.extend_from_slice(&self.live);
+    }
+}
+
+fn put_entry(out: &mut Vec<u8>, accesses: &Accesses, last_ns: &mut u64) {
+    let is_touched = accesses.reads + accesses.writes > 0;
+    let several = if accesses.by_several { BY_SEVERAL } else { 0 };
+    if !is_touched {
+        put(out, 0);
+        return;
+    }
+    put(out, TOUCHED | several);
+    put(out, accesses.low);
+    put(out, accesses.high.wrapping_sub(accesses.low));
+    put(out, accesses.reads);
+    put(out, accesses.writes);
+    let delta = accesses.first_ns.wrapping_sub(*last_ns) as i64;
+    put(out, zigzag(delta));
+    put(out, accesses.last_ns.wrapping_sub(accesses.first_ns));
+    *last_ns = accesses.first_ns;
+    if accesses.by_several {
+        put(out, accesses.false_shares);
+    }
+}
+
+fn read_entry(cursor: &mut Cursor<'_>, last_ns: &mut u64) -> Result<Accesses, Error> {
+    let flags = cursor.varint()?;
+    if flags & !(TOUCHED | BY_SEVERAL) != 0 {
+        return Err(Error::damaged("unknown flags of accesses"));
+    }
+    let mut accesses = Accesses::default();
+    if flags & TOUCHED == 0 {
+        return Ok(accesses);
+    }
+    accesses.low = cursor.varint()?;
+    accesses.high = accesses.low.saturating_add(cursor.varint()?);
+    accesses.reads = cursor.varint()?;
+    accesses.writes = cursor.varint()?;
+    accesses.first_ns = last_ns.wrapping_add(cursor.signed()? as u64);
+    accesses.last_ns = accesses.first_ns.saturating_add(cursor.varint()?);
+    *last_ns = accesses.first_ns;
+    accesses.by_several = flags & BY_SEVERAL != 0;
+    if accesses.by_several {
+        accesses.false_shares = cursor.varint()?;
+    }
+    Ok(accesses)
+}
+
+/// The entries of a frame that is being read.
+pub(crate) struct AccessReader<'a> {
+    released: Cursor<'a>,
+    live: Cursor<'a>,
+    /// Releases without an entry before the next one; `None`: there are no more entries.
+    without: Option<u64>,
+    last_ns: u64,
+}
+
+impl<'a> AccessReader<'a> {
+    /// What is behind the columns; nothing in most frames.
+    pub fn of(mut rest: Cursor<'a>) -> Result<Self, Error> {
+        let mut of_length = [Cursor::new(&[]), Cursor::new(&[])];
+        if !rest.is_empty() {
+            let lengths = [rest.varint()?, rest.varint()?];
+            for (cursor, length) in of_length.iter_mut().zip(lengths) {
+                *cursor = Cursor::new(rest.take(usize::try_from(length).unwrap_or(usize::MAX))?);
+            }
+        }
+        let [released, live] = of_length;
+        let mut reader = Self {
+            released,
+            live,
+            without: None,
+            last_ns: 0,
+        };
+        reader.next()?;
+        Ok(reader)
+    }
+
+    fn next(&mut self) -> Result<(), Error> {
+        self.without = if self.released.is_empty() {
+            None
+        } else {
+            Some(self.released.varint()?)
+        };
+        Ok(())
+    }
+
+    /// The next release is of this block; tells what is known of it.
+    #[inline]
+    pub fn release(&mut self, address: u64, visitor: &mut impl Visitor) -> Result<(), Error> {
+        match &mut self.without {
+            None => Ok(()),
+            Some(0) => {
+                let mut accesses = read_entry(&mut self.released, &mut self.last_ns)?;
+                accesses.address = address;
+                visitor.access(&accesses);
+                self.next()
+            }
+            Some(without) => {
+                *without -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells of the blocks that are live at the end.
+    pub fn live(&mut self, visitor: &mut impl Visitor) -> Result<(), Error> {
+        let (mut granule, mut last_ns) = (0u64, 0);
+        while !self.live.is_empty() {
+            granule = granule.wrapping_add(self.live.signed()? as u64);
+            let mut accesses = read_entry(&mut self.live, &mut last_ns)?;
+            accesses.address = granule << 3;
+            visitor.live_access(&accesses);
+        }
+        Ok(())
+    }
+}

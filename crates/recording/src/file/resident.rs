@@ -1,0 +1,79 @@
+//! What was resident of the process over time, as a note of [`Meta`](crate::Meta): readers that do not know it lose
+//! nothing else.
+
+/// The name of the note.
+pub const RESIDENT_NOTE: &str = "resident";
+
+/// The memory of the process at a moment, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResidentSample {
+    /// Milliseconds since the attach.
+    pub time_ms: u64,
+    /// Resident bytes of anonymous memory.
+    pub anonymous_bytes: u64,
+    /// Resident bytes of files.
+    pub file_bytes: u64,
+    /// Resident bytes of shared memory.
+    pub shared_bytes: u64,
+    /// Bytes swapped out.
+    pub swap_bytes: u64,
+}
+
+/// The value of the note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB, with spaces in between.
+pub fn resident_text(samples: &[ResidentSample]) -> String {
+    let texts = samples.iter().map(|sample| {
+        let kib = |bytes: u64| bytes >> 10;
+        format!(
+            "{},{},{},{},{}",
+            sample.time_ms,
+            kib(sample.anonymous_bytes),
+            kib(sample.file_bytes),
+            kib(sample.shared_bytes),
+            kib(sample.swap_bytes)
+        )
+    });
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+/// The samples of such a value, in the order of time; what is none is left out.
+pub fn resident_of(text: &str) -> Vec<ResidentSample> {
+    let sample = |one: &str| {
+        let mut numbers = one.split(',').map(|number| number.parse::<u64>().ok());
+        let time_ms = numbers.next()??;
+        let mut bytes = || numbers.next()??.checked_mul(1024);
+        Some(ResidentSample {
+            time_ms,
+            anonymous_bytes: bytes()?,
+            file_bytes: bytes()?,
+            shared_bytes: bytes()?,
+            swap_bytes: bytes()?,
+        })
+    };
+    let mut all: Vec<ResidentSample> = text.split_ascii_whitespace().filter_map(sample).collect();
+    all.sort_by_key(|sample| sample.time_ms);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_as_text() {
+        let sample = |time_ms, kib: u64| ResidentSample {
+            time_ms,
+            anonymous_bytes: kib << 10,
+            file_bytes: 2048,
+            shared_bytes: 0,
+            swap_bytes: 1024,
+        };
+        let samples = [sample(0, 7), sample(1000, 9)];
+        assert_eq!(resident_text(&samples), "0,7,2,0,1 1000,9,2,0,1");
+        assert_eq!(resident_of(&resident_text(&samples)), samples);
+        assert_eq!(
+            resident_of("5 1,2 x,1,1,1,1 1,1,1,1,99999999999999999999"),
+            []
+        );
+        assert_eq!(resident_of("9,1,1,1,18446744073709551615"), []);
+    }
+}

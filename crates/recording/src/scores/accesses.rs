@@ -1,0 +1,141 @@
+//! What reads and writes say of the chunks of a site: the usage and useful lifetime scores of Byma and Larus, and what
+//! else stands out about them.
+//!
+//! The *access interval* of a chunk reaches from the lowest to the highest byte accessed; a chunk that was never read
+//! or never written has none. The usage score of a site is the sum of these over the sum of the sizes. The
+//! *active life* of a chunk reaches from its first access to its last; the useful lifetime score is the mean
+//! of that over the lifetime.
+
+use memhook_abi::Accesses;
+use rustc_hash::FxHashMap;
+
+/// More releases than this never wait for their block to be known.
+const MOST_WAITING: usize = 1 << 18;
+
+/// Sums over the chunks of a site whose reads and writes are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AccessSums {
+    /// Such chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sum of their access intervals in bytes.
+    pub accessed_bytes: u64,
+    /// The sum of their active lives, each over the chunk's lifetime.
+    pub active: f64,
+    /// Chunks that were neither read nor written.
+    pub untouched: u64,
+    /// Chunks that were written and never read.
+    pub never_read: u64,
+    /// Chunks that were read and never written.
+    pub never_written: u64,
+    /// Reads of all of them.
+    pub reads: u64,
+    /// Writes to all of them.
+    pub writes: u64,
+    /// Offset past the furthest byte accessed in any of them.
+    pub furthest: u64,
+    /// Chunks that several threads accessed.
+    pub by_several: u64,
+    /// How often a thread wrote into a cache line that another one wrote last, but other bytes.
+    pub false_shares: u64,
+    /// The sum of the lifetimes of the chunks that were touched, in nanoseconds.
+    pub lifetimes_ns: u128,
+    /// The sum of the times from an allocation to the first access.
+    pub before_ns: u128,
+    /// The sum of the times from the last access to the release, or the end.
+    pub after_ns: u128,
+    /// The same times, each multiplied by the size of the chunk: what could be saved, in byte nanoseconds.
+    pub before_byte_ns: f64,
+    /// See [`AccessSums::before_byte_ns`].
+    pub after_byte_ns: f64,
+    /// The sum of size times lifetime of the chunks that were not touched, in byte nanoseconds.
+    pub untouched_byte_ns: f64,
+}
+
+impl AccessSums {
+    /// The usage score; `None` if nothing is known, or of chunks without bytes.
+    pub fn usage(&self) -> Option<f64> {
+        (self.bytes > 0).then(|| self.accessed_bytes as f64 / self.bytes as f64)
+    }
+
+    /// The useful lifetime score; `None` if nothing is known.
+    pub fn useful_lifetime(&self) -> Option<f64> {
+        (self.chunks > 0).then(|| self.active / self.chunks as f64)
+    }
+
+    /// Adds a chunk of so many bytes that lived from one time to another.
+    pub(super) fn add(&mut self, accesses: &Accesses, size: u64, start_ns: u64, end_ns: u64) {
+        self.chunks += 1;
+        self.bytes = self.bytes.saturating_add(size);
+        self.reads = self.reads.saturating_add(accesses.reads);
+        self.writes = self.writes.saturating_add(accesses.writes);
+        let lifetime_ns = end_ns.saturating_sub(start_ns).max(1);
+        let byte_ns = |ns: u64| ns as f64 * size as f64;
+        match (accesses.reads, accesses.writes) {
+            (0, 0) => {
+                self.untouched += 1;
+                self.untouched_byte_ns += byte_ns(lifetime_ns);
+                return;
+            }
+            (0, _) => self.never_read += 1,
+            (_, 0) => self.never_written += 1,
+            _ => {
+                // The allocator may have given more than was asked for.
+                let interval = accesses.high.min(size).saturating_sub(accesses.low);
+                self.accessed_bytes = self.accessed_bytes.saturating_add(interval);
+            }
+        }
+        self.furthest = self.furthest.max(accesses.high.min(size));
+        self.by_several += u64::from(accesses.by_several);
+        self.false_shares = self.false_shares.saturating_add(accesses.false_shares);
+        // Clocks of two processors may disagree by a little.
+        let first_ns = accesses.first_ns.clamp(start_ns, end_ns);
+        let last_ns = accesses.last_ns.clamp(first_ns, end_ns);
+        self.active += (last_ns - first_ns) as f64 / lifetime_ns as f64;
+        self.lifetimes_ns += u128::from(lifetime_ns);
+        self.before_ns += u128::from(first_ns - start_ns);
+        self.after_ns += u128::from(end_ns - last_ns);
+        self.before_byte_ns += byte_ns(first_ns - start_ns);
+        self.after_byte_ns += byte_ns(end_ns - last_ns);
+    }
+}
+
+/// What was told of blocks whose release has not been counted.
+#[derive(Default)]
+pub(super) struct Known {
+    /// By the number that the release carries.
+    released: FxHashMap<u32, Accesses>,
+    /// By address.
+    live: FxHashMap<u64, Accesses>,
+}
+
+impl Known {
+    /// A release that comes will carry this number.
+    pub fn will_be_released(&mut self, number: u32, accesses: &Accesses) {
+        self.released.insert(number, *accesses);
+        if self.released.len() > MOST_WAITING {
+            // Releases of blocks that nobody knows.
+            let newest = |key: &u32| number.wrapping_sub(*key) < (MOST_WAITING / 2) as u32;
+            self.released.retain(|key, _| newest(key));
+        }
+    }
+
+    /// A block is live at the end.
+    pub fn is_live(&mut self, accesses: &Accesses) {
+        self.live.insert(accesses.address, *accesses);
+    }
+
+    /// What is known of the block whose release carries this number.
+    pub fn of_release(&mut self, number: u32) -> Option<Accesses> {
+        if self.released.is_empty() {
+            return None;
+        }
+        self.released.remove(&number)
+    }
+
+    /// What is known of a block that is live at the end.
+    pub fn of_live(&self, address: u64) -> Option<Accesses> {
+        self.live.get(&address).copied()
+    }
+}

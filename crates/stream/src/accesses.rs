@@ -1,0 +1,176 @@
+//! What was read and written of blocks, as the hook counts it: in ring words before a release, and in the records of
+//! the blocks that are live.
+
+use crate::{Region, TickTime};
+use memhook_abi::{
+    ACCESS_OFFSET, ACCESS_RECORDS, AccessRecord, Accesses, Control, Event, RawEvent, flags,
+};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Records that are ready when a program begins, and that are kept ready for it.
+const RECORDS_AHEAD: u64 = 32 << 10;
+const RECORDS_OF_A_PAGE: u64 = 4096 / size_of::<AccessRecord>() as u64;
+/// A flag beside the number of false shares.
+const SEVERAL: u64 = 1 << 44;
+
+/// The words about one block, as they come.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AccessWords {
+    words: [(u64, u64); 4],
+    next: usize,
+}
+
+impl AccessWords {
+    /// Takes a word; returns all of it with the last one. Words whose begin was lost are left out.
+    pub fn take(&mut self, event: &Event, time: TickTime) -> Option<Accesses> {
+        let index = event.access_word();
+        if index != 0 && index != self.next {
+            self.next = 0;
+            return None;
+        }
+        self.words[index] = (event.access_small(), event.value);
+        self.next = (index + 1) % self.words.len();
+        if self.next != 0 {
+            return None;
+        }
+        let [
+            (granule, first),
+            (shares, last),
+            (low, reads),
+            (high, writes),
+        ] = self.words;
+        let at = |ticks| if ticks == 0 { 0 } else { time.resolve(ticks) };
+        Some(Accesses {
+            address: granule << 3,
+            first_ns: at(first),
+            last_ns: at(last).max(at(first)),
+            low: low.min(high),
+            high,
+            reads,
+            writes,
+            by_several: shares & SEVERAL != 0,
+            false_shares: shares & (SEVERAL - 1),
+        })
+    }
+}
+
+/// The words of a block; only tests and models of the hook write them from Rust. Times are as ticks have them.
+pub fn access_words(accesses: &Accesses) -> [RawEvent; 4] {
+    let several = if accesses.by_several { SEVERAL } else { 0 };
+    [
+        RawEvent::pack_access(0, accesses.address >> 3, accesses.first_ns),
+        RawEvent::pack_access(1, several | accesses.false_shares, accesses.last_ns),
+        RawEvent::pack_access(2, accesses.low, accesses.reads),
+        RawEvent::pack_access(3, accesses.high, accesses.writes),
+    ]
+}
+
+impl Region {
+    /// Whether reads and writes are counted.
+    pub fn counts_accesses(&self) -> bool {
+        self.flags() & flags::ACCESSES != 0
+    }
+
+    /// Blocks whose reads and writes could not be counted.
+    pub fn access_missed(&self) -> u64 {
+        self.control64(offset_of!(Control, access_missed))
+    }
+
+    /// Touches records ahead of those that are in use, as far as the budget lasts: a program that gets none goes
+    /// on, and its block is not counted.
+    pub(crate) fn grant_accesses(&self) {
+        if !self.counts_accesses() {
+            return;
+        }
+        let records = ACCESS_RECORDS as u64;
+        let used = self
+            .control64(offset_of!(Control, access_next))
+            .min(records);
+        let limit_word = self.memory.u64(offset_of!(Control, access_limit));
+        let limit = limit_word.load(Relaxed).min(records);
+        if limit - limit.min(used) >= RECORDS_AHEAD.max(used / 2) && limit > 0 {
+            return;
+        }
+        // Whole pages; and where there is no room for so many, fewer.
+        let mut more = (used + RECORDS_AHEAD.max(used) * 2).min(records);
+        more = more.saturating_sub(limit) / RECORDS_OF_A_PAGE * RECORDS_OF_A_PAGE;
+        while more > 0 {
+            let bytes = more as usize * size_of::<AccessRecord>();
+            if self.spend_on_growth(bytes as u64) {
+                let start = ACCESS_OFFSET + limit as usize * size_of::<AccessRecord>();
+                self.memory.touch(start, bytes);
+                // Release: who finds it granted finds the pages.
+                limit_word.store(limit + more, Release);
+                return;
+            }
+            more = more / 2 / RECORDS_OF_A_PAGE * RECORDS_OF_A_PAGE;
+        }
+    }
+
+    /// What was counted of the blocks that are live. `time`: what the times in it mean.
+    pub fn live_accesses(&self, time: TickTime) -> Vec<Accesses> {
+        if !self.counts_accesses() {
+            return Vec::new();
+        }
+        let limit = self.control64(offset_of!(Control, access_limit));
+        let next = self.control64(offset_of!(Control, access_next));
+        let used = next.min(limit).min(ACCESS_RECORDS as u64);
+        let record = |number: u64| {
+            let start = ACCESS_OFFSET + number as usize * size_of::<AccessRecord>();
+            let word = |offset: usize| self.memory.u64(start + offset);
+            let address = word(offset_of!(AccessRecord, address)).load(Acquire);
+            let value = |offset: usize| word(offset).load(Relaxed);
+            let at = |ticks| if ticks == 0 { 0 } else { time.resolve(ticks) };
+            let others = [
+                value(offset_of!(AccessRecord, other_reads)),
+                value(offset_of!(AccessRecord, other_writes)),
+            ];
+            let high = value(offset_of!(AccessRecord, high));
+            let first_ns = at(value(offset_of!(AccessRecord, first)));
+            (address != 0).then(|| Accesses {
+                address,
+                first_ns,
+                last_ns: at(value(offset_of!(AccessRecord, last))).max(first_ns),
+                low: value(offset_of!(AccessRecord, low)).min(high),
+                high,
+                reads: value(offset_of!(AccessRecord, reads)).saturating_add(others[0]),
+                writes: value(offset_of!(AccessRecord, writes)).saturating_add(others[1]),
+                by_several: others != [0, 0],
+                false_shares: value(offset_of!(AccessRecord, false_shares)),
+            })
+        };
+        (1..used).filter_map(record).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_say_what_was_counted() {
+        let accesses = Accesses {
+            address: 0x5555_5555_5550,
+            first_ns: 5,
+            last_ns: 9,
+            low: 8,
+            high: 1 << 40,
+            reads: u64::MAX,
+            writes: 2,
+            by_several: true,
+            false_shares: 77,
+        };
+        let mut words = AccessWords::default();
+        let mut take = |word: RawEvent| words.take(&word.unpack().unwrap(), TickTime::Nanoseconds);
+        let all = access_words(&accesses);
+        // The begin of another one, whose rest was lost.
+        assert_eq!(take(all[0]), None);
+        assert_eq!(take(all[1]), None);
+        assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);
+        // Without a begin.
+        assert_eq!(take(all[2]), None);
+        assert_eq!(take(all[3]), None);
+        assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);
+    }
+}

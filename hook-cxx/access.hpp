@@ -1,0 +1,312 @@
+// What a program reads and writes, counted by block.
+//
+// The access runtime that a program is linked with calls our listener with each read and write. From the
+// address we find the block by an index of our own, and count in the block's record in the region, which the
+// attacher reads where the block is still live at the end. When a block is released, the counts leave
+// through the ring, right before the release, and the record is used for the next block.
+//
+// The index is a table of three levels: gigabytes, pages, and granules of 16 bytes. A page that belongs to
+// one block as a whole needs no granules. Readers take no lock: an entry is one word. All tables lie in one
+// private mapping that is reserved at once, so that giving it back is one call, and a fork child has
+// none of its contents.
+//
+// Nothing here may go wrong for the program, whatever it does to its blocks: tables and records are never unmapped, so
+// a late access to a released block finds a number that is stale at worst, and counts for another block.
+#pragma once
+#include "ring.hpp"
+
+namespace memhook {
+
+inline constexpr uint64_t access_unit = 1024;  // bytes of a table of granules; others are multiples of it
+inline constexpr uint64_t access_granules = 256, access_pages = 1 << 18, access_gigabytes = 1 << 17;
+
+struct AccessIndex {
+  unsigned char* base;
+  uint64_t units;  // that there are
+  uint64_t next;   // the first one that is not in use; tables of gigabytes take those at the beginning
+};
+extern AccessIndex access_index;
+
+// Makes the index empty, and reserves its memory the first time. Without memory, no block gets a record.
+[[gnu::noinline, gnu::cold]] inline void open_access_index() {
+  constexpr long read_write = 3, private_anonymous_noreserve = 0x4022;
+  constexpr long madv_dontneed = 4, madv_dontdump = 16, madv_wipeonfork = 18;
+  AccessIndex& index = access_index;
+  // A program whose address space is limited may have less.
+  for (uint64_t bytes = 1ull << 36; !index.base && bytes >= 1ull << 28; bytes >>= 2) {
+    long start = sys::call(sys::nr_mmap, 0, static_cast<long>(bytes), read_write,
+                           private_anonymous_noreserve, -1, 0);
+    if (start < 0 && start > -4096) continue;
+    // What we count is of no use to a child, and copying it would make a fork slower.
+    sys::call(sys::nr_madvise, start, static_cast<long>(bytes), madv_wipeonfork);
+    sys::call(sys::nr_madvise, start, static_cast<long>(bytes), madv_dontdump);
+    index.base = reinterpret_cast<unsigned char*>(start);
+    index.units = bytes / access_unit;
+  }
+  if (!index.base) return;
+  sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base),
+            static_cast<long>(index.units * access_unit), madv_dontneed);
+  __atomic_store_n(&index.next, access_gigabytes * 8 / access_unit, __ATOMIC_RELEASE);
+}
+
+// Gives the memory of the index back. Whoever still looks into it finds nothing.
+[[gnu::noinline, gnu::cold]] inline void close_access_index() {
+  constexpr long madv_dontneed = 4;
+  const AccessIndex& index = access_index;
+  if (!index.base || __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) return;
+  sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base),
+            static_cast<long>(index.units * access_unit), madv_dontneed);
+}
+
+template <typename T>
+inline T* access_table(uint64_t unit) {
+  return reinterpret_cast<T*>(access_index.base + unit * access_unit);
+}
+
+// New tables of zeros; 0: there is no room.
+inline uint64_t take_access_units(uint64_t count) {
+  uint64_t first = __atomic_fetch_add(&access_index.next, count, __ATOMIC_RELAXED);
+  return first + count <= access_index.units ? first : 0;
+}
+
+// The entry of a page: in its lower half the number of the record if the page belongs to one block, in its upper
+// half the unit of its granules. Null: the page has no entry.
+inline uint64_t* access_page(uint64_t address) {
+  if (!access_index.base || address >> 47) return nullptr;
+  uint64_t unit = __atomic_load_n(access_table<uint64_t>(0) + (address >> 30), __ATOMIC_ACQUIRE);
+  return unit ? access_table<uint64_t>(unit) + ((address >> 12) & (access_pages - 1)) : nullptr;
+}
+
+inline uint64_t* make_access_page(uint64_t address) {
+  if (!access_index.base || address >> 47) return nullptr;
+  uint64_t* top = access_table<uint64_t>(0) + (address >> 30);
+  uint64_t unit = __atomic_load_n(top, __ATOMIC_ACQUIRE);
+  if (!unit) {
+    uint64_t taken = take_access_units(access_pages * 8 / access_unit);
+    if (!taken) return nullptr;
+    // Another thread may have been faster; what was taken then stays unused, and costs nothing.
+    if (__atomic_compare_exchange_n(top, &unit, taken, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+      unit = taken;
+  }
+  return access_table<uint64_t>(unit) + ((address >> 12) & (access_pages - 1));
+}
+
+inline uint32_t* granules_of(uint64_t entry) {
+  return entry >> 32 ? access_table<uint32_t>(entry >> 32) : nullptr;
+}
+
+inline uint32_t* make_granules(uint64_t* page) {
+  uint64_t entry = __atomic_load_n(page, __ATOMIC_ACQUIRE);
+  while (!(entry >> 32)) {
+    uint64_t taken = take_access_units(1);
+    if (!taken) return nullptr;
+    uint64_t with = (entry & 0xffff'ffff) | taken << 32;
+    if (__atomic_compare_exchange_n(page, &entry, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+      entry = with;
+  }
+  return granules_of(entry);
+}
+
+// The number of the record of the block that an address lies in; 0: of none.
+inline uint32_t find_accessed(uint64_t address) {
+  uint64_t* page = access_page(address);
+  if (!page) return 0;
+  uint64_t entry = __atomic_load_n(page, __ATOMIC_ACQUIRE);
+  if (entry & 0xffff'ffff) return static_cast<uint32_t>(entry);
+  uint32_t* granules = granules_of(entry);
+  return granules ? __atomic_load_n(granules + ((address >> 4) & (access_granules - 1)),
+                                    __ATOMIC_ACQUIRE)
+                  : 0;
+}
+
+// Enters a block into the index, or, with `to` 0, takes it out. False: there is no room for it.
+[[gnu::noinline]] inline bool mark_accessed(uint64_t start, uint64_t size, uint32_t from,
+                                            uint32_t to) {
+  uint64_t end = (start + (size ? size : 1) + 15) & ~15ull;
+  for (uint64_t at = start; at < end;) {
+    uint64_t page_start = at & ~4095ull, page_end = page_start + 4096;
+    uint64_t* page = to ? make_access_page(at) : access_page(at);
+    if (!page) return false;
+    if (at == page_start && end >= page_end) {
+      // The lower half: the processor is little-endian (see abi).
+      auto* whole = reinterpret_cast<uint32_t*>(page);
+      if (to || __atomic_load_n(whole, __ATOMIC_RELAXED) == from)
+        __atomic_store_n(whole, to, __ATOMIC_RELEASE);
+      at = page_end;
+      continue;
+    }
+    uint32_t* granules = to ? make_granules(page) : granules_of(__atomic_load_n(page, __ATOMIC_ACQUIRE));
+    if (!granules) return false;
+    for (; at < end && at < page_end; at += 16) {
+      uint32_t* granule = granules + ((at >> 4) & (access_granules - 1));
+      if (to || __atomic_load_n(granule, __ATOMIC_RELAXED) == from)
+        __atomic_store_n(granule, to, __ATOMIC_RELEASE);
+    }
+  }
+  return true;
+}
+
+inline AccessRecord* access_record(uint32_t number) {
+  return at<AccessRecord>(access_offset) + number;
+}
+
+// A record that is not in use; 0: there is none.
+inline uint32_t take_access_record() {
+  Control* c = control();
+  uint64_t list = __atomic_load_n(&c->access_unused, __ATOMIC_ACQUIRE);
+  while (auto number = static_cast<uint32_t>(list)) {
+    if (number >= access_records) return 0;  // the region is damaged
+    uint64_t next = __atomic_load_n(&access_record(number)->next_unused, __ATOMIC_RELAXED);
+    // The count makes the exchange fail where the record was taken and put back meanwhile.
+    uint64_t with = ((list >> 32) + 1) << 32 | (next & 0xffff'ffff);
+    if (__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
+      return number;
+  }
+  uint64_t limit = __atomic_load_n(&c->access_limit, __ATOMIC_ACQUIRE);
+  if (limit > access_records) limit = access_records;
+  uint64_t next = __atomic_load_n(&c->access_next, __ATOMIC_RELAXED);
+  while (next < limit)
+    if (__atomic_compare_exchange_n(&c->access_next, &next, next + 1, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED))
+      return static_cast<uint32_t>(next);
+  return 0;
+}
+
+inline void put_access_record(uint32_t number) {
+  Control* c = control();
+  uint64_t list = __atomic_load_n(&c->access_unused, __ATOMIC_ACQUIRE), with;
+  do {
+    __atomic_store_n(&access_record(number)->next_unused, list & 0xffff'ffff, __ATOMIC_RELAXED);
+    with = ((list >> 32) + 1) << 32 | number;
+  } while (!__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE));
+}
+
+inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) {
+  mark_accessed(address, __atomic_load_n(&r->size, __ATOMIC_RELAXED), number, 0);
+  put_access_record(number);
+}
+
+// From now on accesses to this block are counted. pre: the program does not have the block yet.
+[[gnu::noinline]] inline void begin_accesses(uint64_t address, uint64_t size) {
+  // The release of the last block here may not have been seen.
+  if (uint32_t old = find_accessed(address)) {
+    AccessRecord* r = access_record(old);
+    uint64_t start = __atomic_load_n(&r->address, __ATOMIC_RELAXED);
+    if (start && __atomic_compare_exchange_n(&r->address, &start, 0, false, __ATOMIC_ACQ_REL,
+                                             __ATOMIC_RELAXED))
+      forget_accesses(old, r, start);
+  }
+  // Two blocks can share a granule only if one of them begins in the middle of it.
+  uint32_t number = address % 16 == 0 ? take_access_record() : 0;
+  if (!number) {
+    __atomic_fetch_add(&control()->access_missed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  AccessRecord* r = access_record(number);
+  uint64_t* zeros[] = {&r->first,        &r->last,        &r->high,       &r->reads,
+                       &r->writes,       &r->thread,      &r->other_reads, &r->other_writes,
+                       &r->last_writer,  &r->last_write,  &r->false_shares};
+  for (uint64_t* word : zeros) __atomic_store_n(word, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&r->low, ~0ull, __ATOMIC_RELAXED);
+  __atomic_store_n(&r->size, size, __ATOMIC_RELAXED);
+  __atomic_store_n(&r->address, address, __ATOMIC_RELEASE);
+  if (mark_accessed(address, size, 0, number)) return;
+  __atomic_store_n(&r->address, 0, __ATOMIC_RELEASE);
+  forget_accesses(number, r, address);
+  __atomic_fetch_add(&control()->access_missed, 1, __ATOMIC_RELAXED);
+}
+
+inline void write_access_words(RingHeader* ring, uint64_t index, const uint64_t (&words)[4]) {
+  if (!reserve(ring)) return;
+  uint64_t head = ring->head;
+  for (uint64_t i = 0; i < 2; i++)
+    events_of(ring)[head++ & ring->mask] = {
+        (words[2 * i] & address_mask) | op_access << 45 | (index + i) << 53, words[2 * i + 1]};
+  __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
+}
+
+// Tells what was counted of a block, and forgets it. The release has to follow. pre: begin_recording() was called.
+[[gnu::noinline]] inline void end_accesses(RingHeader* ring, uint64_t address) {
+  uint32_t number = find_accessed(address);
+  if (!number) return;
+  AccessRecord* r = access_record(number);
+  uint64_t start = address;
+  if (!__atomic_compare_exchange_n(&r->address, &start, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return;
+  auto word = [](const uint64_t& w) { return __atomic_load_n(&w, __ATOMIC_RELAXED); };
+  uint64_t other_reads = word(r->other_reads), other_writes = word(r->other_writes);
+  uint64_t several = other_reads + other_writes ? 1ull << 44 : 0;
+  uint64_t shares = word(r->false_shares);
+  uint64_t most_shares = (1ull << 44) - 1;
+  uint64_t high = word(r->high);
+  write_access_words(ring, 0,
+                     {address >> 3, word(r->first),
+                      several | (shares < most_shares ? shares : most_shares), word(r->last)});
+  write_access_words(ring, 2,
+                     {high ? word(r->low) : 0, word(r->reads) + other_reads, high,
+                      word(r->writes) + other_writes});
+  forget_accesses(number, r, address);
+}
+
+inline void count_access(uint64_t& own, uint64_t& others, bool is_own) {
+  // Only the owner writes its counter.
+  if (is_own)
+    __atomic_store_n(&own, __atomic_load_n(&own, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+  else
+    __atomic_fetch_add(&others, 1, __ATOMIC_RELAXED);
+}
+
+// Whether two threads wrote into one cache line, but not to the same bytes.
+inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start, uint64_t offset,
+                                   uint64_t bytes) {
+  uint64_t last = __atomic_load_n(&r->last_write, __ATOMIC_RELAXED);
+  uint64_t writer = __atomic_load_n(&r->last_writer, __ATOMIC_RELAXED);
+  uint64_t last_offset = last >> 16, last_bytes = last & 0xffff;
+  bool is_near = (start + offset) / 64 == (start + last_offset) / 64;
+  bool is_apart = offset + bytes <= last_offset || last_offset + last_bytes <= offset;
+  if (writer && writer != me && is_near && is_apart)
+    __atomic_fetch_add(&r->false_shares, 1, __ATOMIC_RELAXED);
+  if (writer != me) __atomic_store_n(&r->last_writer, me, __ATOMIC_RELAXED);
+  __atomic_store_n(&r->last_write, offset << 16 | (bytes < 0xffff ? bytes : 0xffff), __ATOMIC_RELAXED);
+}
+
+// The program reads or writes these bytes.
+[[gnu::noinline]] inline void note_access(uint64_t address, uint64_t bytes, bool is_write) {
+  uint32_t number = find_accessed(address);
+  if (!number) return;
+  AccessRecord* r = access_record(number);
+  uint64_t start = __atomic_load_n(&r->address, __ATOMIC_ACQUIRE);
+  uint64_t offset = address - start, end = offset + bytes;
+  // A record that has another block by now.
+  if (!start || offset > __atomic_load_n(&r->size, __ATOMIC_RELAXED) + 16) return;
+  uint64_t time = gate().clock_mode == clock_coarse || gate().clock_mode == clock_attacher
+                      ? __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED)
+                      : precise_time();
+  uint64_t none = 0;
+  if (__atomic_load_n(&r->first, __ATOMIC_RELAXED) == 0)
+    __atomic_compare_exchange_n(&r->first, &none, time, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  __atomic_store_n(&r->last, time, __ATOMIC_RELAXED);
+  uint64_t low = __atomic_load_n(&r->low, __ATOMIC_RELAXED);
+  while (offset < low && !__atomic_compare_exchange_n(&r->low, &low, offset, true, __ATOMIC_RELAXED,
+                                                      __ATOMIC_RELAXED)) {
+  }
+  uint64_t high = __atomic_load_n(&r->high, __ATOMIC_RELAXED);
+  while (end > high && !__atomic_compare_exchange_n(&r->high, &high, end, true, __ATOMIC_RELAXED,
+                                                    __ATOMIC_RELAXED)) {
+  }
+  uint64_t me = cpu::thread_pointer();
+  uint64_t owner = __atomic_load_n(&r->thread, __ATOMIC_RELAXED);
+  if (owner == 0 && __atomic_compare_exchange_n(&r->thread, &owner, me, false, __ATOMIC_RELAXED,
+                                                __ATOMIC_RELAXED))
+    owner = me;
+  if (is_write) {
+    count_access(r->writes, r->other_writes, owner == me);
+    look_for_false_sharing(r, me, start, offset, bytes);
+  } else {
+    count_access(r->reads, r->other_reads, owner == me);
+  }
+}
+
+}  // namespace memhook

@@ -1,0 +1,534 @@
+//! Agents under test, and a store that takes what they push.
+
+use crate::{JsonSchema, binary, patience, programs::Folder, until};
+use flate2::read::GzDecoder;
+use prost::Message;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// An agent, killed when the test ends early.
+pub struct Agent {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+    folder: Arc<Folder>,
+}
+
+impl Agent {
+    /// Starts one with these rules and stores. It keeps its state in the folder, answers at a port of its own choice,
+    /// and is not held back by what it uses: targets of tests share two processors with it.
+    pub fn start(folder: &Arc<Folder>, configuration: &str) -> Agent {
+        let mut agent = Agent::launch(folder, configuration);
+        agent.hear("the agent runs");
+        agent
+    }
+
+    /// The same, without waiting for it.
+    pub fn launch(folder: &Arc<Folder>, configuration: &str) -> Agent {
+        configure(folder, configuration);
+        let mut child = Command::new(binary())
+            .args(["agent", "--config", &folder.path("agent.toml")])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let to = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                lock(&to).push(line);
+            }
+        });
+        Agent {
+            child,
+            said,
+            folder: Arc::clone(folder),
+        }
+    }
+
+    /// What it has said.
+    pub fn said(&self) -> String {
+        lock(&self.said).join("\n")
+    }
+
+    /// Waits until it has said something with these words.
+    pub fn hear(&mut self, words: &str) {
+        until(&format!("the agent says {words:?}"), || {
+            let ended = self.child.try_wait().expect("a child");
+            assert!(
+                ended.is_none() || self.said().contains(words),
+                "{ended:?}: {}",
+                self.said()
+            );
+            self.said().contains(words)
+        });
+    }
+
+    /// Has another configuration read.
+    pub fn reconfigure(&self, configuration: &str) {
+        configure(&self.folder, configuration);
+        self.signal(libc::SIGHUP);
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        let sent = unsafe { libc::kill(self.child.id() as i32, signal) };
+        assert_eq!(sent, 0);
+    }
+
+    fn address(&self) -> SocketAddr {
+        let mut found = None;
+        until("the agent says where its metrics are", || {
+            let said = self.said();
+            let address = said.split("metrics are at http://").nth(1);
+            found = address.and_then(|rest| rest.split('/').next()?.parse().ok());
+            found.is_some()
+        });
+        found.expect("an address")
+    }
+
+    /// What it answers at this path.
+    pub fn get(&self, path: &str) -> String {
+        get(self.address(), path)
+    }
+
+    /// Its targets by process id, from a document that fits the schema.
+    pub fn targets(&self) -> BTreeMap<u64, Value> {
+        let document: Value = serde_json::from_str(&self.get("/targets")).expect("JSON");
+        JsonSchema::load("targets-1").check(&document);
+        let targets = document["targets"].as_array().expect("targets").iter();
+        targets
+            .map(|target| (target["pid"].as_u64().expect("a pid"), target.clone()))
+            .collect()
+    }
+
+    /// Waits until a process is traced, refused, or whatever the phase is.
+    pub fn await_phase(&self, pid: u32, phase: &str) {
+        let mut last = Value::Null;
+        until(&format!("process {pid} is {phase}"), || {
+            last = self.targets().remove(&u64::from(pid)).unwrap_or_default();
+            last["phase"] == phase || {
+                assert_ne!(
+                    (phase, &last["phase"]),
+                    ("traced", &Value::from("refused")),
+                    "{last}"
+                );
+                false
+            }
+        });
+    }
+
+    /// Waits until a number of a traced process is this one.
+    pub fn await_number(&self, pid: u32, name: &str, value: u64) {
+        let mut last = Value::Null;
+        until(&format!("{name} of process {pid} is {value}"), || {
+            let target = self.targets().remove(&u64::from(pid)).unwrap_or_default();
+            if target["numbers"][name] != last {
+                last = target["numbers"][name].clone();
+                eprintln!("{name} of process {pid}: {last}");
+            }
+            last == value
+        });
+    }
+
+    /// The value of a metric whose labels have all of these in them.
+    pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
+        let text = self.get("/metrics");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let line = text.lines().find(|line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label))
+        });
+        line?.rsplit_once(' ')?.1.parse().ok()
+    }
+
+    /// Ends it by SIGTERM; its exit code.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        self.signal(libc::SIGTERM);
+        let status = patience::end_of(&mut self.child);
+        (status.code(), self.said())
+    }
+
+    /// Kills it.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("reaped");
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configure(folder: &Folder, configuration: &str) {
+    let text = format!(
+        "[agent]\nstate = \"{}\"\nmax_cpu = \"100%\"\nmax_memory = \"90%\"\nscan = \"100ms\"\nretry = \"1s\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n{configuration}",
+        folder.path("state")
+    );
+    // As a whole: the agent may read it at any time.
+    let beside = folder.path("agent.toml.part");
+    std::fs::write(&beside, text).expect("written");
+    std::fs::rename(beside, folder.path("agent.toml")).expect("renamed");
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().expect("no panic")
+}
+
+/// How many words in the mapped files of a process lead into our hook: its slots, while it is traced.
+pub fn wrapped_slots(pid: u32) -> usize {
+    let maps = memhook_process::mappings(pid as i32).expect("it lives");
+    let is_hook = |path: &str| path.starts_with("/memfd:memhook");
+    let hooks = maps.iter().filter(|m| is_hook(&m.path) && m.exec);
+    let hooks: Vec<_> = hooks.map(|m| m.start..m.end).collect();
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let files = maps
+        .iter()
+        .filter(|m| m.path.starts_with('/') && m.read && !is_hook(&m.path));
+    let words = files.flat_map(|m| {
+        let mut bytes = vec![0; (m.end - m.start) as usize];
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, m.start).map_or_else(
+            |_| Vec::new(),
+            |()| {
+                let words = bytes
+                    .chunks_exact(8)
+                    .map(|w| w.try_into().expect("eight bytes"));
+                words.map(u64::from_ne_bytes).collect()
+            },
+        )
+    });
+    words
+        .filter(|word| hooks.iter().any(|hook| hook.contains(word)))
+        .count()
+}
+
+/// The body of an answer.
+pub fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    body.to_owned()
+}
+
+/// A push request (push/v1/push.proto).
+#[derive(Clone, PartialEq, Message)]
+struct PushRequest {
+    #[prost(message, repeated, tag = "1")]
+    series: Vec<RawProfileSeries>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RawProfileSeries {
+    #[prost(message, repeated, tag = "1")]
+    labels: Vec<LabelPair>,
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<RawSample>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LabelPair {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RawSample {
+    #[prost(bytes = "vec", tag = "1")]
+    raw_profile: Vec<u8>,
+}
+
+/// What is looked at of a profile (profile.proto).
+#[derive(Clone, PartialEq, Message)]
+struct RawPprof {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    name: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    label: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+}
+
+/// A profile that arrived.
+#[derive(Clone, Debug, Default)]
+pub struct Pprof {
+    /// Labels of its series; none for a file.
+    pub labels: BTreeMap<String, String>,
+    /// By the name of the value: what each innermost function has, and all together.
+    pub values: BTreeMap<String, BTreeMap<String, i64>>,
+    /// How many of its samples have labels.
+    pub labelled_samples: usize,
+}
+
+impl Pprof {
+    /// Reads one.
+    pub fn read(packed: &[u8]) -> Pprof {
+        let raw = RawPprof::decode(&unpacked(packed)[..]).expect("a profile");
+        let text = |index: i64| raw.string_table[index as usize].clone();
+        let innermost = |sample: &Sample| {
+            let location = raw
+                .location
+                .iter()
+                .find(|l| Some(&l.id) == sample.location_id.first());
+            let line = location
+                .and_then(|location| location.line.first())
+                .expect("a line");
+            let function = raw.function.iter().find(|f| f.id == line.function_id);
+            text(function.expect("a function").name)
+        };
+        let mut found = Pprof::default();
+        for (at, value_type) in raw.sample_type.iter().enumerate() {
+            let values = found.values.entry(text(value_type.name)).or_default();
+            for sample in &raw.sample {
+                *values.entry(innermost(sample)).or_default() += sample.value[at];
+            }
+        }
+        found.labelled_samples = raw.sample.iter().filter(|s| !s.label.is_empty()).count();
+        found
+    }
+
+    /// The sum of a value.
+    pub fn sum(&self, value: &str) -> i64 {
+        self.values
+            .get(value)
+            .map_or(0, |values| values.values().sum())
+    }
+
+    /// The value of a function.
+    pub fn of(&self, value: &str, function: &str) -> i64 {
+        let found = self
+            .values
+            .get(value)
+            .and_then(|values| values.get(function));
+        found.copied().unwrap_or(0)
+    }
+}
+
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    GzDecoder::new(bytes).read_to_end(&mut plain).expect("gzip");
+    plain
+}
+
+/// How the store answers a request.
+#[derive(Clone, Debug)]
+pub enum Reaction {
+    /// It takes it.
+    Take,
+    /// With a status, and with these headers.
+    Status(&'static str, String),
+    /// With less than it announces.
+    Half,
+    /// Not at all.
+    Silence,
+}
+
+/// A request that a store got.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The request line.
+    pub line: String,
+    /// Names in small letters.
+    pub headers: BTreeMap<String, String>,
+    /// As it was sent.
+    pub body: Vec<u8>,
+    /// Whether the answer was that it is taken.
+    pub is_taken: bool,
+}
+
+impl Request {
+    /// The profiles of a push.
+    pub fn profiles(&self) -> Vec<Pprof> {
+        let request = PushRequest::decode(&unpacked(&self.body)[..]).expect("a push");
+        let series = request.series.into_iter().map(|series| {
+            assert_eq!(series.samples.len(), 1);
+            assert!(series.samples[0].raw_profile.len() < 4 << 20);
+            let labels = series
+                .labels
+                .into_iter()
+                .map(|label| (label.name, label.value));
+            Pprof {
+                labels: labels.collect(),
+                ..Pprof::read(&series.samples[0].raw_profile)
+            }
+        });
+        series.collect()
+    }
+}
+
+/// A store that reacts as it is told to, and takes everything after that.
+pub struct ScriptedStore {
+    address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+    script: Arc<Mutex<Vec<Reaction>>>,
+}
+
+impl ScriptedStore {
+    /// Begins to listen.
+    pub fn start(script: Vec<Reaction>) -> ScriptedStore {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let store = ScriptedStore {
+            address: listener.local_addr().expect("an address"),
+            requests: Arc::default(),
+            script: Arc::new(Mutex::new(script)),
+        };
+        let (requests, script) = (Arc::clone(&store.requests), Arc::clone(&store.script));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (requests, script) = (Arc::clone(&requests), Arc::clone(&script));
+                std::thread::spawn(move || serve(stream, &requests, &script));
+            }
+        });
+        store
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it got.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.requests).clone()
+    }
+
+    /// The profiles that it took.
+    pub fn profiles(&self) -> Vec<Pprof> {
+        let requests = self.requests();
+        let taken = requests.iter().filter(|request| request.is_taken);
+        taken.flat_map(Request::profiles).collect()
+    }
+
+    /// Reactions that have not come about.
+    pub fn left(&self) -> usize {
+        lock(&self.script).len()
+    }
+}
+
+/// Any number of requests on one connection.
+fn serve(stream: TcpStream, requests: &Mutex<Vec<Request>>, script: &Mutex<Vec<Reaction>>) {
+    let Ok(mut to) = stream.try_clone() else {
+        return;
+    };
+    let mut from = BufReader::new(stream);
+    while let Some(mut request) = read(&mut from) {
+        let reaction = {
+            let mut script = lock(script);
+            if script.is_empty() {
+                Reaction::Take
+            } else {
+                script.remove(0)
+            }
+        };
+        request.is_taken = matches!(reaction, Reaction::Take);
+        lock(requests).push(request);
+        let answer = match reaction {
+            Reaction::Take => {
+                "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 0\r\n\r\n"
+                    .into()
+            }
+            Reaction::Status(status, headers) => {
+                format!("HTTP/1.1 {status}\r\n{headers}Content-Length: 2\r\n\r\nno")
+            }
+            Reaction::Half => {
+                let _ = to.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf");
+                return;
+            }
+            Reaction::Silence => {
+                // Until the other side gives up.
+                let _ = from.read(&mut [0]);
+                return;
+            }
+        };
+        if to.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(from: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut line = String::new();
+    from.read_line(&mut line)
+        .ok()
+        .filter(|&length| length > 0)?;
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut header = String::new();
+        from.read_line(&mut header).ok()?;
+        let Some((name, value)) = header.trim_end().split_once(": ") else {
+            break;
+        };
+        headers.insert(name.to_ascii_lowercase(), value.to_owned());
+    }
+    let length = headers.get("content-length")?.parse().ok()?;
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).ok()?;
+    Some(Request {
+        line: line.trim_end().to_owned(),
+        headers,
+        body,
+        is_taken: false,
+    })
+}

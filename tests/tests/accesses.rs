@@ -1,0 +1,166 @@
+//! Reads and writes that a program tells of, from its compilation to its scores.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{
+    Attacher, JsonSchema, Target, access_runtime, build_target, build_telling, not_run, run,
+};
+use serde_json::Value;
+use std::process::Command;
+
+fn json(arguments: &[&str]) -> Value {
+    let (code, out, err) = run(arguments);
+    assert_eq!(code, 0, "{arguments:?}: {err}");
+    serde_json::from_str(&out).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {out}"))
+}
+
+fn report(file: &str) -> Value {
+    let report = json(&["report", file, "--scores", "--json", "-T", "1000"]);
+    JsonSchema::load("report-1").check(&report);
+    report
+}
+
+/// Usage and useful lifetime of the site in a function of the program.
+fn scores(report: &Value, function: &str) -> (Value, Value) {
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let is_of = |site: &&Value| {
+        let mut frames = site["stack"].as_array().expect("frames").iter();
+        frames.any(|frame| {
+            let name = frame["function"].as_str().unwrap_or_default();
+            name.trim_end_matches("()") == function
+        })
+    };
+    let found: Vec<&Value> = sites.filter(is_of).collect();
+    let [site] = found[..] else {
+        panic!("{} sites of {function}: {report}", found.len());
+    };
+    let of = &site["scores"];
+    (of["usage"].clone(), of["useful_lifetime"].clone())
+}
+
+/// What `accessed.cc` reads and writes is known to the byte.
+fn check_accessed(report: &Value) {
+    for (function, usage) in [
+        ("whole", 1.0),
+        ("part", 0.25),
+        ("unread", 0.0),
+        ("unwritten", 0.0),
+        ("untouched", 0.0),
+        ("live", 0.5),
+        ("pausing", 1.0),
+    ] {
+        let (is, useful) = scores(report, function);
+        assert_eq!(is.as_f64(), Some(usage), "{function}");
+        let useful = useful.as_f64().expect("known");
+        let is_touched = function != "untouched";
+        assert_eq!(useful > 0.0, is_touched, "{function}: {useful}");
+        assert!(useful <= 1.0, "{function}: {useful}");
+    }
+    // Before the first access and after the last one it pauses as long as in between, at least.
+    let (_, useful) = scores(report, "pausing");
+    assert!(useful.as_f64() < Some(0.95), "{useful}");
+    assert_eq!(report["scores"]["access_source"], "complete");
+    let known = report["scores"]["accessed_sites"].as_u64();
+    assert_eq!(known, Some(7), "{report}");
+    // The geometric mean of numbers of which some are 0.
+    assert_eq!(report["scores"]["usage"].as_f64(), Some(0.0));
+}
+
+/// The compilers that are there.
+fn compilers() -> Vec<&'static str> {
+    let all = ["g++", "clang++"].into_iter();
+    all.filter(|compiler| {
+        let there = Command::new(compiler).arg("--version").output().is_ok();
+        if !there {
+            not_run(&format!("{compiler} is not installed"));
+        }
+        there
+    })
+    .collect()
+}
+
+#[test]
+fn usage_is_exact_with_each_compiler() {
+    let folder = Folder::new("accesses");
+    for compiler in compilers() {
+        let program = build_telling(compiler, "accessed", &[]);
+        let file = folder.path(&format!("{compiler}.mhk"));
+        let program = program.to_str().expect("a plain path");
+        let (code, _, err) = run(&["run", "-o", &file, "--", program]);
+        assert_eq!(code, 0, "{err}");
+        let report = report(&file);
+        check_accessed(&report);
+        let (code, text, err) = run(&["report", &file, "--scores"]);
+        assert_eq!(code, 0, "{err}");
+        assert!(text.contains("usage 0.25, useful lifetime 0."), "{text}");
+        if report["scores"]["sites"] != report["scores"]["accessed_sites"] {
+            assert!(text.contains("modules that do not tell"), "{text}");
+        }
+        // The geometric mean is 0: no limit above it is kept.
+        for (least, expected) in [("0.01", 1), ("0", 0)] {
+            let (code, out, err) = run(&["gate", "--min-usage-score", least, &file]);
+            assert_eq!(code, expected, "{out}{err}");
+        }
+    }
+}
+
+#[test]
+fn attach_begins_and_ends_it_in_a_running_program() {
+    let folder = Folder::new("accesses_attached");
+    let program = build_telling("g++", "accessed", &["-DTWICE"]);
+    let mut target = Target::start(&program, &[]);
+    for _ in 0..2 {
+        let file = folder.path("run.mhk");
+        let attacher = Attacher::start(&target, &["-o", &file, "--force", "--scores"]);
+        target.go();
+        target.expect("done");
+        let last = attacher.finish();
+        let in_report = last["scores"]["access_source"].as_str();
+        assert_eq!(in_report, Some("complete"), "{last}");
+        check_accessed(&report(&file));
+    }
+    // Nobody listens any more.
+    assert!(target.finish().success());
+}
+
+#[test]
+fn what_is_not_told_is_refused_in_one_line() {
+    let folder = Folder::new("accesses_refused");
+    let silent = build_target("scores", &["-O1", "-g"]);
+    let silent = silent.to_str().expect("a plain path");
+    let file = folder.path("run.mhk");
+    let (code, _, err) = run(&["run", "-o", &file, "--", silent]);
+    assert_eq!(code, 0, "{err}");
+    let refused = |arguments: &[&str], words: &str| {
+        let (code, _, err) = run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+        assert!(
+            err.contains(words) && err.contains("access-runtime"),
+            "{err}"
+        );
+        assert_eq!(err.lines().count(), 1, "{err}");
+    };
+    refused(
+        &["gate", "--min-usage-score", ".5", &file],
+        "which bytes are read and written",
+    );
+    let no_callbacks = "does not tell of its reads and writes";
+    refused(&["run", "--access", "on", "--", silent], no_callbacks);
+    refused(
+        &["gate", "--min-usage-score", ".5", "--", silent],
+        no_callbacks,
+    );
+    // Files of others are left alone.
+    let object = access_runtime().join("memhook_access.o");
+    let directory = folder.path("mine");
+    std::fs::create_dir(&directory).expect("a directory");
+    std::fs::write(format!("{directory}/memhook_access.o"), "mine").expect("a file");
+    let (code, _, err) = run(&["access-runtime", "-o", &directory]);
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    let (code, _, err) = run(&["access-runtime", "-o", &directory, "--force"]);
+    assert_eq!(code, 0, "{err}");
+    let read = |path: &std::path::Path| std::fs::read(path).expect("readable");
+    assert_eq!(
+        read(&object),
+        read(format!("{directory}/memhook_access.o").as_ref())
+    );
+}
