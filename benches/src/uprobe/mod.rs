@@ -10,8 +10,9 @@ mod symbol;
 
 use crate::tools::{Outcome, Running, Tool};
 use bpf::Program;
-use event::{Event, Place};
+pub use event::{Event, Place};
 use ring::Reader;
+pub use symbol::file_offset;
 
 /// Frames that are collected where stacks are.
 pub const FRAMES: u16 = 10;

@@ -168,7 +168,7 @@ impl Session {
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
         let copies = hook_copies(pid, &maps);
         let mut scan = find_slots(pid, &loaded, &maps, &wanted, &copies)?;
-        scan.slots.extend(pads.slots(&loaded, &copies));
+        pads.add_to(&mut scan, &loaded, &copies);
         if scan.slots.is_empty() {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
         }

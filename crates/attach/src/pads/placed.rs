@@ -14,8 +14,8 @@ use memhook_inject::{
 };
 use memhook_probe::{RedirectEntry, Redirected, Redirects, redirect_bytes};
 use memhook_process::{
-    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, behind, mappings, read_memory, read_word,
-    thread_ids,
+    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, read_memory,
+    read_word, thread_ids,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -219,8 +219,16 @@ impl Pads {
         self.is_kept = true;
     }
 
+    /// Puts the cells that hold no wrapper in the place of slots that lead to the same functions. A call that passes by
+    /// two wrappers would count twice where samples are drawn.
+    pub fn add_to(&self, scan: &mut SlotScan, modules: &[ModuleImage], copies: &[HookCopy]) {
+        let addresses: BTreeSet<u64> = self.placed.iter().map(|(pad, _)| pad.address).collect();
+        scan.slots.retain(|slot| !addresses.contains(&slot.target));
+        scan.slots.extend(self.slots(modules, copies));
+    }
+
     /// The cells that hold no wrapper, as slots.
-    pub fn slots(&self, modules: &[ModuleImage], copies: &[HookCopy]) -> Vec<Slot> {
+    fn slots(&self, modules: &[ModuleImage], copies: &[HookCopy]) -> Vec<Slot> {
         let slots = self.placed.iter().filter_map(|(pad, entry)| {
             let module = modules.iter().position(|m| m.base == entry.bias)?;
             let value = read_word(self.pid, RemoteAddress(entry.cell))?;

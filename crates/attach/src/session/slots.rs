@@ -196,7 +196,7 @@ impl Session {
                 |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
             let copies = hook_copies(self.pid, &maps);
             let mut scan = find_slots(self.pid, &self.modules, &maps, &wanted, &copies)?;
-            scan.slots.extend(self.pads.slots(&self.modules, &copies));
+            self.pads.add_to(&mut scan, &self.modules, &copies);
             self.journal(&scan);
             self.publish_modules()?;
             self.layout = now_layout;
