@@ -106,7 +106,9 @@ const PROGRAMS: [(&str, Touch); 10] = [
         periodic(60_000, (unit(block) * 60_000.0) as u32, after)
     }),
     ("half of them every second", |block, _, after| {
-        mixed(block).is_multiple_of(2).then(|| periodic(1000, (unit(block) * 1000.0) as u32, after))?
+        mixed(block)
+            .is_multiple_of(2)
+            .then(|| periodic(1000, (unit(block) * 1000.0) as u32, after))?
     }),
     (
         "a tenth is cold, the others are touched every 10 s",

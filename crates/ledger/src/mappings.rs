@@ -202,7 +202,11 @@ impl MappingLedger {
         // What is left there is younger: another thread's event has come first.
         let mut at = range.start;
         let younger: Vec<Range<u64>> = self.overlapping(&range);
-        for hole in younger.iter().cloned().chain(std::iter::once(range.end..range.end)) {
+        for hole in younger
+            .iter()
+            .cloned()
+            .chain(std::iter::once(range.end..range.end))
+        {
             if at < hole.start {
                 let piece = Piece {
                     end: hole.start,

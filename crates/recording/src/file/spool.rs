@@ -223,7 +223,7 @@ impl Worker {
 
     fn work(&mut self, job: Job) -> Result<(), Stop> {
         match job {
-            Job::Frame(frame) => self.frame(frame)?,
+            Job::Frame(frame) => self.frame(*frame)?,
             Job::Chunk(chunk) => self.part.append(&chunk)?,
             Job::Lasting(chunk) => {
                 self.part.append(&chunk)?;

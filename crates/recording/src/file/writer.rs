@@ -298,7 +298,7 @@ impl Writer {
         }
         self.send_stacks();
         for frame in self.waiting.drain(..) {
-            self.spool.send(Job::Frame(frame));
+            self.spool.send(Job::Frame(Box::new(frame)));
         }
     }
 

@@ -43,11 +43,12 @@ impl StaleSection {
     /// To be called every few milliseconds. What should be told, if it cannot begin.
     pub fn turn(&mut self, trace: &Trace) -> Option<String> {
         let now = now_ms(trace);
-        if !self.watching.is_on() && !self.has_failed {
-            if let Err(error) = self.watching.begin(now) {
-                self.has_failed = true;
-                return Some(format!("--stale: {error:#}"));
-            }
+        if !self.watching.is_on()
+            && !self.has_failed
+            && let Err(error) = self.watching.begin(now)
+        {
+            self.has_failed = true;
+            return Some(format!("--stale: {error:#}"));
         }
         if self.watching.turn(now) {
             self.watching.take_census(trace);
