@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 22] = [
+const COMMANDS: [&[&str]; 23] = [
     &[],
     &["attach"],
     &["report"],
@@ -16,6 +16,7 @@ const COMMANDS: [&[&str]; 22] = [
     &["symbols"],
     &["symbols", "pack"],
     &["run"],
+    &["access-runtime"],
     &["gate"],
     &["top"],
     &["probe"],

@@ -161,7 +161,16 @@ fn the_last_reports_are_kept_and_a_normal_end_is_told() {
     let directory = folder.path("evidence");
     let pid = target.pid().to_string();
     let watch = Watch::start(&[
-        &pid, "--at", "99.99%", "--rss", "16M", "--keep", "1", "-o", &directory, "--exact",
+        &pid,
+        "--at",
+        "99.99%",
+        "--rss-above",
+        "16M",
+        "--keep",
+        "1",
+        "-o",
+        &directory,
+        "--exact",
     ]);
     target.go();
     target.expect("done");

@@ -33,7 +33,7 @@ pub enum StateError {
 /// The state directory, held until dropped.
 pub struct State {
     directory: PathBuf,
-    _lock: File,
+    lock: File,
     attached: BTreeMap<i32, u64>,
     /// A write has failed, and was told.
     has_failed: bool,
@@ -69,7 +69,7 @@ impl State {
         let left = read(&directory.join("attached"));
         let mut state = State {
             directory: directory.to_owned(),
-            _lock: lock,
+            lock,
             attached: left.clone(),
             has_failed: false,
         };
@@ -117,6 +117,14 @@ impl State {
         let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
         std::fs::rename(&beside, self.directory.join("attached"))
+    }
+}
+
+impl Drop for State {
+    /// A child that has been forked and not executed its program yet has the file open, too, and would keep the lock
+    /// (flock(2)).
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
     }
 }
 

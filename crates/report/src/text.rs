@@ -97,13 +97,10 @@ fn marks(marks: &[Mark]) -> Option<String> {
     (!marks.is_empty()).then(|| format!("Marks: {more}{shown}"))
 }
 
-/// Above the numbers: what makes them wrong.
+/// Above the numbers: what makes them wrong, then what they can be told apart by.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
         writeln!(out, "{}", style.warning(&gaps))?;
-    }
-    if let Some(marks) = marks(&model.marks) {
-        writeln!(out, "{marks}")?;
     }
     if model.totals.lost_events > 0 {
         let lost = format!(
@@ -137,6 +134,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
                 counted(model.totals.allocations, "allocation"),
             )?,
         }
+    }
+    if let Some(marks) = marks(&model.marks) {
+        writeln!(out, "{marks}")?;
     }
     Ok(())
 }

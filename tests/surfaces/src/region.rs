@@ -5,7 +5,7 @@ use memhook_abi::{
     ARENA_OFFSET, Control, Event, RING_PREFIX_BYTES, RINGS_OFFSET, RingHeader, SLOTS_OFFSET,
     SlotEntry, region_bytes, ring_stride,
 };
-use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_ledger::{Ledger, LedgerOptions, MappingLedger};
 use memhook_stream::{Admission, Config, Drain, Region, Sink, TickTime};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -132,19 +132,26 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
 
 struct ToLedger<'a> {
     ledger: &'a mut Ledger,
+    mappings: &'a mut MappingLedger,
     events: u64,
 }
 
 impl Sink for ToLedger<'_> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.ledger.begin_ring(ring, tid);
+        self.mappings.begin_ring(tid);
     }
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         self.events += 1;
         self.ledger.event(event, size, time_ns);
     }
+    fn mapping(&mut self, event: Event, bytes: u64, time_ns: u64) {
+        self.events += 1;
+        self.mappings.event(event, bytes, time_ns);
+    }
     fn end_pass(&mut self) {
         self.ledger.end_pass(0);
+        self.mappings.end_pass(0);
     }
 }
 
@@ -155,6 +162,7 @@ pub(crate) struct Attacher<'a> {
     is_alone: bool,
     drain: Drain,
     ledger: Ledger,
+    mappings: MappingLedger,
     admission: Admission,
 }
 
@@ -168,6 +176,7 @@ impl<'a> Attacher<'a> {
                 track_release_stacks: true,
                 ..LedgerOptions::default()
             }),
+            mappings: MappingLedger::default(),
             admission: Admission::default(),
         }
     }
@@ -219,6 +228,7 @@ impl<'a> Attacher<'a> {
     fn pass(&mut self, is_last: bool) {
         let mut sink = ToLedger {
             ledger: &mut self.ledger,
+            mappings: &mut self.mappings,
             events: 0,
         };
         let stats = if is_last {
@@ -236,6 +246,9 @@ impl<'a> Attacher<'a> {
         self.pass(true);
         self.ledger.finish();
         self.ledger.totals();
+        self.mappings.finish(0);
+        self.mappings.totals();
+        self.region.live_accesses(TickTime::Nanoseconds);
         for site in self.ledger.sites() {
             self.region.stack(site.stack);
         }

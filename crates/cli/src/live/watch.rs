@@ -52,7 +52,7 @@ pub struct Args {
     at: AlarmAt,
     /// Write a report when it has more than this in memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    rss: Option<u64>,
+    rss_above: Option<u64>,
     /// Write a report when processes wait for memory
     ///
     /// In the words of the kernel: 'some 150000 1000000' is 150 ms of waiting within a second.
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     refuse(pid, &config)?;
     // Before the process is touched: what cannot be written costs it nothing then.
     let evidence = Evidence::new(&args.output, pid, args.keep, args.exec.clone())?;
-    let alarm = MemoryAlarm::new(pid, args.at, args.rss, args.psi.as_deref())?;
+    let alarm = MemoryAlarm::new(pid, args.at, args.rss_above, args.psi.as_deref())?;
     let depth = config.depth;
     signals::catch_stops();
     let mut trace = Trace::start(pid, config)?;
