@@ -54,6 +54,7 @@ impl Elsewhere {
             .args(["build", "-q", "-p", "memhook-cli", "--target", PROCESSOR])
             .arg("--message-format=json")
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
+            .env("RUSTFLAGS", "-D warnings")
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
             .stderr(Stdio::inherit())
             .output()

@@ -1,7 +1,7 @@
 //! Marks: moments of a trace with names, and reports between two of them.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, run};
+use memhook_tests::{Attacher, JsonSchema, Target, run};
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -76,11 +76,14 @@ fn a_report_between_two_marks() {
     };
     assert_eq!(names(&live), ["phase 2", "phase 3"]);
 
+    let schema = JsonSchema::load("report-1");
     let report = |options: &[&str]| -> Value {
         let (code, output, errors) =
             run(&[&["report", recording, "--json", "-T", "10000"], options].concat());
         assert_eq!(code, 0, "{errors}");
-        serde_json::from_str(&output).expect("JSON")
+        let report = serde_json::from_str(&output).expect("JSON");
+        schema.check(&report);
+        report
     };
     let between = ["--from-mark", "phase 2", "--to-mark", "phase 3"];
     let sizes = |measure: &str| {

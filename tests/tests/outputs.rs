@@ -191,7 +191,7 @@ fn a_failed_attach_leaves_no_output() {
     let folder = Folder::new("failed");
     let (old, new) = (folder.path("old.json"), folder.path("new.json"));
     write(&old, "precious").expect("written");
-    let target = Target::start(&build_target("before_attach", &["-static"]), &[]);
+    let target = Target::start(&build_target("before_attach", &["-static", "-s"]), &[]);
     let pid = target.pid().to_string();
     for path in [&old, &new] {
         let (code, ..) = run(&["attach", &pid, "-d", "1s", "--force", "-o", path]);
