@@ -70,6 +70,12 @@ impl<'a> ElfView<'a> {
         self.loads().map(|p| p.p_vaddr & !0xfff).min().unwrap_or(0)
     }
 
+    /// The first address behind all PT_LOADs (svma).
+    pub fn load_end(&self) -> u64 {
+        let ends = self.loads().map(|p| p.p_vaddr.saturating_add(p.p_memsz));
+        ends.max().unwrap_or(0)
+    }
+
     fn loads(&self) -> impl Iterator<Item = &program_header::ProgramHeader> {
         self.elf
             .program_headers

@@ -123,7 +123,7 @@ pub fn modules(
         found.push(ModuleImage {
             base: first.start.wrapping_sub(facts.lowest_load),
             start: first.start,
-            end,
+            end: facts.end_at(first, end),
             build_id: facts.build_id.clone(),
             is_main: first.path == executable,
             is_loader: loader.as_ref().is_some_and(|l| l.start == first.start),
@@ -140,6 +140,15 @@ pub fn modules(
     found.sort_by_key(|m| (!m.is_main, m.start));
     mark_permanent(&mut found);
     Ok(found)
+}
+
+impl ModuleFacts {
+    /// Where a module ends whose mappings, and memory of the program's own that happens to follow them, end at `end`.
+    fn end_at(&self, first: &Mapping, end: u64) -> u64 {
+        let bytes = self.load_end.saturating_sub(self.lowest_load);
+        let loaded = first.start.saturating_add(bytes).saturating_add(4095) & !4095;
+        loaded.clamp(first.end, end.max(first.end))
+    }
 }
 
 /// Where the module ends that begins with `first`, among the mappings behind that.
@@ -181,5 +190,37 @@ fn mark_permanent(modules: &mut [ModuleImage]) {
     for (module, permanent) in modules.iter_mut().zip(permanent) {
         // Programs need musl by another name than that of the file which is its loader.
         module.is_permanent = permanent || module.is_loader;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in a JVM, whose compiled code lies behind the last library that was loaded.
+    #[test]
+    fn memory_that_follows_is_not_the_modules() {
+        let first = Mapping {
+            start: 0x10000,
+            end: 0x11000,
+            read: true,
+            write: false,
+            exec: false,
+            shared: false,
+            offset: 0,
+            file_id: (0, 1, 7),
+            path: "/lib/x.so".to_owned(),
+            deleted: false,
+        };
+        let facts = |lowest_load, load_end| {
+            let mut facts = ModuleFacts::default();
+            (facts.lowest_load, facts.load_end) = (lowest_load, load_end);
+            facts
+        };
+        assert_eq!(facts(0, 0x4321).end_at(&first, 0x90_0000), 0x15000);
+        assert_eq!(facts(0x4000, 0x8321).end_at(&first, 0x90_0000), 0x15000);
+        // What a damaged file says.
+        assert_eq!(facts(0, u64::MAX).end_at(&first, 0x14000), 0x14000);
+        assert_eq!(facts(9, 3).end_at(&first, 0x14000), 0x11000);
     }
 }

@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 pub struct ModuleFacts {
     /// The address that the first byte of the file is meant for.
     pub(crate) lowest_load: u64,
+    /// The first address behind all PT_LOADs (svma).
+    pub(crate) load_end: u64,
     /// GNU build-id.
     pub(crate) build_id: Option<Vec<u8>>,
     /// The name by which others need it.
@@ -82,6 +84,7 @@ impl ModuleFacts {
         };
         Some(ModuleFacts {
             lowest_load: elf.lowest_load(),
+            load_end: elf.load_end(),
             build_id: elf.build_id(),
             soname: elf.soname().map(str::to_owned),
             needed: elf.needed().iter().map(|name| (*name).to_owned()).collect(),
