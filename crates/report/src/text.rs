@@ -125,13 +125,15 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
             None => writeln!(out, "Estimates from {samples}")?,
             Some(exact) if model.overhead.is_some() => writeln!(
                 out,
-                "Of about {}, {exact} were all counted, and the others are estimated from {samples} at most",
+                "Of about {}, {} were all counted, and the others are estimated from {samples} at most",
                 counted(model.totals.allocations, "allocation"),
+                count(exact),
             )?,
             Some(exact) => writeln!(
                 out,
-                "Rings were nearly full at times: of about {}, {exact} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",
+                "Rings were nearly full at times: of about {}, {} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",
                 counted(model.totals.allocations, "allocation"),
+                count(exact),
             )?,
         }
     }

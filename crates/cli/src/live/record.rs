@@ -89,7 +89,7 @@ impl Args {
         }
         if tracing.overhead.is_some() {
             bail!(
-                "--overhead with a recording: a recording has all events or samples of them; use --sample, or report without -o FILE.mhk"
+                "--overhead with a recording (-o FILE.mhk, --scores): a recording has all events, or samples at one distance; use --sample, or leave the recording out"
             );
         }
         let mode = match self.record.unwrap_or(What::Events) {
