@@ -23,14 +23,15 @@ mod tests {
 
     #[test]
     fn our_own_time_advances() {
-        let all = processor_time(std::process::id() as i32);
-        let own = own_processor_time();
+        let all = || processor_time(std::process::id() as i32).expect("we are there");
+        let (own, before) = (own_processor_time(), all());
         let mut sum = 0u64;
-        while own_processor_time() < own + Duration::from_millis(2) {
+        // The kernel may count what other threads use only at their next tick, so the sum is behind at times.
+        while all() < before + Duration::from_millis(2) {
             sum = std::hint::black_box(sum.wrapping_add(1));
+            assert!(own_processor_time() < own + Duration::from_secs(2));
         }
-        let later = processor_time(std::process::id() as i32);
-        assert!(later.unwrap() >= all.unwrap() + Duration::from_millis(2));
-        assert_eq!(processor_time(i32::MAX), None);
+        // No process has it (PID_MAX_LIMIT in the kernel's threads.h).
+        assert_eq!(processor_time(1 << 22), None);
     }
 }
