@@ -87,6 +87,8 @@ impl MappedMemory {
             let traced = state.mappings.as_ref()?.ranges();
             Some(traced.map(|(range, _)| range).collect())
         };
+        // What has happened until now has arrived then.
+        await_passes(consumer);
         let before = ranges()?;
         let stacks = stacks(session.pid());
         let maps = mappings(session.pid())
