@@ -20,6 +20,10 @@ namespace memhook {
 inline constexpr uint64_t access_unit = 1024;  // bytes of a table of granules; others are multiples of it
 inline constexpr uint64_t access_granules = 256, access_pages = 1 << 18, access_gigabytes = 1 << 17;
 
+// A larger block gets no record: the program would wait in malloc until all of its pages are in the index, and
+// pay for the index's own.
+inline constexpr uint64_t most_accessed_bytes = 1ull << 30;
+
 struct AccessIndex {
   unsigned char* base;
   uint64_t units;  // that there are
@@ -199,7 +203,8 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
       forget_accesses(old, r, start);
   }
   // Two blocks can share a granule only if one of them begins in the middle of it.
-  uint32_t number = address % 16 == 0 ? take_access_record() : 0;
+  bool has_room = address % 16 == 0 && size <= most_accessed_bytes;
+  uint32_t number = has_room ? take_access_record() : 0;
   if (!number) {
     __atomic_fetch_add(&control()->access_missed, 1, __ATOMIC_RELAXED);
     return;
