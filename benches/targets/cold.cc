@@ -42,7 +42,7 @@ int main() {
                                              each_5_seconds, each_20_seconds, each_60_seconds};
   Kind kinds[] = {{0, 0, {}}, {.2, 100, {}}, {.2, 50, {}}, {5, 100, {}}, {20, 100, {}}, {60, 100, {}}};
   std::atomic<bool> is_over{false};
-  measured::say("ready");
+  measured::say("ready\n");
   // Attached now.
   char line[64];
   if (read(0, line, 1) != 1) return 1;
@@ -83,7 +83,7 @@ int main() {
     }
     measured::keep(&sum);
   });
-  measured::say("made");
+  measured::say("made\n");
   ssize_t length;
   while ((length = read(0, line, sizeof line - 1)) > 0) {
     line[length] = 0;
@@ -96,7 +96,7 @@ int main() {
         if (now - block.touched_ns >= older_ns) stale[at] += block.bytes;
       }
     }
-    measured::say("%zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu", stale[0], stale[1], stale[2], stale[3], stale[4],
+    measured::say("%zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu\n", stale[0], stale[1], stale[2], stale[3], stale[4],
                   stale[5], live[0], live[1], live[2], live[3], live[4], live[5]);
   }
   is_over = true;
