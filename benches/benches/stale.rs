@@ -99,7 +99,10 @@ fn attached(arguments: &[&str]) -> Child {
         .expect("memhook-rs");
     let mut errors = BufReader::new(child.stderr.take().expect("piped"));
     let mut line = String::new();
-    while !["Attached", "Watching"].iter().any(|&word| line.starts_with(word)) {
+    while !["Attached", "Watching"]
+        .iter()
+        .any(|&word| line.starts_with(word))
+    {
         line.clear();
         let read = errors.read_line(&mut line).expect("readable");
         assert!(read > 0, "it ended, and does not trace");

@@ -387,7 +387,8 @@ fn a_recording_keeps_it() {
     let history = &report["stale"]["history"];
     let numbers = |list: &Value| -> Vec<u64> {
         let list = list.as_array().expect("a list").iter();
-        list.map(|number| number.as_u64().expect("a number")).collect()
+        list.map(|number| number.as_u64().expect("a number"))
+            .collect()
     };
     let points = history["points"].as_array().expect("points");
     let last = points.last().expect("a moment");
@@ -400,7 +401,9 @@ fn a_recording_keeps_it() {
     assert!(old > 4 * COUNT * BYTES * 9 / 10, "{last}");
     assert_eq!(numbers(&last["pages"]).len(), 4);
     let (_, text, _) = run(&["report", &recording]);
-    let (_, section) = text.split_once("Untouched for at least: ").expect("a section");
+    let (_, section) = text
+        .split_once("Untouched for at least: ")
+        .expect("a section");
     assert!(!section.contains("--depth"), "stacks are whole: {text}");
     // Of a part of the run, it does not tell.
     let (code, out, _) = run(&["report", &recording, "--json", "--to", "1s"]);
@@ -422,9 +425,11 @@ fn programs_that_forbid_or_execute() {
     let (code, out, errors) = run(&words);
     if !errors.contains("seccomp filter that does not apply to us") {
         let report: Value = serde_json::from_str(&out).expect(&errors);
-        assert_eq!((code, &report["evidence"]["pages"]), (0, &false.into()));
+        assert_eq!(code, 0);
+        // Unless the filter can be passed by, as a tracer with CAP_SYS_ADMIN can.
         let notes = report["notes"].to_string();
-        assert!(notes.contains("a seccomp filter may end"), "{notes}");
+        let is_let_be = notes.contains("a seccomp filter may end");
+        assert_ne!(report["evidence"]["pages"], is_let_be, "{notes}");
     }
     assert!(target.is_alive(), "{errors}");
     drop(target);

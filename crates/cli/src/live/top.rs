@@ -72,9 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         screen: None,
         names: Names::new(Symbolizer::new(root.search_order()), depth),
         next_sample: Duration::ZERO,
-        stale: args
-            .stale
-            .map(|older| StaleSection::new(pid, older, 0)),
+        stale: args.stale.map(|older| StaleSection::new(pid, older, 0)),
         is_stale: true,
         notices: Vec::new(),
         failure: None,

@@ -218,7 +218,7 @@ pub fn report(
         leaks: None,
         overhead: None,
         // It is about the end of the run.
-        stale: (is_overview && !selection.is_window)
+        stale: (is_overview && profile.to_ns >= recording.span_ns().1)
             .then(|| profile::stale(recording))
             .flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),

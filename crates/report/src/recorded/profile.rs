@@ -149,7 +149,8 @@ pub fn profile(
         releases,
         timeline,
         resident: resident(recording, (activity.from_ns, activity.to_ns)),
-        aging: stale(recording).and_then(|report| aging(report, (activity.from_ns, activity.to_ns))),
+        aging: stale(recording)
+            .and_then(|report| aging(report, (activity.from_ns, activity.to_ns))),
         series,
         changes: activity.changes.iter().map(changed).collect(),
         scores: None,

@@ -77,13 +77,7 @@ pub(super) struct Places {
 
 impl Places {
     /// Of a screen that has this many lines at its top.
-    pub fn of(
-        area: Rect,
-        head_lines: u16,
-        sort: Sort,
-        is_tree: bool,
-        has_stale: bool,
-    ) -> Places {
+    pub fn of(area: Rect, head_lines: u16, sort: Sort, is_tree: bool, has_stale: bool) -> Places {
         let chart_height = if area.height < HIGH_ENOUGH {
             0
         } else {

@@ -5,8 +5,7 @@ use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
 use crate::{
     Amount, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores, SitePoint, SourceLines,
-    StaleHistory,
-    UnseenTime,
+    StaleHistory, UnseenTime,
 };
 use serde::Serialize;
 use std::io::{Result, Write};
