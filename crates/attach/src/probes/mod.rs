@@ -6,6 +6,7 @@
 //! killed, and in a process that was forked meanwhile.
 
 mod code_of_module;
+mod events;
 mod gaps;
 mod mapped;
 mod placed;
@@ -15,6 +16,7 @@ mod removal;
 mod threads;
 
 pub(crate) use gaps::places_near;
+pub use events::EventOptions;
 pub use placed::{FunctionCount, Probes, ThreadCount};
 pub(crate) use planned::{FunctionCode, module_file, plan_functions};
 pub use planned::{PlannedFunction, ProbeOptions, ProbePlan, RefusedFunction, plan_probes};
