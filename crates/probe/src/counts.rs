@@ -127,7 +127,11 @@ impl CountsLayout {
     /// Bytes of a block that a thread touches which does nothing special: some of the places for call stacks, and one
     /// table of values in eight.
     pub fn likely_bytes(&self) -> u64 {
-        let values = if self.has_events() { self.stacks() - self.values() } else { 0 };
+        let values = if self.has_events() {
+            self.stacks() - self.values()
+        } else {
+            0
+        };
         let stacks = if self.has_stacks { 16 * PAGE_BYTES } else { 0 };
         self.counting_bytes() + values / 8 + stacks
     }

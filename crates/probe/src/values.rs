@@ -63,7 +63,9 @@ impl Values {
 
     /// How many calls were looked at.
     pub fn calls(&self) -> u64 {
-        self.classes.values().fold(0, |sum, calls| sum.saturating_add(*calls))
+        self.classes
+            .values()
+            .fold(0, |sum, calls| sum.saturating_add(*calls))
     }
 
     /// The lowest value and the highest one, if there was any.
@@ -154,7 +156,8 @@ mod tests {
     #[test]
     fn tables_are_added_up() {
         let mut table = vec![0u8; Values::TABLE_BYTES];
-        let mut put = |at: usize, word: u64| table[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        let mut put =
+            |at: usize, word: u64| table[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
         let rank = |value: i64| value as u64 ^ (1 << 63);
         put(0, rank(5));
         put(1, !rank(-3));

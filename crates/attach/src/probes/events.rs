@@ -179,8 +179,7 @@ impl Events {
                 continue;
             }
             self.judged[number as usize] = tid;
-            let maps: &Vec<Mapping> =
-                maps.get_or_insert_with(|| mappings(pid).unwrap_or_default());
+            let maps: &Vec<Mapping> = maps.get_or_insert_with(|| mappings(pid).unwrap_or_default());
             let sp = words.read(offset_of!(ProbeThread, first_sp));
             let mut pointer = [0; 8];
             let read = counts.read_exact_at(&mut pointer, layout.block(number));
@@ -262,7 +261,9 @@ struct ThreadWords<'a> {
 impl ThreadWords<'_> {
     fn read(&self, offset: usize) -> u64 {
         let mut word = [0; 8];
-        let read = self.counts.read_exact_at(&mut word, self.at + offset as u64);
+        let read = self
+            .counts
+            .read_exact_at(&mut word, self.at + offset as u64);
         read.map_or(0, |()| u64::from_le_bytes(word))
     }
 
@@ -279,7 +280,8 @@ fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage>
 
 /// Code of files, and nothing of ours.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
-    let is_code = |m: &&Mapping| m.exec && m.file_id.2 != 0 && !m.path.starts_with("/memfd:memhook");
+    let is_code =
+        |m: &&Mapping| m.exec && m.file_id.2 != 0 && !m.path.starts_with("/memfd:memhook");
     maps.iter().filter(is_code).cloned().collect()
 }
 
@@ -293,7 +295,10 @@ fn words_of(config: &ProbeConfig) -> Vec<u8> {
         (offset_of!(ProbeConfig, values), config.values),
         (offset_of!(ProbeConfig, stacks), config.stacks),
         (offset_of!(ProbeConfig, arguments), config.arguments),
-        (offset_of!(ProbeConfig, argument_count), config.argument_count),
+        (
+            offset_of!(ProbeConfig, argument_count),
+            config.argument_count,
+        ),
         (offset_of!(ProbeConfig, tid_offset), config.tid_offset),
         (offset_of!(ProbeConfig, depth), config.depth),
     ];

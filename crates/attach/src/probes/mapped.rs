@@ -149,7 +149,9 @@ pub(super) fn map_all(
     let counts = File::from(region.fd);
     let events = if layout.has_events() {
         let (options, at) = (&plan.events, shared_at);
-        Some(Events::map(&mut held, prepared, options, layout, at, &counts)?)
+        Some(Events::map(
+            &mut held, prepared, options, layout, at, &counts,
+        )?)
     } else {
         None
     };

@@ -15,8 +15,8 @@ mod preview;
 mod removal;
 mod threads;
 
-pub(crate) use gaps::places_near;
 pub use events::EventOptions;
+pub(crate) use gaps::places_near;
 pub use placed::{FunctionCount, Probes, ThreadCount};
 pub(crate) use planned::{FunctionCode, module_file, plan_functions};
 pub use planned::{PlannedFunction, ProbeOptions, ProbePlan, RefusedFunction, plan_probes};

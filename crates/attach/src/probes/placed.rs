@@ -192,6 +192,11 @@ impl Probes {
             .map(|(numbered, _)| numbered)
     }
 
+    /// All functions of the plan, by number, those included that could not be probed in the end.
+    pub fn planned(&self) -> impl Iterator<Item = &PlannedFunction> {
+        self.plan.functions.iter()
+    }
+
     /// The functions that have no probe.
     pub fn refused(&self) -> &[RefusedFunction] {
         &self.plan.refused
