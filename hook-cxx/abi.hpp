@@ -104,6 +104,12 @@ inline constexpr uint64_t description_magic_0 = 0x3d1e57a9b60c42f8;
 inline constexpr uint64_t description_magic_1 = 0x9bc4706f18e3ad25;
 inline constexpr uint64_t description_version = 0x1;
 inline constexpr uint64_t any_loader_count = 0xffffffffffffffff;
+inline constexpr uint64_t probe_arguments = 0x6;
+inline constexpr uint64_t value_classes = 0x80;
+inline constexpr uint64_t value_bounds = 0x2;
+inline constexpr uint64_t value_places = 0x100;
+inline constexpr uint64_t value_table_bytes = 0x1440;
+inline constexpr uint64_t stack_places = 0x4000;
 inline constexpr uint64_t marks_offset = 0x1400;
 inline constexpr uint64_t python_offset = 0x1000;
 inline constexpr uint64_t python_off = 0x0;
@@ -490,6 +496,50 @@ static_assert(__builtin_offsetof(PythonLayout, code_lines) == 120);
 static_assert(__builtin_offsetof(PythonLayout, code_instructions) == 124);
 static_assert(__builtin_offsetof(PythonLayout, text_ascii) == 128);
 static_assert(__builtin_offsetof(PythonLayout, text_other) == 132);
+
+struct ProbeConfig {
+  uint64_t region;
+  uint64_t blocks;
+  uint64_t block_bytes;
+  uint64_t thread;
+  uint64_t values;
+  uint64_t stacks;
+  uint64_t arguments;
+  uint64_t argument_count;
+  uint64_t tid_offset;
+  uint64_t depth;
+};
+static_assert(sizeof(ProbeConfig) == 80);
+static_assert(__builtin_offsetof(ProbeConfig, region) == 0);
+static_assert(__builtin_offsetof(ProbeConfig, blocks) == 8);
+static_assert(__builtin_offsetof(ProbeConfig, block_bytes) == 16);
+static_assert(__builtin_offsetof(ProbeConfig, thread) == 24);
+static_assert(__builtin_offsetof(ProbeConfig, values) == 32);
+static_assert(__builtin_offsetof(ProbeConfig, stacks) == 40);
+static_assert(__builtin_offsetof(ProbeConfig, arguments) == 48);
+static_assert(__builtin_offsetof(ProbeConfig, argument_count) == 56);
+static_assert(__builtin_offsetof(ProbeConfig, tid_offset) == 64);
+static_assert(__builtin_offsetof(ProbeConfig, depth) == 72);
+
+struct ProbeThread {
+  uint64_t busy;
+  uint64_t tid;
+  uint64_t ring;
+  uint64_t first_sp;
+  uint64_t stack_low;
+  uint64_t stack_high;
+  uint64_t stack_tid;
+  uint64_t rest;
+};
+static_assert(sizeof(ProbeThread) == 64);
+static_assert(__builtin_offsetof(ProbeThread, busy) == 0);
+static_assert(__builtin_offsetof(ProbeThread, tid) == 8);
+static_assert(__builtin_offsetof(ProbeThread, ring) == 16);
+static_assert(__builtin_offsetof(ProbeThread, first_sp) == 24);
+static_assert(__builtin_offsetof(ProbeThread, stack_low) == 32);
+static_assert(__builtin_offsetof(ProbeThread, stack_high) == 40);
+static_assert(__builtin_offsetof(ProbeThread, stack_tid) == 48);
+static_assert(__builtin_offsetof(ProbeThread, rest) == 56);
 
 struct MarkEntry {
   uint64_t number;

@@ -100,16 +100,12 @@ template <typename Trace>
   return intern_stack(function, pcs + first, count < g.depth ? count : g.depth, false);
 }
 
-// The id of the calling thread's native backtrace; 0 when the stack table is full.
-[[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
-                                                     Frame frame) {
-  const Gate& g = gate();
-  if (__builtin_expect(g.flags & flag_libc_backtrace, 0))
-    return capture_by_libc(ring, function, frame);
+// The id of the backtrace from here on; 0 when the stack table is full.
+[[gnu::always_inline]] inline uint32_t stack_from(RingHeader* ring, uint32_t function,
+                                                  const Position& start) {
   uint64_t version = module_list() >> 32;
   if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
   uint64_t tag = version << 48;
-  Position start{frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
   uint64_t high = ring->stack_high;
   if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0))
     return unwind_and_remember(ring, function, tag, start, nullptr);
@@ -121,8 +117,16 @@ template <typename Trace>
     memo = other;
   }
   if (__builtin_expect(memo->flags & memo_truncated, 0)) count_truncated(ring);
-  if (__builtin_expect(g.flags & flag_check_memo, 0)) check_memo(ring, tag, start, memo);
+  if (__builtin_expect(gate().flags & flag_check_memo, 0)) check_memo(ring, tag, start, memo);
   return memo->stack;
+}
+
+// The id of the calling thread's native backtrace; 0 when the stack table is full.
+[[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
+                                                            Frame frame) {
+  if (__builtin_expect(gate().flags & flag_libc_backtrace, 0))
+    return capture_by_libc(ring, function, frame);
+  return stack_from(ring, function, {frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]});
 }
 
 // The id of the calling thread's backtrace; 0 when the stack table is full.

@@ -10,12 +10,24 @@ use std::{
 fn main() {
     let hook = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("hook-cxx");
     println!("cargo:rerun-if-changed={}", hook.display());
-    build(&hook, "MEMHOOK_HOOK_OBJECT", "memhook-hook.so", &[]);
+    build(
+        &hook.join("hook.cc"),
+        "MEMHOOK_HOOK_OBJECT",
+        "memhook-hook.so",
+        &[],
+    );
     // The one that is mapped without the target's loader, which alone could give it thread-local storage.
     build(
-        &hook,
+        &hook.join("hook.cc"),
         "MEMHOOK_MAPPED_HOOK_OBJECT",
         "memhook-mapped-hook.so",
+        &["-DMEMHOOK_WITHOUT_TLS"],
+    );
+    // What pads of probes call. It is mapped in the same way.
+    build(
+        &hook.join("probe.cc"),
+        "MEMHOOK_PROBE_OBJECT",
+        "memhook-probe.so",
         &["-DMEMHOOK_WITHOUT_TLS"],
     );
     build_access_runtime(&hook);
@@ -60,7 +72,7 @@ fn build_access_runtime(hook: &Path) {
 }
 
 /// Builds one object, and says where it is in a variable of the compiler's environment.
-fn build(hook: &Path, variable: &str, file: &str, options: &[&str]) {
+fn build(source: &Path, variable: &str, file: &str, options: &[&str]) {
     let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join(file);
     // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
@@ -98,7 +110,7 @@ fn build(hook: &Path, variable: &str, file: &str, options: &[&str]) {
             "-Wl,-soname,memhook-hook.so",
         ])
         .args(options)
-        .arg(hook.join("hook.cc"))
+        .arg(source)
         .arg("-o")
         .arg(&object)
         .output()

@@ -157,6 +157,12 @@ pub fn cxx_header() -> String {
         ("description_magic_1", DESCRIPTION_MAGIC[1]),
         ("description_version", u64::from(DESCRIPTION_VERSION)),
         ("any_loader_count", ANY_LOADER_COUNT),
+        ("probe_arguments", PROBE_ARGUMENTS as u64),
+        ("value_classes", VALUE_CLASSES as u64),
+        ("value_bounds", VALUE_BOUNDS as u64),
+        ("value_places", VALUE_PLACES as u64),
+        ("value_table_bytes", VALUE_TABLE_BYTES as u64),
+        ("stack_places", STACK_PLACES as u64),
         ("marks_offset", MARKS_OFFSET as u64),
         ("python_offset", PYTHON_OFFSET as u64),
         ("python_off", u64::from(python_state::OFF)),
@@ -230,6 +236,18 @@ pub fn cxx_header() -> String {
         "PythonLayout",
         PythonLayout::FIELDS,
         size_of::<PythonLayout>(),
+    );
+    print_struct(
+        &mut out,
+        "ProbeConfig",
+        ProbeConfig::FIELDS,
+        size_of::<ProbeConfig>(),
+    );
+    print_struct(
+        &mut out,
+        "ProbeThread",
+        ProbeThread::FIELDS,
+        size_of::<ProbeThread>(),
     );
     print_struct(
         &mut out,

@@ -3,14 +3,17 @@
 use crate::error::Error;
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, reloc};
-use memhook_inject::{Held, ObjectImage, map_object};
+use memhook_inject::{HOOK_NAME, Held, ObjectImage, map_object};
 use memhook_process::{ModuleBytes, ModuleImage, RemoteAddress, read_memory};
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// One build of the hook.
 #[derive(Debug)]
 pub struct HookObject {
+    /// What its memory is called in /proc.
+    pub name: &'static CStr,
     /// The file.
     pub bytes: &'static [u8],
     /// It is mapped without the loader: it has no thread-local storage, and no unwinder of the target knows it.
@@ -22,13 +25,22 @@ pub const ACCESS_RUNTIME: &[u8] = include_bytes!(env!("MEMHOOK_ACCESS_RUNTIME"))
 
 /// What the target's loader loads.
 pub static LOADED: HookObject = HookObject {
+    name: HOOK_NAME,
     bytes: include_bytes!(env!("MEMHOOK_HOOK_OBJECT")),
     is_mapped: false,
 };
 
 /// What is mapped without it.
 pub static MAPPED: HookObject = HookObject {
+    name: HOOK_NAME,
     bytes: include_bytes!(env!("MEMHOOK_MAPPED_HOOK_OBJECT")),
+    is_mapped: true,
+};
+
+/// What pads of probes call that look at arguments or at call stacks.
+pub static PROBE: HookObject = HookObject {
+    name: c"memhook-probe-code",
+    bytes: include_bytes!(env!("MEMHOOK_PROBE_OBJECT")),
     is_mapped: true,
 };
 
@@ -59,20 +71,22 @@ impl HookObject {
 
     /// Finds the entry points in the dynamic symbol table.
     pub fn entry_points(&self) -> Result<EntryPoints, Error> {
-        let elf = self.parse()?;
-        let find = |name: &'static str| {
-            elf.dynsyms
-                .iter()
-                .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(name))
-                .map(|s| s.st_value)
-                .ok_or(Error::HookObject(name))
-        };
         Ok(EntryPoints {
-            attach: find("memhook_attach")?,
-            patch: find("memhook_patch")?,
-            exchange: find("memhook_exchange")?,
-            close: find("memhook_close")?,
+            attach: self.function("memhook_attach")?,
+            patch: self.function("memhook_patch")?,
+            exchange: self.function("memhook_exchange")?,
+            close: self.function("memhook_close")?,
         })
+    }
+
+    /// The address (svma) of an exported function.
+    pub fn function(&self, name: &'static str) -> Result<u64, Error> {
+        let elf = self.parse()?;
+        elf.dynsyms
+            .iter()
+            .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(name))
+            .map(|s| s.st_value)
+            .ok_or(Error::HookObject(name))
     }
 
     /// The hook as a module of a target that has it at `base`.
@@ -109,11 +123,18 @@ impl HookObject {
         let page = |address: u64| address / PAGE_BYTES * PAGE_BYTES;
         let next_page = |address: u64| address.next_multiple_of(PAGE_BYTES);
         let end = end_of(&elf);
-        let data_end = next_page(data.p_vaddr + data.p_filesz);
+        // The hook's gate has to be in anonymous memory, which a fork can wipe. What pads call is never reached in a
+        // forked process, and all of it is to have its name.
+        let data_end = if self.name == HOOK_NAME {
+            next_page(data.p_vaddr + data.p_filesz)
+        } else {
+            end
+        };
         let contents = |base| self.in_memory(&elf, base);
         // Whatever is wrong with the object is found out before the target is touched.
         contents(0)?;
         let object = ObjectImage {
+            name: self.name,
             bytes: end,
             code: page(code.p_vaddr)..next_page(code.p_vaddr + code.p_memsz),
             data: page(data.p_vaddr)..data_end,
@@ -165,7 +186,7 @@ mod tests {
     /// thread-local storage is one word, or none where it is mapped without the loader.
     #[test]
     fn hook_imports_nothing() {
-        for object in [&LOADED, &MAPPED] {
+        for object in [&LOADED, &MAPPED, &PROBE] {
             let elf = object.parse().unwrap();
             assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
             let undefined: Vec<_> = elf
@@ -178,13 +199,18 @@ mod tests {
             let tls = elf.program_headers.iter().find(|p| p.p_type == PT_TLS);
             let words = tls.map_or(0, |tls| tls.p_memsz / 8);
             assert_eq!(words, u64::from(!object.is_mapped));
-            object.entry_points().unwrap();
         }
+        LOADED.entry_points().unwrap();
+        MAPPED.entry_points().unwrap();
+        PROBE.function("memhook_probe_hit").unwrap();
+        PROBE.function("memhook_probe_begin").unwrap();
     }
 
     /// What is mapped without the loader has relative relocations only, all of them in its data.
     #[test]
     fn a_mapped_hook_can_be_relocated_from_outside() {
+        let elf = PROBE.parse().unwrap();
+        assert!(PROBE.in_memory(&elf, 0x7000_0000_0000).is_ok());
         let elf = MAPPED.parse().unwrap();
         let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
         assert!(loads().all(|p| p.p_flags & (PF_X | PF_W) != (PF_X | PF_W)));

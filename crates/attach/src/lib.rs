@@ -95,7 +95,8 @@ pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probe_error::ProbeError;
 pub use probes::{
-    FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount, plan_probes,
+    EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,
+    plan_probes,
 };
 pub use probes::{PadPreview, ProbeOptions, ProbePreview, preview_probes};
 pub use process_names::{command_line, process_name};

@@ -8,6 +8,16 @@ use std::ops::Range;
 
 pub(crate) const AREA_PATH: &str = "/memfd:memhook-probe";
 pub(crate) const COUNTS_PATH: &str = "/memfd:memhook-probe-counts";
+/// What pads call.
+pub(crate) const CODE_PATH: &str = "/memfd:memhook-probe-code";
+/// The region of call stacks.
+pub(crate) const REGION_PATH: &str = "/memfd:memhook-probe-region";
+pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-probe-region";
+
+/// Whether memory is a part of probes.
+pub(crate) fn is_of_probes(mapping: &Mapping) -> bool {
+    [AREA_PATH, COUNTS_PATH, CODE_PATH, REGION_PATH].contains(&mapping.path.as_str())
+}
 
 /// One area of a process.
 pub(crate) struct Found {

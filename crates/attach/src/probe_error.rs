@@ -41,6 +41,14 @@ pub enum ProbeError {
         /// How many there are.
         functions: usize,
     },
+    /// There is no room for so many tables.
+    #[error(
+        "{functions} functions are too many for --args and --stack: at most 256 can be looked at at once"
+    )]
+    TooManyEvents {
+        /// How many there are.
+        functions: usize,
+    },
     /// There is no room for pads within reach of a module.
     #[error("process {pid} has no free addresses within 2 GB of {module}")]
     NoRoom {

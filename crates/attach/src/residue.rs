@@ -91,6 +91,8 @@ fn stray_descriptors(pid: i32) -> Vec<u64> {
         "/memfd:memhook-pads (deleted)",
         "/memfd:memhook-probe (deleted)",
         "/memfd:memhook-probe-counts (deleted)",
+        "/memfd:memhook-probe-code (deleted)",
+        "/memfd:memhook-probe-region (deleted)",
     ];
     entries
         .flatten()

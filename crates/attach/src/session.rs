@@ -5,7 +5,7 @@ mod made_code;
 mod memory;
 mod python;
 mod slots;
-mod target_facts;
+pub(crate) mod target_facts;
 
 pub(crate) use slots::is_of_allocator;
 

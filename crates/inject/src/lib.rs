@@ -67,7 +67,7 @@ pub use late::let_late_threads_go;
 pub use launch::{
     Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
 };
-pub use load::{Dlopen, load_object};
+pub use load::{Dlopen, NAME as HOOK_NAME, load_object};
 pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;

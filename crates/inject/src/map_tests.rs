@@ -30,6 +30,7 @@ fn contents(base: u64) -> Vec<u8> {
 /// Maps it and calls it.
 pub(crate) fn map_and_call(held: &mut Held) {
     let object = ObjectImage {
+        name: crate::load::NAME,
         bytes: 4 * PAGE,
         code: PAGE..2 * PAGE,
         data: 2 * PAGE..3 * PAGE,
@@ -94,6 +95,7 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
     program.addresses();
     let pid = program.pid();
     let object = ObjectImage {
+        name: crate::load::NAME,
         bytes: 4 * PAGE,
         code: PAGE..2 * PAGE,
         data: 2 * PAGE..3 * PAGE,

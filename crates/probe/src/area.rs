@@ -136,6 +136,8 @@ pub struct AreaFunction<'p> {
 pub struct AreaPlan<'p> {
     functions: Vec<AreaFunction<'p>>,
     conditions: &'p [Condition],
+    /// Where the code is that looks at arguments and stacks (avma).
+    hit: u64,
 }
 
 /// The bytes of an area, and its pads.
@@ -154,11 +156,17 @@ impl<'p> AreaPlan<'p> {
         AreaPlan {
             functions,
             conditions,
+            hit: 0,
         }
     }
 
+    /// With the address of the code that pads call if the layout has arguments or stacks.
+    pub fn calling(self, hit: u64) -> AreaPlan<'p> {
+        AreaPlan { hit, ..self }
+    }
+
     fn code_offset(&self) -> u64 {
-        (HEADER_BYTES + 8 + self.functions.len() as u64 * ENTRY_BYTES).next_multiple_of(64)
+        (HEADER_BYTES + 16 + self.functions.len() as u64 * ENTRY_BYTES).next_multiple_of(64)
     }
 
     /// How many bytes it takes: whole pages.
@@ -181,16 +189,18 @@ impl<'p> AreaPlan<'p> {
     ) -> Result<Area, Refusal> {
         let mut bytes = vec![0xcc; self.bytes() as usize];
         // Behind the journal, whose length is that of all functions.
-        let pointer_offset = self.code_offset() - 8;
+        let pointer_offset = self.code_offset() - 16;
         let code_offset = self.code_offset();
         let shared = Shared {
             table_pointer: at + pointer_offset,
             find_block: at + code_offset,
+            hit_pointer: at + pointer_offset + 8,
         };
         let mut put = |offset: u64, part: &[u8]| {
             bytes[offset as usize..][..part.len()].copy_from_slice(part);
         };
         put(pointer_offset, &header.table_at.to_le_bytes());
+        put(pointer_offset + 8, &self.hit.to_le_bytes());
         let find_block = pad::find_block(shared.find_block, shared.table_pointer, counts)?;
         put(code_offset, &find_block);
         let mut next = code_offset + SHARED_CODE_BYTES;

@@ -8,20 +8,29 @@
 //! ```text
 //! table (private, wiped by a fork)          blocks (shared)
 //!   4096 entries: thread pointer, block       +0    number of blocks taken
+//!                                             256   how the code works that looks at arguments and stacks
 //!   +64 KiB: 1 if this is no forked process   4096  block 0, for threads without one of their own
 //!   +64 KiB + 8: address of the blocks              block 1: thread pointer, then a counter for each probe
 //! ```
 
 use crate::histogram::Histogram;
+use memhook_abi::{ProbeThread, STACK_PLACES, VALUE_TABLE_BYTES};
 
 /// The sizes of the counting memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountsLayout {
     /// How many probes there are.
     pub probes: usize,
     /// Whether blocks have room for entries that wait for their exits, and for histograms.
     pub has_latency: bool,
+    /// Of how many arguments of each function blocks have tables.
+    pub arguments: usize,
+    /// Whether blocks have room for call stacks.
+    pub has_stacks: bool,
 }
+
+/// Functions whose arguments or callers can be looked at at once.
+pub const MOST_EVENTS: usize = 256;
 
 /// Entries of the table.
 const ENTRIES: u64 = 4096;
@@ -41,6 +50,8 @@ impl CountsLayout {
     pub const TABLE_BYTES: u64 = Self::TABLE_ENTRY_BYTES + PAGE_BYTES;
     /// In the shared memory: how many blocks were taken.
     pub const TAKEN: u64 = 0;
+    /// In the shared memory: how the code is to work that pads call ([`memhook_abi::ProbeConfig`]).
+    pub const CONFIG: u64 = 256;
     /// In the shared memory: where block 0 is.
     pub const FIRST_BLOCK: u64 = PAGE_BYTES;
     /// Bytes of an entry that waits for its exit: stack pointer, time, probe, nothing.
@@ -52,12 +63,12 @@ impl CountsLayout {
 
     /// Bytes from one block to the next: whole pages, so that one thread's pages are its own.
     pub fn block_bytes(&self) -> u64 {
-        let words = if self.has_latency {
-            self.histogram(self.probes)
-        } else {
-            self.depth()
-        };
-        words.next_multiple_of(PAGE_BYTES)
+        self.used_bytes().next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Whether pads call code that looks at arguments or stacks.
+    pub fn has_events(&self) -> bool {
+        self.arguments > 0 || self.has_stacks
     }
 
     /// In a block: how many bytes the entries take that wait for their exits.
@@ -75,13 +86,54 @@ impl CountsLayout {
         self.waiting() + Self::WAITING_BYTES + (probe * Histogram::WORDS * 8) as u64
     }
 
-    /// Bytes of a block that are of use.
-    pub fn used_bytes(&self) -> u64 {
+    /// Bytes of a block that count calls and latencies.
+    pub fn counting_bytes(&self) -> u64 {
         if self.has_latency {
             self.histogram(self.probes)
         } else {
             self.depth()
         }
+    }
+
+    /// In a block: where the words of its thread are ([`memhook_abi::ProbeThread`]).
+    pub fn thread(&self) -> u64 {
+        self.counting_bytes().next_multiple_of(64)
+    }
+
+    /// In a block: where the tables of values are.
+    pub fn values(&self) -> u64 {
+        self.thread() + size_of::<ProbeThread>() as u64
+    }
+
+    /// In a block: where the table of the values of an argument is, by its place among those that were asked for.
+    pub fn value_table(&self, probe: usize, argument: usize) -> u64 {
+        self.values() + ((probe * self.arguments + argument) * VALUE_TABLE_BYTES) as u64
+    }
+
+    /// In a block: where the table of call stacks is.
+    pub fn stacks(&self) -> u64 {
+        self.value_table(self.probes, 0)
+    }
+
+    /// Bytes of a block that are of use.
+    pub fn used_bytes(&self) -> u64 {
+        match (self.has_events(), self.has_stacks) {
+            (false, _) => self.counting_bytes(),
+            (true, false) => self.stacks(),
+            (true, true) => self.stacks() + (STACK_PLACES * 16) as u64,
+        }
+    }
+
+    /// Bytes of a block that a thread touches which does nothing special: some of the places for call stacks, and one
+    /// table of values in eight.
+    pub fn likely_bytes(&self) -> u64 {
+        let values = if self.has_events() {
+            self.stacks() - self.values()
+        } else {
+            0
+        };
+        let stacks = if self.has_stacks { 16 * PAGE_BYTES } else { 0 };
+        self.counting_bytes() + values / 8 + stacks
     }
 
     /// The histogram of a probe in the bytes of a block.

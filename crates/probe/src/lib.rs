@@ -22,12 +22,13 @@ mod plan;
 mod redirect;
 mod refusal;
 mod selector;
+mod values;
 
 pub use area::{Area, AreaFunction, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
 pub use clobbers::calls_unknown_code;
 pub use code::Code;
 pub use condition::Condition;
-pub use counts::CountsLayout;
+pub use counts::{CountsLayout, MOST_EVENTS};
 pub use displaced::assembly;
 pub use exits::plan_exits;
 pub use histogram::{Histogram, MOST_LATENCIES};
@@ -39,3 +40,4 @@ pub use redirect::{
 };
 pub use refusal::Refusal;
 pub use selector::{FunctionSelector, Wanted, nearest, original_of};
+pub use values::{StackCounts, ValueClass, Values};

@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub table_pointer: u64,
     /// Where the routine is by which a thread finds its block.
     pub find_block: u64,
+    /// Where the area keeps the address of the code that looks at arguments and stacks.
+    pub hit_pointer: u64,
 }
 
 /// Where a pad is.
@@ -73,6 +75,8 @@ pub(crate) struct Task<'p> {
 
 /// More than any pad takes, without its conditions.
 const MOST_PAD_BYTES: u64 = 320;
+/// What the call takes of code that looks at arguments and stacks.
+const HIT_BYTES: u64 = 96;
 /// What one condition takes.
 const CONDITION_BYTES: u64 = 19;
 /// Conditions that a pad can check.
@@ -172,6 +176,33 @@ impl Assembler {
         self.put(b"\x5e\x5a"); // full: pop rsi; pop rdx
     }
 
+    /// Calls the code that looks at arguments and stacks. In: rax, the block. Changes the flags, and rcx; rax stays.
+    ///
+    /// The code is made of general instructions only, and keeps what the psABI gives to the caller, but for the
+    /// registers that are saved here. The first six arguments lie side by side for it.
+    fn call_hit(&mut self, probe: usize, pushed: u32, shared: Shared) -> Result<(), Refusal> {
+        self.put(b"\x41\x53\x41\x52\x50"); // push r11; push r10; push rax
+        self.put(b"\x41\x51\x41\x50"); // push r9; push r8
+        // The caller's rcx lies below its rax: push qword [rsp + pushed - 16 - 128 + 5 * 8]
+        self.put(b"\xff\xb4\x24");
+        self.put(&(pushed - 128 - 16 + 5 * 8).to_le_bytes());
+        self.put(b"\x52\x56\x57"); // push rdx; push rsi; push rdi
+        self.put(b"\x48\x89\xc7"); // mov rdi, rax
+        self.put(b"\xbe"); // mov esi, probe
+        self.put(&(probe as u32).to_le_bytes());
+        self.put(b"\x48\x89\xe2"); // mov rdx, rsp
+        self.put(b"\x48\x8d\x8c\x24"); // lea rcx, [rsp + pushed + 9 * 8]
+        self.put(&(pushed + 9 * 8).to_le_bytes());
+        self.put(b"\x49\x89\xe8"); // mov r8, rbp
+        self.put_relative(b"\xff\x15", shared.hit_pointer)?; // call [rip + hit]
+        // Nothing on the stack is to look like a way back into the pad: mov qword [rsp - 8], 0
+        self.put(b"\x48\xc7\x44\x24\xf8\0\0\0\0");
+        self.put(b"\x5f\x5e\x5a\x59"); // pop rdi; pop rsi; pop rdx; pop rcx
+        self.put(b"\x41\x58\x41\x59"); // pop r8; pop r9
+        self.put(b"\x58\x41\x5a\x41\x5b"); // pop rax; pop r10; pop r11
+        Ok(())
+    }
+
     pub(crate) fn arrive(&mut self, branch: usize) {
         let distance = (self.code.len() - branch) as u32;
         self.code[branch - 4..branch].copy_from_slice(&distance.to_le_bytes());
@@ -188,10 +219,11 @@ pub(crate) fn distance(from: u64, to: u64) -> Result<[u8; 4], Refusal> {
 impl Role {
     /// More than a pad takes that does this.
     pub(crate) fn most_bytes(self, conditions: usize) -> u64 {
-        match self {
-            Role::Counts => 192 + conditions as u64 * CONDITION_BYTES,
-            Role::Begins | Role::Ends => MOST_PAD_BYTES + conditions as u64 * CONDITION_BYTES,
-        }
+        let plain = match self {
+            Role::Counts => 192,
+            Role::Begins | Role::Ends => MOST_PAD_BYTES,
+        };
+        plain + 2 * HIT_BYTES + conditions as u64 * CONDITION_BYTES
     }
 }
 
@@ -248,10 +280,15 @@ impl Pad {
         pad.put(b"\x48\x8b\x40\x08"); // mov rax, [rax + 8]
         pad.put(b"\x48\xff\x80"); // inc qword [rax + counter]
         pad.put(&counter);
+        // 128 bytes, rax, rcx, and perhaps flags.
+        let pushed = 128 + 8 * if plan.flags_are_dead { 2 } else { 3 };
+        let call_hit = pad.here();
+        if layout.has_events() {
+            pad.call_hit(probe, pushed, shared)?;
+        }
         if role == Role::Begins {
-            // rsp at the entry: 128 bytes, rax, rcx, perhaps flags, and rdx and rsi above.
-            let pushed = 128 + 8 * if plan.flags_are_dead { 4 } else { 5 };
-            pad.note_begin(layout, probe, pushed);
+            // And rdx and rsi above.
+            pad.note_begin(layout, probe, pushed + 16);
         }
         let counted = pad.here();
         for branch in passed_by {
@@ -278,7 +315,16 @@ impl Pad {
         pad.put_relative(b"\x0f\x84", counted)?; // jz counted
         pad.put(b"\xf0\x48\xff\x80"); // lock inc qword [rax + counter]
         pad.put(&counter);
-        pad.put_relative(b"\xe9", counted)?; // jmp counted
+        let mut next = counted;
+        if layout.has_events() {
+            if role == Role::Begins {
+                // The time of a call by a thread without a block of its own would be noted where others note theirs.
+                pad.call_hit(probe, pushed, shared)?;
+            } else {
+                next = call_hit;
+            }
+        }
+        pad.put_relative(b"\xe9", next)?; // jmp next
         let mut jump = [0xe9; JUMP_BYTES];
         jump[1..].copy_from_slice(&distance(entry.wrapping_add(JUMP_BYTES as u64), at)?);
         Ok(Pad {

@@ -16,7 +16,7 @@ fn planned(bytes: &[u8]) -> Result<Plan, Refusal> {
 fn layout(probes: usize) -> CountsLayout {
     CountsLayout {
         probes,
-        has_latency: false,
+        ..CountsLayout::default()
     }
 }
 

@@ -60,7 +60,7 @@ impl CallTree {
             let value = unit.of(amount);
             let variance = match unit {
                 Unit::Bytes => amount.variance,
-                Unit::Blocks => 0.0,
+                Unit::Blocks | Unit::Calls => 0.0,
             };
             if value == 0 {
                 continue;

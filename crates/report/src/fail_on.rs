@@ -127,11 +127,11 @@ impl FailOn {
     fn change(&self, bytes: (u64, u64), blocks: (u64, u64), error: Option<u64>) -> Change {
         let (old, new) = match self.unit {
             Unit::Bytes => bytes,
-            Unit::Blocks => blocks,
+            Unit::Blocks | Unit::Calls => blocks,
         };
         let error = match self.unit {
             Unit::Bytes => error.unwrap_or(0),
-            Unit::Blocks => 0,
+            Unit::Blocks | Unit::Calls => 0,
         };
         Change { old, new, error }
     }
@@ -151,7 +151,7 @@ impl FailOn {
         let grown = i64::try_from(change.new.saturating_sub(change.old)).unwrap_or(i64::MAX);
         let (by, from, to) = match self.unit {
             Unit::Bytes => (self::change(grown), bytes(change.old), bytes(change.new)),
-            Unit::Blocks => (
+            Unit::Blocks | Unit::Calls => (
                 format!("+{}", count(grown.unsigned_abs())),
                 count(change.old),
                 crate::counted(change.new, "block"),

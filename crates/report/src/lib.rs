@@ -17,6 +17,7 @@ mod names;
 mod output_name;
 mod overhead;
 mod probe_plan;
+mod probe_stacks;
 mod probes;
 mod profile;
 mod progress;
@@ -62,7 +63,11 @@ pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
 pub use overhead::{KeptTime, Overhead};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
-pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
+pub use probe_stacks::{CountedStack, NamedStacks, ProbeStacks, ProbedFunction, StackRow};
+pub use probes::{
+    ArgumentClass, ArgumentRow, ArgumentValue, ProbeLatency, ProbeReport, ProbeRow, ProbeThread,
+    RefusedRow,
+};
 pub use profile::{
     Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
     ProfileModule, ProfileSite, Released, ResidentPoint, Series, SitePoint, SourceLines,

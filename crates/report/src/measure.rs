@@ -64,7 +64,7 @@ impl FromStr for Measure {
     }
 }
 
-/// Bytes or blocks.
+/// Bytes, blocks, or calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes as asked for.
@@ -72,6 +72,8 @@ pub enum Unit {
     Bytes,
     /// Blocks.
     Blocks,
+    /// Calls of probed functions, which are counted as blocks are.
+    Calls,
 }
 
 impl Unit {
@@ -80,6 +82,7 @@ impl Unit {
         match self {
             Unit::Bytes => "bytes",
             Unit::Blocks => "blocks",
+            Unit::Calls => "calls",
         }
     }
 
@@ -87,7 +90,7 @@ impl Unit {
     pub fn of(self, amount: Amount) -> u64 {
         match self {
             Unit::Bytes => amount.bytes,
-            Unit::Blocks => amount.blocks,
+            Unit::Blocks | Unit::Calls => amount.blocks,
         }
     }
 }

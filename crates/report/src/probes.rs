@@ -1,7 +1,7 @@
 //! What probes have counted: rows by function, as text and as JSON.
 
 use crate::units::{count, counted};
-use crate::{Document, Style};
+use crate::{Document, StackRow, Style, frame_name};
 use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::Write;
@@ -10,6 +10,14 @@ use std::fmt::Write;
 const SHOWN_ROWS: usize = 40;
 /// Threads of a row that text shows, unless all are asked for.
 const SHOWN_THREADS: usize = 4;
+/// Values of an argument.
+const SHOWN_VALUES: usize = 10;
+/// Call stacks of a function.
+const SHOWN_STACKS: usize = 10;
+/// Frames of a call stack.
+const SHOWN_FRAMES: usize = 8;
+/// The longest bar of a histogram.
+const BAR_WIDTH: f64 = 30.0;
 
 /// What probes have counted.
 #[derive(Clone, Debug, Serialize)]
@@ -49,6 +57,54 @@ pub struct ProbeRow {
     pub latency_ns: Option<ProbeLatency>,
     /// Calls by thread.
     pub threads: Vec<ProbeThread>,
+    /// The arguments that were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<ArgumentRow>,
+    /// The call stacks of the callers, if they were asked for: those with the most calls first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<Vec<StackRow>>,
+    /// Calls of which no stack is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_without_stack: Option<u64>,
+}
+
+/// The values of one argument, as signed numbers of 64 bits.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArgumentRow {
+    /// 1 is the first argument.
+    pub arg: usize,
+    /// Calls whose argument was looked at.
+    pub calls: u64,
+    /// The lowest value.
+    pub min: Option<i64>,
+    /// The highest one.
+    pub max: Option<i64>,
+    /// The values that came most often.
+    pub top: Vec<ArgumentValue>,
+    /// Calls with other values.
+    pub others: u64,
+    /// The values by their number of bits, ascending.
+    pub histogram: Vec<ArgumentClass>,
+}
+
+/// One value.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArgumentValue {
+    /// It.
+    pub value: i64,
+    /// Calls with it.
+    pub calls: u64,
+}
+
+/// A range of values.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArgumentClass {
+    /// The lowest of them.
+    pub from: i64,
+    /// The highest.
+    pub to: i64,
+    /// Calls with one of them.
+    pub calls: u64,
 }
 
 /// How long calls took, in nanoseconds.
@@ -128,6 +184,8 @@ impl Document for ProbeReport {
                 latency(row),
                 threads(row, style)
             );
+            arguments(row, style, &mut out);
+            stacks(row, style, &mut out);
         }
         let more = self.probes.len().saturating_sub(rows);
         if more > 0 {
@@ -173,6 +231,71 @@ fn latency(row: &ProbeRow) -> String {
     format!("  half within {p50} ns, 99 % within {p99} ns, at most {max} ns")
 }
 
+/// The values of the arguments: those that came most often, and the histogram.
+fn arguments(row: &ProbeRow, style: Style, out: &mut String) {
+    for argument in &row.args {
+        let (Some(min), Some(max)) = (argument.min, argument.max) else {
+            continue;
+        };
+        let _ = writeln!(out, "{:>32}arg{}: {min} to {max}", "", argument.arg);
+        let shown = if style.verbose {
+            usize::MAX
+        } else {
+            SHOWN_VALUES
+        };
+        for value in argument.top.iter().take(shown) {
+            let share = crate::percent(value.calls, argument.calls);
+            let calls = count(value.calls);
+            let _ = writeln!(out, "{calls:>47} {share:>5.1} %  = {}", value.value);
+        }
+        let listed = argument.top.iter().take(shown).map(|value| value.calls);
+        let others = argument.calls.saturating_sub(listed.sum());
+        if others > 0 {
+            let share = crate::percent(others, argument.calls);
+            let _ = writeln!(out, "{:>47} {share:>5.1} %  other values", count(others));
+        }
+        if argument.histogram.len() < 2 {
+            continue;
+        }
+        let most = argument.histogram.iter().map(|class| class.calls).max();
+        for class in &argument.histogram {
+            let width = class.calls as f64 / most.unwrap_or(1).max(1) as f64 * BAR_WIDTH;
+            let range = format!("{}..{}", class.from, class.to);
+            let bar = "#".repeat((width.ceil() as usize).max(1));
+            let _ = writeln!(out, "{range:>47} {:>15}  {bar}", count(class.calls));
+        }
+    }
+}
+
+/// The call stacks of the callers.
+fn stacks(row: &ProbeRow, style: Style, out: &mut String) {
+    let Some(stacks) = &row.stacks else { return };
+    let (shown, frames) = if style.verbose {
+        (usize::MAX, usize::MAX)
+    } else {
+        (SHOWN_STACKS, SHOWN_FRAMES)
+    };
+    for stack in stacks.iter().take(shown) {
+        let names = stack.stack.iter().take(frames).map(|frame| {
+            let name = frame_name(frame);
+            visible(&name).into_owned()
+        });
+        let mut text = names.collect::<Vec<_>>().join(" < ");
+        if stack.stack.len() > frames || stack.truncated {
+            text.push_str(" < \u{2026}");
+        }
+        let _ = writeln!(out, "{:>32}{:>15}  < {text}", "", count(stack.calls));
+    }
+    let more = stacks.len().saturating_sub(shown);
+    if more > 0 {
+        let more = counted(more as u64, "call stack");
+        let _ = writeln!(out, "{:>32}{:>15}  {more} more (--verbose)", "", "");
+    }
+    if let Some(calls @ 1..) = row.calls_without_stack {
+        let _ = writeln!(out, "{:>32}{:>15}  without a call stack", "", count(calls));
+    }
+}
+
 /// The threads that called a function, if there were several.
 fn threads(row: &ProbeRow, style: Style) -> String {
     if row.threads.len() < 2 {
@@ -216,6 +339,9 @@ mod tests {
             rate_per_s: calls as f64 / 2.0,
             latency_ns: None,
             threads,
+            args: Vec::new(),
+            stacks: None,
+            calls_without_stack: None,
         };
         let mut report = ProbeReport {
             schema: ProbeReport::SCHEMA,

@@ -30,6 +30,7 @@ fn every_function_of_a_library_is_planned_or_refused() {
         let layout = CountsLayout {
             probes: plans.len(),
             has_latency: true,
+            ..CountsLayout::default()
         };
         let bias = 0x7f00_0000_0000;
         let mut functions = Vec::new();

@@ -1,5 +1,6 @@
 //! The memory of probes: which functions share an area, where it is, and mapping it.
 
+use super::events::{Events, prepare};
 use super::gaps::places_near;
 use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
@@ -7,7 +8,7 @@ use crate::hook_presence::any_point;
 use crate::limits::check_file_size;
 use crate::memory_budget::check_charge;
 use crate::probe_error::ProbeError;
-use memhook_inject::{CodeArea, Region, create_region, hold, map_code_area, write_bytes};
+use memhook_inject::{CodeArea, create_region, hold, map_code_area, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
 use memhook_process::{RemoteAddress, mappings, thread_ids};
 use std::collections::BTreeSet;
@@ -83,8 +84,16 @@ fn charged_bytes(pid: i32, plan: &ProbePlan, layout: &CountsLayout) -> u64 {
     let pages = changed.collect::<BTreeSet<u64>>().len() as u64;
     let threads = thread_ids(pid).map_or(1, |threads| threads.len()) as u64 + 1;
     pages * PAGE_BYTES
-        + threads * layout.used_bytes().next_multiple_of(PAGE_BYTES)
+        + threads * layout.likely_bytes().next_multiple_of(PAGE_BYTES)
         + CountsLayout::TABLE_BYTES
+}
+
+/// What is mapped for probes.
+pub(super) struct MappedProbes {
+    pub counts: File,
+    pub header: AreaHeader,
+    pub areas: Vec<Mapped>,
+    pub events: Option<Events>,
 }
 
 /// Maps the counters, the table of threads and the areas, all of them without an effect so far.
@@ -92,7 +101,7 @@ pub(super) fn map_all(
     pid: i32,
     plan: &ProbePlan,
     layout: &CountsLayout,
-) -> Result<(File, AreaHeader, Vec<Mapped>), Error> {
+) -> Result<MappedProbes, Error> {
     let areas: Vec<u64> = clusters(&plan.functions)
         .iter()
         .map(|(functions, _)| places(plan, functions).0.bytes())
@@ -100,6 +109,7 @@ pub(super) fn map_all(
     let largest = areas.into_iter().max().unwrap_or(0);
     check_file_size(pid, layout.shared_bytes().max(largest))?;
     check_charge(pid, charged_bytes(pid, plan, layout))?;
+    let prepared = prepare(pid, &plan.events)?;
     let mut held = hold(pid, &any_point())?;
     let region = create_region(
         &mut held,
@@ -135,26 +145,41 @@ pub(super) fn map_all(
             bytes,
         });
     }
+    let shared_at = region.address.0;
+    let counts = File::from(region.fd);
+    let events = if layout.has_events() {
+        let (options, at) = (&plan.events, shared_at);
+        Some(Events::map(
+            &mut held, prepared, options, layout, at, &counts,
+        )?)
+    } else {
+        None
+    };
     held.release()?;
-    let (counts, header) = prepared(pid, region, &mapped, layout)?;
-    Ok((counts, header, mapped))
+    let header = describe(pid, &counts, shared_at, &mapped, layout)?;
+    Ok(MappedProbes {
+        counts,
+        header,
+        areas: mapped,
+        events,
+    })
 }
 
 /// Fills in where the counters are.
-fn prepared(
+fn describe(
     pid: i32,
-    region: Region,
+    counts: &File,
+    shared_at: u64,
     mapped: &[Mapped],
     layout: &CountsLayout,
-) -> Result<(File, AreaHeader), Error> {
-    let counts = File::from(region.fd);
+) -> Result<AreaHeader, Error> {
     let cannot = |cause| ProbeError::Pads { pid, cause };
     counts
         .write_all_at(&CountsLayout::shared_words(), CountsLayout::TAKEN)
         .map_err(cannot)?;
     let mut header = AreaHeader {
         attacher: std::process::id(),
-        shared_at: region.address.0,
+        shared_at,
         shared_bytes: layout.shared_bytes(),
         ..AreaHeader::default()
     };
@@ -162,8 +187,8 @@ fn prepared(
         let table = first.area.address + first.bytes;
         header.table_at = table.0;
         header.table_bytes = CountsLayout::TABLE_BYTES;
-        let words = CountsLayout::table_words(region.address.0);
+        let words = CountsLayout::table_words(shared_at);
         write_bytes(pid, table + CountsLayout::IS_LIVE, &words)?;
     }
-    Ok((counts, header))
+    Ok(header)
 }

@@ -6,6 +6,7 @@
 //! killed, and in a process that was forked meanwhile.
 
 mod code_of_module;
+mod events;
 mod gaps;
 mod mapped;
 mod placed;
@@ -14,6 +15,7 @@ mod preview;
 mod removal;
 mod threads;
 
+pub use events::EventOptions;
 pub(crate) use gaps::places_near;
 pub use placed::{FunctionCount, Probes, ThreadCount};
 pub(crate) use planned::{FunctionCode, module_file, plan_functions};

@@ -1,5 +1,6 @@
 //! Probes that are in place.
 
+use super::events::{EventOptions, Events};
 use super::mapped::{Mapped, map_all, places};
 use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
 use super::removal;
@@ -9,8 +10,8 @@ use crate::error::Error;
 use crate::probe_areas;
 use crate::probe_error::ProbeError;
 use memhook_inject::{CodeExchange, Exchanged, TimeStampClock, exchange_code};
-use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad};
-use memhook_process::{Mapping, RemoteAddress};
+use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad, StackCounts, Values};
+use memhook_process::{Mapping, ModuleImage, RemoteAddress};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ pub struct Probes {
     clock: TimeStampClock,
     layout: CountsLayout,
     counts: File,
+    /// What looks at arguments and stacks.
+    events: Option<Events>,
     /// Where the pads are mapped; forked processes map the same file.
     areas: Vec<Mapping>,
     /// Which of the functions have a probe.
@@ -67,11 +70,8 @@ impl Probes {
         let claim = claim(pid)?;
         // What a killed attacher left.
         removal::remove(pid)?;
-        let layout = CountsLayout {
-            probes: plan.functions.len(),
-            has_latency: plan.has_latency,
-        };
-        let (counts, header, mapped) = match map_all(pid, &plan, &layout) {
+        let layout = plan.layout();
+        let mapped = match map_all(pid, &plan, &layout) {
             Ok(mapped) => mapped,
             Err(error) => {
                 let _ = removal::remove(pid);
@@ -84,7 +84,8 @@ impl Probes {
             plan,
             clock: TimeStampClock::start(),
             layout,
-            counts,
+            counts: mapped.counts,
+            events: mapped.events,
             areas: probe_areas::area_mappings(pid),
             names: ThreadNames::default(),
             held: Duration::ZERO,
@@ -93,7 +94,7 @@ impl Probes {
             _claim: claim,
         };
         // Failing from here on drops `probes`, which puts everything back.
-        probes.exchange(&mapped, header)?;
+        probes.exchange(&mapped.areas, mapped.header)?;
         probes.placed_in = begin.elapsed();
         if !probes.is_placed.contains(&true) {
             let why = probes
@@ -112,6 +113,7 @@ impl Probes {
         let mut refused: Vec<(usize, String)> = Vec::new();
         for part in mapped {
             let (area, owners) = places(&self.plan, &part.functions);
+            let area = area.calling(self.events.as_ref().map_or(0, |events| events.hit));
             let header = AreaHeader {
                 bytes: part.bytes,
                 ..header
@@ -190,6 +192,11 @@ impl Probes {
             .map(|(numbered, _)| numbered)
     }
 
+    /// All functions of the plan, by number, those included that could not be probed in the end.
+    pub fn planned(&self) -> impl Iterator<Item = &PlannedFunction> {
+        self.plan.functions.iter()
+    }
+
     /// The functions that have no probe.
     pub fn refused(&self) -> &[RefusedFunction] {
         &self.plan.refused
@@ -224,6 +231,9 @@ impl Probes {
         });
         self.names
             .look(self.pid, pointers.collect::<Vec<_>>().into_iter());
+        if let Some(events) = &mut self.events {
+            events.care(self.pid, &self.counts, &self.layout, blocks);
+        }
     }
 
     /// How often each function was called so far, by number. What the process has counted stays readable after its end.
@@ -277,7 +287,7 @@ impl Probes {
     }
 
     fn block(&self, number: u64) -> std::io::Result<Block> {
-        let mut bytes = vec![0; self.layout.used_bytes() as usize];
+        let mut bytes = vec![0; self.layout.counting_bytes() as usize];
         self.counts
             .read_exact_at(&mut bytes, self.layout.block(number))?;
         let words = bytes.as_chunks::<8>().0.iter();
@@ -295,6 +305,57 @@ impl Probes {
                 .map(|n| self.layout.histogram_words(&bytes, n))
                 .collect(),
         })
+    }
+
+    /// The values of the arguments that were asked for, by function and in the order in which they were asked for.
+    pub fn values(&self) -> std::io::Result<Vec<Vec<Values>>> {
+        let layout = &self.layout;
+        let mut all = vec![vec![Values::default(); layout.arguments]; layout.probes];
+        for block in 1..self.blocks_taken()? {
+            for (probe, values) in all.iter_mut().enumerate() {
+                for (argument, values) in values.iter_mut().enumerate() {
+                    let mut table = [0; Values::TABLE_BYTES];
+                    let at = layout.block(block) + layout.value_table(probe, argument);
+                    self.counts.read_exact_at(&mut table, at)?;
+                    values.add(&table);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// How often functions were called on which call stacks.
+    pub fn stack_counts(&self) -> std::io::Result<StackCounts> {
+        let mut all = StackCounts::default();
+        if self.layout.has_stacks {
+            let mut table = vec![0; StackCounts::TABLE_BYTES];
+            for block in 1..self.blocks_taken()? {
+                let at = self.layout.block(block) + self.layout.stacks();
+                self.counts.read_exact_at(&mut table, at)?;
+                all.add(&table);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Return addresses of a call stack, innermost first: those of the callers. And whether it was cut short.
+    pub fn stack(&self, id: u32) -> Option<(Vec<u64>, bool)> {
+        self.events.as_ref()?.stack(id)
+    }
+
+    /// The modules that call stacks lead through.
+    pub fn modules(&self) -> impl Iterator<Item = &ModuleImage> {
+        self.events.iter().flat_map(Events::modules)
+    }
+
+    /// Frames that were collected of each stack.
+    pub fn depth(&self) -> u32 {
+        self.events.as_ref().map_or(0, Events::depth)
+    }
+
+    /// What of calls was looked at.
+    pub fn events(&self) -> &EventOptions {
+        &self.plan.events
     }
 
     /// Counts of the time-stamp counter in a millisecond.

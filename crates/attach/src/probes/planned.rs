@@ -1,11 +1,12 @@
 //! From what was asked for to functions that can have a probe, and why others cannot.
 
 use super::code_of_module::{ModuleCode, file_of};
+use super::events::EventOptions;
 use crate::error::Error;
 use crate::probe_error::ProbeError;
 use memhook_probe::{
-    Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest,
-    original_of, plan, plan_exits,
+    Code, Condition, CountsLayout, FunctionSelector, JUMP_BYTES, MOST_EVENTS, MOST_LATENCIES, Plan,
+    Wanted, nearest, original_of, plan, plan_exits,
 };
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
@@ -66,6 +67,20 @@ pub struct ProbePlan {
     pub conditions: Vec<Condition>,
     /// Whether the latency of calls is measured.
     pub has_latency: bool,
+    /// What else of calls is looked at.
+    pub events: EventOptions,
+}
+
+impl ProbePlan {
+    /// The memory that its pads count in.
+    pub(super) fn layout(&self) -> CountsLayout {
+        CountsLayout {
+            probes: self.functions.len(),
+            has_latency: self.has_latency,
+            arguments: self.events.arguments.len(),
+            has_stacks: self.events.depth.is_some(),
+        }
+    }
 }
 
 /// A function that was asked for.
@@ -81,6 +96,8 @@ pub struct ProbeOptions {
     pub conditions: Vec<Condition>,
     /// Whether to measure how long calls take.
     pub has_latency: bool,
+    /// What else of calls to look at.
+    pub events: EventOptions,
 }
 
 /// Finds the functions and decides about each of them. The process is only read.
@@ -120,6 +137,7 @@ pub fn plan_probes(
         refused: Vec::new(),
         conditions: options.conditions.clone(),
         has_latency: options.has_latency,
+        events: options.events.clone(),
     };
     for ((module, symbols), candidates) in loaded.iter().zip(&symbols).zip(&candidates) {
         if !candidates.is_empty() {
@@ -129,6 +147,10 @@ pub fn plan_probes(
     if planned.has_latency && planned.functions.len() > MOST_LATENCIES {
         let functions = planned.functions.len();
         return Err(ProbeError::TooManyLatencies { functions }.into());
+    }
+    if planned.events.is_any() && planned.functions.len() > MOST_EVENTS {
+        let functions = planned.functions.len();
+        return Err(ProbeError::TooManyEvents { functions }.into());
     }
     Ok(planned)
 }

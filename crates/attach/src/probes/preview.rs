@@ -36,10 +36,7 @@ pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
         pads: Vec::new(),
         refused: plan.refused.clone(),
     };
-    let layout = CountsLayout {
-        probes: plan.functions.len(),
-        has_latency: plan.has_latency,
-    };
+    let layout = plan.layout();
     let maps = mappings(pid)?;
     for (numbers, near) in clusters(&plan.functions) {
         let (area, owners) = places(&plan, &numbers);

@@ -7,7 +7,7 @@
 use crate::claim::claim;
 use crate::error::Error;
 use crate::hook_presence::any_point;
-use crate::probe_areas::{AREA_PATH, COUNTS_PATH, Found, areas};
+use crate::probe_areas::{AREA_PATH, CODE_PATH, Found, areas, is_of_probes};
 use memhook_inject::{CodeExchange, Exchanged, exchange_code, hold};
 use memhook_probe::CountsLayout;
 use memhook_process::{Mapping, mappings, process_ids};
@@ -31,11 +31,12 @@ pub(crate) fn remove(pid: i32) -> Result<Option<u64>, Error> {
 fn try_remove(pid: i32) -> Result<Option<u64>, Error> {
     let maps = mappings(pid)?;
     let found = areas(pid, &maps);
-    let is_ours = |m: &Mapping| m.path == AREA_PATH || m.path == COUNTS_PATH;
-    if !maps.iter().any(is_ours) {
+    if !maps.iter().any(is_of_probes) {
         return Ok(None);
     }
-    let ranges: Vec<Range<u64>> = found.iter().map(Found::range).collect();
+    let called = maps.iter().filter(|m| m.path == CODE_PATH);
+    let called = called.map(|m| m.start..m.end);
+    let ranges: Vec<Range<u64>> = found.iter().map(Found::range).chain(called).collect();
     let mut is_unused = found.iter().all(|found| found.header.is_none());
     let mut left = 0;
     for attempt in 0..TRIES {
@@ -74,7 +75,8 @@ fn unmap(pid: i32, found: &[Found]) -> Result<(), Error> {
             && m.path.is_empty()
             && m.end - m.start == CountsLayout::TABLE_BYTES
             && found.iter().any(|f| f.mapping.end == m.start);
-        if is_area || is_table || m.path == COUNTS_PATH {
+        // Areas last seen in another state are left to whoever comes next.
+        if is_area || is_table || (m.path != AREA_PATH && is_of_probes(m)) {
             gone.push(m.start..m.end);
         }
     }

@@ -1,17 +1,24 @@
 //! `probe`: counts the calls of functions of a running process.
 
-use super::signals;
-use crate::report::OutputArgs;
+use super::frames::module_file;
+use super::signals::{self, NameWait};
+use crate::report::{OutputArgs, parse};
 use crate::target::Target;
 use crate::{exit_code, options};
+use memhook_abi::PROBE_ARGUMENTS;
 use memhook_attach::{
-    PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction, plan_probes,
-    preview_probes,
+    EventOptions, PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction,
+    plan_probes, preview_probes, process_name,
 };
-use memhook_probe::{Condition, FunctionSelector, Histogram, MOST_CONDITIONS};
+use memhook_probe::{Condition, FunctionSelector, Histogram, MOST_CONDITIONS, ValueClass, Values};
+use memhook_process::TargetRoot;
 use memhook_report::{
-    ProbeLatency, ProbePlanReport, ProbePlanRow, ProbeReport, ProbeRow, ProbeThread, RefusedRow,
+    ArgumentClass, ArgumentRow, ArgumentValue, CountedStack, Format, FormatChoice, FormatOptions,
+    NamedStacks, ProbeLatency, ProbePlanReport, ProbePlanRow, ProbeReport, ProbeRow, ProbeStacks,
+    ProbeThread, ProbedFunction, Profile, Progress, RefusedRow, StackRow, Target as ReportTarget,
+    Unit,
 };
+use memhook_symbols::Symbolizer;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -44,14 +51,36 @@ pub struct Args {
     /// bits by ==, !=, <, <=, > or >=. && combines several.
     #[arg(long = "if", value_name = "CONDITION", value_parser = conditions)]
     conditions: Option<Conditions>,
+    /// Count the values of these arguments: 1,2
+    ///
+    /// 1 to 6 are the first six integer or pointer arguments. Shown are the lowest and the highest value,
+    /// those that came most often, and how many had how many bits. A thread counts 256 values one by
+    /// one; with more, the rarest ones are others. At most 256 functions.
+    #[arg(long = "args", value_name = "LIST", value_parser = arguments)]
+    arguments: Option<Arguments>,
+    /// Count the call stacks of the callers
+    ///
+    /// They are found in the process by unwind tables that are compiled beforehand, as those of
+    /// allocations. At most 256 functions.
+    #[arg(long)]
+    stack: bool,
+    /// Frames of a call stack
+    #[arg(long, value_name = "N", requires = "stack", default_value_t = 32,
+          value_parser = clap::value_parser!(u32).range(1..=128))]
+    depth: u32,
     /// Detach after this time [default: when the process ends]
     #[arg(short, long, value_name = "TIME", value_parser = options::duration)]
     duration: Option<Duration>,
     /// Show what would be written, and touch nothing
     #[arg(long, conflicts_with = "duration")]
     dry_run: bool,
-    /// Write JSON instead of text
-    #[arg(short, long)]
+    /// Format: text, json, folded or flamegraph
+    ///
+    /// folded and flamegraph are the call stacks of --stack, with the probed function innermost.
+    #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
+    format: FormatChoice,
+    /// Same as --format json
+    #[arg(short, long, conflicts_with = "format")]
     json: bool,
     #[command(flatten)]
     output: OutputArgs,
@@ -71,11 +100,56 @@ fn conditions(text: &str) -> Result<Conditions, String> {
     Ok(Conditions(list))
 }
 
+/// Which arguments are looked at.
+#[derive(Clone)]
+struct Arguments(Vec<usize>);
+
+fn arguments(text: &str) -> Result<Arguments, String> {
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let number = part.trim().strip_prefix("arg").unwrap_or(part.trim());
+        let number: usize = number
+            .parse()
+            .map_err(|_| format!("'{part}' is no argument: expected numbers like 1,2"))?;
+        if !(1..=PROBE_ARGUMENTS).contains(&number) {
+            return Err(format!(
+                "argument {number} is not in a register: only 1 to {PROBE_ARGUMENTS} can be looked at"
+            ));
+        }
+        if !list.contains(&(number - 1)) {
+            list.push(number - 1);
+        }
+    }
+    Ok(Arguments(list))
+}
+
+impl Args {
+    fn is_json(&self) -> bool {
+        self.json || matches!(self.format, FormatChoice::Json)
+    }
+
+    /// The format of call stacks, if one is asked for.
+    fn stack_format(&self) -> anyhow::Result<Option<&'static dyn Format<Profile>>> {
+        let FormatChoice::Export(format) = self.format else {
+            return Ok(None);
+        };
+        let name = format.name();
+        if !["folded", "flamegraph"].contains(&name) {
+            anyhow::bail!("probe writes text, json, folded or flamegraph, and not {name}");
+        }
+        if !self.stack || self.dry_run {
+            anyhow::bail!("--format {name} is for call stacks: add --stack");
+        }
+        Ok(Some(format))
+    }
+}
+
 /// How often the counters are looked at for threads that are new.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stack_format = args.stack_format()?;
     let selectors = selectors(&args.func).map_err(anyhow::Error::msg)?;
     memhook_foreign::check_output(
         &args.output.output,
@@ -89,6 +163,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = ProbeOptions {
         conditions: conditions.map_or_else(Vec::new, |Conditions(list)| list),
         has_latency: args.latency,
+        events: EventOptions {
+            arguments: args
+                .arguments
+                .clone()
+                .map_or_else(Vec::new, |Arguments(list)| list),
+            depth: args.stack.then_some(args.depth),
+        },
     };
     let plan = plan_probes(pid, &selectors, &options)?;
     if args.dry_run {
@@ -120,8 +201,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let counted_for = begin.elapsed();
     let removed = probes.remove();
-    let report = report(&probes, counted_for)?;
-    args.output.write_document(&report, args.json)?;
+    let stacks = named_stacks(&probes)?;
+    match (stack_format, &stacks) {
+        (Some(format), Some(stacks)) => write_stacks(args, format, &stacks.profile)?,
+        _ => {
+            let report = report(&probes, counted_for, stacks.as_ref())?;
+            args.output.write_document(&report, args.is_json())?;
+        }
+    }
     match removed {
         Ok(0) => Ok(ExitCode::SUCCESS),
         Ok(left) => {
@@ -167,26 +254,147 @@ fn refused_rows(refused: &[RefusedFunction]) -> Vec<RefusedRow> {
     refused.iter().map(row).collect()
 }
 
-fn report(probes: &Probes, duration: Duration) -> anyhow::Result<ProbeReport> {
+/// How long one look for names takes; then signals are looked for.
+const NAMES_PAUSE: Duration = Duration::from_millis(50);
+
+/// The call stacks with names, if they were asked for. Calls of which no stack is known have one without callers.
+fn named_stacks(probes: &Probes) -> anyhow::Result<Option<NamedStacks>> {
+    if probes.events().depth.is_none() {
+        return Ok(None);
+    }
     let counts = probes.counts()?;
-    let seconds = duration.as_secs_f64();
-    let row = |(number, function): (usize, &PlannedFunction)| ProbeRow {
-        function: function.function.clone(),
+    let mut stacks = Vec::new();
+    let mut unknown: Vec<u64> = counts.iter().map(|count| count.calls).collect();
+    for ((probe, id), calls) in probes.stack_counts()?.calls {
+        if let (Some((addresses, truncated)), Some(unknown)) =
+            (probes.stack(id), unknown.get_mut(probe))
+        {
+            *unknown = unknown.saturating_sub(calls);
+            stacks.push(CountedStack {
+                probe,
+                addresses,
+                truncated,
+                calls,
+            });
+        }
+    }
+    let unknown = unknown.into_iter().enumerate();
+    stacks.extend(
+        unknown
+            .filter(|(_, calls)| *calls > 0)
+            .map(|(probe, calls)| CountedStack {
+                probe,
+                calls,
+                ..CountedStack::default()
+            }),
+    );
+    let pid = probes.pid();
+    let functions = probes.planned().map(|function| ProbedFunction {
+        name: function.function.clone(),
         module: function.module.clone(),
-        calls: counts[number].calls,
-        rate_per_s: counts[number].calls as f64 / seconds,
-        latency_ns: probes
-            .has_latency()
-            .then(|| latency(&counts[number].latency, probes.clock_rate())),
-        threads: counts[number]
-            .threads
-            .iter()
-            .map(|thread| ProbeThread {
-                tid: thread.tid,
-                name: thread.name.clone(),
-                calls: thread.calls,
-            })
-            .collect(),
+        entry: function.base.wrapping_add(function.range.start),
+    });
+    let target = ReportTarget {
+        pid,
+        name: process_name(pid),
+        exe: String::new(),
+    };
+    let symbols = Symbolizer::new(TargetRoot::of(pid).search_order());
+    let mut named = ProbeStacks::begin(
+        target,
+        probes.depth(),
+        functions.collect(),
+        stacks,
+        probes.modules().map(module_file).collect(),
+        symbols,
+    );
+    let _progress = Progress::start("looking up names");
+    let wait = NameWait::begin();
+    Ok(loop {
+        if let Some(found) = named.poll(NAMES_PAUSE) {
+            break Some(found);
+        }
+        if wait.is_over() {
+            break named.give_up_names();
+        }
+    })
+}
+
+fn write_stacks(
+    args: &Args,
+    format: &dyn Format<Profile>,
+    profile: &Profile,
+) -> anyhow::Result<()> {
+    let options = FormatOptions {
+        unit: Unit::Calls,
+        style: args.output.style(),
+        ..FormatOptions::default()
+    };
+    let mut bytes = Vec::new();
+    format.write(profile, &options, &mut bytes)?;
+    args.output.write(&bytes, format.nature())
+}
+
+/// How many values of an argument are told.
+const TOP_VALUES: usize = 100;
+
+fn argument_rows(arguments: &[usize], values: &[Values]) -> Vec<ArgumentRow> {
+    let row = |(argument, values): (&usize, &Values)| {
+        let (top, others) = values.top(TOP_VALUES);
+        ArgumentRow {
+            arg: argument + 1,
+            calls: values.calls(),
+            min: values.bounds().map(|(min, _)| min),
+            max: values.bounds().map(|(_, max)| max),
+            top: top
+                .into_iter()
+                .map(|(value, calls)| ArgumentValue { value, calls })
+                .collect(),
+            others,
+            histogram: values
+                .histogram()
+                .into_iter()
+                .map(|ValueClass { from, to, calls }| ArgumentClass { from, to, calls })
+                .collect(),
+        }
+    };
+    arguments.iter().zip(values).map(row).collect()
+}
+
+fn report(
+    probes: &Probes,
+    duration: Duration,
+    stacks: Option<&NamedStacks>,
+) -> anyhow::Result<ProbeReport> {
+    let counts = probes.counts()?;
+    let values = probes.values()?;
+    let seconds = duration.as_secs_f64();
+    let row = |(number, function): (usize, &PlannedFunction)| {
+        let rows = stacks.map(|stacks| stacks.rows(number));
+        let known = |rows: &Vec<StackRow>| rows.iter().map(|row| row.calls).sum::<u64>();
+        ProbeRow {
+            args: argument_rows(&probes.events().arguments, &values[number]),
+            calls_without_stack: rows
+                .as_ref()
+                .map(|rows| counts[number].calls.saturating_sub(known(rows))),
+            stacks: rows,
+            function: function.function.clone(),
+            module: function.module.clone(),
+            calls: counts[number].calls,
+            rate_per_s: counts[number].calls as f64 / seconds,
+            latency_ns: probes
+                .has_latency()
+                .then(|| latency(&counts[number].latency, probes.clock_rate())),
+            threads: counts[number]
+                .threads
+                .iter()
+                .map(|thread| ProbeThread {
+                    tid: thread.tid,
+                    name: thread.name.clone(),
+                    calls: thread.calls,
+                })
+                .collect(),
+        }
     };
     let mut report = ProbeReport {
         schema: ProbeReport::SCHEMA,
@@ -235,7 +443,7 @@ fn dry_run(args: &Args, plan: ProbePlan) -> anyhow::Result<ExitCode> {
         probes: preview.pads.iter().map(row).collect(),
         refused: refused_rows(&preview.refused),
     };
-    args.output.write_document(&document, args.json)?;
+    args.output.write_document(&document, args.is_json())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -22,8 +22,8 @@ const REASON_BYTES: usize = 256;
 /// `__RTLD_DLOPEN` of glibc's include/dlfcn.h.
 const RTLD_DLOPEN_INTERNAL: u64 = 0x8000_0000;
 
-/// The name of the memory object, as /proc/PID/maps shows it.
-pub(crate) const NAME: &std::ffi::CStr = c"memhook-hook";
+/// The name of the hook's memory object, as /proc/PID/maps shows it.
+pub const NAME: &std::ffi::CStr = c"memhook-hook";
 
 /// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load
 /// bias: where it is, minus the address that is stated in the file.

@@ -10,6 +10,7 @@
 //! becomes executable last: a copy without executable pages is one whose maker was killed, and nobody has
 //! been inside of it.
 
+use std::ffi::CStr;
 use std::ops::Range;
 
 use super::load;
@@ -18,6 +19,8 @@ use memhook_process::RemoteAddress;
 
 /// A shared object as it is to be in memory. All offsets are whole pages from its first byte.
 pub struct ObjectImage<'a> {
+    /// What it is called in /proc.
+    pub name: &'a CStr,
     /// How many bytes it takes.
     pub bytes: u64,
     /// Its code.
@@ -34,7 +37,7 @@ pub struct ObjectImage<'a> {
 ///
 /// Unlike `dlopen` this takes no lock of the target, so the thread may have been stopped anywhere.
 pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
-    let number = region::memfd(held, load::NAME, region::MemfdFor::Code)?;
+    let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
     let mapped = map(held, object, number);
     let closed = region::close_descriptor(held, number);
     let base = mapped?;

@@ -51,7 +51,10 @@ impl Format<Profile> for Flamegraph {
         let frames = layout(&tree, scale);
         let depth = frames.iter().map(|f| f.depth).max().unwrap_or(0);
         let height = HEADER + (depth + 1) as f64 * FRAME_HEIGHT + 34.0;
-        let what = format!("{} {}", options.measure.name(), options.unit.name());
+        let what = match options.unit {
+            Unit::Calls => "callers of probed functions".to_owned(),
+            unit => format!("{} {}", options.measure.name(), unit.name()),
+        };
         let title = format!(
             "{} ({}): {what}, {}{}{}",
             profile.target.name,
@@ -150,6 +153,7 @@ fn amount(node: &Node, unit: Unit) -> String {
     match unit {
         Unit::Bytes => with_error(node.value, node.error()),
         Unit::Blocks => crate::counted(node.value, "block"),
+        Unit::Calls => crate::counted(node.value, "call"),
     }
 }
 

@@ -146,7 +146,7 @@ fn sampled(profile: &Profile, measure: Measure, unit: Unit, of_frame: &[u32]) ->
         name: format!("{}, {}", measure.name(), unit.name()),
         unit: match unit {
             Unit::Bytes => "bytes",
-            Unit::Blocks => "none",
+            Unit::Blocks | Unit::Calls => "none",
         },
         start_value: 0,
         end_value: weights.iter().sum(),

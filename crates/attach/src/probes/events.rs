@@ -1,0 +1,310 @@
+//! The code that pads call which look at arguments and at call stacks, and what it needs: unwind tables, memory for
+//! what is remembered, and the bounds of stacks.
+//!
+//! Nothing of this is sent: threads count in blocks of their own, which are read at the end.
+
+use crate::error::Error;
+use crate::hook_object::PROBE;
+use crate::memory_budget::Budget;
+use crate::probe_areas::REGION_NAME;
+use crate::session::target_facts::{is_filtered, tid_offset};
+use crate::unwind_tables::UnwindTables;
+use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
+use memhook_inject::{Held, create_region};
+use memhook_probe::CountsLayout;
+use memhook_process::{Mapping, ModuleFiles, ModuleImage, RemoteAddress, mappings, modules, vdso};
+use memhook_stream::{Config, Region};
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// How often is looked for new modules.
+const MODULES_PAUSE: Duration = Duration::from_millis(200);
+/// The main thread's stack may still grow down to the usual limit.
+const MAIN_STACK_BYTES: u64 = 64 << 20;
+
+/// What of a call is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventOptions {
+    /// The arguments whose values are counted, 0 for the first one.
+    pub arguments: Vec<usize>,
+    /// Whether call stacks are counted, and with how many frames at most.
+    pub depth: Option<u32>,
+}
+
+impl EventOptions {
+    /// Whether anything is.
+    pub fn is_any(&self) -> bool {
+        !self.arguments.is_empty() || self.depth.is_some()
+    }
+}
+
+/// Call stacks of a process: where they are, and what is needed to find them.
+struct Stacks {
+    region: Region,
+    tables: UnwindTables,
+    files: ModuleFiles,
+    modules: Vec<ModuleImage>,
+    /// Modules that were unloaded: they still explain addresses.
+    gone: Vec<ModuleImage>,
+    vdso: Option<ModuleImage>,
+    /// Mappings of code when the modules were last looked at.
+    code: Vec<Mapping>,
+    next_look: Instant,
+    depth: u32,
+}
+
+/// What is prepared before a thread is held.
+pub(super) struct Prepared(Option<(UnwindTables, ModuleFiles, Vec<ModuleImage>, Config)>);
+
+/// The code, mapped.
+pub(super) struct Events {
+    /// Where the function is that pads call (avma).
+    pub hit: u64,
+    stacks: Option<Stacks>,
+    /// The thread whose stack was looked for, by block.
+    judged: Vec<u64>,
+}
+
+/// Does what takes long: modules, and their unwind tables.
+pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Error> {
+    let Some(depth) = options.depth else {
+        return Ok(Prepared(None));
+    };
+    let config = Config {
+        epoch: 1,
+        ring_bytes: LEAST_RING_BYTES as u64,
+        depth,
+        attacher_pid: std::process::id(),
+        owner: 1,
+        plan: Budget::of(pid, LEAST_RING_BYTES as u64).plan()?,
+        ..Config::default()
+    };
+    let maps = mappings(pid)?;
+    let mut files = ModuleFiles::in_parts();
+    let loaded = modules(pid, &maps, &mut files)?;
+    let mut tables = UnwindTables::default();
+    tables.find_or_compile(&with(&loaded, &vdso(pid, &maps)));
+    Ok(Prepared(Some((tables, files, loaded, config))))
+}
+
+impl Events {
+    /// Maps the code and the region into the process of a held thread. `shared_at`: where its counters are.
+    pub fn map(
+        held: &mut Held,
+        prepared: Prepared,
+        options: &EventOptions,
+        layout: &CountsLayout,
+        shared_at: u64,
+        counts: &File,
+    ) -> Result<Events, Error> {
+        let pid = held.pid();
+        let mut stacks = None;
+        let mut region_at = 0;
+        if let Prepared(Some((tables, files, loaded, config))) = prepared {
+            if tid_offset(held) == 0 {
+                return Err(Error::NoThreadNumber { pid });
+            }
+            let bytes = region_bytes(LEAST_RING_BYTES) as u64;
+            let made = create_region(held, REGION_NAME, bytes, None)?;
+            region_at = made.address.0;
+            let region = Region::map(&made.fd)?;
+            region.initialize(&config)?;
+            region.set_tid_offset(tid_offset(held));
+            region.set_syscalls_filtered(is_filtered(held, false));
+            let maps = mappings(pid)?;
+            let mut found = Stacks {
+                region,
+                tables,
+                files,
+                modules: loaded,
+                gone: Vec::new(),
+                vdso: vdso(pid, &maps),
+                code: code_of(&maps),
+                next_look: Instant::now() + MODULES_PAUSE,
+                depth: config.depth,
+            };
+            found.publish()?;
+            stacks = Some(found);
+        }
+        let base = PROBE.map(held)?;
+        let config = ProbeConfig {
+            region: region_at,
+            blocks: shared_at + CountsLayout::FIRST_BLOCK,
+            block_bytes: layout.block_bytes(),
+            thread: layout.thread(),
+            values: layout.values(),
+            stacks: layout.stacks(),
+            arguments: options
+                .arguments
+                .iter()
+                .rev()
+                .fold(0, |all, &one| all << 8 | one as u64),
+            argument_count: options.arguments.len() as u64,
+            tid_offset: u64::from(tid_offset(held)),
+            depth: u64::from(stacks.as_ref().map_or(1, |stacks| stacks.depth)),
+        };
+        counts
+            .write_all_at(&words_of(&config), CountsLayout::CONFIG)
+            .map_err(|cause| crate::ProbeError::Pads { pid, cause })?;
+        let begin = RemoteAddress(base) + PROBE.function("memhook_probe_begin")?;
+        held.call(begin, &[shared_at + CountsLayout::CONFIG])?;
+        Ok(Events {
+            hit: base + PROBE.function("memhook_probe_hit")?,
+            stacks,
+            judged: Vec::new(),
+        })
+    }
+
+    /// Looks after the threads and modules of the process; to be called every few milliseconds. `blocks`: how many
+    /// blocks threads have taken.
+    pub fn care(&mut self, pid: i32, counts: &File, layout: &CountsLayout, blocks: u64) {
+        let Some(stacks) = &mut self.stacks else {
+            return;
+        };
+        // Rings are those of the blocks; no events are in any of them.
+        stacks
+            .region
+            .grant((0..blocks as usize).map(|ring| (ring, 0)));
+        self.judged.resize(blocks as usize, 0);
+        let mut maps = None;
+        for number in 1..blocks {
+            let words = ThreadWords {
+                counts,
+                at: layout.block(number) + layout.thread(),
+            };
+            let tid = words.read(offset_of!(ProbeThread, tid));
+            if tid == 0 || tid == self.judged[number as usize] {
+                continue;
+            }
+            self.judged[number as usize] = tid;
+            let maps: &Vec<Mapping> = maps.get_or_insert_with(|| mappings(pid).unwrap_or_default());
+            let sp = words.read(offset_of!(ProbeThread, first_sp));
+            let mut pointer = [0; 8];
+            let read = counts.read_exact_at(&mut pointer, layout.block(number));
+            let pointer = read.map_or(0, |()| u64::from_le_bytes(pointer));
+            // The main stack, or a mapping that holds the thread's TCB above the stack pointer: those stay mapped as
+            // long as the thread lives. Any other may be a coroutine's.
+            let Some(m) = maps.iter().find(|m| m.contains(sp)) else {
+                continue;
+            };
+            let bounds = if m.path == "[stack]" {
+                Some((m.end.saturating_sub(MAIN_STACK_BYTES), m.end))
+            } else {
+                (pointer > sp && pointer < m.end).then_some((m.start, pointer))
+            };
+            if let Some((low, high)) = bounds {
+                words.write(offset_of!(ProbeThread, stack_tid), 0);
+                words.write(offset_of!(ProbeThread, stack_low), low);
+                words.write(offset_of!(ProbeThread, stack_high), high);
+                words.write(offset_of!(ProbeThread, stack_tid), tid);
+            }
+        }
+        if Instant::now() >= stacks.next_look {
+            stacks.next_look = Instant::now() + MODULES_PAUSE;
+            stacks.look_at_modules(pid);
+        }
+    }
+
+    /// Return addresses of a call stack, innermost first, and whether it was cut short.
+    pub fn stack(&self, id: u32) -> Option<(Vec<u64>, bool)> {
+        let stack = self.stacks.as_ref()?.region.stack(id)?;
+        Some((stack.frames, stack.truncated))
+    }
+
+    /// The modules that addresses may be in.
+    pub fn modules(&self) -> impl Iterator<Item = &ModuleImage> {
+        let stacks = self.stacks.iter();
+        stacks.flat_map(|stacks| stacks.modules.iter().chain(&stacks.gone))
+    }
+
+    /// Frames that were collected of each stack.
+    pub fn depth(&self) -> u32 {
+        self.stacks.as_ref().map_or(0, |stacks| stacks.depth)
+    }
+}
+
+impl Stacks {
+    fn publish(&mut self) -> Result<(), Error> {
+        let all = with(&self.modules, &self.vdso);
+        self.tables.publish(&self.region, &all, &[])
+    }
+
+    /// A module that comes later has tables from then on; until then stacks through it are cut short.
+    fn look_at_modules(&mut self, pid: i32) {
+        let Ok(maps) = mappings(pid) else { return };
+        let code = code_of(&maps);
+        if code == self.code {
+            return;
+        }
+        self.code = code;
+        let Ok(now) = modules(pid, &maps, &mut self.files) else {
+            return;
+        };
+        let is_gone = |m: &ModuleImage| !now.iter().any(|n| n.base == m.base && n.path == m.path);
+        let (gone, _): (Vec<_>, Vec<_>) = std::mem::take(&mut self.modules)
+            .into_iter()
+            .partition(is_gone);
+        self.gone.extend(gone);
+        self.modules = now;
+        let _ = self.publish();
+    }
+}
+
+/// The words of a thread in its block.
+struct ThreadWords<'a> {
+    counts: &'a File,
+    at: u64,
+}
+
+impl ThreadWords<'_> {
+    fn read(&self, offset: usize) -> u64 {
+        let mut word = [0; 8];
+        let read = self
+            .counts
+            .read_exact_at(&mut word, self.at + offset as u64);
+        read.map_or(0, |()| u64::from_le_bytes(word))
+    }
+
+    fn write(&self, offset: usize, word: u64) {
+        // If this fails, the thread's stacks are read through the kernel, which is slow, but right.
+        let at = self.at + offset as u64;
+        let _ = self.counts.write_all_at(&word.to_le_bytes(), at);
+    }
+}
+
+fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage> {
+    modules.iter().chain(vdso).cloned().collect()
+}
+
+/// Code of files, and nothing of ours.
+fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
+    let is_code =
+        |m: &&Mapping| m.exec && m.file_id.2 != 0 && !m.path.starts_with("/memfd:memhook");
+    maps.iter().filter(is_code).cloned().collect()
+}
+
+/// The configuration as the code reads it.
+fn words_of(config: &ProbeConfig) -> Vec<u8> {
+    let words = [
+        (offset_of!(ProbeConfig, region), config.region),
+        (offset_of!(ProbeConfig, blocks), config.blocks),
+        (offset_of!(ProbeConfig, block_bytes), config.block_bytes),
+        (offset_of!(ProbeConfig, thread), config.thread),
+        (offset_of!(ProbeConfig, values), config.values),
+        (offset_of!(ProbeConfig, stacks), config.stacks),
+        (offset_of!(ProbeConfig, arguments), config.arguments),
+        (
+            offset_of!(ProbeConfig, argument_count),
+            config.argument_count,
+        ),
+        (offset_of!(ProbeConfig, tid_offset), config.tid_offset),
+        (offset_of!(ProbeConfig, depth), config.depth),
+    ];
+    let mut bytes = vec![0; size_of::<ProbeConfig>()];
+    for (offset, word) in words {
+        bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}

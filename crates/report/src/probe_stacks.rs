@@ -1,0 +1,190 @@
+//! The call stacks of probed functions: as a profile, which becomes a flame graph, and as rows.
+
+use crate::live_profile::{LiveProfiler, LiveSite, TakenProfile};
+use crate::named_run::{Backtrace, Backtraces};
+use crate::{Amount, Profile, ProfileFrame, StackFrame, Target};
+use memhook_symbols::{ModuleFile, Symbolizer};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How often a function was called on one call stack.
+#[derive(Clone, Debug, Default)]
+pub struct CountedStack {
+    /// Number of the probe.
+    pub probe: usize,
+    /// Return addresses, innermost first: those of the callers. None if the stack is not known.
+    pub addresses: Vec<u64>,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+    /// Calls.
+    pub calls: u64,
+}
+
+/// A call stack with names.
+#[derive(Clone, Debug, Serialize)]
+pub struct StackRow {
+    /// Calls.
+    pub calls: u64,
+    /// The callers, innermost first.
+    pub stack: Vec<StackFrame>,
+    /// Whether the outermost callers are missing.
+    pub truncated: bool,
+}
+
+/// A function that stacks lead to.
+#[derive(Clone, Debug)]
+pub struct ProbedFunction {
+    /// Its name.
+    pub name: String,
+    /// File name of its module.
+    pub module: String,
+    /// Where it is (avma).
+    pub entry: u64,
+}
+
+/// Looks up the names of call stacks.
+pub struct ProbeStacks {
+    profiler: LiveProfiler,
+    functions: Vec<ProbedFunction>,
+}
+
+/// Call stacks with names.
+pub struct NamedStacks {
+    /// All of them; blocks are calls.
+    pub profile: Profile,
+    /// The probe that each site of the profile belongs to.
+    probes: Vec<usize>,
+}
+
+/// Stacks by their place in a list. The probed function comes first, as if it had been called at its entry.
+struct Listed<'a>(&'a [CountedStack], &'a [ProbedFunction]);
+
+impl Backtraces for Listed<'_> {
+    fn backtrace(&self, id: u32) -> Option<Backtrace> {
+        let stack = self.0.get(id as usize)?;
+        let entry = self.1.get(stack.probe)?.entry;
+        Some(Backtrace {
+            function: 0,
+            addresses: [in_function(entry)]
+                .into_iter()
+                .chain(stack.addresses.iter().copied())
+                .collect(),
+            truncated: stack.truncated,
+        })
+    }
+}
+
+/// A return address is looked up by the byte before it.
+fn in_function(entry: u64) -> u64 {
+    entry.wrapping_add(1)
+}
+
+impl ProbeStacks {
+    /// Begins to look names up. `depth`: frames that were collected of each stack.
+    pub fn begin(
+        target: Target,
+        depth: u32,
+        functions: Vec<ProbedFunction>,
+        stacks: Vec<CountedStack>,
+        modules: Vec<ModuleFile>,
+        symbols: Symbolizer,
+    ) -> ProbeStacks {
+        let mut profiler = LiveProfiler::new(symbols, usize::MAX);
+        let site = |(number, stack): (usize, &CountedStack)| LiveSite {
+            stack: number as u32,
+            live: Amount {
+                blocks: stack.calls,
+                ..Amount::default()
+            },
+            allocated: Amount::default(),
+        };
+        let taken = TakenProfile {
+            target,
+            // The probed function is one frame more.
+            depth: depth.saturating_add(1),
+            sites: stacks.iter().enumerate().map(site).collect(),
+            ..TakenProfile::default()
+        };
+        profiler.begin(&Listed(&stacks, &functions), modules, taken);
+        ProbeStacks {
+            profiler,
+            functions,
+        }
+    }
+
+    /// The stacks, if all names are there within `wait`.
+    pub fn poll(&mut self, wait: Duration) -> Option<NamedStacks> {
+        let profile = self.profiler.poll(wait)?;
+        Some(self.named(profile))
+    }
+
+    /// The stacks with the names that are there.
+    pub fn give_up_names(&mut self) -> Option<NamedStacks> {
+        let profile = self.profiler.give_up_names()?;
+        Some(self.named(profile))
+    }
+
+    /// The frames at a function's entry become one frame with the name that the function was probed by: what is inlined
+    /// there was not called.
+    fn named(&self, mut profile: Profile) -> NamedStacks {
+        let of_entry: HashMap<u64, usize> = self
+            .functions
+            .iter()
+            .enumerate()
+            .map(|(number, function)| (in_function(function.entry), number))
+            .collect();
+        let first = profile.frames.len() as u32;
+        profile
+            .frames
+            .extend(self.functions.iter().map(|function| ProfileFrame {
+                address: function.entry,
+                module: None,
+                frame: StackFrame {
+                    address: format!("{:#x}", function.entry),
+                    module: Some(function.module.clone()),
+                    offset: None,
+                    function: Some(function.name.clone()),
+                    file: None,
+                    line: None,
+                    inlined: false,
+                },
+            }));
+        let mut probes = Vec::with_capacity(profile.sites.len());
+        for site in &profile.sites {
+            let frames = &mut profile.stacks[site.stack as usize];
+            let address = frames.first().map(|&f| profile.frames[f as usize].address);
+            let probe = address.and_then(|address| of_entry.get(&address)).copied();
+            let probe = probe.unwrap_or(0);
+            let at_entry = in_function(self.functions[probe].entry);
+            let callers = frames
+                .iter()
+                .position(|&f| profile.frames[f as usize].address != at_entry)
+                .unwrap_or(frames.len());
+            frames.splice(..callers, [first + probe as u32]);
+            probes.push(probe);
+        }
+        NamedStacks { profile, probes }
+    }
+}
+
+impl NamedStacks {
+    /// The stacks of one probe, those with the most calls first; without the calls of which none is known.
+    pub fn rows(&self, probe: usize) -> Vec<StackRow> {
+        let sites = self.profile.sites.iter().zip(&self.probes);
+        let of_probe = sites.filter(|(_, of)| **of == probe);
+        let rows = of_probe.filter_map(|(site, _)| {
+            let [_, stack @ ..] = &self.profile.stack(site.stack)[..] else {
+                return None;
+            };
+            (!stack.is_empty()).then(|| StackRow {
+                calls: site.measures.live.blocks,
+                stack: stack.to_vec(),
+                truncated: self.profile.is_cut(site.stack),
+            })
+        });
+        let mut rows: Vec<StackRow> = rows.collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.calls));
+        rows
+    }
+}

@@ -1,0 +1,204 @@
+// What pads of probes call that do more than count: the values of arguments, and the call stacks of callers.
+//
+// It is an object of its own, mapped without the target's loader. Everything is counted in the calling
+// thread's own block, nothing is sent: no ring can be full, and nothing has to be taken out in time.
+//
+// A signal handler may interrupt this and call a probed function itself. Such a call is counted by its
+// pad, but neither its arguments nor its stack are looked at, because the tables and the scratch memory
+// are in use. That is told by a mark, which stays behind if the handler leaves by longjmp; then the same
+// holds for all further calls of that thread. Nothing can be told from stack pointers, as handlers may
+// have stacks of their own.
+#include "backtrace.hpp"
+#include "budget.hpp"
+
+namespace memhook {
+
+GatePage gate_page;
+unsigned char* region;
+
+struct Counted {
+  uint64_t key, count;
+};
+
+struct ValueTable {
+  uint64_t highest, lowest;  // 0 at first: see rank()
+  uint64_t classes[value_classes];
+  Counted places[value_places];
+};
+static_assert(sizeof(ValueTable) <= value_table_bytes);
+static_assert(__builtin_offsetof(ValueTable, classes) == 8 * value_bounds);
+
+// Places that are looked at for one value or stack.
+inline constexpr uint64_t value_window = 8, stack_window = 32;
+
+// Signed values in the order of unsigned ones.
+inline uint64_t rank(uint64_t value) { return value ^ (1ull << 63); }
+
+inline uint64_t bits_of(uint64_t value) { return value == 0 ? 0 : 64 - __builtin_clzll(value); }
+
+[[gnu::always_inline]] inline uint64_t class_of(uint64_t value) {
+  bool negative = static_cast<int64_t>(value) < 0;
+  return negative ? 63 - bits_of(~value) : 64 + bits_of(value);
+}
+
+inline uint64_t spread(uint64_t key) { return key * 0x9e37'79b9'7f4a'7c15ull; }
+
+// The value took no place: the one that was seen least of those near by makes room. What it was counted is
+// missing from the sum of all places, which tells that counts are too low.
+[[gnu::noinline, gnu::cold]] void replace_value(ValueTable* table, uint64_t home, uint64_t value) {
+  Counted* least = &table->places[home % value_places];
+  for (uint64_t k = 1; k < value_window; k++) {
+    Counted* other = &table->places[(home + k) % value_places];
+    if (other->count < least->count) least = other;
+  }
+  least->count = 0;
+  least->key = value;
+  least->count = 1;
+}
+
+[[gnu::always_inline]] inline void count_value(ValueTable* table, uint64_t value) {
+  uint64_t ranked = rank(value);
+  if (__builtin_expect(ranked > table->highest, 0)) table->highest = ranked;
+  if (__builtin_expect(~ranked > table->lowest, 0)) table->lowest = ~ranked;
+  table->classes[class_of(value)]++;
+  uint64_t home = spread(value) >> 56;
+  static_assert(value_places == 256);
+  for (uint64_t k = 0; k < value_window; k++) {
+    Counted* place = &table->places[(home + k) % value_places];
+    if (place->key == value && place->count != 0) {
+      place->count++;
+      return;
+    }
+    if (place->count == 0) {
+      place->key = value;
+      place->count = 1;
+      return;
+    }
+  }
+  replace_value(table, home, value);
+}
+
+// A stack that finds no place is not counted: the sum of all places tells how many.
+[[gnu::always_inline]] inline void count_stack(Counted* places, uint64_t key) {
+  uint64_t home = spread(key) >> 50;
+  static_assert(stack_places == 1 << 14);
+  for (uint64_t k = 0; k < stack_window; k++) {
+    Counted* place = &places[(home + k) % stack_places];
+    if (place->key == key) {
+      place->count++;
+      return;
+    }
+    if (place->key == 0) {
+      place->key = key;
+      place->count = 1;
+      return;
+    }
+  }
+}
+
+ProbeConfig config;
+
+inline uint64_t own_tid() {
+  return config.tid_offset
+             ? *reinterpret_cast<const volatile uint32_t*>(cpu::thread_pointer() + config.tid_offset)
+             : 1;
+}
+
+// The first call of a thread that has this block: it may be the memory of one that has ended. `tid` goes last.
+[[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid,
+                                               uint64_t sp) {
+  thread->ring = 0;
+  uint64_t number = (block - config.blocks) / config.block_bytes;
+  Control* c = control();
+  // As many as the attacher has made ready. Their numbers are those of the blocks, without the shared one.
+  if (config.region && number >= 1 && number <= __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED) &&
+      number <= max_rings) {
+    auto* ring = at<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + c->ring_bytes));
+    ring->stack_low = 0;
+    ring->stack_high = 0;
+    use_caches(ring, ring->granted_caches != 0);
+    __atomic_store_n(&ring->tid, static_cast<uint32_t>(tid), __ATOMIC_RELAXED);
+    __atomic_store_n(&ring->state, static_cast<uint32_t>(ring_claimed), __ATOMIC_RELEASE);
+    uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
+    while (used < number && !__atomic_compare_exchange_n(&c->rings_used, &used,
+                                                         static_cast<uint32_t>(number), true,
+                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+    thread->ring = reinterpret_cast<uint64_t>(ring);
+  }
+  thread->first_sp = sp;
+  __atomic_store_n(&thread->tid, tid, __ATOMIC_RELEASE);
+}
+
+// Takes over what the attacher has found of the thread's stack, once. The pair is believed if it is this thread's
+// before and after.
+[[gnu::noinline, gnu::cold]] void take_bounds(RingHeader* ring, const ProbeThread* thread,
+                                              uint64_t tid) {
+  if (__atomic_load_n(&thread->stack_tid, __ATOMIC_ACQUIRE) != tid) return;
+  uint64_t low = __atomic_load_n(&thread->stack_low, __ATOMIC_RELAXED);
+  uint64_t high = __atomic_load_n(&thread->stack_high, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  if (__atomic_load_n(&thread->stack_tid, __ATOMIC_RELAXED) != tid) return;
+  ring->stack_low = low;
+  ring->stack_high = high;
+}
+
+}  // namespace memhook
+
+using namespace memhook;
+
+#define MEMHOOK_EXPORT extern "C" [[gnu::visibility("default"), gnu::used]]
+
+// Called by a pad. `arguments`: the registers of the first six, in their order. `sp`: the stack pointer at the
+// entry of the function, where its return address is.
+MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint64_t* arguments,
+                                      uint64_t sp, uint64_t rbp) {
+  // The shared block has no owner.
+  if (__builtin_expect(block == config.blocks, 0)) return;
+  auto* thread = reinterpret_cast<ProbeThread*>(block + config.thread);
+  uint64_t tid = own_tid();
+  bool is_new = thread->tid != tid;
+  if (__builtin_expect(thread->busy != 0, 0) && !is_new) return;
+  thread->busy = 1;
+  asm volatile("" ::: "memory");
+  if (__builtin_expect(is_new, 0)) {
+    begin_thread(thread, block, tid, sp);
+    // A handler that came in between has set it back.
+    thread->busy = 1;
+    asm volatile("" ::: "memory");
+  }
+  uint64_t count = config.argument_count;
+  if (count) {
+    auto* table = reinterpret_cast<unsigned char*>(block + config.values + probe * count * value_table_bytes);
+    uint64_t numbers = config.arguments;
+    for (uint64_t i = 0; i < count; i++, numbers >>= 8, table += value_table_bytes)
+      count_value(reinterpret_cast<ValueTable*>(table), arguments[numbers & 7]);
+  }
+  auto* ring = reinterpret_cast<RingHeader*>(thread->ring);
+  if (ring) {
+    if (__builtin_expect(ring->stack_high == 0, 0)) take_bounds(ring, thread, tid);
+    // Counts calls, by which the memory for backtraces finds out how often one was not remembered.
+    __atomic_store_n(&ring->head, ring->head + 1, __ATOMIC_RELAXED);
+    Position start{*reinterpret_cast<const uint64_t*>(sp), sp + 8, rbp};
+    uint32_t stack = stack_from(ring, 0, start);
+    if (__builtin_expect(stack != 0, 1))
+      count_stack(reinterpret_cast<Counted*>(block + config.stacks), (probe + 1) << 32 | stack);
+  }
+  asm volatile("" ::: "memory");
+  thread->busy = 0;
+}
+
+// Called by the attacher on a held thread, which may have stopped anywhere.
+MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
+  config = *wanted;
+  region = reinterpret_cast<unsigned char*>(config.region);
+  Gate& g = gate();
+  g.depth = config.depth < 1 ? 1 : config.depth > max_depth ? max_depth : static_cast<uint32_t>(config.depth);
+  // As in memhook_attach(): at most two words a frame, and whole cache lines.
+  g.memo_words = 2 * g.depth;
+  g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
+  g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;
+  g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
+  g.first_memo_mask = memos_in(memo_first_bytes) - 1;
+  return 0;
+}
