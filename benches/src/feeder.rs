@@ -17,7 +17,7 @@ impl Sink for ToLedger<'_> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.0.begin_ring(ring, tid);
     }
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         self.0.event(event, size, time_ns);
     }
@@ -26,19 +26,27 @@ impl Sink for ToLedger<'_> {
     }
 }
 
-/// Plays the producer of one ring. It writes through the file of the mapping, so it needs none.
+/// Plays the producer of rings. It writes through the file of the mapping, so it needs none.
 pub struct Feeder {
     file: File,
     /// The consumer's view.
     pub region: Region,
     ring_bytes: usize,
-    head: u64,
+    /// By ring.
+    heads: Vec<u64>,
+    /// By ring, the thread that its header names.
+    tids: Vec<u32>,
     bytes: Vec<u8>,
 }
 
 impl Feeder {
-    /// A region of its own with rings of `ring_bytes`.
+    /// A region of its own with one ring of `ring_bytes`.
     pub fn new(ring_bytes: usize) -> Self {
+        Self::with_rings(1, ring_bytes)
+    }
+
+    /// A region of its own with so many rings of `ring_bytes`.
+    pub fn with_rings(rings: usize, ring_bytes: usize) -> Self {
         let file = sealed_file(region_bytes(ring_bytes) as u64).expect("a sparse file");
         let file = File::from(file);
         let region = Region::map(&file).expect("a mapping");
@@ -55,22 +63,29 @@ impl Feeder {
                 ..Config::default()
             })
             .expect("a region");
-        let feeder = Feeder {
+        let mut feeder = Feeder {
             file,
             region,
             ring_bytes,
-            head: 0,
+            heads: vec![0; rings],
+            tids: vec![0; rings],
             bytes: Vec::new(),
         };
-        feeder.write(offset_of!(Control, rings_used), &1u32.to_ne_bytes());
-        feeder.write_header(offset_of!(RingHeader, tid), &1u32.to_ne_bytes());
+        let used = rings as u32;
+        feeder.write(offset_of!(Control, rings_used), &used.to_ne_bytes());
         let mask = feeder.capacity() as u64 - 1;
-        feeder.write_header(offset_of!(RingHeader, mask), &mask.to_ne_bytes());
-        feeder.write_header(
-            offset_of!(RingHeader, state),
-            &ring_state::CLAIMED.to_ne_bytes(),
-        );
+        for ring in 0..rings {
+            feeder.set_tid(ring, ring as u32 + 1);
+            feeder.write_header(ring, offset_of!(RingHeader, mask), &mask.to_ne_bytes());
+            let state = ring_state::CLAIMED.to_ne_bytes();
+            feeder.write_header(ring, offset_of!(RingHeader, state), &state);
+        }
         feeder
+    }
+
+    /// The region again, as a mapping of its own: for a consumer on another thread.
+    pub fn second_view(&self) -> Region {
+        Region::map(&self.file).expect("a mapping")
     }
 
     /// Events that fit into the ring.
@@ -78,10 +93,15 @@ impl Feeder {
         self.ring_bytes / size_of::<RawEvent>()
     }
 
-    /// Publishes events; the ring must be empty and large enough.
+    /// Publishes events in the first ring, which must be empty and large enough.
     pub fn publish(&mut self, events: &[RawEvent]) {
+        self.publish_to(0, events);
+    }
+
+    /// Publishes events in a ring, which must be empty and large enough.
+    pub fn publish_to(&mut self, ring: usize, events: &[RawEvent]) {
         assert!(events.len() <= self.capacity());
-        let start = self.head as usize % self.capacity();
+        let start = self.heads[ring] as usize % self.capacity();
         let (first, second) = events.split_at(events.len().min(self.capacity() - start));
         for (at, part) in [(start, first), (0, second)] {
             self.bytes.clear();
@@ -89,16 +109,25 @@ impl Feeder {
                 self.bytes.extend(event.word0.to_ne_bytes());
                 self.bytes.extend(event.word1.to_ne_bytes());
             }
-            let offset = RINGS_OFFSET + RING_PREFIX_BYTES + at * size_of::<RawEvent>();
-            self.write(offset, &self.bytes);
+            let offset = RING_PREFIX_BYTES + at * size_of::<RawEvent>();
+            self.write_header(ring, offset, &self.bytes);
         }
-        self.head += events.len() as u64;
-        self.write_header(offset_of!(RingHeader, head), &self.head.to_ne_bytes());
+        self.heads[ring] += events.len() as u64;
+        let head = self.heads[ring].to_ne_bytes();
+        self.write_header(ring, offset_of!(RingHeader, head), &head);
     }
 
-    fn write_header(&self, field: usize, bytes: &[u8]) {
+    /// Names the thread that publishes in a ring from now on.
+    pub fn set_tid(&mut self, ring: usize, tid: u32) {
+        if self.tids[ring] != tid {
+            self.tids[ring] = tid;
+            self.write_header(ring, offset_of!(RingHeader, tid), &tid.to_ne_bytes());
+        }
+    }
+
+    fn write_header(&self, ring: usize, field: usize, bytes: &[u8]) {
         const { assert!(ring_stride(0) >= size_of::<RingHeader>()) };
-        self.write(RINGS_OFFSET + field, bytes);
+        self.write(RINGS_OFFSET + ring * ring_stride(self.ring_bytes) + field, bytes);
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) {

@@ -7,7 +7,8 @@
 //! `cargo xtask bench-report` reads, together with what criterion has no place for
 //! ([`Conditions`]): events lost, the attacher's share of a processor, growth of the target.
 //!
-//! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`].
+//! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`],
+//! or with what was [`Recorded`].
 
 mod alternation;
 mod attacher;
@@ -24,6 +25,7 @@ mod peers;
 mod phase;
 mod processors;
 pub mod programs;
+mod recorded;
 mod round;
 mod statistics;
 mod streams;
@@ -44,6 +46,7 @@ pub use machine::Machine;
 pub use peers::{Peer, Way, peers};
 pub use phase::Phase;
 pub use processors::{Placement, bind_to, placement};
+pub use recorded::{Pass, Recorded};
 pub use round::{Figure, Round, Standing, Subject};
 pub use statistics::{Spread, differences, duration, ratios, times};
 pub use streams::{Churn, Pairs, Stream};

@@ -227,14 +227,27 @@ impl RawEvent {
                 value: 0,
             });
         }
-        Some(Event {
+        Some(self.unpack_as(op))
+    }
+
+    /// Whether this is an event of that kind, which must be one with a code of its own: an allocation, a
+    /// release or a pair, say, and no tick or what is written as one.
+    #[inline(always)]
+    pub const fn is(self, op: Op) -> bool {
+        (self.word0 >> 45) & 7 == op as u64
+    }
+
+    /// Takes an event about a block apart whose kind is known.
+    #[inline(always)]
+    pub const fn unpack_as(self, op: Op) -> Event {
+        Event {
             op,
             address: (self.word0 & ADDRESS_MASK) << 3,
             sequence: (self.word0 >> 48) as u32 | ((self.word1 >> 58) as u32) << 16,
             size: self.word1 as u32,
             stack: ((self.word1 >> 32) & 0x03ff_ffff) as u32,
             value: self.word1,
-        })
+        }
     }
 }
 
@@ -271,6 +284,26 @@ mod tests {
             assert_eq!(event.size, size);
             assert_eq!(event.stack, stack);
             assert_eq!(event.op, Op::Allocation);
+        }
+        for op in [
+            Op::Allocation,
+            Op::Release,
+            Op::ReallocRelease,
+            Op::ReallocFailed,
+            Op::Pair,
+        ] {
+            let raw = RawEvent::pack(op, 0x7fff_ffff_fff8, 0x3f_ffff, u32::MAX, 0x03ff_ffff);
+            assert_eq!(raw.unpack(), Some(raw.unpack_as(op)));
+            assert!(raw.is(op));
+            assert!(!raw.is(Op::SizeExtension));
+        }
+        for special in [
+            RawEvent::pack_value(Op::Tick, u64::MAX),
+            RawEvent::pack_value(Op::SamplingChange, 65_536),
+            RawEvent::pack_access(3, 77, u64::MAX),
+            RawEvent::pack_mapping(Op::Mapped, 0x7fff_ffff_f000, u32::MAX, 1),
+        ] {
+            assert!(!special.is(Op::Allocation) && !special.is(Op::Release));
         }
         let tick = RawEvent::pack_value(Op::Tick, u64::MAX).unpack().unwrap();
         assert_eq!((tick.op, tick.value), (Op::Tick, u64::MAX));

@@ -189,6 +189,18 @@ fn allocations_of(event: &Event) -> u64 {
 }
 
 impl<O> ToLedger<'_, O> {
+    /// What sampling and a budget need to know of an event. It takes a copy: an event whose address is handed
+    /// out would be kept in memory where none of both is asked for, too.
+    #[inline(never)]
+    fn count(&mut self, event: Event, size_bytes: u64) {
+        if let Some(keeper) = &mut self.state.budget {
+            keeper.count(&event, self.level, size_bytes);
+        }
+        if self.level != 0 {
+            self.count_sample(&event, size_bytes);
+        }
+    }
+
     fn count_sample(&mut self, event: &Event, size_bytes: u64) {
         let count = allocations_of(event);
         if count > 0 {
@@ -224,13 +236,10 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
             recorder.access(&accesses);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        if let Some(keeper) = &mut self.state.budget {
-            keeper.count(&event, self.level, size_bytes);
-        }
-        if self.level != 0 {
-            self.count_sample(&event, size_bytes);
+        if self.level != 0 || self.state.budget.is_some() {
+            self.count(event, size_bytes);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
         if let Some(recorder) = &mut self.state.recorder {

@@ -36,11 +36,17 @@ impl<O: Observer> Ledger<O> {
     /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     ///
     /// Sums may lack the last events until the pass ends.
-    #[inline]
+    #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        if !self.batch.is_on {
-            return self.apply_event(event, size, time_ns);
+        if self.batch.is_on {
+            self.collect(event, size, time_ns);
+        } else {
+            self.apply_event(event, size, time_ns);
         }
+    }
+
+    #[inline(always)]
+    fn collect(&mut self, event: Event, size: u64, time_ns: u64) {
         self.map.expect(event.address);
         // Of a release too, whose stack is none: nobody could predict a branch on the kind of the event.
         self.sites.expect_stack(event.stack);

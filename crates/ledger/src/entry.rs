@@ -37,6 +37,7 @@ pub(crate) fn key_of(address: u64) -> u64 {
 }
 
 impl Entry {
+    #[inline(always)]
     pub fn block(
         address: u64,
         sequence: u32,
@@ -56,6 +57,7 @@ impl Entry {
         ])
     }
 
+    #[inline(always)]
     pub fn tombstone(address: u64, sequence: u32, pass: u16) -> Self {
         Self([
             key_of(address),
@@ -66,16 +68,19 @@ impl Entry {
 
     /// The same event's entry when its block is known to be gone, though no release has come: it protects
     /// what it did, for as long.
+    #[inline]
     pub fn dead(self) -> Self {
         Self([self.0[0] & (ADDRESS_MASK | AGED), self.0[1] & !SITE_MASK, 0])
     }
 
+    #[inline]
     pub fn provisional(mut self) -> Self {
         self.0[0] |= PROVISIONAL;
         self
     }
 
     /// Marked as aged.
+    #[inline]
     pub fn aged(mut self) -> Self {
         self.0[0] |= AGED;
         self
@@ -108,23 +113,28 @@ impl Entry {
         (size != SIZE_MASK).then_some(size)
     }
 
+    #[inline]
     pub fn address(self) -> u64 {
         (self.0[0] & ADDRESS_MASK) << 3
     }
 
+    #[inline]
     pub fn is_alive(self) -> bool {
         self.0[0] & ALIVE != 0
     }
 
+    #[inline]
     pub fn is_provisional(self) -> bool {
         self.0[0] & PROVISIONAL != 0
     }
 
+    #[inline]
     pub fn tid_index(self) -> u16 {
         (self.0[0] >> 48) as u16
     }
 
     /// As observers see it. Its size may be kept elsewhere.
+    #[inline]
     pub fn with_size(self, size: u64) -> BlockOf {
         BlockOf {
             site: self.site(),
@@ -135,19 +145,23 @@ impl Entry {
         }
     }
 
+    #[inline]
     pub fn site(self) -> u32 {
         (self.0[1] & SITE_MASK) as u32
     }
 
+    #[inline]
     pub fn sequence(self) -> u32 {
         (self.0[1] >> 26 & SEQUENCE_MASK) as u32
     }
 
+    #[inline]
     pub fn time_ns(self) -> u64 {
         (self.0[2] >> 32) * 1_000_000
     }
 
     /// Passes from the arrival of this entry's event to `pass`; negative if it arrived later.
+    #[inline]
     fn age(self, pass: u16) -> i16 {
         pass.wrapping_sub((self.0[1] >> 48) as u16) as i16
     }
@@ -168,6 +182,7 @@ impl Entry {
 
     /// Whether this entry's event happened before an allocation of the same address that arrived in
     /// `pass` with this number.
+    #[inline]
     pub fn is_before_allocation(self, sequence: u32, pass: u16) -> bool {
         self.precedes_all_of(pass) || !sequence_before(sequence, self.sequence())
     }

@@ -175,9 +175,19 @@ impl<O: Observer> Ledger<O> {
             return;
         }
         self.observer.at(time_ns);
+        if event.op == Op::Allocation {
+            self.allocation(event, size, time_ns);
+        } else if event.op == Op::Release {
+            self.release(self.release_of(event));
+        } else {
+            self.rare_event(event, size, time_ns);
+        }
+    }
+
+    /// An event that is neither an allocation nor a release.
+    #[inline(never)]
+    fn rare_event(&mut self, event: Event, size: u64, time_ns: u64) {
         match event.op {
-            Op::Allocation => self.allocation(event, size, time_ns),
-            Op::Release => self.release(self.release_of(event)),
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
             // A failed realloc whose announcement was lost, and what is not about blocks.

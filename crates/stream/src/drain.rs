@@ -376,6 +376,24 @@ fn take_batch(
             word0: word0.load(Relaxed),
             word1: word1.load(Relaxed),
         };
+        // Nearly all events are of these two kinds. Each is handed over at a place of its own, where the compiler
+        // knows its kind: so it decides once, and an event stays in registers.
+        if raw.is(Op::Release) {
+            let event = raw.unpack_as(Op::Release);
+            sink.event(event, u64::from(event.size), time_ns);
+            events += 1;
+            continue;
+        }
+        if raw.is(Op::Allocation) {
+            let event = raw.unpack_as(Op::Allocation);
+            let mut size = u64::from(event.size);
+            if event.size == u32::MAX {
+                size = extension.take().unwrap_or(size);
+            }
+            sink.event(event, size, time_ns);
+            events += 1;
+            continue;
+        }
         let Some(event) = raw.unpack() else {
             stats.damaged += 1;
             continue;
@@ -396,12 +414,8 @@ fn take_batch(
                 sink.mapping(event, extension.take().unwrap_or(0), time_ns);
                 events += 1;
             }
-            op => {
-                let mut size = u64::from(event.size);
-                if op == Op::Allocation && event.size == u32::MAX {
-                    size = extension.take().unwrap_or(size);
-                }
-                sink.event(event, size, time_ns);
+            _ => {
+                sink.event(event, u64::from(event.size), time_ns);
                 events += 1;
             }
         }

@@ -1,0 +1,104 @@
+//! The events of a recording, as rings held them.
+
+use memhook_abi::{Accesses, Event, Op, RawEvent};
+use memhook_recording::{Recording, Visitor};
+use std::path::Path;
+
+/// What one pass of the drain took.
+#[derive(Default)]
+pub struct Pass {
+    /// Ring, thread, and how many of the [`events`](Recorded::events) come next.
+    pub parts: Vec<(usize, u32, usize)>,
+    /// When it ended, nanoseconds since the attach.
+    pub now_ns: u64,
+}
+
+/// The events of a recording in the order in which they were drained, packed as in a ring.
+#[derive(Default)]
+pub struct Recorded {
+    /// Of all passes, one after the other.
+    pub events: Vec<RawEvent>,
+    /// How they came.
+    pub passes: Vec<Pass>,
+    /// Rings have smaller numbers than this.
+    pub rings: usize,
+    pass: Pass,
+    /// Events of the pass under way.
+    taken: usize,
+    /// Of the last event of each ring.
+    times: Vec<u64>,
+    most: usize,
+    pass_events: usize,
+}
+
+impl Recorded {
+    /// Reads a recording, up to the pass with which there are `most` events. Passes with fewer than `pass_events`
+    /// are joined with the next ones: a target on a busy machine records less between two of them.
+    pub fn read(
+        path: &Path,
+        most: usize,
+        pass_events: usize,
+    ) -> Result<Recorded, Box<dyn std::error::Error>> {
+        let mut recorded = Recorded {
+            most,
+            pass_events,
+            ..Recorded::default()
+        };
+        Recording::open(path)?.visit(&mut recorded)?;
+        Ok(recorded)
+    }
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= self.most && self.pass.parts.is_empty()
+    }
+
+    fn push(&mut self, event: RawEvent) {
+        if let Some((_, _, count)) = self.pass.parts.last_mut() {
+            *count += 1;
+            self.taken += 1;
+            self.events.push(event);
+        }
+    }
+}
+
+impl Visitor for Recorded {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        if !self.is_full() {
+            self.rings = self.rings.max(ring + 1);
+            self.times.resize(self.rings, 0);
+            self.pass.parts.push((ring, tid, 0));
+        }
+    }
+
+    fn access(&mut self, _: &Accesses) {}
+
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        let Some(&(ring, _, _)) = self.pass.parts.last() else {
+            return;
+        };
+        if self.times[ring] != time_ns {
+            self.times[ring] = time_ns;
+            self.push(RawEvent::pack_value(Op::Tick, time_ns));
+        }
+        if event.size == u32::MAX {
+            self.push(RawEvent::pack_value(Op::SizeExtension, size));
+        }
+        let Event {
+            op,
+            address,
+            sequence,
+            size,
+            stack,
+            ..
+        } = event;
+        self.push(RawEvent::pack(op, address, sequence, size, stack));
+    }
+
+    fn end_pass(&mut self, now_ns: u64, _passes: u64) {
+        if !self.is_full() && self.taken >= self.pass_events {
+            self.taken = 0;
+            self.pass.now_ns = now_ns;
+            self.passes.push(std::mem::take(&mut self.pass));
+        }
+    }
+}
