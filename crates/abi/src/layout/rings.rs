@@ -101,15 +101,15 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Head of an interned stack; its frames (u64 avma return addresses, innermost first) follow.
+    /// Head of an entry of the stack table; its frames (u64 avma return addresses, innermost first) follow.
     StackEntry {
-        /// Hash of the frames.
-        hash: u32,
-        /// Function id of the allocation.
+        /// The entry of the frames that are further out; 0: there are none.
+        outer: u32,
+        /// Function id of the allocation, or what else it is.
         function: u8,
         /// 1: cut short.
         truncated: u8,
-        /// Frames.
+        /// Frames in this entry.
         depth: u16,
     }
 }
