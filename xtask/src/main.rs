@@ -6,6 +6,7 @@ mod debian_roots;
 mod dist;
 mod disturbance;
 mod fuzz;
+mod gate_projects;
 mod man;
 mod peers;
 mod peers_gate;
@@ -40,6 +41,8 @@ enum Task {
     BenchReport(bench_report::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
     Peers,
+    /// Compare the gate with LeakSanitizer and memcheck on the tests of Debian packages; needs a release build
+    GateProjects(gate_projects::Args),
     /// Measure what a leak check costs: the gate, LeakSanitizer, memcheck; needs a release build
     PeersGate(peers_gate::Args),
 }
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::Man(args) => man::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
         Task::Peers => peers::run(),
+        Task::GateProjects(args) => gate_projects::run(&args),
         Task::PeersGate(args) => peers_gate::run(&args),
     }
 }

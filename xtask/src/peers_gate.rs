@@ -210,7 +210,7 @@ fn cell(alone: &Timed, with: &Timed) -> String {
 }
 
 /// Beside this task's own program, in the same profile.
-fn gate_binary() -> Result<PathBuf, String> {
+pub fn gate_binary() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let folder = own.parent().ok_or("no folder")?;
     let release = folder.join("../release/memhook-rs");
