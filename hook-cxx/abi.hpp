@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0xb;
+inline constexpr uint64_t abi_version_value = 0xc;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -128,6 +128,17 @@ inline constexpr uint64_t python_cache_offset = 0xb000;
 inline constexpr uint64_t python_cache_entries = 0x100;
 inline constexpr uint64_t ring_free = 0x0;
 inline constexpr uint64_t ring_claimed = 0x1;
+inline constexpr uint64_t birth_offered = 0x1;
+inline constexpr uint64_t birth_taken = 0x2;
+inline constexpr uint64_t birth_claimed = 0x3;
+inline constexpr uint64_t birth_closed = 0x4;
+inline constexpr uint64_t gate_birth_offset = 0x10;
+inline constexpr uint64_t birth_undecided = 0x0;
+inline constexpr uint64_t birth_under_way = 0x1;
+inline constexpr uint64_t birth_done = 0x2;
+inline constexpr uint64_t birth_declined = 0x3;
+inline constexpr uint64_t spares_behind_gate = 0x1000;
+inline constexpr uint64_t most_spares = 0x40;
 inline constexpr long not_our_region = -1;
 inline constexpr long no_wipe_on_fork = -2;
 inline constexpr long stale = -3;
@@ -196,8 +207,11 @@ struct Control {
   uint64_t timed_pass_counts;
   uint64_t waited_ns;
   uint64_t mapping_number;
+  uint32_t birth;
+  uint32_t birth_pid;
+  uint64_t births_missed;
 };
-static_assert(sizeof(Control) == 2800);
+static_assert(sizeof(Control) == 2816);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -260,6 +274,9 @@ static_assert(__builtin_offsetof(Control, timed_passes) == 2768);
 static_assert(__builtin_offsetof(Control, timed_pass_counts) == 2776);
 static_assert(__builtin_offsetof(Control, waited_ns) == 2784);
 static_assert(__builtin_offsetof(Control, mapping_number) == 2792);
+static_assert(__builtin_offsetof(Control, birth) == 2800);
+static_assert(__builtin_offsetof(Control, birth_pid) == 2804);
+static_assert(__builtin_offsetof(Control, births_missed) == 2808);
 
 struct AccessRecord {
   uint64_t address;
