@@ -11,7 +11,7 @@
 
 namespace memhook {
 
-GatePage gate_page;
+GateArea gate_area;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 AccessIndex access_index;
@@ -57,56 +57,29 @@ extern "C" {
     reinterpret_cast<uint64_t>(&replacements),
     reinterpret_cast<uint64_t>(&selective_replacements),
     reinterpret_cast<uint64_t>(&originals),
-    reinterpret_cast<uint64_t>(&gate_page),
+    reinterpret_cast<uint64_t>(&gate_area.page),
     reinterpret_cast<uint64_t>(&region),
 };
 }
 
-// Returns how many slots were patched, or why none: not_our_region; no_wipe_on_fork, where tracing
-// would not be safe; stale or no_loader, with the gate open.
+// Returns how many slots were patched, or why none: not_our_region, also where the process has one by now
+// that it claimed when it was born; no_wipe_on_fork, where tracing would not be safe; stale or no_loader, with the
+// gate open.
 MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   auto* c = reinterpret_cast<Control*>(new_region);
   if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;
+  if (!end_of_birth() || (gate().owner != 0 && gate().owner != c->owner)) return not_our_region;
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
   constexpr long madv_wipeonfork = 18;
-  if (sys::call(sys::nr_madvise, reinterpret_cast<long>(&gate_page), sizeof gate_page,
+  if (sys::call(sys::nr_madvise, reinterpret_cast<long>(&gate_area.page), sizeof gate_area.page,
                 madv_wipeonfork) != 0)
     return no_wipe_on_fork;
   region = new_region;
-  Gate& g = gate();
-  g.owner = c->owner;
-  g.flags = c->flags;
-  g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
-  g.clock_mode = c->clock_mode;
-  constexpr uint32_t special =
-      flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
-  g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
-  g.has_python = at<PythonLayout>(python_offset)->state != python_off;
-  g.simple = g.simple_releases && !g.has_python;
-  g.has_passed = false;
-  g.sample_bytes = c->sample_bytes;
-  g.passed_mask = c->passed_mask & (passed_blocks - 1);
-  g.folds = g.simple && (g.flags & flag_fold_pairs);
-  reset_recorders();
-  g.first_ring_mask = c->first_ring_bytes / sizeof(RawEvent) - 1;
-  // At most two words a frame: the return address and a saved rbp.
-  g.memo_words = 2 * g.depth;
-  g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
-  g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
-  g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
-  g.first_memo_mask = memos_in(memo_first_bytes) - 1;
-  g.last_epoch = c->epoch;
-  g.filter_shift = c->filter_shift;
-  g.min_size = c->min_size;
-  g.max_size = c->max_size;
-  g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
-  for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
-  if (g.flags & flag_accesses) open_access_index();
-  g.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
-  g.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
+  prepare_gate();
+  if (gate().flags & flag_accesses) open_access_index();
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
-  __atomic_store_n(&g.epoch, c->epoch, __ATOMIC_RELEASE);
+  __atomic_store_n(&gate().epoch, c->epoch, __ATOMIC_RELEASE);
   return patch_pending();
 }
 

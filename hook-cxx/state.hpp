@@ -2,6 +2,7 @@
 //
 // gate       one private page, wiped to zero in a fork child (MADV_WIPEONFORK): the child reads
 //            epoch 0 and passes through, and so never writes into its parent's rings.
+// spares     regions that a fork child may claim; private, so that it lists what the child has mapped.
 // originals  private, so that a fork child still finds them.
 // thread     one word for each thread: ring address | epoch. Rings are page aligned, epochs are below
 //            4096, so one comparison tells "my ring, of this attach" from everything else.
@@ -23,6 +24,7 @@ struct Gate {
   // Of the region, see Control::owner; 0 in a fork child. These three are known from outside by their
   // places (HookDescription::gate).
   uint64_t owner;
+  uint32_t birth;  // in a fork child, see birth.hpp; known from outside, too
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
@@ -54,12 +56,21 @@ struct alignas(4096) GatePage {
 };
 static_assert(sizeof(GatePage) == 4096);
 static_assert(__builtin_offsetof(Gate, owner) == 8);
+static_assert(__builtin_offsetof(Gate, birth) == gate_birth_offset);
 
-extern GatePage gate_page;
+// The gate, and behind its page what a fork child keeps of it: the list of regions that it may claim, which the
+// attacher writes.
+struct GateArea {
+  GatePage page;
+  uint64_t spares[most_spares];
+};
+static_assert(__builtin_offsetof(GateArea, spares) == spares_behind_gate);
+
+extern GateArea gate_area;
 extern uint64_t originals[function_count][max_variants];
 extern unsigned char* region;
 
-inline Gate& gate() { return gate_page.gate; }
+inline Gate& gate() { return gate_area.page.gate; }
 inline Control* control() { return reinterpret_cast<Control*>(region); }
 
 // Set in the gate's epoch while the attacher is taken for dead. A thread's word never has this bit, so

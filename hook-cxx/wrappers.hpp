@@ -3,6 +3,7 @@
 // A wrapper keeps a frame (rbp) so that its caller's rbp and return address are at known places.
 // Its personality routine runs when an exception of operator new passes through, and ends the call.
 #pragma once
+#include "birth.hpp"
 #include "modules.hpp"
 #include "record.hpp"
 
@@ -31,7 +32,11 @@ template <typename R, typename... A>
 // The ring if this call is to be recorded. `frame` is the wrapper's.
 [[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
   uint32_t epoch = gate_word();
-  if (epoch == 0) return nullptr;
+  if (epoch == 0) {
+    if (__builtin_expect(gate_area.spares[0] == 0, 1)) return nullptr;
+    epoch = be_born(frame);
+    if (epoch == 0) return nullptr;
+  }
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
   if (__builtin_expect(ring == nullptr, 0)) return nullptr;
   if (!enter(ring, frame)) return nullptr;

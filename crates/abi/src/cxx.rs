@@ -193,6 +193,17 @@ pub fn cxx_header() -> String {
         ("python_cache_entries", PYTHON_CACHE_ENTRIES as u64),
         ("ring_free", u64::from(ring_state::FREE)),
         ("ring_claimed", u64::from(ring_state::CLAIMED)),
+        ("birth_offered", u64::from(birth::OFFERED)),
+        ("birth_taken", u64::from(birth::TAKEN)),
+        ("birth_claimed", u64::from(birth::CLAIMED)),
+        ("birth_closed", u64::from(birth::CLOSED)),
+        ("gate_birth_offset", GATE_BIRTH_OFFSET),
+        ("birth_undecided", u64::from(gate_birth::UNDECIDED)),
+        ("birth_under_way", u64::from(gate_birth::UNDER_WAY)),
+        ("birth_done", u64::from(gate_birth::DONE)),
+        ("birth_declined", u64::from(gate_birth::DECLINED)),
+        ("spares_behind_gate", SPARES_BEHIND_GATE),
+        ("most_spares", MOST_SPARES as u64),
     ];
     for (name, value) in constants {
         let _ = writeln!(out, "inline constexpr uint64_t {name} = {value:#x};");

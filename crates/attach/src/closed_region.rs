@@ -27,6 +27,11 @@ pub fn owner(pid: i32, address: RemoteAddress) -> u64 {
     read_word(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
 }
 
+/// What has become of a region that was made for a fork child ([`Control::birth`]).
+pub fn birth(pid: i32, address: RemoteAddress) -> Option<u32> {
+    control32(pid, address, offset_of!(Control, birth))
+}
+
 /// Number of the attach.
 pub fn epoch(pid: i32, address: RemoteAddress) -> Option<u32> {
     control32(pid, address, offset_of!(Control, epoch))

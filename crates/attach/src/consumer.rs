@@ -268,8 +268,9 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
 }
 
 impl<O: Observer + Send> Consumer<O> {
-    /// Begins the time of the attach.
-    pub(crate) fn new(
+    /// Of an attach that was complete at `start`.
+    pub(crate) fn since(
+        start: Instant,
         pid: i32,
         region: Arc<Region>,
         config: &TraceConfig,
@@ -283,7 +284,7 @@ impl<O: Observer + Send> Consumer<O> {
                 ..config.clone()
             },
             region,
-            start: Instant::now(),
+            start,
             ticks: ClockPair::now(),
             admission: Admission::default(),
             drain_waits: CachePadded::new(AtomicBool::new(false)),
@@ -526,7 +527,13 @@ mod tests {
         let region = Arc::new(region);
         work(
             &region,
-            &Consumer::new(std::process::id() as i32, Arc::clone(&region), &config, ()),
+            &Consumer::since(
+                Instant::now(),
+                std::process::id() as i32,
+                Arc::clone(&region),
+                &config,
+                (),
+            ),
         );
     }
 

@@ -1,18 +1,25 @@
 //! Several running processes, traced at the same time, each by a thread of its own: a process with all that
 //! descend from it, or all that match a name or a control group.
 //!
-//! New processes are found by looking at /proc every few milliseconds. The alternative is to stay attached to
-//! the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the programs that it starts. A program
-//! that serves others must not pay for that: each fork, each new thread and each signal would stop it until we
-//! answer, no debugger could attach, and our own holds would find the process traced already. Nor would the
-//! child be seen from its first instruction, because it begins inside of fork(3), where nothing may be called
-//! in it. So the parent pays nothing here and notices nothing, nobody is stopped when we die, and what a
-//! child allocates in its first milliseconds is not seen: it counts as memory from before the attach. A process
-//! that lives no longer than that is not traced. One whose parent ended before it was seen is not known
-//! to descend from a followed one.
+//! New processes are found by looking at /proc every few milliseconds; what a process did before it was found
+//! counts as memory from before the attach, and one that lives no longer than that is not traced. One whose parent
+//! ended before it was seen is not known to descend from a followed one.
+//!
+//! A child that a traced process forks is not missed: it inherits all that it takes to record by itself, from
+//! its first call of an allocator on, and is then found by that ([`births`]). Only where there is no more room for
+//! that, or where it cannot be used (counted accesses, allocators that are reached by pads, a limited address
+//! space), is a child found and attached to as above.
+//!
+//! The alternative is to stay attached to the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the
+//! programs that it starts. A program that serves others must not pay for that: each fork, each new thread and each
+//! signal would stop it until we answer, no debugger could attach, and our own holds would find the process traced
+//! already. Nor would the child be seen from its first instruction, because it begins inside of fork(3), where
+//! nothing may be called in it. Here nobody is stopped for a fork, and nobody waits for us when we die.
 
+mod births;
 mod member;
 mod obstacle;
+mod parent;
 mod worker;
 
 pub use obstacle::{Obstacle, obstacle};
@@ -20,11 +27,13 @@ pub use obstacle::{Obstacle, obstacle};
 use crate::config::TraceConfig;
 use crate::error::Error;
 use crate::program::Work;
+use births::{Newborn, Watch};
 use member::{Advice, Member};
 use memhook_inject::{allow_many_open_files, share_memory, stops};
 use memhook_process::{Selector, children};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use worker::{Begin, Permits, Worker};
@@ -67,6 +76,8 @@ pub struct FollowedCount {
     pub traced: u64,
     /// Processes that were seen and ended before they were traced.
     pub missed: u64,
+    /// Children that could not be traced from their birth, because too many came at a time.
+    pub late: u64,
 }
 
 /// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] comes, the
@@ -84,6 +95,10 @@ pub fn follow(
         return Err(Error::NoKcmp);
     }
     allow_many_open_files();
+    let followed_head = match followed {
+        Followed::Family(head) => Some(head),
+        Followed::Matching(_) => None,
+    };
     let mut following = Following {
         followed,
         config: config.clone(),
@@ -91,9 +106,13 @@ pub fn follow(
         members: BTreeMap::new(),
         permits: Permits::new(),
         count: FollowedCount::default(),
+        watch: followed_head.map(Watch::begin),
+        newborn: Vec::new(),
+        missed: Vec::new(),
     };
     let result = following.run(assigner);
     following.join();
+    following.end_births();
     result.map(|()| following.count)
 }
 
@@ -104,6 +123,12 @@ struct Following {
     members: BTreeMap<i32, Member>,
     permits: Permits,
     count: FollowedCount,
+    /// Finds the children that are traced from their birth.
+    watch: Option<Watch>,
+    /// Those that were found and are not traced yet.
+    newborn: Vec<Newborn>,
+    /// Processes that ended before anybody attached to them, as far as was known then.
+    missed: Vec<i32>,
 }
 
 impl Following {
@@ -113,11 +138,16 @@ impl Following {
         while stops() == 0 && !self.until.is_some_and(is_over) && !assigner.is_over() {
             let begin = Instant::now();
             self.collect(assigner)?;
+            self.receive(assigner);
             for pid in self.look() {
                 self.members.entry(pid).or_insert_with(|| Member::new(pid));
             }
             if self.members.is_empty() {
                 if let Followed::Family(_) = self.followed {
+                    if self.has_newborn() {
+                        std::thread::sleep(CHILDREN_PAUSE);
+                        continue;
+                    }
                     break;
                 }
                 if !std::mem::replace(&mut has_waited, true) {
@@ -125,9 +155,71 @@ impl Following {
                 }
             }
             self.attend(assigner)?;
-            std::thread::sleep(self.pause(begin.elapsed()));
+            self.wait(self.pause(begin.elapsed()));
         }
         Ok(())
+    }
+
+    /// Waits so long, or until a child has been found that is traced from its birth.
+    fn wait(&mut self, pause: Duration) {
+        match &self.watch {
+            None => std::thread::sleep(pause),
+            Some(watch) => self.newborn.extend(watch.found.recv_timeout(pause)),
+        }
+    }
+
+    /// Whether a child is still to come that is traced from its birth.
+    fn has_newborn(&self) -> bool {
+        let is_coming = |watch: &Watch| !watch.births().is_quiet() || !watch.found.is_empty();
+        !self.newborn.is_empty() || self.watch.as_ref().is_some_and(is_coming)
+    }
+
+    /// Takes in the children that are traced from their birth.
+    fn receive(&mut self, assigner: &mut dyn Assigner) {
+        if let Some(watch) = &self.watch {
+            self.newborn.extend(watch.found.try_iter());
+        }
+        for newborn in std::mem::take(&mut self.newborn) {
+            let pid = newborn.pid;
+            self.missed.retain(|&missed| missed != pid);
+            let member = self.members.entry(pid).or_insert_with(|| Member::new(pid));
+            // A process of the same number, which has ended.
+            if member.is_traced() {
+                self.newborn.push(newborn);
+                continue;
+            }
+            if !member.is_current(pid) {
+                *member = Member::new(pid);
+            }
+            let begin = Begin {
+                pid,
+                config: self.config.clone(),
+                until: self.until,
+                permits: self.permits.clone(),
+                births: None,
+            };
+            let work = assigner.work(pid, member.next_program());
+            match work.and_then(|work| Worker::take_over(begin, newborn.session, work)) {
+                Ok(worker) => member.traced_by(worker),
+                Err(why) => {
+                    let why = member.let_be(why);
+                    assigner.is_not_traced(pid, &why);
+                }
+            }
+        }
+    }
+
+    /// Children that nobody has taken in are left as they would be without us.
+    fn end_births(&mut self) {
+        self.count.missed += self.missed.len() as u64;
+        if let Some(mut watch) = self.watch.take() {
+            self.newborn.extend(watch.end());
+            self.count.late = watch.births().missed();
+        }
+        for newborn in self.newborn.drain(..) {
+            self.count.missed += u64::from(!self.missed.contains(&newborn.pid));
+            newborn.leave();
+        }
     }
 
     /// Until the next look, after one that took this long.
@@ -187,7 +279,9 @@ impl Following {
                 Some(Advice::Tell(why)) => assigner.is_not_traced(pid, &why),
                 Some(Advice::Forget { is_missed }) => {
                     self.members.remove(&pid);
-                    self.count.missed += u64::from(is_missed);
+                    if is_missed {
+                        self.missed.push(pid);
+                    }
                 }
             }
         }
@@ -200,10 +294,20 @@ impl Following {
         let waiting = self.members.iter().filter(|(_, member)| member.is_due(now));
         for pid in waiting.map(|(&pid, _)| pid).collect::<Vec<i32>>() {
             let is_head = self.is_head(pid);
-            let obstacle = self.obstacle(pid);
+            let is_covered = |watch: &Watch| watch.births().cover(pid);
+            let comes_by_itself = !is_head && self.watch.as_ref().is_some_and(is_covered);
+            let obstacle = if comes_by_itself {
+                None
+            } else {
+                self.obstacle(pid)
+            };
             let Some(member) = self.members.get_mut(&pid) else {
                 continue;
             };
+            if comes_by_itself {
+                member.wait_shortly(now);
+                continue;
+            }
             let why = match obstacle {
                 None => {
                     let begin = Begin {
@@ -211,6 +315,11 @@ impl Following {
                         config: self.config.clone(),
                         until: self.until,
                         permits: self.permits.clone(),
+                        births: self
+                            .watch
+                            .as_ref()
+                            .filter(|_| is_head)
+                            .map(|w| Arc::clone(w.births())),
                     };
                     let work = assigner.work(pid, member.next_program());
                     match work.and_then(|work| Worker::start(begin, work)) {

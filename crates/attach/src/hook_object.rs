@@ -45,6 +45,7 @@ pub static PROBE: HookObject = HookObject {
 };
 
 /// Addresses (svma) of the functions that the attacher calls in the hook.
+#[derive(Clone, Copy)]
 pub struct EntryPoints {
     pub attach: u64,
     pub patch: u64,

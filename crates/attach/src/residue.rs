@@ -8,13 +8,16 @@ use crate::pad_areas::are_live;
 use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
-use memhook_inject::{close_descriptor, create_region, hold, unmap_unfinished};
-use memhook_process::{HookCopy, Mapping, RemoteAddress, hook_copies, unfinished_copies};
+use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
+use memhook_inject::{close_descriptor, create_region, hold, unmap_unfinished, write_bytes};
+use memhook_process::{
+    HookCopy, Mapping, RemoteAddress, hook_copies, read_word, unfinished_copies,
+};
 use memhook_stream::Region;
 use std::{fs::OpenOptions, ops::Range, time::Duration};
 
 /// What a region is called in /proc.
-const REGION_NAME: &std::ffi::CStr = c"memhook-region";
+pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-region";
 
 /// What of ours is already in a process.
 ///
@@ -32,6 +35,8 @@ pub struct Residue {
     closed_regions: Vec<(RemoteAddress, u64)>,
     /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
     never_used: Vec<(RemoteAddress, u64)>,
+    /// Regions that wait for a child of this process, and where they are (avma).
+    offered: Vec<(Region, RemoteAddress)>,
     /// Hooks that an attacher had no time to map completely (avma).
     unfinished: Vec<Range<u64>>,
     /// Whether a function leads to a pad.
@@ -59,6 +64,7 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         regions: Vec::new(),
         closed_regions: Vec::new(),
         never_used: Vec::new(),
+        offered: Vec::new(),
         unfinished: unfinished_copies(pid, maps),
         has_live_pads: are_live(pid, maps),
         descriptors: stray_descriptors(pid),
@@ -120,11 +126,13 @@ impl Residue {
             // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
             // seals, the program's own.
             let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
-            let is_sealed = file.is_ok_and(|file| Region::map(&file).is_ok());
-            if is_sealed
+            let region = file.ok().and_then(|file| Region::map(&file).ok());
+            if region.is_some()
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
             {
                 self.never_used.push(place);
+            } else if closed_region::birth(pid, address) == Some(birth::OFFERED) {
+                self.offered.extend(region.map(|region| (region, address)));
             }
             return;
         }
@@ -178,6 +186,7 @@ impl Residue {
         if !self.hooks.is_empty() || self.has_live_pads {
             restored = restore(pid, self.hook_base, None, files)?;
         }
+        self.take_offers_back(pid);
         if self.has_leftovers() {
             let mut held = hold(pid, &any_point())?;
             for descriptor in std::mem::take(&mut self.descriptors) {
@@ -192,6 +201,28 @@ impl Residue {
             restored.held = restored.held.max(held.release()?);
         }
         Ok(restored)
+    }
+
+    /// Regions that wait for children of this process, for which nobody would come, serve nothing. Its own threads look at
+    /// them only as long as its gate is as a fork has wiped it.
+    fn take_offers_back(&mut self, pid: i32) {
+        let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
+        let Some(gate) = hook.and_then(HookCopy::gate) else {
+            return;
+        };
+        let list = RemoteAddress(gate) + SPARES_BEHIND_GATE;
+        let is_listed = read_word(pid, list).is_some_and(|first| first != 0);
+        // A child that lists a region must have it.
+        if is_listed && write_bytes(pid, list, &[0; MOST_SPARES * 8]).is_err() {
+            return;
+        }
+        let is_own = hook.is_some_and(|hook| hook.owner(pid) != 0);
+        for (region, address) in std::mem::take(&mut self.offered) {
+            if is_own && region.withdraw() {
+                region.give_all_back();
+                self.never_used.push((address, region.len() as u64));
+            }
+        }
     }
 
     /// Gives back the memory of this process's regions, which nobody reads any more.
@@ -248,7 +279,7 @@ impl Residue {
     }
 }
 
-fn new_owner() -> u64 {
+pub(crate) fn new_owner() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) | 1
 }

@@ -1,5 +1,6 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
+mod heritage;
 mod lone_recorder;
 mod made_code;
 mod memory;
@@ -7,6 +8,7 @@ mod python;
 mod slots;
 pub(crate) mod target_facts;
 
+pub(crate) use heritage::Heritage;
 pub(crate) use slots::is_of_allocator;
 
 use crate::claim::{Claim, claim};
@@ -83,6 +85,10 @@ pub struct Session {
     /// How long a thread was held that had nothing to do at the time; zero if none was.
     pub idle_held_time: Duration,
     next_variant: HashMap<(usize, u64), u32>,
+    /// What the hook was told.
+    config: Config,
+    /// If the process has been traced from its birth: when it was found.
+    found: Option<Instant>,
     /// Seccomp filters of the process before the hook was told what they allow.
     filters: Option<u32>,
     /// Its file system.
@@ -99,7 +105,8 @@ pub struct Session {
     has_missed_marks: bool,
     /// Where mappings are traced: those that there were at the attach.
     pub mapped_before: Vec<Mapping>,
-    _claim: Claim,
+    /// None of a process that has ended.
+    _claim: Option<Claim>,
 }
 
 impl Session {
@@ -244,16 +251,18 @@ impl Session {
             held_time,
             idle_held_time,
             next_variant,
+            config,
+            found: None,
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
-            plan: config.plan,
+            plan,
             python,
             made_code,
             marks: Vec::new(),
             next_mark: 0,
             has_missed_marks: false,
             mapped_before: Vec::new(),
-            _claim: claim,
+            _claim: Some(claim),
         };
         session.journal(&scan);
         session.publish_modules()?;
@@ -442,6 +451,17 @@ impl Session {
     /// Where such code is (avma).
     pub fn made_areas(&self) -> &[std::ops::Range<u64>] {
         self.made_code.areas()
+    }
+
+    /// Where the hook is (avma).
+    pub(crate) fn hook_base(&self) -> u64 {
+        self.hook_base
+    }
+
+    /// When a process was found that has been traced from its birth, by its first call of an allocator; `None` of
+    /// one that was attached to.
+    pub fn found(&self) -> Option<Instant> {
+        self.found
     }
 
     /// The process.

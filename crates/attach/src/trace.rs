@@ -9,6 +9,7 @@ use crate::session::Session;
 use crate::upkeep::Upkeep;
 use memhook_ledger::{LiveBlock, LiveWalk, Observer, SiteTotals, SiteWalk};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A traced process. Dropping it detaches from the process.
 pub struct Trace<O: Observer = ()> {
@@ -40,7 +41,13 @@ impl<O: Observer + Send> Trace<O> {
         let region = Arc::clone(session.shared_region());
         Trace {
             upkeep: Upkeep::new(session.pid()),
-            consumer: Arc::new(Consumer::new(session.pid(), region, config, observer)),
+            consumer: Arc::new(Consumer::since(
+                session.found().unwrap_or_else(Instant::now),
+                session.pid(),
+                region,
+                config,
+                observer,
+            )),
             session,
             facts: Vec::new(),
             has_ended: false,

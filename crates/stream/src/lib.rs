@@ -14,6 +14,7 @@
 //! Not here: symbols, live blocks, anything that needs ptrace.
 
 mod accesses;
+mod birth;
 mod budget;
 mod clocks;
 mod control;
@@ -33,6 +34,7 @@ mod slots;
 mod stacks;
 
 pub use accesses::access_words;
+pub use birth::Birth;
 pub use budget::TimedCalls;
 pub use clocks::monotonic_ns;
 #[cfg(target_arch = "x86_64")]

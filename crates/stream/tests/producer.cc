@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace memhook {
-GatePage gate_page;
+GateArea gate_area;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 #ifdef MEMHOOK_WITHOUT_TLS

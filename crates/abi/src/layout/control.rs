@@ -51,6 +51,20 @@ pub mod flags {
     pub const ACCESSES: u32 = 4096;
 }
 
+/// Values of [`Control::birth`]: of a region that waits for a fork child ([`SPARES_BEHIND_GATE`]).
+pub mod birth {
+    /// The region was made for the process that an attacher holds.
+    pub const NONE: u32 = 0;
+    /// The first child that comes may take it.
+    pub const OFFERED: u32 = 1;
+    /// A child has taken it and is setting itself up.
+    pub const TAKEN: u32 = 2;
+    /// A child records into it.
+    pub const CLAIMED: u32 = 3;
+    /// No child may take it.
+    pub const CLOSED: u32 = 4;
+}
+
 /// Sizes that `--size` can name at once.
 pub const MAX_EXACT_SIZES: usize = 16;
 
@@ -192,6 +206,12 @@ shared_struct! {
         waited_ns: AtomicU64,
         /// How many calls have unmapped or replaced something: what orders the mappings of all threads.
         mapping_number: AtomicU64,
+        /// [`birth`].
+        birth: AtomicU32,
+        /// The process that has claimed the region, by the number that it has in its own pid namespace.
+        birth_pid: AtomicU32,
+        /// Children that found no region to claim, of the process that this one is for.
+        births_missed: AtomicU64,
     }
 }
 

@@ -37,6 +37,28 @@ shared_struct! {
     }
 }
 
+/// Offset in the gate of a u32, one of [`gate_birth`].
+pub const GATE_BIRTH_OFFSET: u64 = 16;
+
+/// What has become of a fork child's wish to be traced from its birth; in the gate, so each child begins with the first.
+pub mod gate_birth {
+    /// It has called no hooked function yet.
+    pub const UNDECIDED: u32 = 0;
+    /// It is claiming a region.
+    pub const UNDER_WAY: u32 = 1;
+    /// It records into a region of its own, or an attacher has given it one.
+    pub const DONE: u32 = 2;
+    /// It has found none.
+    pub const DECLINED: u32 = 3;
+}
+
+/// Offset, from the gate, of `u64[MOST_SPARES]`: where regions are mapped (avma) that fork children may
+/// claim; a 0 ends the list. Behind the page that a fork wipes, in private memory: a child has the list as it was
+/// when it was forked, and so only what is mapped in it.
+pub const SPARES_BEHIND_GATE: u64 = 4096;
+/// Most regions in that list.
+pub const MOST_SPARES: usize = 64;
+
 shared_struct! {
     /// A word of the target that is to be exchanged: an argument of `memhook_exchange`.
     Exchange {

@@ -96,6 +96,20 @@ impl Member {
         Some(why)
     }
 
+    /// It will be found by another way, or is what it is not now.
+    pub fn wait_shortly(&mut self, now: Instant) {
+        const PAUSE: Duration = Duration::from_millis(4);
+        if let State::Waiting { next, .. } = &mut self.state {
+            *next = now + PAUSE;
+        }
+    }
+
+    /// Whether the process is the one that this was made for, or has ended.
+    pub fn is_current(&self, pid: i32) -> bool {
+        let started = thread_start_time(pid, pid);
+        started.is_none() || started == self.started
+    }
+
     /// It is not attached to any more, for this reason.
     pub fn let_be(&mut self, why: Error) -> Error {
         self.state = State::LetBe;

@@ -1,9 +1,12 @@
 //! The thread that traces one of several followed processes, from the attach to the end.
 
+use super::births::Births;
+use super::parent::Parent;
 use crate::config::TraceConfig;
 use crate::error::Error;
-use crate::job::End;
+use crate::job::{End, Job};
 use crate::program::Work;
+use crate::session::Session;
 use crate::trace::Trace;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 use memhook_inject::stops;
@@ -50,6 +53,8 @@ pub(super) struct Begin {
     /// The end of the trace, if it has one.
     pub until: Option<Instant>,
     pub permits: Permits,
+    /// If its children are to be traced from their birth.
+    pub births: Option<Arc<Births>>,
 }
 
 /// The thread.
@@ -64,6 +69,18 @@ impl Worker {
         let tell = Arc::clone(&is_attached);
         let builder = std::thread::Builder::new().name("follower".into());
         let thread = builder.spawn(move || trace(begin, work, &tell));
+        Ok(Worker {
+            thread: thread.map_err(Error::Thread)?,
+            is_attached,
+        })
+    }
+
+    /// Of a child that is traced already.
+    pub fn take_over(begin: Begin, session: Session, work: Work) -> Result<Worker, Error> {
+        let is_attached = Arc::new(AtomicBool::new(true));
+        let builder = std::thread::Builder::new().name("follower".into());
+        let trace = Trace::of(session, &begin.config, ());
+        let thread = builder.spawn(move || Ok(follow(trace, begin.until, work)));
         Ok(Worker {
             thread: thread.map_err(Error::Thread)?,
             is_attached,
@@ -90,25 +107,39 @@ impl Worker {
 
 /// All of it on one thread, because ptrace requests must come from the thread that seized.
 fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Error> {
-    let Work { mut job, recording } = work;
     let Begin { pid, config, .. } = begin;
     let attached = begin.permits.within(|| Trace::start(pid, config));
     let too_late = || Err(Error::Refused("the end came before the attach".into()));
     let mut trace = match attached.unwrap_or_else(too_late) {
         Ok(trace) => trace,
         Err(error) => {
-            if let Some(recording) = recording {
+            if let Some(recording) = work.recording {
                 recording.abandon();
             }
             return Err(error);
         }
     };
     is_attached.store(true, Relaxed);
+    let job: Box<dyn Job + Send> = match begin.births {
+        Some(births) => {
+            let mut parent = Parent::new(work.job, births);
+            parent.prepare(&mut trace.session);
+            Box::new(parent)
+        }
+        None => work.job,
+    };
+    let recording = work.recording;
+    Ok(follow(trace, begin.until, Work { job, recording }))
+}
+
+/// To the end of the trace.
+fn follow(mut trace: Trace, until: Option<Instant>, work: Work) -> End {
+    let Work { mut job, recording } = work;
     if let Some(recording) = recording {
         trace.record(recording);
     }
-    let left = begin
-        .until
-        .map(|until| until.saturating_duration_since(Instant::now()));
-    Ok(trace.run(left, &mut *job))
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // That is the time of the whole trace, and a child is traced since it was found.
+    let left = left.map(|left| left + trace.consumer().elapsed());
+    trace.run(left, &mut *job)
 }

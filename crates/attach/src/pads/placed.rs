@@ -239,6 +239,22 @@ impl Pads {
         slots.collect()
     }
 
+    /// Those of a process that needs none.
+    pub fn none(pid: i32) -> Pads {
+        Pads {
+            pid,
+            placed: Vec::new(),
+            refused: Vec::new(),
+            held: Duration::ZERO,
+            is_kept: true,
+        }
+    }
+
+    /// Whether no function has a pad.
+    pub fn is_empty(&self) -> bool {
+        self.placed.is_empty()
+    }
+
     /// Whether an address is that of a cell.
     pub fn has_cell(&self, address: u64) -> bool {
         self.placed.iter().any(|(_, entry)| entry.cell == address)

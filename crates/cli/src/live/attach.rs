@@ -31,8 +31,10 @@ pub struct Args {
     all: bool,
     /// Trace its children and their children, too
     ///
-    /// Those that it has, and those that it will have. This does not slow down any fork: new processes
-    /// are found by looking every few milliseconds, and what they allocate before that is not seen.
+    /// Those that it has, and those that it will have. A child that it forks is traced from its first
+    /// call of an allocator; no fork is stopped for that. Where more children begin at a time than there
+    /// is room for, they are found by looking every few milliseconds, and what they allocate before that
+    /// is not seen.
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
     /// Detach after this time (500ms, 30s, 10m)
@@ -195,6 +197,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Says what was attached to.
 fn announce(session: &Session) {
     let (slots, modules) = session.patched();
+    if session.found().is_some() {
+        // It may have ended, and then it has no name any more; its program is its parent's.
+        let program = session.modules.first().map(|module| module.name());
+        eprintln!(
+            "Attached to {} ({}) at its birth: {slots} slots in {modules} modules. Ctrl-C to detach",
+            session.pid(),
+            memhook_foreign::visible(program.unwrap_or_default()),
+        );
+        return;
+    }
     eprintln!(
         "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
         session.pid(),

@@ -442,7 +442,12 @@ impl Job for ReportJob {
         // With --quiet and a recording, no reports are printed.
         self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
         self.look_at_command_line();
-        self.unseen = self.unseen.and_then(|_| process_age(self.pid));
+        // One that is traced from its birth has been seen from the first block on.
+        let is_seen = trace.session().found().is_some();
+        self.unseen = match self.unseen {
+            Some(_) if !is_seen => process_age(self.pid),
+            _ => None,
+        };
         if let Some(announce) = self.announce {
             announce(trace.session());
         }

@@ -30,9 +30,9 @@ pub struct Args {
     interval: Duration,
     /// Trace its children and their children, too
     ///
-    /// One process is shown at a time; Tab shows the next one. New processes are found by looking every
-    /// few milliseconds, and what they allocate before that is not seen: the screen says from when on
-    /// they are.
+    /// One process is shown at a time; Tab shows the next one. A child is traced from its first call of
+    /// an allocator. Where that is not possible, it is found by looking every few milliseconds, and the
+    /// screen says from when on it is seen.
     #[arg(long)]
     follow_fork: bool,
     /// Add a column: bytes that nobody has touched for this time [30s]

@@ -64,6 +64,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             count.missed
         );
     }
+    if count.late > 0 && !reports.quiet {
+        eprintln!(
+            "memhook-rs: not traced from their birth, because too many processes began at a time: {}",
+            count.late
+        );
+    }
     if several.has_refused || count.traced == 0 {
         code = code.max(exit_code::BAD_INPUT);
     }

@@ -231,7 +231,7 @@ impl Job for Watch {
         let name = super::name_of(self.pid, trace.session().traces_mappings());
         let mut board = Board::new(name, self.pid);
         board.has_color = super::has_color();
-        board.unseen = age.filter(|_| self.is_child);
+        board.unseen = age.filter(|_| self.is_child && trace.session().found().is_none());
         let view = Arc::new(View {
             board: Mutex::new(board),
             live_bytes: AtomicU64::new(0),

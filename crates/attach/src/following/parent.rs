@@ -1,0 +1,188 @@
+//! The process whose children are traced from their birth: maps regions in it for them, and takes those away again.
+
+use super::births::Births;
+use crate::hook_presence::{any_point, hold_with_hook};
+use crate::job::{End, Job};
+use crate::session::Session;
+use crate::trace::Trace;
+use crate::upkeep::Turn;
+use crossbeam_channel::Select;
+use memhook_abi::SPARES_BEHIND_GATE;
+use memhook_inject::{create_region, hold, unmap_region, write_bytes};
+use memhook_process::{RemoteAddress, hook_copies, mappings, proc_text};
+use memhook_stream::Region;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So many regions wait for children. Each is mapped by a short hold of one thread.
+const WAITING: usize = 8;
+/// More are never mapped: children that live use them up, and each makes a fork of the parent a little slower.
+const MOST: usize = 48;
+/// After so many failures no more are mapped.
+const MOST_FAILURES: u32 = 3;
+
+/// What is done with the trace of such a process, around its job.
+pub(super) struct Parent {
+    job: Box<dyn Job + Send>,
+    births: Arc<Births>,
+    gate: u64,
+    /// Where the regions are mapped (avma).
+    mapped: Vec<u64>,
+    /// How many of them children find.
+    listed: u64,
+    bytes: u64,
+    failures: u32,
+    /// The longest time that a thread was held for one of them.
+    held: Duration,
+}
+
+impl Parent {
+    pub fn new(job: Box<dyn Job + Send>, births: Arc<Births>) -> Parent {
+        Parent {
+            job,
+            births,
+            gate: 0,
+            mapped: Vec::new(),
+            listed: 0,
+            bytes: 0,
+            failures: 0,
+            held: Duration::ZERO,
+        }
+    }
+
+    /// Hands down what children inherit now.
+    fn hand_down(&self, session: &Session) {
+        if let Some(heritage) = session.heritage() {
+            self.births.inherit(heritage, self.gate);
+        }
+    }
+
+    fn list(&self) -> RemoteAddress {
+        RemoteAddress(self.gate) + SPARES_BEHIND_GATE
+    }
+
+    fn add_as_needed(&mut self, session: &Session) {
+        if self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {
+            let added = self.add(session);
+            self.failures += u32::from(added.is_none());
+        }
+    }
+
+    /// Before the first event is taken.
+    pub fn prepare(&mut self, session: &mut Session) {
+        let pid = session.pid();
+        let gate = mappings(pid).ok().and_then(|maps| {
+            let copies = hook_copies(pid, &maps);
+            let hook = copies.iter().find(|c| c.base == session.hook_base())?;
+            hook.gate()
+        });
+        self.bytes = session.region().len() as u64;
+        let Some(gate) = gate.filter(|_| has_room(pid)) else {
+            return;
+        };
+        self.gate = gate;
+        self.hand_down(session);
+        // So that whoever is told of the attach finds the first children traced.
+        for _ in 0..WAITING {
+            self.add_as_needed(session);
+        }
+        session.held_time = session.held_time.max(self.held);
+    }
+
+    /// Maps one more. `None`: that was not possible.
+    fn add(&mut self, session: &Session) -> Option<()> {
+        let pid = session.pid();
+        let mut held = hold_with_hook(pid, session.hook_base()).ok()?;
+        let made = create_region(&mut held, crate::residue::REGION_NAME, self.bytes, None);
+        self.held = self.held.max(held.release().ok()?);
+        let made = made.ok()?;
+        self.mapped.push(made.address.0);
+        let is_ready = self.births.add(Region::map(&made.fd).ok()?);
+        if !is_ready {
+            return None;
+        }
+        // Last: a child that has it in its list has it mapped, and it is complete. A word at a time, which a fork sees
+        // as a whole.
+        let at = self.list() + 8 * self.listed;
+        write_bytes(pid, at, &made.address.0.to_le_bytes()).ok()?;
+        self.listed += 1;
+        Some(())
+    }
+
+    /// Takes all of it away. No thread of this process ever looks at the regions: only a process whose gate was
+    /// wiped does.
+    fn take_away(&mut self, session: &Session) {
+        self.births.close();
+        let pid = session.pid();
+        if self.mapped.is_empty() {
+            return;
+        }
+        let empty = vec![0; self.listed as usize * 8];
+        // Whoever still lists them must still have them.
+        if write_bytes(pid, self.list(), &empty).is_err() {
+            return;
+        }
+        let Ok(mut held) = hold(pid, &any_point()) else {
+            return;
+        };
+        let is_ours = memhook_process::mappings(pid).is_ok_and(|maps| {
+            let is_region = |&at: &u64| {
+                let mut found = maps.iter().filter(|m| m.start == at);
+                found.any(|m| m.path == "/memfd:memhook-region" && m.end - m.start == self.bytes)
+            };
+            self.mapped.iter().all(is_region)
+        });
+        if is_ours {
+            for at in self.mapped.drain(..) {
+                let _ = unmap_region(&mut held, RemoteAddress(at), self.bytes);
+            }
+        }
+        let _ = held.release();
+    }
+}
+
+/// Where the process may have as much address space as it likes: what is mapped for children counts in its limit.
+fn has_room(pid: i32) -> bool {
+    let limits = proc_text(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let mut lines = limits.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max address space"));
+    line.is_some_and(|line| line.split_whitespace().next() == Some("unlimited"))
+}
+
+impl Job for Parent {
+    fn begin(&mut self, trace: &Trace) {
+        self.job.begin(trace);
+    }
+
+    fn listen<'a>(&'a self, select: &mut Select<'a>) {
+        self.job.listen(select);
+    }
+
+    fn pace(&self) -> Duration {
+        self.job.pace()
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if self.gate != 0 && !turn.gone && !turn.is_last {
+            if turn.modules_changed {
+                self.hand_down(trace.session());
+            }
+            self.add_as_needed(trace.session());
+        }
+        self.job.turn(trace, turn)
+    }
+
+    fn before_detach(&mut self, trace: &Trace) {
+        self.take_away(trace.session());
+        self.job.before_detach(trace);
+    }
+
+    fn end(&mut self, trace: &mut Trace, end: &End) {
+        self.job.end(trace, end);
+    }
+
+    fn notice(&mut self, text: &str) {
+        self.job.notice(text);
+    }
+}

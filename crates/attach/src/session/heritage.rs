@@ -1,0 +1,162 @@
+//! What a process hands down to the children that it forks, and the session of a child that has used it.
+
+use super::made_code::MadeCode;
+use super::python::Python;
+use super::{Session, with};
+use crate::claim::claim;
+use crate::error::Error;
+use crate::hook_object::{EntryPoints, HookObject};
+use crate::pads::Pads;
+use crate::residue::new_owner;
+use crate::restore::Files;
+use crate::unwind_tables::{KnownTables, UnwindTables};
+use memhook_abi::flags;
+use memhook_process::{CLibrary, Mapping, ModuleImage, TargetRoot, mappings, seccomp_filters};
+use memhook_stream::{Config, Plan, Region};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A child's share of what its parent may take of memory: most children do little, and there are many.
+const SHARE: u64 = 8;
+
+/// All that is the same in a process and in the children that it forks now: where the hook, the modules and the
+/// patched slots are, and what is known of them.
+pub(crate) struct Heritage {
+    pid: i32,
+    config: Config,
+    region: Arc<Region>,
+    object: &'static HookObject,
+    entry: EntryPoints,
+    pub hook_base: u64,
+    may_lose_modules: bool,
+    functions: HashSet<usize>,
+    files: Files,
+    layout: Vec<Mapping>,
+    modules: Vec<ModuleImage>,
+    gone: Vec<ModuleImage>,
+    vdso: Option<ModuleImage>,
+    hook: Option<ModuleImage>,
+    tables: KnownTables,
+    unhookable: Vec<(String, &'static str)>,
+    next_variant: HashMap<(usize, u64), u32>,
+    made: Vec<Range<u64>>,
+}
+
+impl Session {
+    /// What children inherit; `None` where a child could not be traced from its birth by that alone: pads, and
+    /// counted accesses, have memory of their own.
+    pub(crate) fn heritage(&self) -> Option<Heritage> {
+        let has_more = self.config.flags & flags::ACCESSES != 0 || !self.pads.is_empty();
+        if self.is_static || has_more {
+            return None;
+        }
+        let mut tables = KnownTables::default();
+        self.tables.tell(&mut tables);
+        Some(Heritage {
+            pid: self.pid,
+            config: self.config.clone(),
+            region: Arc::clone(&self.region),
+            object: self.object,
+            entry: self.entry,
+            hook_base: self.hook_base,
+            may_lose_modules: self.may_lose_modules,
+            functions: self.functions.clone(),
+            files: self.files.clone(),
+            layout: self.layout.clone(),
+            modules: self.modules.clone(),
+            gone: self.gone.clone(),
+            vdso: self.vdso.clone(),
+            hook: self.hook.clone(),
+            tables,
+            unhookable: self.unhookable.clone(),
+            next_variant: self.next_variant.clone(),
+            made: self.made_code.areas().to_vec(),
+        })
+    }
+}
+
+impl Heritage {
+    /// Makes a region ready for a child, but for the offer. Nobody may be using it.
+    pub fn conceive(&self, region: &Region) -> Result<UnwindTables, Error> {
+        let plan = self.config.plan;
+        let config = Config {
+            owner: new_owner(),
+            // Another than the parent's: whoever claims the region says so, too.
+            epoch: self.config.epoch % 4095 + 1,
+            // That would take a system call of the child.
+            flags: self.config.flags & !flags::LONE_RECORDER,
+            plan: Plan {
+                budget: plan.budget / SHARE,
+                stacks: plan.stacks / SHARE,
+                threads: 1,
+                ..plan
+            },
+            ..self.config.clone()
+        };
+        region.conceive(&config, &self.region)?;
+        let mut tables = UnwindTables::with_known(&self.tables);
+        let mut all = with(&self.modules, &self.vdso);
+        all.extend(self.hook.clone());
+        tables.publish(region, &all, &self.made)?;
+        Ok(tables)
+    }
+
+    /// Children of the process that found no region.
+    pub fn births_missed(&self) -> u64 {
+        self.region.births_missed()
+    }
+
+    /// The session of a child that records into such a region. Nothing is done to the child.
+    /// `lives`: whether it has not ended yet; else everything is as it was in its parent.
+    pub fn session(
+        &self,
+        pid: i32,
+        region: Arc<Region>,
+        tables: UnwindTables,
+        found: Instant,
+        lives: bool,
+    ) -> Session {
+        let maps = if lives { mappings(pid).ok() } else { None };
+        let of_libc = |maps: &Vec<Mapping>| CLibrary::of(pid, maps).map(|libc| libc.kind);
+        let python = maps.as_ref().map_or_else(Python::default, |maps| {
+            Python::of(pid, &self.modules, of_libc(maps))
+        });
+        Session {
+            pid,
+            region,
+            object: self.object,
+            entry: self.entry,
+            hook_base: self.hook_base,
+            may_lose_modules: self.may_lose_modules,
+            functions: self.functions.clone(),
+            pads: Pads::none(pid),
+            is_static: false,
+            files: self.files.clone(),
+            layout: self.layout.clone(),
+            modules: self.modules.clone(),
+            gone: self.gone.clone(),
+            vdso: self.vdso.clone(),
+            hook: self.hook.clone(),
+            tables,
+            unhookable: self.unhookable.clone(),
+            attach_time: Duration::ZERO,
+            held_time: Duration::ZERO,
+            idle_held_time: Duration::ZERO,
+            next_variant: self.next_variant.clone(),
+            config: self.config.clone(),
+            found: Some(found),
+            filters: seccomp_filters(pid),
+            root: TargetRoot::of(if lives { pid } else { self.pid }),
+            plan: self.config.plan,
+            python,
+            made_code: maps.as_deref().map_or_else(MadeCode::default, MadeCode::of),
+            marks: Vec::new(),
+            next_mark: 0,
+            has_missed_marks: false,
+            mapped_before: maps.unwrap_or_default(),
+            _claim: if lives { claim(pid).ok() } else { None },
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Regions that wait for a fork child of a traced process: see the hook's `birth.hpp`.
+
+use crate::{Config, Error, Region, SlotSpec};
+use memhook_abi::{Control, birth, slot_state};
+use std::mem::offset_of;
+use std::sync::atomic::{
+    AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// What has become of a region that was made for a fork child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Birth {
+    /// It was not made for one.
+    None,
+    /// It waits.
+    Offered,
+    /// A child is setting itself up in it.
+    Taken,
+    /// The process with this number (in its own pid namespace; 0: unknown) records into it.
+    Claimed(u32),
+    /// It does not wait any more.
+    Closed,
+}
+
+impl Region {
+    /// Discards all contents and makes the region one for a child of the process that `parent` is for: the
+    /// same journal of slots, as they are patched in the child, and the same facts. The unwind tables are still to
+    /// be published, and then the region is offered. No process may be using it.
+    pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
+        // Nobody is inside a wrapper here any more, whatever marks the last process has left.
+        let magic = self.memory.u64(offset_of!(Control, magic));
+        magic.store(0, Relaxed);
+        self.initialize(config)?;
+        self.birth_word().store(birth::CLOSED, Relaxed);
+        for offset in [
+            offset_of!(Control, tid_offset),
+            offset_of!(Control, syscalls_filtered),
+            offset_of!(Control, forwarding_operators),
+        ] {
+            let fact = parent.memory.u32(offset).load(Relaxed);
+            self.memory.u32(offset).store(fact, Relaxed);
+        }
+        for offset in [
+            offset_of!(Control, loader_count_now),
+            offset_of!(Control, loader_count_seen),
+        ] {
+            let count = parent.memory.u64(offset).load(Acquire);
+            self.memory.u64(offset).store(count, Relaxed);
+        }
+        self.copy_slots(parent)
+    }
+
+    /// What is not patched in the parent is not in the child, and is left out.
+    fn copy_slots(&self, parent: &Region) -> Result<(), Error> {
+        let slots = parent.slots().into_iter();
+        for slot in slots.filter(|slot| slot.state == slot_state::PATCHED) {
+            let index = self.push_slot(SlotSpec {
+                address: slot.address,
+                original: slot.original,
+                expected: slot.expected,
+                module_base: slot.module_base,
+                function: slot.function,
+                variant: slot.variant,
+                protection: slot.protection,
+                by_force: false,
+                is_permanent: slot.is_permanent,
+            })?;
+            self.set_slot_replacement(index, slot.replacement);
+            self.set_slot_state(index, slot_state::PATCHED);
+        }
+        Ok(())
+    }
+
+    fn birth_word(&self) -> &AtomicU32 {
+        self.memory.u32(offset_of!(Control, birth))
+    }
+
+    /// Lets the first child that comes take it.
+    pub fn offer(&self) {
+        // Release: who takes it finds it complete.
+        self.birth_word().store(birth::OFFERED, Release);
+    }
+
+    /// Takes the offer back; false if there is none, because a child was faster.
+    pub fn withdraw(&self) -> bool {
+        self.birth_word()
+            .compare_exchange(birth::OFFERED, birth::CLOSED, AcqRel, Acquire)
+            .is_ok()
+    }
+
+    /// What has become of it.
+    pub fn birth(&self) -> Birth {
+        match self.birth_word().load(Acquire) {
+            birth::OFFERED => Birth::Offered,
+            birth::TAKEN => Birth::Taken,
+            birth::CLAIMED => Birth::Claimed(self.control32(offset_of!(Control, birth_pid))),
+            birth::CLOSED => Birth::Closed,
+            _ => Birth::None,
+        }
+    }
+
+    /// How many children of the region's process have found none to claim.
+    pub fn births_missed(&self) -> u64 {
+        self.control64(offset_of!(Control, births_missed))
+    }
+
+    /// How full the fullest ring is, in events of a thousand.
+    pub fn fullest_ring(&self) -> u64 {
+        let share = |ring: crate::RingView| {
+            ring.waiting.saturating_mul(1000) / (self.ring_mask(ring.index) + 1)
+        };
+        self.rings().map(share).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,143 @@
+// A fork child that is traced from its first hooked call.
+//
+// A child inherits patched slots and a closed gate. If its parent's attacher follows children, it also inherits
+// regions that nobody uses yet, ready to be recorded into, and the list of them. The first hooked call of the child
+// claims one by a compare-and-swap and opens the gate; the attacher finds the claim, and the child is a
+// process like any other that is traced. Nobody is stopped for it, and the parent does nothing.
+//
+// A child that finds no region passes through, as without all this. So does one whose first hooked call was made
+// below a wrapper that was running when it was forked (by a signal handler, or a new-handler): that wrapper has the
+// parent's ring and will carry on with it.
+#pragma once
+#include "backtrace.hpp"
+
+namespace memhook {
+
+// Has the gate ready for the region, but for the epoch. pre: the gate is closed.
+inline void prepare_gate() {
+  Control* c = control();
+  Gate& g = gate();
+  g.owner = c->owner;
+  g.flags = c->flags;
+  g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
+  g.clock_mode = c->clock_mode;
+  constexpr uint32_t special =
+      flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
+  g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
+  g.has_python = at<PythonLayout>(python_offset)->state != python_off;
+  g.simple = g.simple_releases && !g.has_python;
+  g.has_passed = false;
+  g.sample_bytes = c->sample_bytes;
+  g.passed_mask = c->passed_mask & (passed_blocks - 1);
+  g.folds = g.simple && (g.flags & flag_fold_pairs);
+  reset_recorders();
+  g.first_ring_mask = c->first_ring_bytes / sizeof(RawEvent) - 1;
+  // At most two words a frame: the return address and a saved rbp.
+  g.memo_words = 2 * g.depth;
+  g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
+  g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
+  g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
+  g.first_memo_mask = memos_in(memo_first_bytes) - 1;
+  g.last_epoch = c->epoch;
+  g.filter_shift = c->filter_shift;
+  g.min_size = c->min_size;
+  g.max_size = c->max_size;
+  g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
+  for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
+  g.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
+  g.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
+}
+
+// Sees to it that the process claims no region from now on; false if a thread does so at this moment, and is not
+// done soon. pre: the calling thread is not inside the hook.
+inline bool end_of_birth() {
+  for (uint32_t i = 0; i < 1'000'000; i++) {
+    uint32_t undecided = birth_undecided;
+    if (__atomic_compare_exchange_n(&gate().birth, &undecided, static_cast<uint32_t>(birth_done), false,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+        undecided != birth_under_way)
+      return true;
+    cpu::pause();
+  }
+  return false;
+}
+
+// An offered region, which is the caller's now; null: there is none.
+inline Control* take_spare() {
+  for (uint64_t spare : gate_area.spares) {
+    if (spare == 0) break;
+    auto* c = reinterpret_cast<Control*>(spare);
+    uint32_t offered = birth_offered;
+    // Acquire: whoever finds it offered finds all of its contents.
+    if (__atomic_load_n(&c->birth, __ATOMIC_RELAXED) == offered &&
+        __atomic_compare_exchange_n(&c->birth, &offered, static_cast<uint32_t>(birth_taken), false,
+                                    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+      return c;
+  }
+  return nullptr;
+}
+
+extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[], _end[];
+
+// Whether one of the frames is a wrapper's.
+[[gnu::noinline, gnu::cold]] inline bool is_below_wrapper(RingHeader* ring, Frame frame) {
+  uint32_t stack = capture_native_stack(ring, 0, frame);
+  if (stack == 0) return false;
+  auto* entry = at<StackEntry>(arena_offset + uint64_t{stack} * granule_bytes);
+  auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
+  auto start = reinterpret_cast<uint64_t>(__ehdr_start), end = reinterpret_cast<uint64_t>(_end);
+  for (uint32_t i = 0; i < entry->depth; i++)
+    if (frames[i] >= start && frames[i] < end) return true;
+  return false;
+}
+
+// pre: `c` was taken. Whether the process records into it from now on.
+inline bool begin_life(Control* c, Frame frame) {
+  unsigned char* of_parent = region;
+  // Words of threads may bear the epochs of all ancestors.
+  c->epoch = control()->epoch % 4095 + 1;
+  region = reinterpret_cast<unsigned char*>(c);
+  uint64_t thread_pointer = cpu::thread_pointer();
+  uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid))
+                 : c->tid_offset   ? *reinterpret_cast<uint32_t*>(thread_pointer + c->tid_offset)
+                                   : 0;
+  __atomic_store_n(&c->birth_pid, pid, __ATOMIC_RELAXED);
+  prepare_gate();
+  uint32_t epoch = c->epoch;
+  __atomic_store_n(&gate().epoch, epoch, __ATOMIC_RELEASE);
+  RingHeader* ring = claim_ring(epoch, reinterpret_cast<uint64_t>(frame));
+  if (ring && is_below_wrapper(ring, frame)) {
+    __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
+    // As it is with a process whose gate was wiped.
+    gate().owner = 0;
+    gate().last_epoch = 0;
+    region = of_parent;
+    __atomic_store_n(&c->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
+    return false;
+  }
+  // Release: who sees the claim finds who made it.
+  __atomic_store_n(&c->birth, static_cast<uint32_t>(birth_claimed), __ATOMIC_RELEASE);
+  return true;
+}
+
+// Called where the gate is closed and there is a list of regions. Returns the epoch if the call is to be recorded.
+[[gnu::noinline, gnu::cold]] inline uint32_t be_born(Frame frame) {
+  // Where a process was traced and is not any more, the gate tells when it was.
+  if (gate().last_epoch != 0) return epoch_now();
+  uint32_t undecided = birth_undecided;
+  // Calls of other threads, and of a signal handler, pass through meanwhile.
+  if (!__atomic_compare_exchange_n(&gate().birth, &undecided, static_cast<uint32_t>(birth_under_way), false,
+                                   __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return epoch_now();
+  Control* of_parent = control();
+  // Whom the parent takes for dead will not come for a child.
+  bool is_alone = __atomic_load_n(&of_parent->abandoned, __ATOMIC_RELAXED) != 0;
+  Control* spare = is_alone ? nullptr : take_spare();
+  bool is_born = spare && begin_life(spare, frame);
+  if (!is_born) __atomic_fetch_add(&of_parent->births_missed, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&gate().birth, static_cast<uint32_t>(is_born ? birth_done : birth_declined),
+                   __ATOMIC_RELEASE);
+  return epoch_now();
+}
+
+}  // namespace memhook

@@ -1,0 +1,157 @@
+//! Children of a running process that are traced from their first call of an allocator.
+
+use memhook_tests::agents::wrapped_slots;
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, build_target, run};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What one child of `tests/targets/births.cc` does.
+const ALLOCATIONS: u64 = 10;
+const LEAKED: u64 = 7;
+
+fn server() -> Target {
+    Target::start(&build_target("births", &[]), &[])
+}
+
+/// Gives a command, and returns the children that it says.
+fn children(server: &mut Target, command: &str, count: usize) -> Vec<u64> {
+    server.send(&format!("{command}\n"));
+    let beginning = format!("{} ", command.split(' ').next().expect("a word"));
+    let said = (0..count).map(|_| server.expect(&beginning));
+    let pid = |line: String| line.trim()[beginning.len()..].parse().expect("a pid");
+    said.map(pid).collect()
+}
+
+fn await_attach(attacher: &mut Attacher, children: &[u64]) {
+    let of_child = |child| format!("Attached to {child} ");
+    let mut awaited: Vec<String> = children.iter().map(of_child).collect();
+    while !awaited.is_empty() {
+        let line = attacher.says("Attached to ");
+        awaited.retain(|beginning| !line.starts_with(beginning));
+    }
+}
+
+fn assert_whole(reports: &BTreeMap<u64, Value>, child: u64, allocations: u64, live: u64) {
+    let report = reports.get(&child);
+    let report = report.unwrap_or_else(|| panic!("no report of {child}"));
+    let total = |name: &str| report["totals"][name].as_u64();
+    assert_eq!(total("allocations"), Some(allocations), "{report:#}");
+    assert_eq!(total("live_blocks"), Some(live), "{report:#}");
+    assert_eq!(total("live_bytes"), Some(LEAKED * 1000), "{report:#}");
+    assert_eq!(total("lost_events"), Some(0), "{report:#}");
+    let sites = report["sites"].as_array().expect("sites");
+    let leaks = |site: &&Value| site.to_string().contains("leak_at_birth");
+    let site = sites.iter().find(leaks).expect("the site that leaks");
+    assert_eq!(site["live_blocks"].as_u64(), Some(LEAKED), "{site:#}");
+}
+
+fn end(mut server: Target) {
+    server.send("end\n");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+#[test]
+fn every_block_from_the_first_one_on() {
+    let folder = Folder::new("births");
+    let recordings = folder.path("x.%p.mhk");
+    let mut server = server();
+    let recorded = ["--follow-fork", "-o", &recordings];
+    let mut attacher = Attacher::start(&server, &recorded);
+    // As many as can be born at once, and none of them lives for longer than a few milliseconds.
+    let mut short = children(&mut server, "short 6", 6);
+    await_attach(&mut attacher, &short);
+    let nested = children(&mut server, "nested", 2);
+    await_attach(&mut attacher, &nested);
+    let staying = children(&mut server, "stay", 1);
+    await_attach(&mut attacher, &staying);
+    // It is none of ours until it executes its program, which ends at once.
+    children(&mut server, "execute", 1);
+    let below_wrapper = children(&mut server, "handler", 1);
+    let again = children(&mut server, "short 2", 2);
+    await_attach(&mut attacher, &again);
+    short.extend(again);
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    for &child in short.iter().chain(&nested) {
+        let is_middle = child == *nested.iter().min().expect("two");
+        let allocations = if is_middle { LEAKED } else { ALLOCATIONS };
+        assert_whole(&reports, child, allocations, LEAKED);
+    }
+    let stays = &reports[&staying[0]]["totals"];
+    assert_eq!(stays["allocations"], ALLOCATIONS + 1, "{stays:#}");
+    assert_eq!(stays["live_blocks"], LEAKED + 1, "{stays:#}");
+    // What its child does below its wrapper is not the parent's.
+    let parent = &reports[&u64::from(server.pid())]["totals"];
+    assert_eq!(parent["lost_events"], 0, "{parent:#}");
+    assert!(parent["live_bytes"].as_u64() < Some(1000), "{parent:#}");
+    assert!(!reports.contains_key(&below_wrapper[0]), "{errors}");
+    for pid in staying.iter().chain([&u64::from(server.pid())]) {
+        assert_eq!(wrapped_slots(*pid as u32), 0, "slots of {pid}");
+    }
+    let file = folder.path(&format!("x.{}.mhk", short[0]));
+    let (code, output, errors) = run(&["report", "--json", &file]);
+    assert_eq!(code, 0, "{errors}");
+    let recorded: Value = serde_json::from_str(output.trim()).expect("JSON");
+    assert_eq!(recorded["totals"]["live_blocks"], LEAKED, "{recorded:#}");
+    // Its own region and the hook, and nothing that was mapped for children.
+    let after = server.our_mappings();
+    let attacher = Attacher::start(&server, &["--follow-fork"]);
+    drop(attacher.finish());
+    assert_eq!(server.our_mappings(), after, "{}", server.maps());
+    end(server);
+}
+
+/// Children that claim what a killed attacher has offered go on as they would without it.
+#[test]
+fn nobody_waits_for_an_attacher_that_was_killed() {
+    let mut server = server();
+    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    let mut staying = children(&mut server, "stay", 1);
+    await_attach(&mut attacher, &staying);
+    attacher.kill();
+    let offered = server.our_mappings();
+    // One is born into a region for which nobody comes.
+    staying.extend(children(&mut server, "stay", 1));
+    children(&mut server, "short 4", 4);
+    // `detach` clears up in a child that was traced, in one that claims in vain, and in the parent.
+    for pid in staying.iter().chain([&u64::from(server.pid())]) {
+        let (code, output, errors) = run(&["detach", &pid.to_string()]);
+        assert_eq!(code, 0, "{output}{errors}");
+        assert_eq!(wrapped_slots(*pid as u32), 0, "slots of {pid}");
+    }
+    assert!(server.our_mappings() < offered, "{}", server.maps());
+    children(&mut server, "short 2", 2);
+    // And the next one traces from birth again.
+    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    let short = children(&mut server, "short 2", 2);
+    await_attach(&mut attacher, &short);
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    for child in short {
+        assert_whole(&reports, child, ALLOCATIONS, LEAKED);
+    }
+    end(server);
+}
+
+/// More at a time than regions are mapped for: those that are traced from their birth are traced as a whole, and
+/// the others are counted.
+#[test]
+fn more_children_than_there_is_room_for() {
+    let mut server = server();
+    let attacher = Attacher::start(&server, &["--follow-fork"]);
+    server.send("many 100\n");
+    server.expect("many");
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    let of_children = reports.iter();
+    let of_children = of_children.filter(|(pid, _)| **pid != u64::from(server.pid()));
+    let whole = of_children.filter(|(_, report)| report["totals"]["allocations"] == ALLOCATIONS);
+    let born = whole.count() as u64;
+    let words = "not traced from their birth, because too many processes began at a time: ";
+    let late = errors.lines().find_map(|line| line.split(words).nth(1));
+    let late: u64 = late.map_or(0, |late| late.trim().parse().expect("a number"));
+    assert_eq!(born + late, 100, "{errors}");
+    end(server);
+}
