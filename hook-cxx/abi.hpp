@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0xb;
+inline constexpr uint64_t abi_version_value = 0xc;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -49,7 +49,22 @@ inline constexpr uint64_t arena_offset = 0xa42000;
 inline constexpr uint64_t access_offset = 0x173d2000;
 inline constexpr uint64_t access_records = 0x100000;
 inline constexpr uint64_t rings_offset = 0x1f3d2000;
-inline constexpr uint64_t function_count = 0x3b;
+inline constexpr uint64_t function_count = 0x5b;
+inline constexpr uint64_t first_described = 0x3b;
+inline constexpr uint64_t max_described = 0x20;
+inline constexpr uint64_t max_heaps = 0x8;
+inline constexpr uint64_t heap_windows = 0x200;
+inline constexpr uint64_t described_offset = 0x173cd000;
+inline constexpr uint64_t windows_offset = 0x173ce000;
+inline constexpr uint64_t key_bit = 0x800000000000;
+inline constexpr uint64_t key_heap_shift = 0x2c;
+inline constexpr uint64_t key_window_shift = 0x23;
+inline constexpr uint64_t key_address_shift = 0x3;
+inline constexpr uint64_t role_allocates = 0x1;
+inline constexpr uint64_t role_releases = 0x2;
+inline constexpr uint64_t role_reallocates = 0x3;
+inline constexpr uint64_t success_zero = 0x1;
+inline constexpr uint64_t success_not_zero = 0x2;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;
 inline constexpr uint64_t op_allocation = 0x1;
@@ -372,6 +387,8 @@ struct RingHeader {
   uint64_t sample_rest;
   uint64_t sample_shift;
   uint64_t next_look;
+  uint64_t described_frames[8];
+  uint64_t described_olds[8];
   uint64_t producer_pad[10];
   uint64_t tail;
   uint64_t claimed;
@@ -381,7 +398,7 @@ struct RingHeader {
   uint32_t state;
   uint32_t tid;
 };
-static_assert(sizeof(RingHeader) == 496);
+static_assert(sizeof(RingHeader) == 624);
 static_assert(__builtin_offsetof(RingHeader, head) == 0);
 static_assert(__builtin_offsetof(RingHeader, limit) == 8);
 static_assert(__builtin_offsetof(RingHeader, outer) == 16);
@@ -414,14 +431,16 @@ static_assert(__builtin_offsetof(RingHeader, waited_at_ns) == 224);
 static_assert(__builtin_offsetof(RingHeader, sample_rest) == 232);
 static_assert(__builtin_offsetof(RingHeader, sample_shift) == 240);
 static_assert(__builtin_offsetof(RingHeader, next_look) == 248);
-static_assert(__builtin_offsetof(RingHeader, producer_pad) == 256);
-static_assert(__builtin_offsetof(RingHeader, tail) == 336);
-static_assert(__builtin_offsetof(RingHeader, claimed) == 344);
-static_assert(__builtin_offsetof(RingHeader, granted) == 352);
-static_assert(__builtin_offsetof(RingHeader, granted_caches) == 360);
-static_assert(__builtin_offsetof(RingHeader, consumer_pad) == 368);
-static_assert(__builtin_offsetof(RingHeader, state) == 488);
-static_assert(__builtin_offsetof(RingHeader, tid) == 492);
+static_assert(__builtin_offsetof(RingHeader, described_frames) == 256);
+static_assert(__builtin_offsetof(RingHeader, described_olds) == 320);
+static_assert(__builtin_offsetof(RingHeader, producer_pad) == 384);
+static_assert(__builtin_offsetof(RingHeader, tail) == 464);
+static_assert(__builtin_offsetof(RingHeader, claimed) == 472);
+static_assert(__builtin_offsetof(RingHeader, granted) == 480);
+static_assert(__builtin_offsetof(RingHeader, granted_caches) == 488);
+static_assert(__builtin_offsetof(RingHeader, consumer_pad) == 496);
+static_assert(__builtin_offsetof(RingHeader, state) == 616);
+static_assert(__builtin_offsetof(RingHeader, tid) == 620);
 
 struct StackEntry {
   uint32_t hash;
