@@ -7,6 +7,7 @@
 //
 // memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the
 // thread must be stopped outside of it.
+#include "described.hpp"
 #include "selective.hpp"
 
 namespace memhook {
@@ -34,9 +35,18 @@ __thread uint64_t tls_word __attribute__((tls_model("initial-exec")));
 #define MEMHOOK_SELECTIVE_ONES(id, symbol, signature) MEMHOOK_REPLACEMENTS(selective, id, signature)
 static_assert(max_variants == 4);
 
-const uint64_t replacements[function_count][max_variants] = {MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_FULL)};
+#define MEMHOOK_STUB(stub) reinterpret_cast<uint64_t>(&memhook_described_stubs[(stub) * described_stub_bytes])
+#define MEMHOOK_STUBS_OF(n) {MEMHOOK_STUB(4 * (n)), MEMHOOK_STUB(4 * (n) + 1), MEMHOOK_STUB(4 * (n) + 2), MEMHOOK_STUB(4 * (n) + 3)},
+#define MEMHOOK_STUBS_OF_4(n) \
+  MEMHOOK_STUBS_OF(n) MEMHOOK_STUBS_OF((n) + 1) MEMHOOK_STUBS_OF((n) + 2) MEMHOOK_STUBS_OF((n) + 3)
+#define MEMHOOK_STUBS_OF_16(n) \
+  MEMHOOK_STUBS_OF_4(n) MEMHOOK_STUBS_OF_4((n) + 4) MEMHOOK_STUBS_OF_4((n) + 8) MEMHOOK_STUBS_OF_4((n) + 12)
+static_assert(max_described == 32);
+
+const uint64_t replacements[function_count][max_variants] = {
+    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_FULL) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
 const uint64_t selective_replacements[function_count][max_variants] = {
-    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_SELECTIVE_ONES)};
+    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_SELECTIVE_ONES) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
 
 }  // namespace memhook
 

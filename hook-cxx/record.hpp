@@ -77,7 +77,7 @@ namespace memhook {
   if (reserve(ring)) {
     if (gate().flags & flag_live_filter) enter_filter(address);
     commit(ring, op_allocation, address, sequence, size, stack);
-    if (gate().flags & flag_accesses) begin_accesses(address, size);
+    if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
   }
   end_recording(ring, frame);
 }
@@ -106,7 +106,7 @@ namespace memhook {
   bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
   if (is_timed_one) timing = Timing::begin();
   if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame);
-  if (gate().flags & flag_accesses) end_accesses(ring, address);
+  if ((gate().flags & flag_accesses) && !(address & key_bit)) end_accesses(ring, address);
   if (reserve(ring)) {
     uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);

@@ -101,6 +101,8 @@ inline void use_caches(RingHeader* ring, bool all) {
     ring->sample_rest = 0;
     ring->sample_shift = 0;
     ring->next_look = 0;
+    for (uint64_t& frame : ring->described_frames) frame = 0;
+    for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
     // With a budget, its first event finds out what is ordered.
     ring->limit = gate().flags & flag_budget ? 0 : gate().first_ring_mask + 1;

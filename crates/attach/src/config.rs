@@ -4,6 +4,7 @@ use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
 use memhook_access::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
+use memhook_probe::{Allocator, check_allocators};
 use memhook_stream::{Config, Plan};
 use std::{collections::HashSet, ops::RangeInclusive};
 
@@ -136,6 +137,8 @@ pub struct TraceConfig {
     /// Whether reads and writes of blocks are counted. Times are then more exact than those of
     /// [`Clock::Coarse`].
     pub accesses: Accesses,
+    /// Allocators beside malloc and its like. Each is a heap of its own.
+    pub allocators: Vec<Allocator>,
 }
 
 impl Default for TraceConfig {
@@ -158,6 +161,7 @@ impl Default for TraceConfig {
             mappings: false,
             keep_tables: true,
             accesses: Accesses::Off,
+            allocators: Vec::new(),
         }
     }
 }
@@ -204,6 +208,9 @@ pub enum ConfigError {
     /// Samples too close or too far apart.
     #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
     SampleBytes(u64),
+    /// Allocators that cannot be told apart, or are too many.
+    #[error("{0}")]
+    Allocators(String),
     /// No hooked function has this name or kind.
     #[error(
         "no such function to hook: {0}; known are malloc, free, calloc, realloc, new, delete, ..."
@@ -250,6 +257,9 @@ impl TraceConfig {
         }
         if self.sample_bytes.is_some() && self.on_full == OnFull::Adapt {
             return Err(ConfigError::AdaptedSamples);
+        }
+        if !self.allocators.is_empty() {
+            check_allocators(&self.allocators).map_err(ConfigError::Allocators)?;
         }
         let is_known = |name: &&String| {
             let mut functions = HOOKED_FUNCTIONS.iter();
@@ -390,6 +400,7 @@ impl TraceConfig {
             iterate_modules: 0,
             plan: Plan::default(),
             python: None,
+            described: Vec::new(),
         }
     }
 }

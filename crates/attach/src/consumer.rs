@@ -9,8 +9,10 @@ use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Accesses, Event, MAX_RINGS, Op};
-use memhook_ledger::{Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations};
+use memhook_abi::{Accesses, Event, MAX_RINGS, Op, heap_of};
+use memhook_ledger::{
+    LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
+};
 use memhook_stream::{
     Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
 };
@@ -45,6 +47,8 @@ pub struct State<O = ()> {
     pub recorder: Option<Recorder>,
     /// Keeps tracing within a budget, if there is one.
     pub(crate) budget: Option<BudgetKeeper>,
+    /// The heaps of the allocators that the user has described, in their order.
+    pub heaps: Vec<DescribedHeap>,
     /// The mappings, if they are traced.
     pub mappings: Option<MappingLedger>,
     /// Writes down what becomes of them.
@@ -56,6 +60,8 @@ impl<O: Observer> State<O> {
     fn new(pid: i32, config: &TraceConfig, observer: O) -> State<O> {
         let max_memory = config.max_memory.unwrap_or_else(for_a_ledger);
         let max_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);
+        // Each heap gets its share.
+        let max_bytes = (max_bytes / (1 + config.allocators.len())).max(LEAST_BYTES);
         let options = LedgerOptions {
             track_release_stacks: config.stacks == Stacks::All,
             ignore_unknown_releases: config.is_selective(),
@@ -70,6 +76,11 @@ impl<O: Observer> State<O> {
             ),
             recorder: None,
             budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
+            heaps: config
+                .allocators
+                .iter()
+                .map(|_| DescribedHeap::new(options, config))
+                .collect(),
             mappings: config.mappings.then(MappingLedger::default),
             mapping_recorder: None,
         }
@@ -98,6 +109,48 @@ impl<O: Observer> State<O> {
             recorder.event(change.event, change.bytes, change.time_ns);
         }
         recorder.end_pass(now_ns, mappings.ledger(), region);
+    }
+}
+
+/// A heap of an allocator that the user has described. Its blocks lie in memory that other allocators may count as
+/// theirs, so its sums are its own.
+pub struct DescribedHeap {
+    /// Live blocks and sites. In the place of addresses it has keys (`memhook_abi::heap_of`).
+    pub ledger: Ledger,
+    /// What samples stand for.
+    pub counts: SampledAllocations,
+    /// Writes down what is drained, if that is asked for.
+    pub recorder: Option<Recorder>,
+}
+
+impl DescribedHeap {
+    fn new(options: LedgerOptions, config: &TraceConfig) -> DescribedHeap {
+        DescribedHeap {
+            ledger: Ledger::new(options),
+            counts: SampledAllocations::new(
+                config.possible_sample_bytes(),
+                config.sample_bytes.is_some(),
+            ),
+            recorder: None,
+        }
+    }
+
+    fn event(&mut self, event: Event, level: u8, size_bytes: u64, time_ns: u64) {
+        let count = allocations_of(&event);
+        if level != 0 && count > 0 {
+            self.counts.count_samples(level, size_bytes, count);
+        }
+        self.ledger.event(event, size_bytes, time_ns);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(event, size_bytes, time_ns);
+        }
+    }
+
+    fn end_pass(&mut self, now_ns: u64, region: &Region) {
+        self.ledger.end_pass(now_ns);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end_pass(now_ns, &self.ledger, region);
+        }
     }
 }
 
@@ -196,8 +249,20 @@ impl<O> ToLedger<'_, O> {
         if let Some(keeper) = &mut self.state.budget {
             keeper.count(&event, self.level, size_bytes);
         }
-        if self.level != 0 {
+        if self.level != 0 && heap_of(event.address) == 0 {
             self.count_sample(&event, size_bytes);
+        }
+    }
+
+    /// An event of an allocator that the user has described.
+    #[inline(never)]
+    fn heap_event(&mut self, event: Event, size_bytes: u64, time_ns: u64)
+    where
+        O: Observer,
+    {
+        // A target may write the number of a heap that there is not.
+        if let Some(heap) = self.state.heaps.get_mut(heap_of(event.address) - 1) {
+            heap.event(event, self.level, size_bytes, time_ns);
         }
     }
 
@@ -222,6 +287,12 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         if let Some(mappings) = &mut self.state.mappings {
             mappings.begin_ring(tid);
         }
+        for heap in &mut self.state.heaps {
+            heap.ledger.begin_ring(ring, tid);
+            if let Some(recorder) = &mut heap.recorder {
+                recorder.begin_ring(ring, tid);
+            }
+        }
         if let Some(recorder) = &mut self.state.recorder {
             recorder.begin_ring(ring, tid);
         }
@@ -230,6 +301,9 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         // Only what the configuration asked for: the ring is the target's.
         self.level = self.config.sampling_level(mean_bytes);
         self.state.ledger.set_sampling(self.level);
+        for heap in &mut self.state.heaps {
+            heap.ledger.set_sampling(self.level);
+        }
     }
     fn access(&mut self, accesses: Accesses) {
         if let Some(recorder) = &mut self.state.recorder {
@@ -240,6 +314,9 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         if self.level != 0 || self.state.budget.is_some() {
             self.count(event, size_bytes);
+        }
+        if heap_of(event.address) != 0 {
+            return self.heap_event(event, size_bytes, time_ns);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
         if let Some(recorder) = &mut self.state.recorder {
@@ -259,6 +336,9 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         ledger.end_pass(self.now_ns);
         if let Some(recorder) = recorder {
             recorder.end_pass(self.now_ns, ledger, self.region);
+        }
+        for heap in &mut self.state.heaps {
+            heap.end_pass(self.now_ns, self.region);
         }
         if let Some(mappings) = &mut self.state.mappings {
             mappings.end_pass(self.now_ns);
@@ -489,6 +569,9 @@ impl<O: Observer + Send> Consumer<O> {
             },
         );
         state.ledger.finish();
+        for heap in &mut state.heaps {
+            heap.ledger.finish();
+        }
         if let Some(mappings) = &mut state.mappings {
             let now_ns = self.elapsed().as_nanos() as u64;
             mappings.finish(now_ns);

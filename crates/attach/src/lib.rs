@@ -93,6 +93,7 @@ pub use limits::{limit_checks, refuse};
 pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
+pub use pads::TracedHeap;
 pub use probe_error::ProbeError;
 pub use probes::{
     EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,

@@ -76,7 +76,7 @@ impl Loading {
 
 /// Whether this build of the hook leaves a hooked function alone.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
-    object.is_mapped && may_throw(&HOOKED_FUNCTIONS[function])
+    object.is_mapped && HOOKED_FUNCTIONS.get(function).is_some_and(may_throw)
 }
 
 fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {

@@ -19,7 +19,7 @@ use crate::hook_presence::{any_point, has_hook};
 use crate::known_files::KnownFiles;
 use crate::limits::plan;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
-use crate::pads::{Pads, plan_pads};
+use crate::pads::{Pads, TracedHeap, plan_described, plan_pads};
 use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
@@ -27,7 +27,9 @@ use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
-use memhook_abi::{self as abi, ACCESS_LISTENER, function_by_name, hook_error, slot_state};
+use memhook_abi::{
+    self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, function_by_name, hook_error, slot_state,
+};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
@@ -63,6 +65,8 @@ pub struct Session {
     functions: HashSet<usize>,
     /// The functions that no slot of the GOT leads to.
     pads: Pads,
+    /// The heaps of the allocators that the user has described.
+    heaps: Vec<TracedHeap>,
     /// Its program is static: there is no loader, and no module comes or goes.
     is_static: bool,
     files: Files,
@@ -127,6 +131,7 @@ impl Session {
         let functions = config.function_ids();
         let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
+        let allocators = config.allocators.clone();
         let needs_accesses = config.accesses == Accesses::Needed;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
@@ -168,8 +173,17 @@ impl Session {
         };
         let loading = Loading::of(pid, libc.as_ref(), hook_base)?;
         let object = loading.object(pid);
-        let pads = plan_pads(pid, &maps, &loaded, &|f| leaves_alone(object, f));
-        let mut pads = Pads::place(reach, pid, pads, &|f| functions.contains(&f))?;
+        let mut pads = plan_pads(pid, &maps, &loaded, &|f| leaves_alone(object, f));
+        plan_described(
+            pid,
+            &maps,
+            &loaded,
+            &allocators,
+            object.is_mapped,
+            &mut pads,
+        )?;
+        let is_wanted = |f: usize| f >= FIRST_DESCRIBED || functions.contains(&f);
+        let mut pads = Pads::place(reach, pid, pads, &is_wanted)?;
         held_time = held_time.max(pads.held);
         let maps = mappings(pid)?;
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
@@ -223,6 +237,8 @@ impl Session {
         let next_variant = residue.originals();
         let next_variant = next_variant.map(|(f, variant, o)| ((f as usize, o), variant));
         let next_variant = next_variant.collect();
+        pads.number_described(&next_variant)?;
+        config.described = pads.described().collect();
         let (region, place, epoch) =
             residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
         config.epoch = epoch;
@@ -231,6 +247,7 @@ impl Session {
         pads.keep();
         let mut session = Session {
             pid,
+            heaps: pads.heaps(allocators.into_iter().map(|a| a.name)),
             pads,
             is_static,
             region: Arc::new(region),
@@ -462,6 +479,11 @@ impl Session {
     /// one that was attached to.
     pub fn found(&self) -> Option<Instant> {
         self.found
+    }
+
+    /// The heaps of the allocators that the user has described, in their order.
+    pub fn heaps(&self) -> &[TracedHeap] {
+        &self.heaps
     }
 
     /// The process.

@@ -2,6 +2,8 @@
 
 use crate::options::{share, size};
 use crate::report::sources::CacheArgs;
+use memhook_abi::DescribedRole;
+use memhook_probe::{Allocator, AllocatorFunction};
 
 /// Where time stamps come from.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -156,7 +158,77 @@ pub struct Tracing {
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub max_memory: Option<u64>,
     #[command(flatten)]
+    pub allocators: Allocators,
+    #[command(flatten)]
     pub cache: CacheArgs,
+}
+
+/// Allocators beside malloc and its like.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Allocators of your own")]
+pub struct Allocators {
+    /// A function that allocates: 'pool_alloc(size=arg2) -> ptr'
+    ///
+    /// The function is name, module!name or module+0xoffset, mangled or not. size= and, as calloc has it, count= are
+    /// arguments (arg1 to arg6; arg2:32 of an int or unsigned), or size=fixed:64 for all blocks. The block is returned
+    /// (-> ptr), or is where an argument says (ptr=*arg1), if the function succeeds: always, or if it returns 0 (-> 0)
+    /// or another number (-> nonzero). What is described together is one heap, with rows and sums of its own. May be
+    /// given several times.
+    #[arg(long = "alloc-func", value_name = "FUNCTION", value_parser = allocates)]
+    pub alloc: Vec<AllocatorFunction>,
+    /// A function that releases: 'pool_free(ptr=arg1)'
+    ///
+    /// Or ptr=*arg1, if the argument says where the pointer is. May be given several times.
+    #[arg(long = "free-func", value_name = "FUNCTION", value_parser = releases, hide_short_help = true)]
+    pub free: Vec<AllocatorFunction>,
+    /// A function that replaces: 'pool_realloc(ptr=arg1, size=arg2) -> ptr'
+    ///
+    /// May be given several times.
+    #[arg(long = "realloc-func", value_name = "FUNCTION", value_parser = reallocates, hide_short_help = true)]
+    pub realloc: Vec<AllocatorFunction>,
+    /// What reports call the heap of these functions [default: the name of the first]
+    #[arg(long, value_name = "NAME", requires = "alloc", hide_short_help = true)]
+    pub heap_name: Option<String>,
+    /// A file that describes allocators: docs/allocators.md
+    #[arg(long = "allocators", value_name = "FILE", value_parser = allocators_file)]
+    pub files: Vec<AllocatorFile>,
+}
+
+/// The allocators of one file.
+#[derive(Clone)]
+pub struct AllocatorFile(pub Vec<Allocator>);
+
+fn allocates(text: &str) -> Result<AllocatorFunction, String> {
+    AllocatorFunction::parse(DescribedRole::Allocates, text)
+}
+
+fn releases(text: &str) -> Result<AllocatorFunction, String> {
+    AllocatorFunction::parse(DescribedRole::Releases, text)
+}
+
+fn reallocates(text: &str) -> Result<AllocatorFunction, String> {
+    AllocatorFunction::parse(DescribedRole::Reallocates, text)
+}
+
+fn allocators_file(path: &str) -> Result<AllocatorFile, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    Allocator::file(&text)
+        .map(AllocatorFile)
+        .map_err(|why| format!("{path}:{why}"))
+}
+
+impl Allocators {
+    /// All of them, those of the command line first.
+    pub fn all(&self) -> Vec<Allocator> {
+        let functions = [&self.alloc, &self.free, &self.realloc].map(|f| f.iter().cloned());
+        let functions: Vec<AllocatorFunction> = functions.into_iter().flatten().collect();
+        let first = functions.first().map(|f| f.selector.text.replace('!', " "));
+        let name = first.map(|first| self.heap_name.clone().unwrap_or(first));
+        let named = name.map(|name| Allocator { name, functions });
+        let of_files = self.files.iter().flat_map(|file| file.0.iter().cloned());
+        named.into_iter().chain(of_files).collect()
+    }
 }
 
 /// A size that a ledger can do with.

@@ -115,6 +115,14 @@ impl<'a> Code<'a> {
         }
     }
 
+    /// Places in a range that data, a jump table among them, leads to.
+    pub(crate) fn pointers_into(&self, range: &Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        let from = self.branches.partition_point(|b| b.to < range.start);
+        let behind = self.branches.partition_point(|b| b.to < range.end);
+        let inside = self.branches[from..behind.max(from)].iter();
+        inside.filter(|b| b.kind == Kind::Pointer).map(|b| b.to)
+    }
+
     /// The bytes of a range, if the code has all of them.
     pub fn bytes(&self, range: &Range<u64>) -> Option<&'a [u8]> {
         let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;

@@ -8,6 +8,7 @@
 //! machine code at an address, and [`Area`] the memory that holds the pads, with the journal by which anybody can
 //! take them out again. What cannot be proved to be safe is a [`Refusal`].
 
+mod allocator;
 mod area;
 mod clobbers;
 mod code;
@@ -23,7 +24,9 @@ mod redirect;
 mod refusal;
 mod selector;
 mod values;
+mod stack_arguments;
 
+pub use allocator::{Allocator, AllocatorFunction, MAIN_HEAP, check_allocators};
 pub use area::{Area, AreaFunction, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
 pub use clobbers::calls_unknown_code;
 pub use code::Code;
@@ -41,3 +44,4 @@ pub use redirect::{
 pub use refusal::Refusal;
 pub use selector::{FunctionSelector, Wanted, nearest, original_of};
 pub use values::{StackCounts, ValueClass, Values};
+pub use stack_arguments::may_take_stack_arguments;

@@ -5,6 +5,7 @@ mod diff;
 mod fail_on;
 pub mod formats;
 mod gaps;
+mod heaps;
 mod labels;
 mod leaks;
 mod live;
@@ -49,6 +50,7 @@ pub use formats::{
     Document, Format, FormatChoice, FormatOptions, Nature, PprofShape, document, pprof,
 };
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
+pub use heaps::{HeapTotals, MAIN_HEAP};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};

@@ -223,9 +223,9 @@ impl NamedRun for NamedTrace<'_> {
 
     fn call(&self, stack: u32) -> (String, bool) {
         let backtrace = self.run.backtrace(stack);
-        let kind = backtrace.as_ref().and_then(|backtrace| backtrace.kind());
+        let kind = backtrace.as_ref().and_then(|b| self.run.kind(b));
         let truncated = backtrace.as_ref().is_some_and(|b| b.truncated);
-        (kind.unwrap_or("unknown").to_owned(), truncated)
+        (kind.unwrap_or_else(|| "unknown".to_owned()), truncated)
     }
 
     fn is_cut(&self, stack: u32) -> bool {
@@ -434,6 +434,7 @@ impl LiveReporter {
             bytes,
             blocks,
             error_bytes: None,
+            heap: None,
             kind: named.call(stack).0,
             stack: named.stack(stack),
         };
@@ -464,6 +465,7 @@ impl LiveReporter {
                 .bounded
                 .map(|b| described(&b, draft.totals.live_blocks)),
             totals: draft.totals,
+            heaps: Vec::new(),
             call_stacks: draft.call_stacks,
             measured: Measured {
                 measure: "live",

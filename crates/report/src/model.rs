@@ -46,6 +46,10 @@ pub struct ReportModel {
     pub bounded: Option<Bounded>,
     /// Sums of what is covered.
     pub totals: ReportTotals,
+    /// Where allocators are described: the sums of each heap, that of malloc and its like first. They are never added
+    /// up, because a block of one heap may lie in a block of another; `totals` are those of the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub heaps: Vec<crate::HeapTotals>,
     /// How many call stacks there are, and how many of them were cut; `None` if rows are not of call stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_stacks: Option<CallStacks>,
@@ -346,6 +350,9 @@ pub struct SiteRow {
     pub error_bytes: Option<u64>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
+    /// Its heap, where allocators are described.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap: Option<String>,
     /// Age of the oldest live block in ms.
     pub oldest_ms: u64,
     /// Allocating function: malloc, new, ...
@@ -383,6 +390,9 @@ pub struct GroupRow {
     pub growth_bytes: i64,
     /// Age of the oldest live block in ms; 0 if none lives.
     pub oldest_ms: u64,
+    /// Its heap, where allocators are described.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap: Option<String>,
     /// Bytes released below this frame; 0 unless rows are frames and release stacks are recorded.
     pub released_bytes: u64,
     /// Blocks released below this frame.
@@ -399,6 +409,9 @@ pub struct ReleaseSite {
     /// Standard error of `bytes` when sampled, in reports of recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
+    /// Its heap, where allocators are described.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap: Option<String>,
     /// Releasing function: free, delete, ...
     pub kind: String,
     /// Innermost first.

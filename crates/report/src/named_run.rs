@@ -34,6 +34,17 @@ pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32) -> bool {
 pub trait Backtraces {
     /// The backtrace with this id.
     fn backtrace(&self, id: u32) -> Option<Backtrace>;
+
+    /// The name of a function that the user has described, by its id.
+    fn described(&self, _function: u8) -> Option<String> {
+        None
+    }
+
+    /// What people call the function of a backtrace.
+    fn kind(&self, backtrace: &Backtrace) -> Option<String> {
+        let hooked = backtrace.kind().map(str::to_owned);
+        hooked.or_else(|| self.described(backtrace.function))
+    }
 }
 
 impl Backtraces for Recording {

@@ -274,6 +274,7 @@ pub(crate) fn shown(
                 error_bytes,
                 growth_bytes,
                 oldest_ms,
+                heap: None,
                 kind,
                 truncated,
                 cut: run.is_cut(stack),
@@ -295,6 +296,7 @@ pub(crate) fn shown(
             error_bytes,
             growth_bytes,
             oldest_ms,
+            heap: None,
             released_bytes: whole(row.released.bytes),
             released_blocks: whole(row.released.blocks),
         });

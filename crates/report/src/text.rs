@@ -17,6 +17,7 @@ impl Document for ReportModel {
         // Writing into a String cannot fail.
         let _ = warnings(&mut out, self, style)
             .and_then(|()| head(&mut out, self, style))
+            .and_then(|()| heaps(&mut out, self))
             .and_then(|()| coverage(&mut out, self, style))
             .and_then(|()| over_time(&mut out, self))
             .and_then(|()| match &self.scores {
@@ -225,6 +226,15 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
+/// The heaps that were described.
+fn heaps(out: &mut String, model: &ReportModel) -> Result {
+    for heap in model.heaps.iter().skip(1) {
+        let text = heap.in_words(model.since_last_s);
+        writeln!(out, "  heap {}: {text}", visible(&heap.name))?;
+    }
+    Ok(())
+}
+
 /// Columns below which a table of rows leaves out what matters least.
 const WIDE_ENOUGH: usize = 100;
 /// Columns below which it leaves out more.
@@ -393,17 +403,21 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         } else {
             String::new()
         };
+        let by = match &site.heap {
+            Some(heap) => format!("{} of heap {}", visible(&site.kind), visible(heap)),
+            None => visible(&site.kind).to_string(),
+        };
         writeln!(
             out,
             "\n{} {} {:.1} % in {}{}{}{}, by {}",
             style.strong(&format!("#{}", i + 1)),
             style.number(&with_error(site.bytes, site.error_bytes)),
-            percent(site.bytes, model.measured.bytes),
+            percent(site.bytes, model.bytes_of_heap(site.heap.as_deref())),
             counted(site.blocks, "block"),
             unseen,
             growth,
             oldest,
-            visible(&site.kind)
+            by
         )?;
         if let Some(scores) = &site.scores {
             site_text(out, scores, style)?;
@@ -472,7 +486,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         .map(|width| width.saturating_sub(header.len() + 1));
     for g in &model.groups {
         let total = style.number(&format!("{:>11}", bytes(g.bytes)));
-        let share = percent(g.bytes, model.measured.bytes);
+        let share = percent(g.bytes, model.bytes_of_heap(g.heap.as_deref()));
         write!(out, "{total} ")?;
         if is_estimate {
             let error = g

@@ -16,6 +16,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         unseen_bytes: 0,
         growth_bytes: 0,
         oldest_ms: 5,
+        heap: None,
         kind: "malloc".into(),
         truncated: false,
         cut: false,
@@ -51,6 +52,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         sampling: None,
         bounded: None,
         totals: ReportTotals::default(),
+        heaps: Vec::new(),
         call_stacks: None,
         measured: Measured {
             measure: "live",
@@ -114,6 +116,7 @@ fn what_cannot_be_compared_is_refused() {
     };
     assert!(refused(&functions).contains("by function"));
     let peak = ReportModel {
+        heaps: Vec::new(),
         call_stacks: None,
         measured: Measured {
             measure: "peak",

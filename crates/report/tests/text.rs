@@ -53,6 +53,7 @@ fn report() -> ReportModel {
             unknown_releases: 12,
             ..ReportTotals::default()
         },
+        heaps: Vec::new(),
         call_stacks: None,
         measured: Measured {
             measure: "live",
@@ -87,6 +88,7 @@ fn report() -> ReportModel {
             unseen_bytes: 0,
             growth_bytes: 795_000,
             oldest_ms: 9_900,
+            heap: None,
             kind: "new".into(),
             truncated: false,
             cut: false,

@@ -4,7 +4,9 @@ use crate::python::is_possible;
 use crate::selection::{filter_shift, passed_blocks};
 use crate::{Error, Plan, PythonConfig, Region};
 use memhook_abi::{
-    ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS, flags,
+    ABI_VERSION, Control, DESCRIBED_OFFSET, DescribedFunction, HEAP_WINDOWS, HOOKED_FUNCTIONS,
+    MAGIC, MAX_DEPTH, MAX_DESCRIBED, MAX_EXACT_SIZES, MAX_HEAPS, MAX_VARIANTS, WINDOWS_OFFSET,
+    flags,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -46,6 +48,8 @@ pub struct Config {
     pub plan: Plan,
     /// The process's CPython interpreter, if it has one whose frames can be found.
     pub python: Option<PythonConfig>,
+    /// The functions of allocators that the user has described, by their numbers, from 0.
+    pub described: Vec<(usize, DescribedFunction)>,
 }
 
 impl Config {
@@ -129,6 +133,15 @@ impl Region {
             // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
             m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
             self.note_spent(passed * 8);
+        }
+        if !config.described.is_empty() {
+            let bytes = WINDOWS_OFFSET - DESCRIBED_OFFSET + MAX_HEAPS * HEAP_WINDOWS * 4;
+            m.touch(DESCRIBED_OFFSET, bytes);
+            self.note_spent(bytes as u64);
+        }
+        for (number, function) in &config.described {
+            m.u64(DESCRIBED_OFFSET + (number % MAX_DESCRIBED) * 8)
+                .store(function.pack(), Relaxed);
         }
         m.u64(offset_of!(Control, access_next)).store(1, Relaxed);
         self.grant_accesses();

@@ -2,8 +2,8 @@
 
 use crate::{Error, Region};
 use memhook_abi::{
-    Control, HOOKED_FUNCTIONS, MAX_SLOTS, MAX_VARIANTS, SLOTS_OFFSET, SlotEntry, function_by_name,
-    slot_state,
+    Control, FIRST_DESCRIBED, MAX_DESCRIBED, MAX_SLOTS, MAX_VARIANTS, SLOTS_OFFSET, SlotEntry,
+    function_by_name, slot_state,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -77,7 +77,8 @@ impl Region {
     /// `UNUSED` are taken again when the journal is full. One thread at a time.
     pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
         let (function, variant) = (spec.function, spec.variant);
-        if function as usize >= HOOKED_FUNCTIONS.len() || variant as usize >= MAX_VARIANTS {
+        if function as usize >= FIRST_DESCRIBED + MAX_DESCRIBED || variant as usize >= MAX_VARIANTS
+        {
             return Err(Error::Function { function, variant });
         }
         let count = self.slot_count();

@@ -1,6 +1,7 @@
 //! Structures and offsets of the shared region.
 
 mod control;
+mod described;
 mod hook;
 mod journal;
 mod map;
@@ -11,6 +12,7 @@ mod rings;
 mod shared_struct;
 
 pub use control::*;
+pub use described::*;
 pub use hook::*;
 pub use journal::*;
 pub use map::*;

@@ -81,6 +81,11 @@ shared_struct! {
         sample_shift: u64,
         /// `head` at which the owner next looks at what is ordered, and has something timed.
         next_look: u64,
+        /// By described heap: the frame of the call under way that allocates in it, see the hook's `described.hpp`.
+        /// 0: none.
+        described_frames: [u64; 8],
+        /// By described heap: the block that this call replaces; 0: none.
+        described_olds: [u64; 8],
         /// Keeps the consumer's line apart.
         producer_pad: [u64; 10],
         /// Events taken; written by the attacher.

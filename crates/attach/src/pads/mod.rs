@@ -14,8 +14,11 @@
 //! all of it back. The memory stays mapped, as the hook does, because a thread may still be on its way through it; it
 //! is used again if the same functions are to be traced.
 
+mod described;
 mod placed;
 mod planned;
 
+pub use described::TracedHeap;
+pub(crate) use described::plan_described;
 pub(crate) use placed::Pads;
 pub(crate) use planned::{RefusedPad, plan_pads};

@@ -1,5 +1,6 @@
 //! Pads that are in place.
 
+use super::described::TracedHeap;
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
 use crate::error::Error;
 use crate::hook_presence::any_point;
@@ -8,7 +9,9 @@ use crate::memory_budget::check_charge;
 use crate::pad_areas::{cell_slot, entries, put_back};
 use crate::probes::places_near;
 use crate::reach::Reach;
-use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_abi::{
+    DescribedFunction, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED, MAX_VARIANTS,
+};
 use memhook_inject::{
     CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes,
 };
@@ -17,7 +20,7 @@ use memhook_process::{
     Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, read_memory,
     read_word, thread_ids,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// What the memory is called in /proc.
@@ -70,7 +73,7 @@ impl Pads {
             Reach::Running => pads.exchange()?,
             Reach::AtStart(_) => pads.exchange_at_start(reach)?,
         }
-        Ok(pads)
+        pads.refusal_of_described().map_or(Ok(pads), Err)
     }
 
     /// Uses the memory that an earlier attach has left, or maps some.
@@ -88,9 +91,16 @@ impl Pads {
             };
             present.iter().find(is_same).copied()
         };
-        let known: Vec<_> = pads.iter().filter_map(of).collect();
-        if known.len() == pads.len() {
-            self.placed.extend(pads.into_iter().zip(known));
+        let (known, pads): (Vec<_>, Vec<_>) = pads
+            .into_iter()
+            .map(|pad| (of(&pad), pad))
+            .partition(|(entry, _)| entry.is_some());
+        let known = known
+            .into_iter()
+            .filter_map(|(entry, pad)| Some((pad, entry?)));
+        self.placed.extend(known);
+        let pads: Vec<PlannedPad> = pads.into_iter().map(|(_, pad)| pad).collect();
+        if pads.is_empty() {
             return Ok(());
         }
         let functions: Vec<Redirected<'_>> = pads
@@ -205,6 +215,81 @@ impl Pads {
         Ok(())
     }
 
+    /// Why a described function could not get its pad.
+    fn refusal_of_described(&self) -> Option<Error> {
+        let mut refused = self.refused.iter();
+        let found = refused.find(|refused| refused.function >= FIRST_DESCRIBED)?;
+        let (name, module, why) = (&found.name, &found.module, &found.why);
+        Some(Error::Refused(format!(
+            "{module}!{name} cannot be traced as a function of an allocator: {why}"
+        )))
+    }
+
+    /// Gives the described functions their numbers: each the one that its trampoline is known by from an attach before,
+    /// or one of which variants are left. `variants`: those that the hook has, by function and original.
+    pub fn number_described(&mut self, variants: &HashMap<(usize, u64), u32>) -> Result<(), Error> {
+        let mut free: BTreeSet<usize> =
+            (FIRST_DESCRIBED..FIRST_DESCRIBED + MAX_DESCRIBED).collect();
+        let originals = |function: usize| variants.keys().filter(move |(f, _)| *f == function);
+        let described = self.placed.iter_mut().filter(|(pad, _)| pad.does.is_some());
+        let mut new = Vec::new();
+        for (pad, entry) in described {
+            let known = free
+                .iter()
+                .copied()
+                .find(|id| variants.contains_key(&(*id, entry.trampoline)));
+            match known {
+                Some(id) => {
+                    free.remove(&id);
+                    pad.function = id;
+                }
+                None => new.push(pad),
+            }
+        }
+        for pad in new {
+            let least = free.iter().copied().min_by_key(|id| originals(*id).count());
+            let roomy = least.filter(|id| originals(*id).count() < MAX_VARIANTS);
+            let Some(id) = roomy else {
+                return Err(Error::Refused(format!(
+                    "process {}: attaches before this one have traced too many different functions of allocators",
+                    self.pid
+                )));
+            };
+            free.remove(&id);
+            pad.function = id;
+        }
+        Ok(())
+    }
+
+    /// The described functions: their numbers, and what they do.
+    pub fn described(&self) -> impl Iterator<Item = (usize, DescribedFunction)> + '_ {
+        let placed = self.placed.iter();
+        placed.filter_map(|(pad, _)| Some((pad.function - FIRST_DESCRIBED, pad.does?)))
+    }
+
+    /// The described heaps, in their order.
+    pub fn heaps(&self, names: impl Iterator<Item = String>) -> Vec<TracedHeap> {
+        let mut heaps: Vec<TracedHeap> = names
+            .map(|name| TracedHeap {
+                name,
+                functions: Vec::new(),
+            })
+            .collect();
+        for (pad, _) in &self.placed {
+            if let Some(heap) = pad.does.and_then(|d| heaps.get_mut(usize::from(d.heap))) {
+                heap.functions.push((pad.function as u8, pad.name.clone()));
+            }
+        }
+        heaps
+    }
+
+    /// The id of the function whose cell this is.
+    pub fn function_of_cell(&self, address: u64) -> Option<usize> {
+        let mut placed = self.placed.iter();
+        let (pad, _) = placed.find(|(_, entry)| entry.cell == address)?;
+        Some(pad.function)
+    }
+
     /// Why nothing can be traced, if that is because a function cannot have a pad.
     pub fn refusal(&self) -> Option<Error> {
         let first = self.refused.first()?;
@@ -222,7 +307,8 @@ impl Pads {
     /// Puts the cells that hold no wrapper in the place of slots that lead to the same functions. A call that passes by
     /// two wrappers would count twice where samples are drawn.
     pub fn add_to(&self, scan: &mut SlotScan, modules: &[ModuleImage], copies: &[HookCopy]) {
-        let addresses: BTreeSet<u64> = self.placed.iter().map(|(pad, _)| pad.address).collect();
+        let own = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
+        let addresses: BTreeSet<u64> = own.map(|(pad, _)| pad.address).collect();
         scan.slots.retain(|slot| !addresses.contains(&slot.target));
         scan.slots.extend(self.slots(modules, copies));
     }
@@ -232,7 +318,8 @@ impl Pads {
         let slots = self.placed.iter().filter_map(|(pad, entry)| {
             let module = modules.iter().position(|m| m.base == entry.bias)?;
             let value = read_word(self.pid, RemoteAddress(entry.cell))?;
-            let symbol = HOOKED_FUNCTIONS[pad.function].name.to_owned();
+            let hooked = HOOKED_FUNCTIONS.get(pad.function);
+            let symbol = hooked.map_or(&*pad.name, |f| f.name).to_owned();
             let is_free = behind(copies, value) == Behind::Itself;
             is_free.then(|| cell_slot(entry, value, module, symbol))
         });
@@ -262,7 +349,7 @@ impl Pads {
 
     /// Whether all functions of a module's own allocator have a pad.
     pub fn cover(&self, module: &ModuleImage) -> bool {
-        let mut placed = self.placed.iter();
+        let mut placed = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
         placed.any(|(_, entry)| entry.bias == module.base)
             && !self
                 .refused

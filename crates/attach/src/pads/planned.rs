@@ -1,7 +1,7 @@
 //! Which functions get a pad.
 
 use crate::probes::{FunctionCode, module_file, plan_functions};
-use memhook_abi::{HOOKED_FUNCTIONS, Role};
+use memhook_abi::{DescribedFunction, HOOKED_FUNCTIONS, Role};
 use memhook_probe::{Plan, calls_unknown_code};
 use memhook_process::{Mapping, ModuleImage, TargetRoot, own_allocator_functions};
 use memhook_symbols::{FunctionSymbol, SearchPath, functions};
@@ -12,8 +12,10 @@ use std::ops::Range;
 pub(crate) struct PlannedPad {
     /// Its symbol.
     pub name: String,
-    /// The id of the hooked function that it is an instance of.
+    /// The id of the hooked function that it is an instance of, or that of a described one.
     pub function: usize,
+    /// What a described one does.
+    pub does: Option<DescribedFunction>,
     /// Where it is (avma).
     pub address: u64,
     /// What the jump displaces.
@@ -65,7 +67,8 @@ pub(crate) struct PadPlan {
 
 /// Functions of glibc that release what a thread's cache holds, which the program has released before, and the cache
 /// itself (malloc/arena.c). Calls of the former are in the latter since 2.26.
-const INNER_CALLERS: [&str; 2] = ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
+pub(super) const INNER_CALLERS: [&str; 2] =
+    ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
 
 /// Decides about each of them. The process is only read. `is_left_alone`: hooked functions that the hook, as it comes
 /// into this process, cannot take over.
@@ -131,6 +134,7 @@ impl PadPlan {
                 Ok((_, plan, _)) => pads.push(PlannedPad {
                     name,
                     function,
+                    does: None,
                     address,
                     plan,
                     bias: module.base,
@@ -167,8 +171,6 @@ impl PadPlan {
 }
 
 pub(super) fn releases(function: usize) -> bool {
-    matches!(
-        HOOKED_FUNCTIONS[function].role,
-        Role::Releases | Role::Reallocates
-    )
+    let hooked = HOOKED_FUNCTIONS.get(function);
+    hooked.is_some_and(|f| matches!(f.role, Role::Releases | Role::Reallocates))
 }

@@ -18,7 +18,7 @@ mod threads;
 pub use events::EventOptions;
 pub(crate) use gaps::places_near;
 pub use placed::{FunctionCount, Probes, ThreadCount};
-pub(crate) use planned::{FunctionCode, module_file, plan_functions};
+pub(crate) use planned::{FunctionCode, find_function, module_file, plan_functions};
 pub use planned::{PlannedFunction, ProbeOptions, ProbePlan, RefusedFunction, plan_probes};
 pub use preview::{PadPreview, ProbePreview, preview_probes};
 pub(crate) use removal::remove;

@@ -177,6 +177,23 @@ pub(crate) fn module_file(module: &ModuleImage) -> ModuleFile {
     }
 }
 
+/// The one function that a selector means, and the number of its module. `symbols`: those of each module.
+pub(crate) fn find_function(
+    pid: i32,
+    selector: &FunctionSelector,
+    modules: &[ModuleImage],
+    symbols: &[Vec<FunctionSymbol>],
+) -> Result<(usize, Vec<FunctionSymbol>), ProbeError> {
+    let mut candidates: Vec<BTreeMap<u64, Candidate>> =
+        modules.iter().map(|_| BTreeMap::new()).collect();
+    choose(pid, selector, modules, symbols, &mut candidates)?;
+    let found = candidates.into_iter().enumerate();
+    let mut found = found.filter(|(_, of_module)| !of_module.is_empty());
+    let (module, of_module) = found.next().expect("choose has found something");
+    let symbols = of_module.into_values().map(|candidate| candidate.symbol);
+    Ok((module, symbols.collect()))
+}
+
 /// Adds the functions that a selector means.
 fn choose(
     pid: i32,

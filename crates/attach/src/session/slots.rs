@@ -28,7 +28,8 @@ const FORCED_TRIES: u32 = 5;
 /// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator
 /// that is a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
 pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
-    let maps = HOOKED_FUNCTIONS[function].role == Role::Maps;
+    let hooked = HOOKED_FUNCTIONS.get(function);
+    let maps = hooked.is_some_and(|f| f.role == Role::Maps);
     let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
     maps && (module.is_libc || module.is_loader || is_allocator)
 }
@@ -100,7 +101,8 @@ impl Session {
             .map(|u| (module_name(u.module), u.reason))
             .collect();
         for slot in &scan.slots {
-            let Some(function) = function_by_name(&slot.symbol) else {
+            let of_cell = self.pads.function_of_cell(slot.address);
+            let Some(function) = of_cell.or_else(|| function_by_name(&slot.symbol)) else {
                 continue;
             };
             if known.contains(&slot.address)

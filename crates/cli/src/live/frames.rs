@@ -40,6 +40,12 @@ pub fn module_file(m: &ModuleImage) -> ModuleFile {
 pub struct SessionStacks<'a>(pub &'a Session);
 
 impl Backtraces for SessionStacks<'_> {
+    fn described(&self, function: u8) -> Option<String> {
+        let functions = self.0.heaps().iter().flat_map(|heap| &heap.functions);
+        let found = functions.into_iter().find(|(id, _)| *id == function);
+        found.map(|(_, name)| name.clone())
+    }
+
     fn backtrace(&self, id: u32) -> Option<Backtrace> {
         let (function, addresses) = self.0.stack(id)?;
         let stack = self.0.region().stack(id);
@@ -59,6 +65,10 @@ pub struct Traced<'a> {
 }
 
 impl Backtraces for Traced<'_> {
+    fn described(&self, function: u8) -> Option<String> {
+        SessionStacks(self.session).described(function)
+    }
+
     fn backtrace(&self, id: u32) -> Option<Backtrace> {
         SessionStacks(self.session).backtrace(id)
     }

@@ -18,9 +18,67 @@ pub struct Reporter {
     depth: u32,
     call_scans: CallScans,
     reports: LiveReporter,
+    heaps: HeapReports,
     mappings: MappingReports,
     /// Where the names come from, also when the process has ended.
     _root: TargetRoot,
+}
+
+/// The parts of each report that are about heaps that the user has described.
+struct HeapReports {
+    view: LiveView,
+    reports: Vec<LiveReporter>,
+    /// Those that have their names.
+    done: Vec<Option<ReportModel>>,
+    /// The report of the main heap, which waits for them.
+    main: Option<ReportModel>,
+}
+
+impl HeapReports {
+    fn begin(&mut self, run: &mut Traced<'_>, consumer: &Consumer, is_final: bool) {
+        let root = run.session.root().clone();
+        self.reports.resize_with(run.session.heaps().len(), || {
+            LiveReporter::new(self.view, Symbolizer::new(root.search_order()))
+        });
+        self.done = self.reports.iter().map(|_| None).collect();
+        self.main = None;
+        let now = consumer.elapsed();
+        for (number, reports) in self.reports.iter_mut().enumerate() {
+            let mut numbers = reports.numbers(now, consumer.gaps(now));
+            consumer.in_slices(|state| {
+                let heap = state.heaps.get(number);
+                heap.is_some_and(|heap| numbers.take(&heap.ledger, &heap.counts))
+            });
+            reports.begin(run, numbers, is_final);
+        }
+    }
+
+    /// The whole report, if all parts have their names.
+    fn poll(
+        &mut self,
+        run: &mut Traced<'_>,
+        main: Option<ReportModel>,
+        mut part: impl FnMut(&mut LiveReporter, &mut Traced<'_>) -> Option<ReportModel>,
+    ) -> Option<ReportModel> {
+        self.main = main.or(self.main.take());
+        self.main.as_ref()?;
+        for (reports, done) in self.reports.iter_mut().zip(&mut self.done) {
+            if done.is_none() {
+                *done = part(reports, run);
+            }
+        }
+        if self.done.iter().any(Option::is_none) {
+            return None;
+        }
+        let heaps = run.session.heaps().iter().zip(self.done.drain(..));
+        let heaps = heaps.filter_map(|(heap, report)| {
+            let functions = heap.functions.iter().map(|(_, name)| name.clone());
+            Some((heap.name.clone(), functions.collect(), report?))
+        });
+        let heaps: Vec<_> = heaps.collect();
+        let main = self.main.take()?;
+        Some(main.with_heaps(heaps, self.view.sort))
+    }
 }
 
 /// The part of each report that is about mappings.
@@ -79,6 +137,12 @@ impl Reporter {
             depth,
             call_scans: CallScans::default(),
             reports: LiveReporter::new(view, Symbolizer::new(root.search_order())),
+            heaps: HeapReports {
+                view,
+                reports: Vec::new(),
+                done: Vec::new(),
+                main: None,
+            },
             mappings: MappingReports {
                 reports: LiveReporter::new(view, Symbolizer::new(root.search_order())),
                 top: view.top,
@@ -98,6 +162,14 @@ impl Reporter {
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);
+        if !session.heaps().is_empty() {
+            let mut run = Traced {
+                session,
+                call_scans: &mut self.call_scans,
+                depth: self.depth,
+            };
+            self.heaps.begin(&mut run, consumer, is_final);
+        }
         if session.traces_mappings() {
             // The last report shows what there was before the detach.
             if !is_final || self.mappings.process.is_none() {
@@ -137,7 +209,17 @@ impl Reporter {
     /// The report that was begun, if its names are there within `wait`.
     pub fn poll(&mut self, session: &Session, wait: Duration) -> Option<ReportModel> {
         let (reports, mut run) = self.on(session);
-        let found = reports.poll(&mut run, wait);
+        let mut found = reports.poll(&mut run, wait);
+        if !session.heaps().is_empty() {
+            let mut run = Traced {
+                session,
+                call_scans: &mut self.call_scans,
+                depth: self.depth,
+            };
+            found = self
+                .heaps
+                .poll(&mut run, found, |part, run| part.poll(run, wait));
+        }
         if !session.traces_mappings() {
             return found;
         }
@@ -155,7 +237,17 @@ impl Reporter {
     /// The report that was begun with the names that are there.
     pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
         let (reports, mut run) = self.on(session);
-        let found = reports.give_up_names(&mut run);
+        let mut found = reports.give_up_names(&mut run);
+        if !session.heaps().is_empty() {
+            let mut run = Traced {
+                session,
+                call_scans: &mut self.call_scans,
+                depth: self.depth,
+            };
+            found = self
+                .heaps
+                .poll(&mut run, found, |part, run| part.give_up_names(run));
+        }
         if !session.traces_mappings() {
             return found;
         }

@@ -44,6 +44,7 @@ impl Tracing {
             },
             max_memory: self.max_memory,
             mappings: self.mappings,
+            allocators: self.allocators.all(),
             keep_tables: !self.cache.no_symbol_cache,
             accesses: match self.access {
                 Access::On => memhook_attach::Accesses::Needed,

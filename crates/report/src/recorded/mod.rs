@@ -191,6 +191,7 @@ pub fn report(
         sampling: profile.sampling,
         bounded: None,
         totals: profile.totals,
+        heaps: Vec::new(),
         call_stacks: Some(profile.call_stacks(measure)),
         measured: Measured {
             measure: measure.name(),
@@ -306,6 +307,7 @@ fn releases(profile: &Profile, top: usize) -> Vec<ReleaseSite> {
             bytes: amount.bytes,
             blocks: amount.blocks,
             error_bytes: amount.error_bytes(),
+            heap: None,
             kind: kind.to_owned(),
             stack: profile.stack(stack),
         })

@@ -1,0 +1,162 @@
+//! Pads for functions that the user has described as those of an allocator.
+
+use super::planned::{PadPlan, PlannedPad};
+use crate::error::Error;
+use crate::probes::{FunctionCode, find_function, module_file, plan_functions};
+use memhook_abi::{DescribedFunction, DescribedRole, FIRST_DESCRIBED};
+use memhook_probe::{Allocator, may_take_stack_arguments, original_of};
+use memhook_process::{Mapping, ModuleImage, TargetRoot};
+use memhook_symbols::{FunctionSymbol, SearchPath, demangle, functions};
+
+/// A described heap that is traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TracedHeap {
+    /// What the user calls it.
+    pub name: String,
+    /// Its functions: their ids, and their names.
+    pub functions: Vec<(u8, String)>,
+}
+
+/// A function that was found.
+struct Found {
+    module: usize,
+    symbol: FunctionSymbol,
+    /// As the user has named it.
+    text: String,
+    does: DescribedFunction,
+}
+
+const ON_STACK: &str =
+    "it reads arguments on the stack, which it would not find there if it is called from the hook";
+const CANNOT_THROW: &str = "the hook has to be mapped without the loader, and an exception could not pass through it: the program can throw";
+
+/// Adds the functions of these allocators to a plan, or says which of them cannot have a pad: what is described is
+/// traced whole, or not at all, because what one of its functions does alone would look like leaks, or like nothing.
+/// `must_return`: no exception can pass through the hook.
+pub(crate) fn plan_described(
+    pid: i32,
+    maps: &[Mapping],
+    modules: &[ModuleImage],
+    allocators: &[Allocator],
+    must_return: bool,
+    planned: &mut PadPlan,
+) -> Result<(), Error> {
+    if allocators.is_empty() {
+        return Ok(());
+    }
+    let search = SearchPath::from(TargetRoot::of(pid).search_order());
+    let all = || allocators.iter().flat_map(|a| &a.functions);
+    let symbols: Vec<Vec<FunctionSymbol>> = modules
+        .iter()
+        .map(|module| {
+            if all().any(|function| function.selector.is_in(module.name())) {
+                functions(&module_file(module), &search)
+            } else {
+                Vec::new()
+            }
+        })
+        .collect();
+    let mut found: Vec<Found> = Vec::new();
+    for (heap, allocator) in (0..).zip(allocators) {
+        for function in &allocator.functions {
+            let text = function.selector.text.clone();
+            let one = find_function(pid, &function.selector, modules, &symbols)?;
+            let (module, symbol) = only_one(&text, one, modules)?;
+            let is_same = |f: &&Found| (f.module, f.symbol.start) == (module, symbol.start);
+            if let Some(same) = found.iter().find(is_same) {
+                return Err(refused(
+                    &text,
+                    &format!("it is the same function as {}", same.text),
+                ));
+            }
+            let does = DescribedFunction {
+                heap,
+                ..function.does
+            };
+            found.push(Found {
+                module,
+                symbol,
+                text,
+                does,
+            });
+        }
+    }
+    for (number, module) in modules.iter().enumerate() {
+        let of_module: Vec<(usize, &Found)> = found
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| f.module == number)
+            .collect();
+        if of_module.is_empty() {
+            continue;
+        }
+        if module.is_loader && !module.is_libc {
+            let why = "it is a part of the loader, which runs before and while modules come";
+            return Err(refused(&of_module[0].1.text, why));
+        }
+        let throws = must_return && symbols[number].iter().any(|s| s.name == "__cxa_throw");
+        let check = |of: &FunctionCode<'_>, n: usize| {
+            let (_, found) = of_module[n];
+            if found.does.role == DescribedRole::Releases {
+                return Ok(()); // it is gone on with by a jump
+            }
+            if throws {
+                return Err(CANNOT_THROW.to_owned());
+            }
+            let is_fine = !may_take_stack_arguments(of.code, of.function);
+            is_fine.then_some(()).ok_or_else(|| ON_STACK.to_owned())
+        };
+        let wanted: Vec<&FunctionSymbol> = of_module.iter().map(|(_, f)| &f.symbol).collect();
+        let plans = plan_functions(pid, maps, module, &symbols[number], &wanted, false, &check);
+        for ((id, found), plan) in of_module.into_iter().zip(plans) {
+            let (_, plan, _) = plan.map_err(|why| refused(&found.text, &why))?;
+            let address = module.base.wrapping_add(found.symbol.start);
+            if let Some(own) = planned.pads.iter().find(|pad| pad.address == address) {
+                let why = format!("it is traced already, as {}", own.name);
+                return Err(refused(&found.text, &why));
+            }
+            planned.pads.push(PlannedPad {
+                name: plain(&found.symbol.name),
+                function: FIRST_DESCRIBED + id,
+                does: Some(found.does),
+                address,
+                plan,
+                bias: module.base,
+                inner: None,
+                module: module.name().to_owned(),
+                range: module.start..module.end,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The function, if the compiler has made no others of it, which are called with other arguments.
+fn only_one(
+    text: &str,
+    (module, mut symbols): (usize, Vec<FunctionSymbol>),
+    modules: &[ModuleImage],
+) -> Result<(usize, FunctionSymbol), Error> {
+    let is_itself = |s: &FunctionSymbol| original_of(&s.name) == s.name || text.ends_with(&s.name);
+    if let Some(copy) = symbols.iter().find(|s| !is_itself(s)) {
+        let why = format!(
+            "the compiler has made {} of it in {}, which takes other arguments: describe each of them",
+            copy.name,
+            modules[module].name()
+        );
+        return Err(refused(text, &why));
+    }
+    Ok((module, symbols.remove(0)))
+}
+
+/// As users call it.
+fn plain(symbol: &str) -> String {
+    let full = demangle(symbol);
+    full.split('(').next().unwrap_or(&full).to_owned()
+}
+
+fn refused(text: &str, why: &str) -> Error {
+    Error::Refused(format!(
+        "{text} cannot be traced as a function of an allocator: {why}"
+    ))
+}

@@ -1,0 +1,129 @@
+//! Heaps of allocators that the user has described, in a report.
+
+use crate::rows::SortBy;
+use crate::units::{bytes, change, count, counted};
+use crate::{ReportModel, ReportTotals, SiteRow, gaps};
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// The heap that malloc and its like have.
+pub const MAIN_HEAP: &str = "malloc";
+
+/// The sums of a heap.
+#[derive(Clone, Debug, Serialize)]
+pub struct HeapTotals {
+    /// What it is called.
+    pub name: String,
+    /// The functions that were described; none of the first heap.
+    pub functions: Vec<String>,
+    /// Allocations in a second of the time that is covered.
+    pub allocations_per_s: f64,
+    /// Bytes allocated in a second.
+    pub allocated_bytes_per_s: f64,
+    /// Bytes released in a second.
+    pub released_bytes_per_s: f64,
+    /// Its sums.
+    pub totals: ReportTotals,
+}
+
+impl HeapTotals {
+    fn of(name: &str, functions: Vec<String>, report: &ReportModel) -> HeapTotals {
+        let seen = gaps::seen_seconds(&report.gaps, report.from_s, report.elapsed_s).max(1e-3);
+        let totals = report.totals;
+        HeapTotals {
+            name: name.to_owned(),
+            functions,
+            allocations_per_s: totals.allocations as f64 / seen,
+            allocated_bytes_per_s: totals.allocated_bytes as f64 / seen,
+            released_bytes_per_s: totals.released_bytes as f64 / seen,
+            totals,
+        }
+    }
+
+    /// Its line in a report.
+    pub(crate) fn in_words(&self, since_last_s: Option<f64>) -> String {
+        let t = &self.totals;
+        let growth = match since_last_s {
+            Some(_) => format!(", {}", change(t.live_growth_bytes)),
+            None => String::new(),
+        };
+        let peak = match t.peak_live_bytes {
+            0 => String::new(),
+            peak => format!(", peak {}", bytes(peak)),
+        };
+        let known = t.releases.saturating_sub(t.unknown_releases);
+        let unknown = match t.unknown_releases {
+            0 => String::new(),
+            n => format!("; {} besides whose allocation was not seen", count(n)),
+        };
+        format!(
+            "{} live in {}{growth}{peak}; allocated {} in {} ({}/s), released {} in {}{unknown}",
+            bytes(t.live_bytes),
+            counted(t.live_blocks, "block"),
+            bytes(t.allocated_bytes),
+            counted(t.allocations, "block"),
+            bytes(self.allocated_bytes_per_s as u64),
+            bytes(t.released_bytes),
+            counted(known, "block"),
+        )
+    }
+}
+
+impl ReportModel {
+    /// The same with the rows and sums of these heaps: names, functions, and what a report about each alone says.
+    pub fn with_heaps(
+        mut self,
+        heaps: Vec<(String, Vec<String>, ReportModel)>,
+        sort: SortBy,
+    ) -> ReportModel {
+        self.heaps
+            .push(HeapTotals::of(MAIN_HEAP, Vec::new(), &self));
+        self.name_heap(MAIN_HEAP);
+        for (name, functions, mut report) in heaps {
+            // What was lost is said once.
+            (report.totals.lost_events, report.totals.truncated_stacks) = (0, 0);
+            report.totals.reentrant_calls = 0;
+            self.heaps.push(HeapTotals::of(&name, functions, &report));
+            report.name_heap(&name);
+            self.sites.append(&mut report.sites);
+            self.groups.append(&mut report.groups);
+            self.releases.append(&mut report.releases);
+            self.more_rows += report.more_rows;
+        }
+        // Each heap's rows are in order.
+        self.sites.sort_by_key(|row| place(row, sort));
+        self.groups.sort_by_key(|row| match sort {
+            SortBy::Count => Reverse(row.blocks as i64),
+            SortBy::Growth => Reverse(row.growth_bytes),
+            SortBy::Age => Reverse(row.oldest_ms as i64),
+            _ => Reverse(row.bytes as i64),
+        });
+        self.releases.sort_by_key(|row| Reverse(row.bytes));
+        self
+    }
+
+    fn name_heap(&mut self, name: &str) {
+        let of_sites = self.sites.iter_mut().map(|row| &mut row.heap);
+        let of_groups = self.groups.iter_mut().map(|row| &mut row.heap);
+        let of_releases = self.releases.iter_mut().map(|row| &mut row.heap);
+        for heap in of_sites.chain(of_groups).chain(of_releases) {
+            *heap = Some(name.to_owned());
+        }
+    }
+
+    /// What the bytes of a row are a part of.
+    pub(crate) fn bytes_of_heap(&self, heap: Option<&str>) -> u64 {
+        let described = self.heaps.iter().skip(1);
+        let found = described.into_iter().find(|h| Some(&*h.name) == heap);
+        found.map_or(self.measured.bytes, |heap| heap.totals.live_bytes)
+    }
+}
+
+fn place(row: &SiteRow, sort: SortBy) -> Reverse<i64> {
+    Reverse(match sort {
+        SortBy::Count => row.blocks as i64,
+        SortBy::Growth => row.growth_bytes,
+        SortBy::Age => row.oldest_ms as i64,
+        _ => row.bytes as i64,
+    })
+}

@@ -1,0 +1,128 @@
+// Where calls of described functions arrive.
+//
+// A wrapper in C++ knows what it is called with; here nobody knows. So all of a call goes on to the original as it
+// came: every general register, those too that the ABI lets a callee change, because a compiler that has seen both
+// sides may count on them (gcc's -fipa-ra), and the vector registers, which the hook never uses. What the original
+// returns, and leaves in other registers, goes back in the same way.
+//
+// A call that is only looked at is passed on by a jump: nothing of ours is left on the stack. Where the result is
+// needed, the original is called from here. That is a call and a return for the processor's shadow stack, an
+// ordinary frame for longjmp and for exceptions, which find its call frame information below, and a part of the
+// coroutine's own stack if the original switches to another one. The price is that arguments on the stack would not be
+// found by the original: the attacher refuses functions that have any.
+//
+// One stub for each function and variant; the frame of all of them, by words below rbp:
+//
+//   0         the caller's rbp; the return address is above it
+//   -1        number of the stub; afterwards the original
+//   -2 .. -7  rdi, rsi, rdx, rcx, r8, r9: the arguments
+//   -8 .. -10 rax, r10, r11
+//   -11 ..    for described.hpp
+#pragma once
+#include <stdint.h>
+
+namespace memhook {
+
+inline constexpr uint64_t described_stub_bytes = 16;
+extern "C" [[gnu::visibility("hidden")]] const unsigned char memhook_described_stubs[];
+
+// Whether the original is to be called from here, and memhook_described_end afterwards.
+extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_described_begin(uint64_t* frame);
+extern "C" [[gnu::visibility("hidden"), gnu::used]] void memhook_described_end(uint64_t* frame,
+                                                                             uint64_t result);
+
+asm(R"(
+  .text
+  .balign 16
+  .hidden memhook_described_stubs
+  .globl memhook_described_stubs
+  .type memhook_described_stubs, @function
+memhook_described_stubs:
+  .cfi_startproc
+  .set number, 0
+  .rept 128
+  .balign 16
+  .cfi_def_cfa %rsp, 8
+  .cfi_restore %rbp
+  push %rbp
+  .cfi_def_cfa_offset 16
+  .cfi_offset %rbp, -16
+  mov %rsp, %rbp
+  .cfi_def_cfa_register %rbp
+  push $number
+  jmp memhook_described
+  .set number, number + 1
+  .endr
+  .balign 16
+  .cfi_endproc
+  .size memhook_described_stubs, . - memhook_described_stubs
+
+  .type memhook_described, @function
+memhook_described:
+  .cfi_startproc
+  .cfi_def_cfa %rbp, 16
+  .cfi_offset %rbp, -16
+  push %rdi
+  push %rsi
+  push %rdx
+  push %rcx
+  push %r8
+  push %r9
+  push %rax
+  push %r10
+  push %r11
+  sub $32, %rsp
+  mov %rbp, %rdi
+  call memhook_described_begin
+  test %eax, %eax
+  mov -80(%rbp), %r11
+  mov -72(%rbp), %r10
+  mov -64(%rbp), %rax
+  mov -56(%rbp), %r9
+  mov -48(%rbp), %r8
+  mov -40(%rbp), %rcx
+  mov -32(%rbp), %rdx
+  mov -24(%rbp), %rsi
+  mov -16(%rbp), %rdi
+  jz 1f
+  call *-8(%rbp)
+  push %rax
+  push %rdx
+  push %rcx
+  push %rsi
+  push %rdi
+  push %r8
+  push %r9
+  push %r10
+  push %r11
+  sub $8, %rsp
+  mov %rbp, %rdi
+  mov %rax, %rsi
+  call memhook_described_end
+  add $8, %rsp
+  pop %r11
+  pop %r10
+  pop %r9
+  pop %r8
+  pop %rdi
+  pop %rsi
+  pop %rcx
+  pop %rdx
+  pop %rax
+  leave
+  .cfi_remember_state
+  .cfi_def_cfa %rsp, 8
+  .cfi_restore %rbp
+  ret
+1:
+  .cfi_restore_state
+  leave
+  .cfi_def_cfa %rsp, 8
+  .cfi_restore %rbp
+  // Below the stack pointer, but within the red zone, which signal handlers leave alone (psABI 3.2.2).
+  jmp *-16(%rsp)
+  .cfi_endproc
+  .size memhook_described, . - memhook_described
+)");
+
+}  // namespace memhook
