@@ -13,7 +13,7 @@
 
 namespace memhook {
 
-GatePage gate_page;
+GateArea gate_area;
 unsigned char* region;
 
 struct Counted {

@@ -23,8 +23,8 @@ mod plan;
 mod redirect;
 mod refusal;
 mod selector;
-mod values;
 mod stack_arguments;
+mod values;
 
 pub use allocator::{Allocator, AllocatorFunction, MAIN_HEAP, check_allocators};
 pub use area::{Area, AreaFunction, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
@@ -43,5 +43,5 @@ pub use redirect::{
 };
 pub use refusal::Refusal;
 pub use selector::{FunctionSelector, Wanted, nearest, original_of};
-pub use values::{StackCounts, ValueClass, Values};
 pub use stack_arguments::may_take_stack_arguments;
+pub use values::{StackCounts, ValueClass, Values};

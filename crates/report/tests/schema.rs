@@ -117,6 +117,7 @@ fn full_report() -> ReportModel {
             stack: vec![frame()],
         }],
         groups: vec![GroupRow {
+            heap: None,
             name: "n".into(),
             frame: Some(frame()),
             bytes: 1,
@@ -140,7 +141,6 @@ fn full_report() -> ReportModel {
         more_rows: 1,
         scores: Some(RunScores::default()),
         inferences: Some(vec![Inference {
-            heap: None,
             kind: InferenceKind::GrowingRun,
             title: "t",
             evidence: "e".into(),
@@ -164,7 +164,6 @@ fn full_report() -> ReportModel {
                 blocks: 1,
                 held_bytes: 1,
                 held_blocks: 1,
-                heap: None,
                 kind: "malloc".into(),
                 truncated: false,
                 stack: vec![frame()],
@@ -175,7 +174,6 @@ fn full_report() -> ReportModel {
                 blocks: 1,
                 held_bytes: 0,
                 held_blocks: 0,
-                heap: None,
                 kind: "malloc".into(),
                 truncated: false,
                 stack: vec![frame()],

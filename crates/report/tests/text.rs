@@ -189,6 +189,7 @@ fn functions_and_frames() {
     let mut model = report();
     model.by = "frame";
     model.groups = vec![GroupRow {
+        heap: None,
         name: "0x55550000123f".into(),
         frame: Some(frame(Some("main"), None, false)),
         bytes: 1_590_000,
@@ -218,6 +219,7 @@ fn a_narrow_terminal() {
     for by in ["site", "function"] {
         model.by = by;
         model.groups = vec![GroupRow {
+            heap: None,
             name: "std::vector<Order, std::allocator<Order>>::push_back(Order const&) (shop)"
                 .into(),
             frame: None,

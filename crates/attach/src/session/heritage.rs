@@ -132,6 +132,8 @@ impl Heritage {
             may_lose_modules: self.may_lose_modules,
             functions: self.functions.clone(),
             pads: Pads::none(pid),
+            // They take pads.
+            heaps: Vec::new(),
             is_static: false,
             files: self.files.clone(),
             layout: self.layout.clone(),
