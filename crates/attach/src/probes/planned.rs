@@ -11,9 +11,7 @@ use memhook_probe::{
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
 };
-use memhook_symbols::{
-    FunctionSymbol, ModuleFile, SearchPath, demangle, functions, inlined_at,
-};
+use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, functions, inlined_at};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
