@@ -1,30 +1,112 @@
 //! What a probe costs a loop that calls a function that increments a counter, and how long it takes to place one.
-//! Rounds with and without each tool alternate, in one process.
+//! Rounds with and without each tool alternate, in one process; uftrace runs the program itself, beside one without it.
 //!
 //! `cargo bench -p memhook-benches --bench probes`
 
 use memhook_benches::{
-    FunctionProbe, Measured, Spread, bind_to, build, differences, is_test, placement, ratios,
+    FunctionProbe, Measured, Spread, bind_to, build, differences, is_test, place_many, placement,
+    ratios,
 };
+use std::path::Path;
+use std::process::Command;
 
 /// Milliseconds of a round, and rounds.
 const ROUND_MS: f64 = 100.0;
 const ROUNDS: usize = 15;
+/// The same with a tool that writes megabytes for each millisecond.
+const WRITTEN_MS: f64 = 20.0;
+const WRITTEN_ROUNDS: usize = 5;
 const FUNCTION: &str = "bar";
+const MANY: (&str, usize) = ("many_*", 1000);
+/// Where distributions keep what gdbserver needs in the program for fast tracepoints.
+const IN_PROCESS_AGENTS: [&str; 2] = [
+    "/usr/lib/libinproctrace.so",
+    "/usr/lib/x86_64-linux-gnu/libinproctrace.so",
+];
 
 /// One round: nanoseconds a call without the probe and with it, and milliseconds to place it.
 fn round(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<[f64; 3], String> {
-    let ns = |target: &mut Measured| -> Result<f64, String> {
-        target.send(ms)?;
-        target.figures()?.first().copied().ok_or("no answer".into())
-    };
-    let without = ns(target)?;
+    let without = ns(target, ms)?;
     let (placed, time) = probe.place(target, FUNCTION)?;
-    let with = ns(target)?;
+    let with = ns(target, ms)?;
     match placed.finish()? {
         0 => Err("it has counted nothing".into()),
         _ => Ok([without, with, time.as_secs_f64() * 1e3]),
     }
+}
+
+fn ns(target: &mut Measured, ms: f64) -> Result<f64, String> {
+    target.send(ms)?;
+    target.figures()?.first().copied().ok_or("no answer".into())
+}
+
+fn median(spread: Option<Spread>) -> f64 {
+    spread.map_or(f64::NAN, |spread| spread.median)
+}
+
+/// A line of the table.
+fn print(name: &str, found: Result<Vec<[f64; 3]>, String>) {
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => {
+            println!("{name:<44} not measured: {}", why.trim_end());
+            return;
+        }
+    };
+    let column = |n: usize| -> Vec<f64> { found.iter().map(|row| row[n]).collect() };
+    let (without, with) = (column(0), column(1));
+    println!(
+        "{name:<44} {:>10.2} {:>+9.1} % {:>12.2} {:>12.1}",
+        median(Spread::of(without.clone())),
+        (median(ratios(&without, &with)) - 1.0) * 100.0,
+        median(differences(&without, &with)),
+        median(Spread::of(column(2))),
+    );
+}
+
+/// uftrace runs a program that was compiled with places for it, and traces entry and return.
+fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
+    let is_there = Command::new("uftrace").arg("--version").output();
+    is_there.map_err(|error| format!("uftrace cannot be run: {error}"))?;
+    let program = build("bar", &["-fpatchable-function-entry=5"]);
+    let data = memhook_benches::output_folder().join("uftrace.data");
+    let mut plain = Measured::start(&program, &["1"], processors);
+    let mut command = Command::new("taskset");
+    command
+        .args([
+            "-c",
+            processors,
+            "uftrace",
+            "record",
+            "--no-libcall",
+            "-P",
+            "^bar$",
+            "-d",
+        ])
+        .arg(&data)
+        .arg(&program)
+        .arg("1");
+    let mut traced = Measured::run(&mut command);
+    let found = (0..rounds)
+        .map(|_| Ok([ns(&mut plain, ms)?, ns(&mut traced, ms)?, f64::NAN]))
+        .collect();
+    drop(traced);
+    let _ = std::fs::remove_dir_all(&data);
+    found
+}
+
+/// Why there is no figure for the fast tracepoints of gdbserver.
+fn gdbserver() -> String {
+    let is_there = Command::new("gdbserver").arg("--version").output();
+    let has_agent = IN_PROCESS_AGENTS
+        .iter()
+        .any(|path| Path::new(path).exists());
+    if is_there.is_err() || !has_agent {
+        return "gdbserver or its libinproctrace.so is not installed".into();
+    }
+    "only gdb can set its fast tracepoints: it answers gdbserver's questions for symbols and for \
+     relocated instructions"
+        .into()
 }
 
 fn main() {
@@ -38,28 +120,38 @@ fn main() {
     let program = build("bar", &["-rdynamic"]);
     let mut target = Measured::start(&program, &["1"], &place.target);
     println!(
-        "{:<32} {:>10} {:>12} {:>12}",
-        "tool", "the loop", "ns a call", "ms to place"
+        "{:<44} {:>10} {:>11} {:>12} {:>12}",
+        "tool", "ns before", "the loop", "ns a call", "ms to place"
     );
     for probe in FunctionProbe::ALL {
-        let found: Result<Vec<[f64; 3]>, String> =
-            (0..rounds).map(|_| round(&mut target, probe, ms)).collect();
-        let found = match found {
-            Ok(found) => found,
-            Err(why) => {
-                println!("{:<32} not measured: {}", probe.name(), why.trim_end());
-                continue;
-            }
-        };
-        let column = |n: usize| -> Vec<f64> { found.iter().map(|row| row[n]).collect() };
-        let (without, with) = (column(0), column(1));
-        let median = |spread: Option<Spread>| spread.map_or(f64::NAN, |spread| spread.median);
-        println!(
-            "{:<32} {:>+9.1} % {:>12.2} {:>12.1}",
-            probe.name(),
-            (median(ratios(&without, &with)) - 1.0) * 100.0,
-            median(differences(&without, &with)),
-            median(Spread::of(column(2))),
-        );
+        let found = (0..rounds).map(|_| round(&mut target, probe, ms)).collect();
+        print(probe.name(), found);
+    }
+    let (written_rounds, written_ms) = (rounds.min(WRITTEN_ROUNDS), ms.min(WRITTEN_MS));
+    print(
+        "uftrace",
+        uftrace(&place.target, written_rounds, written_ms),
+    );
+    print("gdbserver, fast tracepoint", Err(gdbserver()));
+    // Two threads, each on a processor of its own: nothing that they write is on one cache line.
+    let mut two = Measured::start(&program, &["2"], &place.all);
+    for probe in [FunctionProbe::Count, FunctionProbe::Stack] {
+        let found = (0..rounds).map(|_| round(&mut two, probe, ms)).collect();
+        print(&format!("two threads: {}", probe.name()), found);
+    }
+    let (names, count) = MANY;
+    let times = (0..rounds)
+        .map(|_| place_many(target.pid(), names, count))
+        .collect::<Result<Vec<_>, _>>();
+    match times {
+        Err(why) => println!("{count} probes: not measured: {why}"),
+        Ok(times) => {
+            let column = |n: usize| median(Spread::of(times.iter().map(|time| time[n]).collect()));
+            println!(
+                "{count} probes are placed in {:.1} ms, all threads held for {:.2} ms",
+                column(0),
+                column(1)
+            );
+        }
     }
 }

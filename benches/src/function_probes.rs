@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 pub enum FunctionProbe {
     /// `memhook-rs probe`.
     Count,
+    /// `memhook-rs probe --args 1`: an event, whose value is counted.
+    Arguments,
+    /// `memhook-rs probe --args 1 --stack`: an event with its call stack.
+    Stack,
     /// `memhook-rs probe --latency`.
     Latency,
     /// A user probe of the kernel that counts.
@@ -30,8 +34,10 @@ pub enum Placed {
 
 impl FunctionProbe {
     /// All of them.
-    pub const ALL: [FunctionProbe; 3] = [
+    pub const ALL: [FunctionProbe; 5] = [
         FunctionProbe::Count,
+        FunctionProbe::Arguments,
+        FunctionProbe::Stack,
         FunctionProbe::Latency,
         FunctionProbe::Uprobe,
     ];
@@ -40,6 +46,8 @@ impl FunctionProbe {
     pub fn name(self) -> &'static str {
         match self {
             FunctionProbe::Count => "memhook-rs probe",
+            FunctionProbe::Arguments => "memhook-rs probe --args 1",
+            FunctionProbe::Stack => "memhook-rs probe --args 1 --stack",
             FunctionProbe::Latency => "memhook-rs probe --latency",
             FunctionProbe::Uprobe => "uprobe, counting in the kernel",
         }
@@ -53,18 +61,40 @@ impl FunctionProbe {
     ) -> Result<(Placed, Duration), String> {
         let begin = Instant::now();
         let placed = match self {
-            FunctionProbe::Count => prober(target.pid(), function, "--count")?,
-            FunctionProbe::Latency => prober(target.pid(), function, "--latency")?,
+            FunctionProbe::Count => prober(target.pid(), function, &["--count"])?,
+            FunctionProbe::Arguments => prober(target.pid(), function, &["--args", "1"])?,
+            FunctionProbe::Stack => prober(target.pid(), function, &["--args", "1", "--stack"])?,
+            FunctionProbe::Latency => prober(target.pid(), function, &["--latency"])?,
             FunctionProbe::Uprobe => events(target.pid(), function)?,
         };
         Ok((placed, begin.elapsed()))
     }
 }
 
-fn prober(pid: u32, function: &str, what: &str) -> Result<Placed, String> {
+/// How long `memhook-rs probe` takes to place a probe at each function that matches, of which there must be so many: in
+/// all, and with all threads held; milliseconds, as it tells.
+pub fn place_many(pid: u32, functions: &str, count: usize) -> Result<[f64; 2], String> {
+    let Placed::Prober(child) = prober(pid, functions, &["--count"])? else {
+        return Err("no prober".into());
+    };
+    let report = report_of(child)?;
+    let placed = report["probes"].as_array().map_or(0, Vec::len);
+    if placed != count {
+        return Err(format!("{placed} functions were probed, and not {count}"));
+    }
+    let time = |name: &str| {
+        report[name]
+            .as_f64()
+            .ok_or(format!("no {name} in the report"))
+    };
+    Ok([time("placed_ms")?, time("held_ms")?])
+}
+
+fn prober(pid: u32, function: &str, what: &[&str]) -> Result<Placed, String> {
     let pid = pid.to_string();
     let mut child = Command::new(binary())
-        .args(["probe", &pid, "--func", function, what, "--json"])
+        .args(["probe", &pid, "--func", function, "--json"])
+        .args(what)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -108,16 +138,21 @@ impl Placed {
                 Ok(counts?.into_iter().sum())
             }
             Placed::Prober(child) => {
-                let pid = Pid::from_raw(child.id() as i32);
-                kill(pid, Signal::SIGINT).map_err(|e| e.to_string())?;
-                let output = child.wait_with_output().map_err(|e| e.to_string())?;
-                let last = serde_json::Deserializer::from_slice(&output.stdout)
-                    .into_iter::<serde_json::Value>()
-                    .last();
-                let report = last.ok_or("no report")?.map_err(|e| e.to_string())?;
+                let report = report_of(child)?;
                 let calls = report["probes"][0]["calls"].as_u64();
                 calls.ok_or_else(|| format!("no calls in {report}"))
             }
         }
     }
+}
+
+/// Ends a prober; returns its report.
+fn report_of(child: Child) -> Result<serde_json::Value, String> {
+    let pid = Pid::from_raw(child.id() as i32);
+    kill(pid, Signal::SIGINT).map_err(|e| e.to_string())?;
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    let last = serde_json::Deserializer::from_slice(&output.stdout)
+        .into_iter::<serde_json::Value>()
+        .last();
+    last.ok_or("no report")?.map_err(|e| e.to_string())
 }

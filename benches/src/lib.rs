@@ -40,7 +40,7 @@ pub use conditions::{Condition, Conditions};
 pub use cpu_time::timed;
 pub use feeder::{Feeder, ToLedger};
 pub use figures::{Figures, Nanoseconds, criterion, is_test, output_folder};
-pub use function_probes::{FunctionProbe, Placed};
+pub use function_probes::{FunctionProbe, Placed, place_many};
 pub use goals::{GOALS, times_goal};
 pub use machine::Machine;
 pub use peers::{Peer, Way, peers};

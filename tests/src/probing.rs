@@ -28,15 +28,10 @@ impl Prober {
 
     /// The same; returns at once.
     pub fn spawn(pid: u32, functions: &str, options: &[&str]) -> Prober {
+        let has_format = options.iter().any(|o| ["-f", "--format"].contains(o));
         let mut child = Command::new(binary())
-            .args([
-                "probe",
-                &pid.to_string(),
-                "--func",
-                functions,
-                "--count",
-                "--json",
-            ])
+            .args(["probe", &pid.to_string(), "--func", functions, "--count"])
+            .args((!has_format).then_some("--json"))
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -54,7 +49,20 @@ impl Prober {
     }
 
     /// Waits for its end; returns the report.
-    pub fn report(mut self) -> serde_json::Value {
+    pub fn report(self) -> serde_json::Value {
+        let output = self.output();
+        let last = output.lines().last().expect("a report");
+        serde_json::from_str(last).expect("JSON")
+    }
+
+    /// Asks for the detach and returns what it writes.
+    pub fn finish_text(self) -> String {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        self.output()
+    }
+
+    fn output(mut self) -> String {
         let mut output = String::new();
         let mut pipe = self.child.stdout.take().expect("piped");
         pipe.read_to_string(&mut output).expect("readable");
@@ -62,8 +70,7 @@ impl Prober {
         self.errors.read_to_string(&mut errors).expect("readable");
         let status = patience::end_of(&mut self.child);
         assert!(status.success(), "{status}: {errors}");
-        let last = output.lines().last().expect("a report");
-        serde_json::from_str(last).expect("JSON")
+        output
     }
 
     /// Kills it without a chance to clean up.

@@ -1,6 +1,8 @@
 // Functions to be probed: each is called a known number of times, in all ways that a call can begin and end.
 // Arguments: threads, rounds. One letter of input begins a turn: g, the planted calls; f, the same in a forked
-// process, which then stays; s, calls that sleep; x, an execve of this program; q, the end without a word.
+// process, which then stays; s, calls that sleep; a, calls with planted arguments and callers; c, coroutines; x, an
+// execve of this program; q, the end without a word.
+#include <coroutine>
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <sys/select.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "target.hpp"
@@ -61,6 +64,35 @@ volatile long shared_value = 1;
 [[gnu::noinline, gnu::noclone]] long hands_on(long microseconds) {
   shared_value = shared_value;
   return sleeps(microseconds);
+}
+
+[[gnu::noinline, gnu::noclone]] long takes(long a, long b) {
+  shared_value = shared_value;
+  return a + b;
+}
+
+// Refused: it has no code of its own.
+[[gnu::always_inline]] static inline long melts(long x) { return x ^ shared_value; }
+
+[[gnu::noinline, gnu::noclone]] long from_left(long i) {
+  long result = takes(i % 4, -1) + melts(i) - melts(i);
+  asm volatile("" : "+r"(result));
+  return result;
+}
+
+[[gnu::noinline, gnu::noclone]] long from_right(long i) {
+  long result = takes(4096 + i, i);
+  asm volatile("" : "+r"(result));
+  return result;
+}
+
+// Leaves its stack in the middle, and comes back.
+static ucontext_t scheduler, contexts[2];
+[[gnu::noinline, gnu::noclone]] long yields(long which) {
+  shared_value = shared_value;
+  CHECK(swapcontext(&contexts[which], &scheduler) == 0);
+  asm volatile("" : "+r"(which));
+  return which;
 }
 
 static volatile long handled;
@@ -163,6 +195,65 @@ calls_keeps_all:
 
 static int rounds;
 
+static void* ask(void*) {
+  for (long i = 0; i < rounds; i++) {
+    CHECK(from_left(i) == i % 4 - 1);
+    CHECK(from_right(i) == 4096 + 2 * i);
+    CHECK(from_right(i) == 4096 + 2 * i);
+  }
+  return nullptr;
+}
+
+struct Numbers {
+  struct promise_type {
+    long value;
+    Numbers get_return_object() {
+      return {std::coroutine_handle<promise_type>::from_promise(*this)};
+    }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    std::suspend_always yield_value(long next) {
+      value = next;
+      return {};
+    }
+    void return_void() {}
+    void unhandled_exception() { std::abort(); }
+  };
+  std::coroutine_handle<promise_type> handle;
+};
+
+// Its body is a function of its own, which every resume() calls, and which returns at every co_yield.
+[[gnu::noinline]] static Numbers count_up(long from) {
+  for (;; from++) co_yield relative(from);
+}
+
+static void body(int which) {
+  for (int i = 0; i < rounds; i++) CHECK(yields(which) == which);
+}
+
+// Two coroutines of the language and two of ucontext, in turns.
+static void take_turns() {
+  Numbers first = count_up(10), second = count_up(1000);
+  static char stacks[2][64 << 10];
+  for (int which = 0; which < 2; which++) {
+    CHECK(getcontext(&contexts[which]) == 0);
+    contexts[which].uc_stack.ss_sp = stacks[which];
+    contexts[which].uc_stack.ss_size = sizeof stacks[which];
+    contexts[which].uc_link = &scheduler;
+    makecontext(&contexts[which], reinterpret_cast<void (*)()>(body), 1, which);
+  }
+  for (int i = 0; i < rounds; i++) {
+    first.handle.resume();
+    second.handle.resume();
+    CHECK(first.handle.promise().value == 10 + i + shared_value);
+    CHECK(second.handle.promise().value == 1000 + i + shared_value);
+    for (auto& context : contexts) CHECK(swapcontext(&scheduler, &context) == 0);
+  }
+  for (auto& context : contexts) CHECK(swapcontext(&scheduler, &context) == 0);
+  first.handle.destroy();
+  second.handle.destroy();
+}
+
 static void* work(void*) {
   for (int i = 0; i < rounds; i++) {
     CHECK(relative(i) == 1 + i);
@@ -186,9 +277,9 @@ static void* work(void*) {
   return nullptr;
 }
 
-static void turn(int count) {
+static void turn(int count, void* (*what)(void*) = work) {
   pthread_t threads[64];
-  for (int i = 0; i < count; i++) CHECK(pthread_create(&threads[i], nullptr, work, nullptr) == 0);
+  for (int i = 0; i < count; i++) CHECK(pthread_create(&threads[i], nullptr, what, nullptr) == 0);
   for (int i = 0; i < count; i++) pthread_join(threads[i], nullptr);
 }
 
@@ -255,6 +346,14 @@ int main(int argc, char** argv) {
         for (int i = 0; i < 99; i++) CHECK(sleeps(1000) == 1000);
         CHECK(sleeps(50000) == 50000);
         for (int i = 0; i < 20; i++) CHECK(hands_on(2000) == 2000);
+        say("done");
+        break;
+      case 'a':
+        turn(threads, ask);
+        say("done");
+        break;
+      case 'c':
+        take_turns();
         say("done");
         break;
       case 'q':

@@ -1,6 +1,7 @@
 //! Probes: exact numbers of planted calls, and a process that is afterwards what it was before.
 
 use memhook_tests::{Prober, Target, build_target, calls, changed_code, run, until};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -148,10 +149,11 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
     target.send("b");
     for n in 0..25 {
         let functions = format!("{FUNCTIONS},in_handler");
-        let options = if n % 2 == 0 {
-            &["-d", "50ms"][..]
-        } else {
-            &["-d", "50ms", "--latency"]
+        let options = match n % 4 {
+            0 => &["-d", "50ms"][..],
+            1 => &["-d", "50ms", "--latency"],
+            2 => &["-d", "50ms", "--args", "1,2,3", "--stack"],
+            _ => &["-d", "50ms", "--latency", "--stack"],
         };
         let prober = Prober::start(&target, &functions, options);
         let report = prober.report();
@@ -177,7 +179,12 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     let mut target = start(8, 200, &["signals"]);
     target.send("b");
     for n in 0..40u64 {
-        let prober = Prober::spawn(target.pid(), FUNCTIONS, &[]);
+        let options = if n % 2 == 0 {
+            &[][..]
+        } else {
+            &["--args", "1", "--stack"]
+        };
+        let prober = Prober::spawn(target.pid(), FUNCTIONS, options);
         // Spread over the time that placing takes here, however long that is.
         std::thread::sleep(std::time::Duration::from_micros(n * n * 150));
         prober.kill();
@@ -211,6 +218,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
             "loops_to_entry",
             "a loop jumps back to its first instruction",
         ),
+        ("melts", "inlined at probed.cc:"),
         ("libc!strlen", "ifunc"),
         ("a,,b", "names no function"),
         ("relative,too_long_a_name_for_any", "no function is called"),
@@ -338,6 +346,222 @@ fn latencies_are_those_of_calls() {
         target.expect("done");
         assert!(target.finish().success());
     }
+}
+
+/// What was planted for --args and --stack, by several threads and the main thread, is found again to the last call.
+#[test]
+fn arguments_and_callers_are_counted_exactly() {
+    for (flags, more) in [
+        (&[][..], &[][..]),
+        (
+            &["-fcf-protection=full", "-fomit-frame-pointer"],
+            &["--latency"],
+        ),
+        (
+            &["-no-pie", "-fno-omit-frame-pointer"],
+            &["--if", "arg1 >= 0"],
+        ),
+    ] {
+        let (threads, rounds) = (3, 200);
+        let mut target = start_with(flags, threads, rounds, &[]);
+        let options = [&["--args", "2,1", "--stack"], more].concat();
+        let prober = Prober::start(&target, "takes,from_left,throws", &options);
+        for _ in 0..2 {
+            target.send("a");
+            target.expect("done");
+        }
+        // Exceptions pass.
+        target.go();
+        target.expect("done");
+        let report = prober.finish();
+        let turns = 2 * threads * rounds;
+        let row = |name: &str| {
+            let rows = report["probes"].as_array().expect("rows");
+            let row = rows.iter().find(|row| row["function"] == name);
+            row.unwrap_or_else(|| panic!("{name} in {report}")).clone()
+        };
+        let takes = row("takes");
+        assert_eq!(takes["calls"], 3 * turns, "{flags:?}");
+        // In the order in which they were asked for; second argument: -1, or the number of the round.
+        let second = &takes["args"][0];
+        assert_eq!(
+            (&second["arg"], &second["calls"]),
+            (&2.into(), &(3 * turns).into())
+        );
+        assert_eq!(
+            (&second["min"], &second["max"]),
+            (&(-1).into(), &(rounds - 1).into())
+        );
+        assert_eq!(second["top"][0], json!({"value": -1, "calls": turns}));
+        let class =
+            |from: i64, to: i64, calls: u64| json!({"from": from, "to": to, "calls": calls});
+        let each = 2 * 2 * threads;
+        let classes = second["histogram"].as_array().expect("classes");
+        assert_eq!(
+            classes[..4],
+            [
+                class(-1, -1, turns),
+                class(0, 0, each),
+                class(1, 1, each),
+                class(2, 3, 2 * each),
+            ]
+        );
+        assert_eq!(
+            classes.last(),
+            Some(&class(128, 255, (rounds - 128) * each))
+        );
+        let first = &takes["args"][1];
+        assert_eq!(first["arg"], 1);
+        for value in 0..4 {
+            assert_eq!(
+                first["top"][value],
+                json!({"value": value, "calls": turns / 4})
+            );
+        }
+        assert_eq!(first["top"][4], json!({"value": 4096, "calls": each}));
+        // 204 values, of which the hundred most frequent are told.
+        assert_eq!(first["top"].as_array().map(Vec::len), Some(100));
+        assert_eq!(first["others"], 2 * turns - 96 * each);
+        assert_eq!(
+            callers(&takes),
+            [
+                ("from_left < ask".to_owned(), turns),
+                ("from_right < ask".to_owned(), 2 * turns),
+            ]
+        );
+        assert_eq!(takes["calls_without_stack"], 0);
+        assert_eq!(
+            callers(&row("from_left")),
+            [("ask < start_thread".to_owned(), turns)]
+        );
+        let throws = row("throws");
+        assert_eq!(throws["calls"], threads * rounds);
+        assert_eq!(
+            callers(&throws),
+            [("work < start_thread".to_owned(), threads * rounds)]
+        );
+        assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+        target.go();
+        target.expect("done");
+        assert!(target.finish().success());
+    }
+}
+
+/// Calls by the two innermost callers.
+fn callers(row: &Value) -> Vec<(String, u64)> {
+    let mut sums = BTreeMap::new();
+    for stack in row["stacks"].as_array().expect("stacks") {
+        assert_eq!(stack["truncated"], false, "{stack}");
+        let frames = stack["stack"].as_array().expect("frames");
+        let names = frames
+            .iter()
+            .take(2)
+            .map(|frame| frame["function"].as_str());
+        let names: Vec<&str> = names.map(|name| name.expect("a name")).collect();
+        *sums.entry(names.join(" < ")).or_default() += stack["calls"].as_u64().expect("calls");
+    }
+    sums.into_iter().collect()
+}
+
+/// The formats of other programs hold the same, with the probed function innermost.
+#[test]
+fn callers_become_flame_graphs() {
+    let mut target = start(2, 50, &[]);
+    let prober = Prober::start(&target, "takes,from_left", &["--stack", "-f", "folded"]);
+    target.send("a");
+    target.expect("done");
+    let folded = prober.finish_text();
+    let ends = |line: &str, end: &str| line.contains("ask;") && line.ends_with(end);
+    for end in [
+        ";ask;from_left 100",
+        ";ask;from_left;takes 100",
+        ";ask;from_right;takes 200",
+    ] {
+        assert!(
+            folded.lines().any(|line| ends(line, end)),
+            "{end}: {folded}"
+        );
+    }
+    assert_eq!(folded.lines().count(), 3, "{folded}");
+    let prober = Prober::start(&target, "takes", &["--stack", "--format", "flamegraph"]);
+    target.send("a");
+    target.expect("done");
+    let picture = prober.finish_text();
+    for part in [
+        "<svg",
+        "callers of probed functions",
+        "300 calls",
+        "from_right (200 calls",
+    ] {
+        assert!(picture.contains(part), "{part}: {picture}");
+    }
+    let pid = target.pid().to_string();
+    for (options, reason) in [
+        (&["--args", "7"][..], "only 1 to 6"),
+        (&["--args", "0"], "only 1 to 6"),
+        (&["--args", "size"], "is no argument"),
+        (&["-f", "folded"], "add --stack"),
+        (
+            &["--stack", "-f", "heaptrack"],
+            "text, json, folded or flamegraph",
+        ),
+        (&["--stack", "-f", "picture"], "unknown format picture"),
+    ] {
+        let (code, output, errors) = run(&[&["probe", &pid, "--func", "takes"], options].concat());
+        assert_eq!((code, output.as_str()), (2, ""), "{options:?}: {errors}");
+        assert!(errors.contains(reason), "{options:?}: {errors}");
+    }
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    assert!(target.finish().success());
+}
+
+/// Coroutines leave in the middle of a function and come back: those of the language return, those of ucontext go to
+/// another stack.
+#[test]
+fn coroutines_are_counted_and_go_on() {
+    let rounds = 300;
+    let mut target = start(1, rounds, &[]);
+    for options in [
+        &["--latency"][..],
+        &["--stack", "--args", "1"],
+        &["--latency", "--stack"],
+    ] {
+        let functions = "_Z*count_up*.actor,relative,yields";
+        let prober = Prober::start(&target, functions, options);
+        target.send("c");
+        target.expect("done");
+        let report = prober.finish();
+        let calls = calls(&report);
+        assert_eq!(calls["relative"], 2 * rounds);
+        assert_eq!(calls["yields"], 2 * rounds);
+        let actor = calls.iter().find(|(name, _)| name.contains("count_up"));
+        // Each resumption, and the destruction.
+        assert_eq!(
+            actor.map(|(_, calls)| *calls),
+            Some(2 * (rounds + 1)),
+            "{report}"
+        );
+        for row in report["probes"].as_array().expect("rows") {
+            if let Some(measured) = row["latency_ns"]["calls"].as_u64() {
+                assert!(measured <= row["calls"].as_u64().expect("calls"), "{row}");
+            }
+            if row["function"] == "yields" && row["stacks"].is_array() {
+                assert_eq!(row["calls_without_stack"], 0);
+                let stacks = row["stacks"].as_array().expect("stacks");
+                assert!(
+                    stacks
+                        .iter()
+                        .all(|stack| stack["stack"][0]["function"] == "body(int)"
+                            || stack["stack"][0]["function"] == "body"),
+                    "{row}"
+                );
+            }
+        }
+        assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    }
+    target.send("c");
+    target.expect("done");
+    assert!(target.finish().success());
 }
 
 /// Only one attacher at a time, whether it traces or probes.

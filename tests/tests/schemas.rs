@@ -228,9 +228,12 @@ fn probes() {
     let program = build_target("probed", &["-O2"]);
     let mut target = Target::start(&program, &["2", "100"]);
     let schema = JsonSchema::load("probe-1");
-    let prober = Prober::start(&target, "relative,too_short,sleeps", &["--latency"]);
-    target.send("s");
-    target.expect("done");
+    let functions = "takes,relative,too_short,sleeps";
+    let prober = Prober::start(&target, functions, &["--latency", "--args", "1", "--stack"]);
+    for turn in ["s", "a"] {
+        target.send(turn);
+        target.expect("done");
+    }
     schema.check(&prober.finish());
     assert_eq!(schema.unseen(), [""; 0]);
     let pid = target.pid().to_string();

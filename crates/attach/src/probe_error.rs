@@ -12,6 +12,17 @@ pub enum ProbeError {
         /// Names that are like it.
         near: Vec<String>,
     },
+    /// No code of its own is left of this function.
+    #[error(
+        "'{wanted}' has no code of its own: it was inlined at {}; probe the functions around it",
+        places.join(", ")
+    )]
+    Inlined {
+        /// What was asked for.
+        wanted: String,
+        /// File and line of some of its calls.
+        places: Vec<String>,
+    },
     /// No module has this name.
     #[error("process {pid} has no module '{module}'{}", suggestion(near))]
     UnknownModule {

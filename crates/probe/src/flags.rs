@@ -24,7 +24,7 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
             return false;
         }
         if always_writes_flags(&instruction) {
-            live &= !instruction.rflags_modified();
+            live &= !overwritten(&instruction);
         }
         if live == 0 {
             return true;
@@ -34,6 +34,15 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
         }
     }
     false
+}
+
+/// What an instruction leaves undefined, processors mostly leave as it is: after `bt`, SF is what it was before. Nobody
+/// should rely on that, but nobody should be able to tell a pad by it either. AF is the exception, as it is undefined
+/// after every logical operation, and only LAHF and PUSHF can read it.
+fn overwritten(instruction: &Instruction) -> u32 {
+    let defined =
+        instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();
+    defined | instruction.rflags_undefined() & RflagsBits::AF
 }
 
 /// Shifts by zero, and repeated comparisons of nothing, leave the flags as they are.
@@ -63,7 +72,8 @@ mod tests {
             b"\x83\x05\0\0\0\0\x01\xc3",     // add dword [rip], 1; ret
             b"\x48\xc1\xe0\x03\x48\x85\xc0", // shl rax, 3; test rax, rax
         ];
-        let live: [&[u8]; 7] = [
+        let live: [&[u8]; 8] = [
+            b"\x0f\xa3\xc8\x79\x02", // bt eax, ecx; jns
             b"\x55\xc3",             // push rbp; ret
             b"\xb8\x01\0\0\0\xc3",   // mov eax, 1; ret
             b"\x0f\x94\xc0\x31\xc0", // sete al; xor eax, eax

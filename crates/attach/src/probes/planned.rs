@@ -11,7 +11,7 @@ use memhook_probe::{
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
 };
-use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, functions};
+use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, functions, inlined_at};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -129,7 +129,7 @@ pub fn plan_probes(
     let mut candidates: Vec<BTreeMap<u64, Candidate>> =
         loaded.iter().map(|_| BTreeMap::new()).collect();
     for selector in selectors {
-        choose(pid, selector, &loaded, &symbols, &mut candidates)?;
+        choose(pid, selector, &loaded, &symbols, &mut candidates, &search)?;
     }
     let mut planned = ProbePlan {
         pid,
@@ -201,6 +201,7 @@ fn choose(
     modules: &[ModuleImage],
     symbols: &[Vec<FunctionSymbol>],
     candidates: &mut [BTreeMap<u64, Candidate>],
+    search: &SearchPath,
 ) -> Result<(), ProbeError> {
     let inside: Vec<usize> = (0..modules.len())
         .filter(|&n| selector.is_in(modules[n].name()))
@@ -244,7 +245,7 @@ fn choose(
     }
     let is_one = !matches!(selector.wanted, Wanted::Pattern(_));
     if found.is_empty() {
-        return Err(unknown(selector, &inside, symbols));
+        return Err(unknown(selector, modules, &inside, symbols, search));
     }
     let functions: BTreeSet<(usize, &str)> = found
         .iter()
@@ -276,13 +277,25 @@ fn choose(
 
 fn unknown(
     selector: &FunctionSelector,
+    modules: &[ModuleImage],
     inside: &[usize],
     symbols: &[Vec<FunctionSymbol>],
+    search: &SearchPath,
 ) -> ProbeError {
     let wanted = match &selector.wanted {
         Wanted::Name(name) | Wanted::Pattern(name) => name,
         Wanted::Offset(_) => &selector.text,
     };
+    if let Wanted::Name(name) = &selector.wanted {
+        let inlined = inside.iter().map(|&n| {
+            let module = module_file(&modules[n]);
+            inlined_at(&module, search, name, MOST_LISTED)
+        });
+        if let Some(places) = inlined.into_iter().find(|places| !places.is_empty()) {
+            let wanted = selector.text.clone();
+            return ProbeError::Inlined { wanted, places };
+        }
+    }
     let names: BTreeSet<String> = inside
         .iter()
         .flat_map(|&n| &symbols[n])

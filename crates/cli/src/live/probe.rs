@@ -41,8 +41,8 @@ pub struct Args {
     ///
     /// A jump is placed at every exit of a function for that; where there is no room for one, the
     /// function is refused. A call that ends with a jump to another function ends there. Calls that
-    /// end by an exception or a longjmp are not measured, nor is the first call of a thread. At most
-    /// 256 functions.
+    /// end by an exception or a longjmp, or switch to another stack in between, are not measured, nor is
+    /// the first call of a thread. At most 256 functions.
     #[arg(long)]
     latency: bool,
     /// Count only calls whose arguments meet this: 'arg2 > 4096'
