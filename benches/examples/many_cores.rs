@@ -134,7 +134,11 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
     ];
     let per_event = costs.take
         + costs.apply
-        + if setup.drains > 1 { costs.hand_over } else { 0.0 }
+        + if setup.drains > 1 {
+            costs.hand_over
+        } else {
+            0.0
+        }
         + if setup.is_recorded { costs.encode } else { 0.0 };
     let drains = setup.drains as f64;
     let mut outcome = Outcome {
@@ -163,7 +167,11 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
                 wanted
             };
             let room = (places - thread.in_ring).max(0.0);
-            let done = if recorded > room { room / recorded } else { 1.0 };
+            let done = if recorded > room {
+                room / recorded
+            } else {
+                1.0
+            };
             outcome.events += wanted * done;
             outcome.recorded += recorded * done;
             if thread.samples {
@@ -176,7 +184,8 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
             let waited_s = STEP_S * (1.0 - done);
             outcome.time_s += STEP_S;
             outcome.waited_s += waited_s;
-            thread.waited_s = (thread.waited_s + waited_s - STEP_S * WAIT_SHARE).clamp(0.0, MOST_WAITED_S);
+            thread.waited_s =
+                (thread.waited_s + waited_s - STEP_S * WAIT_SHARE).clamp(0.0, MOST_WAITED_S);
             thread.wait_under_way_s = if done < 1.0 {
                 thread.wait_under_way_s + waited_s
             } else {
@@ -262,7 +271,11 @@ fn main() -> Result<(), std::num::ParseFloatError> {
                 let recorded = outcome.recorded / outcome.elapsed_s;
                 println!(
                     "{drains:6}  {:14}  {:8}  {:9.0}  {:10.0}%  {:5.1}%  {:9.2} ms  {:8.1} M  {:14.1}%  {:9.1}",
-                    if on_full == OnFull::Wait { "wait" } else { "adapt" },
+                    if on_full == OnFull::Wait {
+                        "wait"
+                    } else {
+                        "adapt"
+                    },
                     if is_recorded { "yes" } else { "no" },
                     ring_bytes * threads as f64 / (1024.0 * 1024.0),
                     100.0 * outcome.busy_s / (outcome.elapsed_s * outcome.drains),
@@ -270,7 +283,11 @@ fn main() -> Result<(), std::num::ParseFloatError> {
                     outcome.longest_wait_s * 1e3,
                     recorded / 1e6,
                     100.0 * outcome.exact / outcome.events,
-                    if is_recorded { recorded * RECORDED_BYTES / 1e6 } else { 0.0 },
+                    if is_recorded {
+                        recorded * RECORDED_BYTES / 1e6
+                    } else {
+                        0.0
+                    },
                 );
             }
         }

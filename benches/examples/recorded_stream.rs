@@ -60,7 +60,10 @@ impl Sink for ToBoth<'_> {
     fn end_pass(&mut self) {
         self.ledger.end_pass(self.now_ns);
         self.writer.end_pass(self.now_ns, some_stack);
-        if self.writer.wants_checkpoint(self.ledger.totals().live_blocks) {
+        if self
+            .writer
+            .wants_checkpoint(self.ledger.totals().live_blocks)
+        {
             self.writer.checkpoint(self.ledger, some_stack);
         }
     }
@@ -118,7 +121,9 @@ fn replay(recorded: &Recorded, mut pass: impl FnMut(&mut Drain, &Region, u64)) -
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let file = arguments.next().ok_or("which recording?")?;
-    let most = arguments.next().map_or(Ok(10_000_000), |text| text.parse())?;
+    let most = arguments
+        .next()
+        .map_or(Ok(10_000_000), |text| text.parse())?;
     let rounds: u32 = arguments.next().map_or(Ok(3), |text| text.parse())?;
     let recorded = Recorded::read(Path::new(&file), most, PASS_EVENTS)?;
     let events = recorded.events.len() as f64;

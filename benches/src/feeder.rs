@@ -127,7 +127,10 @@ impl Feeder {
 
     fn write_header(&self, ring: usize, field: usize, bytes: &[u8]) {
         const { assert!(ring_stride(0) >= size_of::<RingHeader>()) };
-        self.write(RINGS_OFFSET + ring * ring_stride(self.ring_bytes) + field, bytes);
+        self.write(
+            RINGS_OFFSET + ring * ring_stride(self.ring_bytes) + field,
+            bytes,
+        );
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) {

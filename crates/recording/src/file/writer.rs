@@ -193,8 +193,56 @@ impl Writer {
     }
 
     /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
-    #[inline]
+    #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        let Event {
+            address,
+            sequence,
+            stack,
+            ..
+        } = event;
+        // Calls, so that the caller's loop keeps its registers.
+        match event.op {
+            Op::Allocation => self.allocation(address, sequence, stack, size, time_ns),
+            Op::Release => self.release(address, sequence, stack, time_ns),
+            _ => self.rare_event(event, size, time_ns),
+        }
+    }
+
+    #[inline(never)]
+    fn allocation(&mut self, address: u64, sequence: u32, stack: u32, size: u64, time_ns: u64) {
+        let event = Event {
+            op: Op::Allocation,
+            address,
+            sequence,
+            size: 0, // the encoder takes the other one, and has no use for the value
+            value: 0,
+            stack,
+        };
+        self.take(event, size, time_ns);
+    }
+
+    #[inline(never)]
+    fn release(&mut self, address: u64, sequence: u32, stack: u32, time_ns: u64) {
+        let event = Event {
+            op: Op::Release,
+            address,
+            sequence,
+            size: 0,
+            value: 0,
+            stack,
+        };
+        self.take(event, 0, time_ns);
+    }
+
+    /// An event that is neither an allocation nor a release.
+    #[inline(never)]
+    fn rare_event(&mut self, event: Event, size: u64, time_ns: u64) {
+        self.take(event, size, time_ns);
+    }
+
+    #[inline(always)]
+    fn take(&mut self, event: Event, size: u64, time_ns: u64) {
         if !self.active {
             return;
         }
@@ -202,22 +250,31 @@ impl Writer {
             self.use_stack(event.stack);
         }
         if self.mode != Mode::Events {
-            let blocks = match event.op {
-                Op::Allocation => 1,
-                Op::Pair => event.sequence,
-                _ => 0,
-            };
-            for _ in 0..blocks {
-                self.summarizer.allocated(event.stack, size);
-            }
-            return;
+            return self.sum_up(event, size);
         }
         self.events += 1;
-        self.encoder.event(&event, size, time_ns);
+        self.encoder.event(event, size, time_ns);
         if self.encoder.events() >= FRAME_EVENTS {
-            let frame = self.encoder.finish(self.spool.spare());
-            self.waiting.push(frame);
+            self.end_frame();
         }
+    }
+
+    #[inline(never)]
+    fn sum_up(&mut self, event: Event, size: u64) {
+        let blocks = match event.op {
+            Op::Allocation => 1,
+            Op::Pair => event.sequence,
+            _ => 0,
+        };
+        for _ in 0..blocks {
+            self.summarizer.allocated(event.stack, size);
+        }
+    }
+
+    #[inline(never)]
+    fn end_frame(&mut self) {
+        let frame = self.encoder.finish(self.spool.spare());
+        self.waiting.push(frame);
     }
 
     #[inline]
@@ -305,8 +362,7 @@ impl Writer {
     /// Ends the frame under way. Only at the end of a pass, when all stacks are resolved.
     fn cut_frame(&mut self) {
         if !self.encoder.is_empty() {
-            let frame = self.encoder.finish(self.spool.spare());
-            self.waiting.push(frame);
+            self.end_frame();
         }
         self.release_frames();
         self.send_stacks();
