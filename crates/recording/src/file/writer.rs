@@ -195,54 +195,6 @@ impl Writer {
     /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        let Event {
-            address,
-            sequence,
-            stack,
-            ..
-        } = event;
-        // Calls, so that the caller's loop keeps its registers.
-        match event.op {
-            Op::Allocation => self.allocation(address, sequence, stack, size, time_ns),
-            Op::Release => self.release(address, sequence, stack, time_ns),
-            _ => self.rare_event(event, size, time_ns),
-        }
-    }
-
-    #[inline(never)]
-    fn allocation(&mut self, address: u64, sequence: u32, stack: u32, size: u64, time_ns: u64) {
-        let event = Event {
-            op: Op::Allocation,
-            address,
-            sequence,
-            size: 0, // the encoder takes the other one, and has no use for the value
-            value: 0,
-            stack,
-        };
-        self.take(event, size, time_ns);
-    }
-
-    #[inline(never)]
-    fn release(&mut self, address: u64, sequence: u32, stack: u32, time_ns: u64) {
-        let event = Event {
-            op: Op::Release,
-            address,
-            sequence,
-            size: 0,
-            value: 0,
-            stack,
-        };
-        self.take(event, 0, time_ns);
-    }
-
-    /// An event that is neither an allocation nor a release.
-    #[inline(never)]
-    fn rare_event(&mut self, event: Event, size: u64, time_ns: u64) {
-        self.take(event, size, time_ns);
-    }
-
-    #[inline(always)]
-    fn take(&mut self, event: Event, size: u64, time_ns: u64) {
         if !self.active {
             return;
         }
