@@ -5,8 +5,9 @@
 //! cargo run --release -p memhook-benches --example many_cores -- [THREADS [MILLION_EVENTS_A_SECOND]]
 //! ```
 //!
-//! The costs are parameters. Those below were measured with the example `recorded_stream`; the machine has a
-//! core for every thread, which no machine at hand has, so this cannot be measured. Simulated are, in steps of
+//! The costs are parameters. Those of an event were measured with the example `recorded_stream`, for a server
+//! whose live blocks fit into the caches, but for the handing over, which is estimated. The machine that is
+//! modelled has a core for every thread, and no machine at hand has, so the result cannot be measured. Simulated are, in steps of
 //! 20 µs: rings and who waits at them, passes and their pauses (`crates/attach/src/pacing.rs`), how long a
 //! thread waits before it takes samples and how it goes back (`hook-cxx/ring.hpp`, `adapting.hpp`), and the
 //! rates of the threads, which change at random. Drains beyond one, which do not exist, share rings and
@@ -30,10 +31,10 @@ struct Costs {
 }
 
 const COSTS: Costs = Costs {
-    take: 4.0,
-    apply: 10.0,
+    take: 2.2,
+    apply: 10.5,
     hand_over: 4.0,
-    encode: 9.0,
+    encode: 15.0,
     pass: 5_000.0,
     ring: 60.0,
 };

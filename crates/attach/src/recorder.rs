@@ -68,7 +68,7 @@ impl Recorder {
     }
 
     /// Records an event of the ring that was begun.
-    #[inline]
+    #[inline(always)]
     pub fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         self.writer.event(event, size_bytes, time_ns);
     }

@@ -354,8 +354,14 @@ impl<O: Observer> Ledger<O> {
         self.contest_block(block.address(), size);
     }
 
-    #[inline]
-    pub(crate) fn release(&mut self, release: Release) {
+    /// A release that was held back.
+    #[inline(never)]
+    pub(crate) fn late_release(&mut self, release: Release) {
+        self.release(release);
+    }
+
+    #[inline(always)]
+    fn release(&mut self, release: Release) {
         self.totals.releases += 1;
         if self.map.is_thinned() && self.map.thinning().excludes(release.address) {
             return;
@@ -387,7 +393,7 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// A live entry is released by this release.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_pair(&mut self, block: Entry, by: ReleaseBy) {
         let size = self.map.size_of(block);
         self.count_released(block, size, Some(by));
@@ -396,7 +402,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_released(&mut self, block: Entry, size: u64, by: Option<ReleaseBy>) {
         if self.map.is_thinned() {
             self.estimate.remove(self.weight(size), size);
@@ -406,11 +412,13 @@ impl<O: Observer> Ledger<O> {
         self.observer.released(&block.with_size(size), by);
     }
 
+    #[inline(never)]
     pub(crate) fn contest_block(&mut self, address: u64, size: u64) {
         let pair = self.contests.add_block(address, size, self.pass);
         self.count_late_pair(pair);
     }
 
+    #[inline(never)]
     pub(crate) fn contest_release(&mut self, address: u64, stack: u32) {
         self.observer.unknown_released(address);
         let pair = self.contests.add_release(address, stack, self.pass);

@@ -114,7 +114,7 @@ impl<O: Observer> Ledger<O> {
         let failed = event.op == Op::ReallocFailed && event.address == announced.release.address;
         match announced.undo {
             None if failed => {}
-            None => self.release(announced.release),
+            None => self.late_release(announced.release),
             Some(undo) if failed => self.undo(announced.release, undo),
             Some(_) => {}
         }
@@ -126,7 +126,7 @@ impl<O: Observer> Ledger<O> {
         if let Some(announced) = self.reallocs.close()
             && announced.undo.is_none()
         {
-            self.release(announced.release);
+            self.late_release(announced.release);
         }
     }
 

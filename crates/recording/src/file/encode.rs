@@ -235,8 +235,49 @@ impl Encoder {
         self.frame.accesses.live(accesses);
     }
 
-    #[inline]
-    pub fn event(&mut self, event: &Event, size: u64, time_ns: u64) {
+    /// Where it is called with an event whose kind is known, what is done for other kinds is left out, and the
+    /// event stays in registers.
+    #[inline(always)]
+    pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        if !self.started || time_ns != self.model.time_ns {
+            self.go_on_at(time_ns);
+        }
+        self.frame.events += 1;
+        let granule = event.address >> 3 & GRANULE_MASK;
+        if event.op == Op::Allocation {
+            self.allocation(granule, event.sequence, event.stack, size);
+        } else if event.op == Op::Release {
+            self.accesses_of(event.address);
+            self.release(kind::RELEASE, granule, event.sequence, event.stack);
+        } else {
+            self.rare_event(event, granule, size);
+        }
+    }
+
+    /// An event that is neither an allocation nor a release.
+    #[inline(never)]
+    fn rare_event(&mut self, event: Event, granule: u64, size: u64) {
+        let Event {
+            sequence, stack, ..
+        } = event;
+        match event.op {
+            Op::ReallocRelease => {
+                self.accesses_of(event.address);
+                self.release(kind::REALLOC_RELEASE, granule, sequence, stack);
+            }
+            Op::ReallocFailed => {
+                self.control(control::REALLOC_FAILED);
+                self.release(kind::RELEASE, granule, sequence, stack);
+            }
+            Op::Pair => self.pairs(&event, granule, size),
+            // What is not about blocks.
+            _ => self.frame.events -= 1,
+        }
+    }
+
+    /// The next event has this time.
+    #[inline(never)]
+    fn go_on_at(&mut self, time_ns: u64) {
         if !self.started {
             self.flush_empty_passes();
             if !self.started {
@@ -246,37 +287,25 @@ impl Encoder {
         if time_ns != self.model.time_ns {
             self.time(time_ns);
         }
-        self.frame.events += 1;
-        let granule = event.address >> 3 & GRANULE_MASK;
-        match event.op {
-            Op::Allocation => self.allocation(event, granule, size),
-            Op::Release => {
-                self.accesses_of(event.address);
-                self.release(kind::RELEASE, event, granule);
-            }
-            Op::ReallocRelease => {
-                self.accesses_of(event.address);
-                self.release(kind::REALLOC_RELEASE, event, granule);
-            }
-            Op::ReallocFailed => {
-                self.control(control::REALLOC_FAILED);
-                self.release(kind::RELEASE, event, granule);
-            }
-            Op::Pair => self.pairs(event, granule, size),
-            // What is not about blocks.
-            _ => self.frame.events -= 1,
+    }
+
+    #[inline(always)]
+    fn accesses_of(&mut self, address: u64) {
+        if self.pending.is_some() {
+            self.pending_of(address);
+        } else {
+            self.frame.accesses.release(None);
         }
     }
 
-    #[inline]
-    fn accesses_of(&mut self, address: u64) {
+    #[inline(never)]
+    fn pending_of(&mut self, address: u64) {
         let pending = self.pending.take();
         self.frame
             .accesses
             .release(pending.filter(|accesses| accesses.address == address));
     }
 
-    #[cold]
     fn time(&mut self, time_ns: u64) {
         self.control(control::TIME);
         let delta = time_ns.wrapping_sub(self.model.time_ns) as i64;
@@ -295,17 +324,14 @@ impl Encoder {
         self.put(CONTROL, u64::from(event.sequence));
         // They have no numbers: the expected one costs nothing.
         let word = Model::word_of(granule);
-        let allocation = Event {
-            sequence: self.model.expected_sequence(word, false),
-            ..*event
-        };
-        self.allocation(&allocation, granule, size);
+        let sequence = self.model.expected_sequence(word, false);
+        self.allocation(granule, sequence, event.stack, size);
         self.model.released_last();
     }
 
     #[inline]
-    fn allocation(&mut self, event: &Event, granule: u64, size: u64) {
-        let stack = self.local_of(event.stack);
+    fn allocation(&mut self, granule: u64, sequence: u32, stack: u32, size: u64) {
+        let stack = self.local_of(stack);
         let model = &mut self.model;
         let mut tag = kind::ALLOCATION;
         let class = model.class_of(size);
@@ -340,12 +366,12 @@ impl Encoder {
         }
         self.recent[Self::recent_of(granule)] = model.blocks.len() as u32 + 1;
         model.allocated(granule, size, stack, class);
-        tag |= self.sequence(event, granule, false);
+        tag |= self.sequence(sequence, granule, false);
         self.frame.columns[TAGS].push(tag);
     }
 
     #[inline]
-    fn release(&mut self, kind: u8, event: &Event, granule: u64) {
+    fn release(&mut self, kind: u8, granule: u64, sequence: u32, release_stack: u32) {
         let model = &mut self.model;
         let number = self.recent[Self::recent_of(granule)];
         let block: Option<Block> = (number as usize)
@@ -371,24 +397,22 @@ impl Encoder {
         model.released(granule, block.map(|block| block.class));
         let mut tag = kind | place << 2;
         let known = &mut model.stacks[stack as usize];
-        if known.release == event.stack {
+        if known.release == release_stack {
             tag |= RELEASE_STACK_HIT;
         } else {
-            known.release = event.stack;
-            put(
-                &mut self.frame.columns[RELEASE_STACKS],
-                u64::from(event.stack),
-            );
+            known.release = release_stack;
+            let column = &mut self.frame.columns[RELEASE_STACKS];
+            put(column, u64::from(release_stack));
         }
-        tag |= self.sequence(event, granule, true);
+        tag |= self.sequence(sequence, granule, true);
         self.frame.columns[TAGS].push(tag);
     }
 
     #[inline]
-    fn sequence(&mut self, event: &Event, granule: u64, is_release: bool) -> u8 {
+    fn sequence(&mut self, sequence: u32, granule: u64, is_release: bool) -> u8 {
         let word = Model::word_of(granule);
         let expected = self.model.expected_sequence(word, is_release);
-        let sequence = event.sequence & SEQUENCE_MASK;
+        let sequence = sequence & SEQUENCE_MASK;
         if sequence == expected {
             self.model.sequences[word] = sequence;
             return SEQUENCE_HIT;

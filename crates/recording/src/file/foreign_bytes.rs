@@ -71,7 +71,7 @@ fn a_frame() -> Vec<u8> {
             let ops = [Op::Allocation, Op::Release, Op::ReallocRelease, Op::Pair];
             let op = ops[(i % 4) as usize];
             let event = RawEvent::pack(op, 0x1000 + i / 2 * 16, i as u32, 40, (i % 4) as u32);
-            encoder.event(&event.unpack().unwrap(), 40 + i % 2, pass * 1000);
+            encoder.event(event.unpack().unwrap(), 40 + i % 2, pass * 1000);
         }
         encoder.end_pass(pass * 1000, false);
         encoder.end_pass(pass * 1000 + 1, true);

@@ -193,7 +193,7 @@ impl Writer {
     }
 
     /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
-    #[inline]
+    #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if !self.active {
             return;
@@ -202,22 +202,31 @@ impl Writer {
             self.use_stack(event.stack);
         }
         if self.mode != Mode::Events {
-            let blocks = match event.op {
-                Op::Allocation => 1,
-                Op::Pair => event.sequence,
-                _ => 0,
-            };
-            for _ in 0..blocks {
-                self.summarizer.allocated(event.stack, size);
-            }
-            return;
+            return self.sum_up(event, size);
         }
         self.events += 1;
-        self.encoder.event(&event, size, time_ns);
+        self.encoder.event(event, size, time_ns);
         if self.encoder.events() >= FRAME_EVENTS {
-            let frame = self.encoder.finish(self.spool.spare());
-            self.waiting.push(frame);
+            self.end_frame();
         }
+    }
+
+    #[inline(never)]
+    fn sum_up(&mut self, event: Event, size: u64) {
+        let blocks = match event.op {
+            Op::Allocation => 1,
+            Op::Pair => event.sequence,
+            _ => 0,
+        };
+        for _ in 0..blocks {
+            self.summarizer.allocated(event.stack, size);
+        }
+    }
+
+    #[inline(never)]
+    fn end_frame(&mut self) {
+        let frame = self.encoder.finish(self.spool.spare());
+        self.waiting.push(frame);
     }
 
     #[inline]
@@ -305,8 +314,7 @@ impl Writer {
     /// Ends the frame under way. Only at the end of a pass, when all stacks are resolved.
     fn cut_frame(&mut self) {
         if !self.encoder.is_empty() {
-            let frame = self.encoder.finish(self.spool.spare());
-            self.waiting.push(frame);
+            self.end_frame();
         }
         self.release_frames();
         self.send_stacks();

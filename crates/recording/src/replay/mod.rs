@@ -92,19 +92,15 @@ impl<O: Observer> Replay<O> {
     }
 }
 
-impl<O: Observer> Visitor for Replay<O> {
-    fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.ledger.begin_ring(ring, tid);
+impl<O: Observer> Replay<O> {
+    #[inline(always)]
+    fn is_just_restored(&self) -> bool {
+        self.restored.as_ref().is_some_and(Restored::is_fresh)
     }
-    fn access(&mut self, accesses: &Accesses) {
-        self.accesses = Some(*accesses);
-    }
-    fn live_access(&mut self, accesses: &Accesses) {
-        self.ledger.observer_mut().live_accesses(accesses);
-    }
-    #[inline]
-    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        let mut event = event;
+
+    /// An event of whose block accesses are known, or one that comes soon after a checkpoint.
+    #[inline(never)]
+    fn rare_event(&mut self, mut event: Event, size: u64, time_ns: u64) {
         if let Some(accesses) = self.accesses.take() {
             // 0 says that nothing is known.
             self.access_number = self.access_number.checked_add(1).unwrap_or(1);
@@ -117,6 +113,26 @@ impl<O: Observer> Visitor for Replay<O> {
             && restored.is_fresh()
         {
             restored.after(&event, &mut self.ledger);
+        }
+    }
+}
+
+impl<O: Observer> Visitor for Replay<O> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.ledger.begin_ring(ring, tid);
+    }
+    fn access(&mut self, accesses: &Accesses) {
+        self.accesses = Some(*accesses);
+    }
+    fn live_access(&mut self, accesses: &Accesses) {
+        self.ledger.observer_mut().live_accesses(accesses);
+    }
+    #[inline(always)]
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        if self.accesses.is_some() || self.is_just_restored() {
+            self.rare_event(event, size, time_ns);
+        } else {
+            self.ledger.event(event, size, time_ns);
         }
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {

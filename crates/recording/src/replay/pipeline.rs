@@ -189,15 +189,29 @@ impl Unpacker {
             if let Some(later) = events.get(index + AHEAD) {
                 memhook_abi::prefetch(later);
             }
+            // As in the drain: nearly all events are of these two kinds, and each is handed over at a place of
+            // its own, where the compiler knows its kind.
+            if raw.is(Op::Release) {
+                let event = raw.unpack_as(Op::Release);
+                consumer.event(event, self.size_of(event), self.time_ns);
+                continue;
+            }
+            if raw.is(Op::Allocation) {
+                let event = raw.unpack_as(Op::Allocation);
+                consumer.event(event, self.size_of(event), self.time_ns);
+                continue;
+            }
             let Some(event) = raw.unpack() else { continue };
             match event.op {
                 Op::Tick => self.time_ns = event.value,
                 Op::SizeExtension => self.size = Some(event.value),
-                _ => {
-                    let size = self.size.take().unwrap_or(event.size.into());
-                    consumer.event(event, size, self.time_ns);
-                }
+                _ => consumer.event(event, self.size_of(event), self.time_ns),
             }
         }
+    }
+
+    #[inline(always)]
+    fn size_of(&mut self, event: Event) -> u64 {
+        self.size.take().unwrap_or(event.size.into())
     }
 }

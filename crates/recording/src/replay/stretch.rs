@@ -62,6 +62,11 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         self.begin.is_none() || self.to_ns != u64::MAX
     }
 
+    #[inline(never)]
+    fn keep(&mut self, item: Item) {
+        self.pending.push(item);
+    }
+
     fn begin_at(&mut self, now_ns: u64) {
         if self.begin.is_none() && now_ns >= self.from_ns {
             self.begin = Some(self.watch.begin(&mut self.replay));
@@ -108,10 +113,10 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
             self.replay.live_access(accesses);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if self.keeps_passes() {
-            self.pending.push(Item::Event(event, size, time_ns));
+            self.keep(Item::Event(event, size, time_ns));
         } else {
             self.replay.event(event, size, time_ns);
         }
