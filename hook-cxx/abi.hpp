@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0xc;
+inline constexpr uint64_t abi_version_value = 0xb;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -16,20 +16,14 @@ inline constexpr uint64_t arena_bytes = 0x10000000;
 inline constexpr uint64_t granule_bytes = 0x10;
 inline constexpr uint64_t max_depth = 0x80;
 inline constexpr uint64_t max_rings = 0x400;
-inline constexpr uint64_t ring_prefix_bytes = 0x42000;
+inline constexpr uint64_t ring_prefix_bytes = 0x40000;
 inline constexpr uint64_t ring_scratch_offset = 0x400;
 inline constexpr uint64_t pc_cache_offset = 0x2800;
 inline constexpr uint64_t pc_cache_entries = 0x800;
 inline constexpr uint64_t pc_cache_first_entries = 0x80;
 inline constexpr uint64_t memo_first_bytes = 0x2000;
 inline constexpr uint64_t index_growth = 0x4;
-inline constexpr uint64_t memo_offset = 0x11000;
-inline constexpr uint64_t last_walk_offset = 0xf000;
-inline constexpr uint64_t last_walk_bytes = 0x2000;
-inline constexpr uint64_t kept_frames = 0x80;
-inline constexpr uint64_t kept_frame_bytes = 0x20;
-inline constexpr uint64_t entry_frames = 0x8;
-inline constexpr uint64_t stack_outer = 0xfe;
+inline constexpr uint64_t memo_offset = 0xf000;
 inline constexpr uint64_t memo_guides_offset = 0x2000;
 inline constexpr uint64_t memo_guides = 0x100;
 inline constexpr uint64_t memo_guide_bytes = 0x8;
@@ -472,13 +466,13 @@ static_assert(__builtin_offsetof(RingHeader, state) == 616);
 static_assert(__builtin_offsetof(RingHeader, tid) == 620);
 
 struct StackEntry {
-  uint32_t outer;
+  uint32_t hash;
   uint8_t function;
   uint8_t truncated;
   uint16_t depth;
 };
 static_assert(sizeof(StackEntry) == 8);
-static_assert(__builtin_offsetof(StackEntry, outer) == 0);
+static_assert(__builtin_offsetof(StackEntry, hash) == 0);
 static_assert(__builtin_offsetof(StackEntry, function) == 4);
 static_assert(__builtin_offsetof(StackEntry, truncated) == 5);
 static_assert(__builtin_offsetof(StackEntry, depth) == 6);

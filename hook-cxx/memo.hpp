@@ -71,7 +71,6 @@ struct MemoTrace {
     if (word >= span) span = word + 1;
   }
   [[gnu::always_inline]] void reads(uint64_t place, uint64_t value) { add(place, value); }
-  [[gnu::always_inline]] void reads_cfa(uint64_t place, uint64_t value) { add(place, value); }
   [[gnu::always_inline]] void restores_rbp(uint64_t place, uint64_t value) {
     rbp_is_incoming = false;
     rbp_place = place;
@@ -90,7 +89,6 @@ struct MemoTrace {
 
 struct NoTrace {
   void reads(uint64_t, uint64_t) {}
-  void reads_cfa(uint64_t, uint64_t) {}
   void restores_rbp(uint64_t, uint64_t) {}
   void uses_rbp() {}
   void spoil() {}
@@ -269,6 +267,7 @@ struct FoundMemo {
     last.offsets[words & 3] = last.offsets[(words - 1) & 3];
     last.values[words & 3] = last.values[(words - 1) & 3];
   }
+  memo->key = key;
   memo->sp_function = sp_and_function(start, function);
   memo->rbp = start.rbp;
   memo->stack = stack;
@@ -276,8 +275,6 @@ struct FoundMemo {
   memo->blocks = static_cast<uint8_t>(words / 4);
   memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
                                      (truncated ? memo_truncated : 0));
-  asm volatile("" ::: "memory");
-  memo->key = key;
 }
 
 }  // namespace memhook

@@ -25,7 +25,6 @@ struct FrameSearch {
     found |= place == wanted;
     passed |= place > wanted && !found;
   }
-  void reads_cfa(uint64_t place, uint64_t value) { reads(place, value); }
   void restores_rbp(uint64_t, uint64_t) {}
   void uses_rbp() {}
   void spoil() { signal |= !found; }

@@ -236,7 +236,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
              static_cast<uint64_t>(file) << 42 | name_kind << 52 | file_kind << 55 |
              uint64_t{name_cut} << 58 | uint64_t{file_cut} << 59;
   auto count = static_cast<uint32_t>(1 + (name + file + 7) / 8);
-  return intern_words(python_location, words, count);
+  return intern_stack(python_location, words, count, false);
 }
 
 // The id of the location of a frame that executes the instruction at `instruction` in a code object.
@@ -340,7 +340,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   words[0] = python_native | native;
   uint32_t count = frames(ring, words + 1, depth);
-  return count == 0 ? native : intern_words(function, words, count + 1);
+  return count == 0 ? native : intern_stack(function, words, count + 1, false);
 }
 
 }  // namespace memhook::python

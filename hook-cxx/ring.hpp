@@ -37,18 +37,11 @@ inline RawEvent* events_of(RingHeader* ring) {
   return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
 }
 
-// What a thread has kept of its last unwinding, see last_walk.hpp, is of no module list.
-inline void forget_last_walk(RingHeader* ring) {
-  *reinterpret_cast<uint64_t*>(reinterpret_cast<unsigned char*>(ring) + last_walk_offset) = ~0ull;
-}
-
 // Sets how much room there is for what is remembered: little at first. Where something is kept decides
 // nothing about whether it is right, so this can change at any time between two unwindings.
 inline void use_caches(RingHeader* ring, bool all) {
   ring->memo_mask = all ? gate().memo_mask : gate().first_memo_mask;
   ring->pc_mask = (all ? pc_cache_entries : pc_cache_first_entries) - 1;
-  // What was there is another thread's, or of another attach, whose stack table is gone.
-  if (all) forget_last_walk(ring);
 }
 
 // Whether the attacher has come back, so that this thread and all others record again. What they have

@@ -24,47 +24,31 @@ namespace memhook {
   return mix(mix(mix(a, b), c), d);
 }
 
-// Where an entry is in the index, or would be.
+// Where a backtrace is in the index, or would be.
 struct IndexPlace {
-  uint64_t* slot;  // null: there is no room for it
+  uint64_t* slot;  // null: there is no room in its neighbourhood
   uint32_t id;     // 0: not there
 };
 
-// The head of an entry, as one word.
-[[gnu::always_inline]] inline uint64_t entry_head(uint32_t function, uint32_t count, bool truncated,
-                                                  uint32_t outer) {
-  static_assert(__builtin_offsetof(StackEntry, outer) == 0 && __builtin_offsetof(StackEntry, function) == 4 &&
-                __builtin_offsetof(StackEntry, truncated) == 5 && __builtin_offsetof(StackEntry, depth) == 6);
-  return outer | uint64_t{function} << 32 | uint64_t{truncated} << 40 | uint64_t{count} << 48;
-}
-inline uint32_t frames_in(uint64_t head) { return static_cast<uint32_t>(head >> 48); }
-
-// An entry: its head, and its frames.
-inline uint64_t* entry_words(uint64_t id) { return at<uint64_t>(arena_offset + id * granule_bytes); }
-
-// How many cache lines of the index are searched, and the entries of one.
-inline constexpr uint64_t index_tries = 8, index_line = 8;
-
-// An entry is in the first line of several with room for it. They are anywhere, because entries of the time
-// when less of the index was in use crowd its beginning. Nothing is ever taken out, so the first
-// empty place ends the search.
-[[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask, uint64_t head,
-                                                       const uint64_t* pcs) {
+// Backtraces with one hash stand side by side; nothing is ever taken out, so the first empty place ends
+// the search.
+[[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask,
+                                                       uint32_t function, const uint64_t* pcs,
+                                                       uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32;
   auto* index = at<uint64_t>(index_offset);
-  uint64_t place = hash;
-  for (uint64_t tries = 0; tries < index_tries; tries++, place = mix(place, tag)) {
-    uint64_t* line = &index[place & mask & (index_entries - 1) & ~(index_line - 1)];
-    for (uint64_t* slot = line; slot < line + index_line; slot++) {
-      uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-      if (value == 0) return {slot, 0};
-      if ((value >> 32) != tag) continue;
-      const uint64_t* words = entry_words(value & 0xffff'ffff);
-      if (words[0] != head) continue;
-      uint32_t i = 0, count = frames_in(head);
-      while (i < count && words[1 + i] == pcs[i]) i++;
-      if (i == count) return {slot, static_cast<uint32_t>(value)};
-    }
+  for (uint64_t probe = 0; probe < 64; probe++) {
+    uint64_t* slot = &index[(hash + probe) & mask & (index_entries - 1)];
+    uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+    if (value == 0) return {slot, 0};
+    if ((value >> 32) != tag) continue;
+    auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
+    if (entry->depth != count || entry->function != function || entry->truncated != truncated)
+      continue;
+    auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
+    uint32_t i = 0;
+    while (i < count && frames[i] == pcs[i]) i++;
+    if (i == count) return {slot, static_cast<uint32_t>(value)};
   }
   return {nullptr, 0};
 }
@@ -73,10 +57,10 @@ inline void drop_stack() {
   __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED);
 }
 
-// Writes an entry into the arena; 0 when that is full.
-inline uint32_t write_entry(uint64_t head, const uint64_t* pcs) {
+// Writes a backtrace into the arena; 0 when that is full.
+inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count,
+                            bool truncated) {
   Control* c = control();
-  uint32_t count = frames_in(head);
   uint64_t bytes = sizeof(StackEntry) + 8 * count;
   uint64_t granules = (bytes + granule_bytes - 1) / granule_bytes;
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
@@ -85,92 +69,61 @@ inline uint32_t write_entry(uint64_t head, const uint64_t* pcs) {
     __atomic_fetch_sub(&c->arena_next, granules, __ATOMIC_RELAXED);
     return 0;
   }
-  uint64_t* words = entry_words(id);
-  words[0] = head;
-  for (uint32_t i = 0; i < count; i++) words[1 + i] = pcs[i];
+  auto* entry = at<StackEntry>(arena_offset + id * granule_bytes);
+  entry->hash = static_cast<uint32_t>(tag);
+  entry->function = static_cast<uint8_t>(function);
+  entry->truncated = truncated;
+  entry->depth = static_cast<uint16_t>(count);
+  auto* frames = reinterpret_cast<uint64_t*>(entry + 1);
+  for (uint32_t i = 0; i < count; i++) frames[i] = pcs[i];
   return static_cast<uint32_t>(id);
 }
 
 // Where half of the index is in use, more of it is taken.
-inline void grow_index(uint64_t entries) {
+inline void grow_index(uint64_t stacks) {
   Control* c = control();
   uint64_t mask = __atomic_load_n(&c->index_mask, __ATOMIC_RELAXED);
-  if (entries * 2 <= mask || mask >= c->index_limit) return;
+  if (stacks * 2 <= mask || mask >= c->index_limit) return;
   __atomic_compare_exchange_n(&c->index_mask, &mask, mask * index_growth + index_growth - 1, false,
                               __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-// pre: the entry was not found under `mask`; `slot` is the place for it there.
-[[gnu::noinline]] inline uint32_t insert_entry(uint64_t* slot, uint64_t mask, uint64_t hash, uint64_t head,
-                                               const uint64_t* pcs) {
+// pre: the backtrace was not found under `mask`; `slot` is the place for it there.
+[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash,
+                                               uint32_t function, const uint64_t* pcs,
+                                               uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32;
   uint32_t id = 0;
   // It may stand where it was put when less of the index was in use.
   while (id == 0 && mask > index_first_entries) {
     mask /= index_growth;
-    id = find_in_index(hash, mask, head, pcs).id;
+    id = find_in_index(hash, mask, function, pcs, count, truncated).id;
   }
   if (!slot || id != 0) {
     if (id == 0) drop_stack();
-  } else if ((id = write_entry(head, pcs)) == 0) {
+  } else if ((id = write_stack(tag, function, pcs, count, truncated)) == 0) {
     drop_stack();
     return 0;
   } else {
     grow_index(__atomic_add_fetch(&control()->stack_count, 1, __ATOMIC_RELAXED));
   }
   uint64_t expected = 0;
-  // Release: whoever finds the id in the index finds the frames written, and those of the entry that it names.
-  // When another thread took the place first, our copy stays valid for this event; the stack is merely
-  // stored twice.
+  // Release: whoever finds the id in the index finds the frames written. When another thread took
+  // the place first, our copy stays valid for this event; the stack is merely stored twice.
   if (slot)
     __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE,
                                 __ATOMIC_RELAXED);
   return id;
 }
 
-// The id of an entry; 0 when the table is full.
-[[gnu::always_inline]] inline uint32_t intern_entry(uint64_t head, const uint64_t* pcs) {
-  uint64_t hash = hash_frames(head, pcs, frames_in(head));
+// The id of a backtrace in the shared stack table; 0 when the table is full.
+[[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs,
+                                                    uint32_t count, bool truncated) {
+  uint64_t hash = hash_frames(function | (truncated ? 256 : 0), pcs, count);
   uint64_t mask = __atomic_load_n(&control()->index_mask, __ATOMIC_RELAXED);
-  IndexPlace place = find_in_index(hash, mask, head, pcs);
+  IndexPlace place = find_in_index(hash, mask, function, pcs, count, truncated);
   if (place.id) return place.id;
-  return insert_entry(place.slot, mask, hash, head, pcs);
-}
-
-// An entry that does not name another one.
-[[gnu::always_inline]] inline uint32_t intern_words(uint32_t function, const uint64_t* words, uint32_t count) {
-  return intern_entry(entry_head(function, count, false, 0), words);
-}
-
-// The entries of the outer frames of a backtrace, as far as they are known.
-struct OuterEntries {
-  uint32_t known, unused;
-  uint32_t ids[max_depth / entry_frames];
-};
-
-[[gnu::always_inline]] inline OuterEntries nothing_known() {
-  OuterEntries entries;
-  entries.known = 0;
-  return entries;
-}
-
-// The id of a backtrace; 0 when the table is full. Its frames are kept by eights, counted from the outermost
-// one on, so that backtraces that are alike in their outer frames share their entries; the innermost eight or
-// less are an entry of their own, which names the function and is what an event has. As one set of
-// frames is cut in one way only, a backtrace has one id.
-[[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs, uint32_t count,
-                                                    bool truncated, OuterEntries* outer) {
-  uint32_t pieces = (count - 1) / entry_frames;
-  uint32_t piece = outer->known < pieces ? outer->known : pieces;
-  uint32_t id = piece ? outer->ids[piece - 1] : 0;
-  for (; piece < pieces; piece++) {
-    const uint64_t* frames = pcs + count - (piece + 1) * entry_frames;
-    id = intern_entry(entry_head(stack_outer, entry_frames, false, id), frames);
-    if (id == 0) return 0;
-    outer->ids[piece] = id;
-    outer->known = piece + 1;
-  }
-  return intern_entry(entry_head(function, count - pieces * entry_frames, truncated, id), pcs);
+  return insert_stack(place.slot, mask, hash, function, pcs, count, truncated);
 }
 
 }  // namespace memhook

@@ -135,83 +135,8 @@ struct Position {
   uint64_t pc, sp, rbp;
 };
 
-// What became of a step.
-enum class Step { made, ended, cut };
-
-// From a frame to its caller's. `trace` is told every stack word that the result depends on.
-template <typename Trace>
-[[gnu::always_inline]] inline Step step(RingHeader* ring, uint64_t tag, StackReader& stack, Position& at,
-                                        bool& exact, Trace& trace) {
-  uint64_t rule = rule_of(ring, tag, at.pc, exact);
-  uint64_t kind = rule & 0xff, rbp_kind = (rule >> 8) & 0xff;
-  uint64_t cfa_offset = static_cast<int64_t>(rule) >> 32;
-  uint64_t rbp_offset = static_cast<int64_t>(static_cast<int16_t>(rule >> 16));
-  uint64_t cfa;
-  if (__builtin_expect(kind == cfa_rsp, 1)) {
-    cfa = at.sp + cfa_offset;
-  } else if (kind == cfa_rbp) {
-    trace.uses_rbp();
-    cfa = at.rbp + cfa_offset;
-  } else if (kind == cfa_at_rbp) {
-    trace.uses_rbp();
-    uint64_t place = at.rbp + cfa_offset;
-    if (!stack.read(place, &cfa)) {
-      trace.spoil();
-      return Step::cut;
-    }
-    trace.reads_cfa(place, cfa);
-  } else if (kind == cfa_made) {
-    // The frame pointer has to be one: in the stack, and above.
-    trace.uses_rbp();
-    if ((at.rbp & 7) || at.rbp < at.sp) {
-      trace.spoil();
-      return Step::cut;
-    }
-    cfa = at.rbp + cfa_offset;
-  } else if (kind == cfa_plt) {
-    // A lazy PLT entry is 16 bytes long; its push ends at byte 11 (as in GCC's and LLVM's own
-    // CFA expression for .plt).
-    cfa = at.sp + 8 + ((at.pc & 15) >= 11 ? 8 : 0);
-  } else if (kind == cfa_signal) {
-    // The interrupted stack may be another one.
-    uint64_t base = at.sp;
-    trace.spoil();
-    if (!stack.read(base + cpu::signal_frame_pointer, &at.rbp) || !stack.read(base + cpu::signal_stack_pointer, &at.sp) ||
-        !stack.read(base + cpu::signal_program_counter, &at.pc))
-      return Step::cut;
-    exact = true;
-    return Step::made;
-  } else {
-    return kind == cfa_stop ? Step::cut : Step::ended;
-  }
-  uint64_t caller;
-  // The stack grows down: a caller's frame is above.
-  if (cfa <= at.sp || !stack.read(cfa - 8, &caller)) {
-    trace.spoil();
-    return Step::cut;
-  }
-  trace.reads(cfa - 8, caller);
-  if (caller == 0) return Step::ended;
-  // Where frame pointers were not kept, what they lead to is no return address into known code.
-  if (__builtin_expect(kind == cfa_made, 0) && (rule_of(ring, tag, caller, false) & 0xff) == cfa_stop)
-    return Step::cut;
-  if (rbp_kind != rbp_same) {
-    if (rbp_kind == rbp_at_rbp) trace.uses_rbp();
-    uint64_t place = (rbp_kind == rbp_at_cfa ? cfa : at.rbp) + rbp_offset;
-    if (stack.read(place, &at.rbp)) {
-      trace.restores_rbp(place, at.rbp);
-    } else {
-      at.rbp = 0;  // found out if a rule asks for it
-      trace.spoil();
-    }
-  }
-  at.pc = caller;
-  at.sp = cfa;
-  exact = false;
-  return Step::made;
-}
-
-// Fills `pcs` with at most `depth` return addresses; returns how many. `trace` as above. pre: depth > 0.
+// Fills `pcs` with at most `depth` return addresses; returns how many. `trace` is told every stack
+// word that the result depends on. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t unwind(RingHeader* ring, uint64_t tag, Position at,
                                               uint64_t* pcs, uint32_t depth, bool* truncated,
@@ -221,12 +146,82 @@ template <typename Trace>
   uint32_t count = 1;
   pcs[0] = at.pc;
   while (count < depth) {
-    Step made = step(ring, tag, stack, at, exact, trace);
-    if (__builtin_expect(made != Step::made, 0)) {
-      *truncated = made == Step::cut;
-      break;
+    uint64_t rule = rule_of(ring, tag, at.pc, exact);
+    uint64_t kind = rule & 0xff, rbp_kind = (rule >> 8) & 0xff;
+    uint64_t cfa_offset = static_cast<int64_t>(rule) >> 32;
+    uint64_t rbp_offset = static_cast<int64_t>(static_cast<int16_t>(rule >> 16));
+    uint64_t cfa;
+    if (__builtin_expect(kind == cfa_rsp, 1)) {
+      cfa = at.sp + cfa_offset;
+    } else if (kind == cfa_rbp) {
+      trace.uses_rbp();
+      cfa = at.rbp + cfa_offset;
+    } else if (kind == cfa_at_rbp) {
+      trace.uses_rbp();
+      uint64_t place = at.rbp + cfa_offset;
+      if (!stack.read(place, &cfa)) {
+        *truncated = true;
+        trace.spoil();
+        return count;
+      }
+      trace.reads(place, cfa);
+    } else if (kind == cfa_made) {
+      // The frame pointer has to be one: in the stack, and above.
+      trace.uses_rbp();
+      if ((at.rbp & 7) || at.rbp < at.sp) {
+        *truncated = true;
+        trace.spoil();
+        return count;
+      }
+      cfa = at.rbp + cfa_offset;
+    } else if (kind == cfa_plt) {
+      // A lazy PLT entry is 16 bytes long; its push ends at byte 11 (as in GCC's and LLVM's own
+      // CFA expression for .plt).
+      cfa = at.sp + 8 + ((at.pc & 15) >= 11 ? 8 : 0);
+    } else if (kind == cfa_signal) {
+      // The interrupted stack may be another one.
+      uint64_t base = at.sp;
+      trace.spoil();
+      if (!stack.read(base + cpu::signal_frame_pointer, &at.rbp) || !stack.read(base + cpu::signal_stack_pointer, &at.sp) ||
+          !stack.read(base + cpu::signal_program_counter, &at.pc)) {
+        *truncated = true;
+        return count;
+      }
+      exact = true;
+      pcs[count++] = at.pc;
+      continue;
+    } else {
+      *truncated = kind == cfa_stop;
+      return count;
     }
-    pcs[count++] = at.pc;
+    uint64_t caller;
+    // The stack grows down: a caller's frame is above.
+    if (cfa <= at.sp || !stack.read(cfa - 8, &caller)) {
+      *truncated = true;
+      trace.spoil();
+      return count;
+    }
+    trace.reads(cfa - 8, caller);
+    if (caller == 0) return count;
+    // Where frame pointers were not kept, what they lead to is no return address into known code.
+    if (__builtin_expect(kind == cfa_made, 0) && (rule_of(ring, tag, caller, false) & 0xff) == cfa_stop) {
+      *truncated = true;
+      return count;
+    }
+    if (rbp_kind != rbp_same) {
+      if (rbp_kind == rbp_at_rbp) trace.uses_rbp();
+      uint64_t place = (rbp_kind == rbp_at_cfa ? cfa : at.rbp) + rbp_offset;
+      if (stack.read(place, &at.rbp)) {
+        trace.restores_rbp(place, at.rbp);
+      } else {
+        at.rbp = 0;  // found out if a rule asks for it
+        trace.spoil();
+      }
+    }
+    at.pc = caller;
+    at.sp = cfa;
+    exact = false;
+    pcs[count++] = caller;
   }
   return count;
 }

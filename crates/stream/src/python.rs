@@ -3,9 +3,9 @@
 
 use crate::Region;
 use memhook_abi::{
-    GRANULE_BYTES, MAX_DEPTH, NO_OFFSET, PYTHON_CODE_BYTES, PYTHON_FILE_BYTES, PYTHON_FRAME,
-    PYTHON_FRAME_BYTES, PYTHON_LAST, PYTHON_LOCATION, PYTHON_NAME_BYTES, PYTHON_NATIVE,
-    PYTHON_OFFSET, PythonLayout,
+    ARENA_BYTES, ARENA_OFFSET, GRANULE_BYTES, MAX_DEPTH, NO_OFFSET, PYTHON_CODE_BYTES,
+    PYTHON_FILE_BYTES, PYTHON_FRAME, PYTHON_FRAME_BYTES, PYTHON_LAST, PYTHON_LOCATION,
+    PYTHON_NAME_BYTES, PYTHON_NATIVE, PYTHON_OFFSET, PythonLayout,
 };
 use std::mem::offset_of;
 use std::ops::Range;
@@ -112,15 +112,31 @@ impl Region {
         self.memory.u32(offset).store(state, Release);
     }
 
+    /// The words of an entry of the stack table, with its head: function, truncated, words.
+    pub(crate) fn entry(&self, id: u32) -> Option<(u8, bool, Vec<u64>)> {
+        let start = (id as usize).checked_mul(GRANULE_BYTES)?;
+        if id == 0 || start >= ARENA_BYTES {
+            return None;
+        }
+        let head = self.memory.u64(ARENA_OFFSET + start).load(Relaxed);
+        let depth = (head >> 48) as usize;
+        let room = (ARENA_BYTES - start) / 8 - 1;
+        if depth == 0 || depth > MAX_DEPTH || depth > room {
+            return None;
+        }
+        let words = self.memory.words(ARENA_OFFSET + start + 8, depth);
+        let words = words.iter().map(|word| word.load(Relaxed)).collect();
+        Some(((head >> 32) as u8, (head >> 40) & 0xff != 0, words))
+    }
+
     /// The place in a Python program that a frame of a stack stands for.
     pub fn python_location(&self, address: u64) -> Option<PythonLocation> {
         if !is_python(address) {
             return None;
         }
         let id = u32::try_from((address & !PYTHON_FRAME) >> GRANULE_BITS).ok()?;
-        let entry = self.entry(id)?;
-        match entry.function {
-            PYTHON_LOCATION => location(&entry.words),
+        match self.entry(id)? {
+            (PYTHON_LOCATION, _, words) => location(&words),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use crate::event::RawEvent;
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 11;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -25,17 +25,13 @@ pub const INDEX_ENTRIES: usize = 1 << 20;
 pub const ARENA_BYTES: usize = 1 << 28;
 /// Bytes of an arena granule; a stack id is a granule number.
 pub const GRANULE_BYTES: usize = 16;
-/// Frames in an entry of the stack table that another one names as its outer frames.
-pub const ENTRY_FRAMES: usize = 8;
-/// In place of the function id, in such an entry.
-pub const STACK_OUTER: u8 = 254;
 /// Frames that a stack may have.
 pub const MAX_DEPTH: usize = 128;
 /// Rings, and so threads traced at one time.
 pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
 /// cost nothing.
-pub const RING_PREFIX_BYTES: usize = (1 << 18) + LAST_WALK_BYTES;
+pub const RING_PREFIX_BYTES: usize = 1 << 18;
 /// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
 /// page of a stack that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
@@ -51,16 +47,8 @@ pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE
 pub const PC_CACHE_ENTRIES: usize = 2_048;
 /// Entries of the PC cache of a ring at first: what is left of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
-/// Offset of the frames of the thread's last unwinding.
-pub const LAST_WALK_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
-/// Bytes of them, with their head.
-pub const LAST_WALK_BYTES: usize = 8_192;
-/// How many frames are kept, a power of two.
-pub const KEPT_FRAMES: usize = MAX_DEPTH;
-/// Bytes of one.
-pub const KEPT_FRAME_BYTES: usize = 32;
 /// Offset of the backtraces remembered by a ring's thread; they can take the rest of the prefix.
-pub const MEMO_OFFSET: usize = LAST_WALK_OFFSET + LAST_WALK_BYTES;
+pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Bytes of remembered backtraces that a ring has at first.
 pub const MEMO_FIRST_BYTES: usize = 8_192;
 /// Fewest bytes of a ring's events: a page.
@@ -144,9 +132,6 @@ const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multi
 const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
 const _: () = assert!(MEMO_GUIDES_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
 const _: () = assert!(PC_CACHE_FIRST_ENTRIES.is_power_of_two());
-const _: () = assert!(LAST_WALK_BYTES > KEPT_FRAMES * KEPT_FRAME_BYTES);
-const _: () = assert!(KEPT_FRAMES >= MAX_DEPTH && MAX_DEPTH.is_multiple_of(ENTRY_FRAMES));
-const _: () = assert!(crate::HOOKED_FUNCTIONS.len() < STACK_OUTER as usize);
 const _: () = assert!(PYTHON_CACHE_OFFSET >= PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16);
 const _: () = assert!(MEMO_OFFSET.is_multiple_of(4096) && RING_PREFIX_BYTES.is_multiple_of(4096));
 const _: () = assert!((SAMPLE_QUANTILES + 1) * 8 <= 65_536);

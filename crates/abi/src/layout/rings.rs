@@ -106,15 +106,15 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Head of an entry of the stack table; its frames (u64 avma return addresses, innermost first) follow.
+    /// Head of an interned stack; its frames (u64 avma return addresses, innermost first) follow.
     StackEntry {
-        /// The entry of the frames that are further out; 0: there are none.
-        outer: u32,
-        /// Function id of the allocation, or what else it is.
+        /// Hash of the frames.
+        hash: u32,
+        /// Function id of the allocation.
         function: u8,
         /// 1: cut short.
         truncated: u8,
-        /// Frames in this entry.
+        /// Frames.
         depth: u16,
     }
 }
