@@ -67,6 +67,7 @@ template <typename Trace>
   count_unwinding(ring);
   if (memo) {
     memo->key = 0;
+    asm volatile("" ::: "memory");
     MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
     count = find_frames(ring, tag, start, pcs, &truncated, trace);
     stack = intern_stack(function, pcs, count, truncated);

@@ -256,7 +256,8 @@ struct FoundMemo {
   return {remembers(ring, guide) ? memo : nullptr, false};
 }
 
-// Completes the memo that `trace` has written words to, or leaves it empty.
+// Completes the memo that `trace` has written words to, or leaves it empty. Its key comes last: a signal handler
+// may leave us by siglongjmp(3) at any place.
 [[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key,
                                             const Position& start, uint32_t function,
                                             uint32_t stack, bool truncated) {
@@ -267,7 +268,6 @@ struct FoundMemo {
     last.offsets[words & 3] = last.offsets[(words - 1) & 3];
     last.values[words & 3] = last.values[(words - 1) & 3];
   }
-  memo->key = key;
   memo->sp_function = sp_and_function(start, function);
   memo->rbp = start.rbp;
   memo->stack = stack;
@@ -275,6 +275,8 @@ struct FoundMemo {
   memo->blocks = static_cast<uint8_t>(words / 4);
   memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
                                      (truncated ? memo_truncated : 0));
+  asm volatile("" ::: "memory");
+  memo->key = key;
 }
 
 }  // namespace memhook

@@ -26,29 +26,36 @@ namespace memhook {
 
 // Where a backtrace is in the index, or would be.
 struct IndexPlace {
-  uint64_t* slot;  // null: there is no room in its neighbourhood
+  uint64_t* slot;  // null: there is no room for it
   uint32_t id;     // 0: not there
 };
 
-// Backtraces with one hash stand side by side; nothing is ever taken out, so the first empty place ends
-// the search.
+// How many cache lines of the index are searched for a backtrace, and the entries of one.
+inline constexpr uint64_t index_tries = 8, index_line = 8;
+
+// A backtrace is in the first of several lines that has room for it. Where these are, its hash decides, and none
+// is near another: what was put there when less of the index was in use crowds its beginning, where a search
+// from place to place would find no end. Nothing is ever taken out, so the first empty place ends the search.
 [[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask,
                                                        uint32_t function, const uint64_t* pcs,
                                                        uint32_t count, bool truncated) {
-  uint64_t tag = hash >> 32;
+  uint64_t tag = hash >> 32, place = hash;
   auto* index = at<uint64_t>(index_offset);
-  for (uint64_t probe = 0; probe < 64; probe++) {
-    uint64_t* slot = &index[(hash + probe) & mask & (index_entries - 1)];
-    uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-    if (value == 0) return {slot, 0};
-    if ((value >> 32) != tag) continue;
-    auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
-    if (entry->depth != count || entry->function != function || entry->truncated != truncated)
-      continue;
-    auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-    uint32_t i = 0;
-    while (i < count && frames[i] == pcs[i]) i++;
-    if (i == count) return {slot, static_cast<uint32_t>(value)};
+  for (uint64_t tries = 0; tries < index_tries; tries++, place = mix(place, tag)) {
+    uint64_t* line = &index[place & mask & (index_entries - 1) & ~(index_line - 1)];
+    for (uint64_t i = 0; i < index_line; i++) {
+      uint64_t* slot = line + ((place + i) & (index_line - 1));
+      uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+      if (value == 0) return {slot, 0};
+      if ((value >> 32) != tag) continue;
+      auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
+      if (entry->depth != count || entry->function != function || entry->truncated != truncated)
+        continue;
+      auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
+      uint32_t same = 0;
+      while (same < count && frames[same] == pcs[same]) same++;
+      if (same == count) return {slot, static_cast<uint32_t>(value)};
+    }
   }
   return {nullptr, 0};
 }
@@ -94,7 +101,9 @@ inline void grow_index(uint64_t stacks) {
                                                uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32;
   uint32_t id = 0;
-  // It may stand where it was put when less of the index was in use.
+  // It may stand where it was put when less of the index was in use. All these places are far apart.
+  for (uint64_t less = mask / index_growth; less > index_first_entries / index_growth; less /= index_growth)
+    __builtin_prefetch(&at<uint64_t>(index_offset)[hash & less]);
   while (id == 0 && mask > index_first_entries) {
     mask /= index_growth;
     id = find_in_index(hash, mask, function, pcs, count, truncated).id;

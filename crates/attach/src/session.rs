@@ -30,7 +30,7 @@ use made_code::MadeCode;
 use memhook_abi::{
     self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, function_by_name, hook_error, slot_state,
 };
-use memhook_inject::{Held, IdleThreads, unmap_region};
+use memhook_inject::{Held, IdleThreads, prepare_to_hold, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
     hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
@@ -137,6 +137,7 @@ impl Session {
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
         config.plan = plan;
+        prepare_to_hold();
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
         // A probe that was killed has left its pads.
@@ -220,19 +221,23 @@ impl Session {
         }
         let mut tables = known.tables();
         let all = with(&loaded, &vdso);
-        if keeps_tables {
-            tables.find_or_compile(&all);
-        } else {
-            tables.compile(&all);
-        }
-        known.learn(&files, &tables, &all);
-        let mut idle_held_time = Duration::ZERO;
-        if let Reach::Running = reach
-            && let Some(time) = lone_recorder::register_idle(pid, &idle)
-        {
-            idle_held_time = time;
+        // Both take long, and neither needs the other. Nothing can refuse the attach any more for what was found in the
+        // target, and no other thread of it is held meanwhile.
+        let idle_held_time = std::thread::scope(|scope| {
+            let registers = matches!(reach, Reach::Running) && !lone_recorder::is_alone(pid);
+            let registering =
+                registers.then(|| scope.spawn(|| lone_recorder::register_idle(pid, &idle)));
+            if keeps_tables {
+                tables.find_or_compile(&all);
+            } else {
+                tables.compile(&all);
+            }
+            registering.and_then(|registering| registering.join().ok()?)
+        });
+        if idle_held_time.is_some() {
             config.flags |= abi::flags::LONE_RECORDER;
         }
+        known.learn(&files, &tables, &all);
         // A variant keeps its function: the program may have copied a wrapper's address.
         let next_variant = residue.originals();
         let next_variant = next_variant.map(|(f, variant, o)| ((f as usize, o), variant));
@@ -266,7 +271,7 @@ impl Session {
             unhookable: Vec::new(),
             attach_time: Duration::ZERO,
             held_time,
-            idle_held_time,
+            idle_held_time: idle_held_time.unwrap_or_default(),
             next_variant,
             config,
             found: None,

@@ -80,6 +80,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
+pub use watchdog::start as prepare_to_hold;
 pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;
 

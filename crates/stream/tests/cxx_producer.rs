@@ -1,7 +1,10 @@
 //! The hook's ring code, compiled as it is, against this crate's drain: another process, several
 //! threads, rings so small that they are full most of the time and change hands often.
 
-use memhook_abi::{Event, Op, region_bytes, ring_state};
+mod hook_program;
+
+use hook_program::{compile, region_file};
+use memhook_abi::{Event, Op, ring_state};
 use memhook_stream::{Admission, Config, Drain, Plan, Region, Sink};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,47 +19,23 @@ const SAMPLE_BYTES: u64 = 4096;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| compile("memhook-producer", &[]))
+    PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[]))
 }
 
 /// The one whose threads find their rings by a table, as the hook that is mapped without a loader.
 fn program_without_tls() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| compile("memhook-producer-without-tls", &["-DMEMHOOK_WITHOUT_TLS"]))
+    PROGRAM.get_or_init(|| {
+        compile(
+            "producer.cc",
+            "memhook-producer-without-tls",
+            &["-DMEMHOOK_WITHOUT_TLS"],
+        )
+    })
 }
 
 /// Where glibc's `struct pthread` has the thread's number.
 const TID_OFFSET: u32 = 720;
-
-fn compile(name: &str, options: &[&str]) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    let status = Command::new(compiler)
-        .args([
-            "-std=c++20",
-            "-O2",
-            "-pthread",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-        ])
-        .args(options)
-        .arg("-I")
-        .arg(here.join("../../hook-cxx"))
-        .arg(here.join("tests/producer.cc"))
-        .arg("-o")
-        .arg(&program)
-        .status()
-        .expect("a C++ compiler is needed");
-    assert!(status.success());
-    program
-}
-
-/// A region for child processes: without close-on-exec.
-fn region_file(ring_bytes: usize) -> OwnedFd {
-    memhook_stream::sealed_file(region_bytes(ring_bytes) as u64).unwrap()
-}
 
 /// A region for one attach with these flags, and its file. Rings begin with a page of events.
 fn new_region(flags: u32, ring_bytes: usize) -> (OwnedFd, Region) {

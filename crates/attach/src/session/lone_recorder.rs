@@ -15,14 +15,15 @@ use std::time::Duration;
 /// How long a thread that sleeps is tried to be held.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-fn is_alone(pid: i32) -> bool {
+/// Whether the process has one thread.
+pub fn is_alone(pid: i32) -> bool {
     thread_ids(pid).is_ok_and(|tids| tids.len() == 1)
 }
 
 /// Has a thread register its process that has slept since `idle` was made. Returns how long it was
-/// held, or `None`: the process is not registered.
+/// held, or `None`: the process is not registered. The caller holds no thread of the process meanwhile.
 pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
-    if is_alone(pid) || !barrier() {
+    if !barrier() {
         return None;
     }
     let options = HoldOptions {

@@ -62,9 +62,9 @@ thread_local! {
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
 }
 
-/// Starts the watchdog of this thread if there is none yet. It should be called some time before the hold, because on
-/// a busy machine it may take a while until the watchdog is on duty.
-pub(crate) fn start() {
+/// Starts the watchdog of this thread if there is none yet. It should be called some time before the thread first holds
+/// one of a target, because on a busy machine it may take a while until the watchdog is on duty.
+pub fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
             *own = Some(Watchdog::start());
