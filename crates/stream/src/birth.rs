@@ -112,3 +112,74 @@ impl Region {
         self.rings().map(share).max().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sealed_file;
+    use memhook_abi::region_bytes;
+
+    const RING_BYTES: usize = 1 << 16;
+
+    fn region() -> Region {
+        let file = sealed_file(region_bytes(RING_BYTES) as u64).expect("sparse");
+        Region::map(&file).expect("mapped")
+    }
+
+    fn config(epoch: u32) -> Config {
+        Config {
+            epoch,
+            ring_bytes: RING_BYTES as u64,
+            depth: 10,
+            owner: u64::from(epoch),
+            ..Config::default()
+        }
+    }
+
+    fn slot(address: u64) -> SlotSpec {
+        SlotSpec {
+            address,
+            original: 0x1000,
+            expected: 0x1000,
+            module_base: 0x4000,
+            function: 0,
+            variant: 0,
+            protection: 1,
+            by_force: false,
+            is_permanent: true,
+        }
+    }
+
+    #[test]
+    fn it_is_offered_with_the_patched_slots_of_the_parent() {
+        let (parent, child) = (region(), region());
+        parent.initialize(&config(1)).expect("initialized");
+        for address in [0x5000, 0x5008] {
+            parent.push_slot(slot(address)).expect("room");
+        }
+        parent.set_slot_replacement(1, 0x9000);
+        parent.set_slot_state(1, slot_state::PATCHED);
+        parent.set_tid_offset(720);
+        assert_eq!(parent.birth(), Birth::None);
+        assert!(!parent.withdraw());
+
+        child.conceive(&config(2), &parent).expect("conceived");
+        assert_eq!(child.birth(), Birth::Closed);
+        let slots = child.slots();
+        assert_eq!(slots.len(), 1, "{slots:?}");
+        assert_eq!((slots[0].address, slots[0].replacement), (0x5008, 0x9000));
+        assert_eq!(slots[0].state, slot_state::PATCHED);
+        assert_eq!(child.control32(offset_of!(Control, tid_offset)), 720);
+        child.validate().expect("complete");
+
+        child.offer();
+        assert_eq!(child.birth(), Birth::Offered);
+        assert!(child.withdraw());
+        assert!(!child.withdraw());
+        // What a child has counted and patched is gone when the region waits for another one.
+        child.set_slot_state(0, slot_state::RESTORED);
+        child.conceive(&config(3), &parent).expect("conceived");
+        assert_eq!((child.owner(), child.epoch()), (3, 3));
+        assert_eq!(child.slots()[0].state, slot_state::PATCHED);
+    }
+}

@@ -78,3 +78,28 @@ pub fn sha256(bytes: &[u8]) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing of the machine or of the moment is in an archive.
+    #[test]
+    fn the_same_files_give_the_same_bytes() {
+        const EPOCH: u64 = 1_700_000_000;
+        let files = [File::new("usr/share/b", "b"), File::new("usr/bin/a", "a")];
+        let mut turned = files.to_vec();
+        turned.reverse();
+        let packed = tar(&files, EPOCH).expect("packed");
+        assert_eq!(packed, tar(&turned, EPOCH).expect("packed"));
+        let mut archive = tar::Archive::new(&packed[..]);
+        for entry in archive.entries().expect("an archive") {
+            let entry = entry.expect("an entry");
+            let header = entry.header();
+            assert_eq!(header.mtime().ok(), Some(EPOCH));
+            assert_eq!((header.uid().ok(), header.gid().ok()), (Some(0), Some(0)));
+        }
+        // RFC 1952: no flags, so no name, and no time.
+        assert_eq!(gzip(&packed).expect("packed")[3..8], [0; 5]);
+    }
+}

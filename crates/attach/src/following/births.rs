@@ -56,6 +56,10 @@ impl Newborn {
 /// A region for a child.
 struct Spare {
     region: Arc<Region>,
+    /// The program of the parent that it is mapped in.
+    program: u64,
+    /// The gate of that program's hook (avma), which is where it is in every child.
+    gate: u64,
     /// Which heritage is written into it.
     generation: u64,
     /// That heritage, and where its unwind tables are.
@@ -78,6 +82,8 @@ struct Child {
     /// `None`: it had ended when it was found.
     started: Option<u64>,
     found: Instant,
+    /// Nobody knows which process it is, or whether it has ended.
+    is_lost: bool,
 }
 
 #[derive(Default)]
@@ -85,6 +91,10 @@ struct State {
     heritage: Option<Arc<Heritage>>,
     /// Counts the heritages.
     generation: u64,
+    /// Counts the programs that the parent has executed.
+    program: u64,
+    /// The gate of the hook in the present one (avma).
+    gate: u64,
     spares: Vec<Spare>,
     /// Children that found no region, as regions had counted them that have had other contents since.
     missed: u64,
@@ -96,8 +106,6 @@ struct State {
 #[derive(Default)]
 pub(super) struct Births {
     state: Mutex<State>,
-    /// The gate of the parent's hook (avma), which is where it is in every child; 0: not known.
-    gate: std::sync::atomic::AtomicU64,
     is_over: AtomicBool,
 }
 
@@ -106,12 +114,25 @@ impl Births {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// The parent executes a program whose hook has its gate here (avma). What waits in children of the last one
+    /// waits no longer, because it would be given the facts of another program.
+    pub fn begin_program(&self, gate: u64) {
+        let mut state = self.lock();
+        if let Some(last) = state.heritage.take() {
+            state.missed += last.births_missed();
+        }
+        state.program += 1;
+        state.gate = gate;
+        for spare in &state.spares {
+            spare.region.withdraw();
+        }
+    }
+
     /// From now on children inherit this.
-    pub fn inherit(&self, heritage: Heritage, gate: u64) {
+    pub fn inherit(&self, heritage: Heritage) {
         let mut state = self.lock();
         state.generation += 1;
         state.heritage = Some(Arc::new(heritage));
-        self.gate.store(gate, Relaxed);
     }
 
     /// Whether more regions should be mapped in the parent: so many are to wait at any time.
@@ -129,6 +150,8 @@ impl Births {
         let mut state = self.lock();
         let mut spare = Spare {
             region: Arc::new(region),
+            program: state.program,
+            gate: state.gate,
             generation: 0,
             contents: None,
             state: SpareState::Idle,
@@ -151,12 +174,12 @@ impl Births {
     /// Whether this process will be found here, or is about to be: nothing else may attach to it. `hook_base`: where
     /// its parent has the hook.
     pub fn cover(&self, pid: i32) -> bool {
-        let gate = self.gate.load(Relaxed);
         let state = self.lock();
+        let gate = state.gate;
         let Some(heritage) = &state.heritage else {
             return false;
         };
-        if gate == 0 || hook_at(pid, heritage.hook_base).is_none() {
+        if hook_at(pid, heritage.hook_base).is_none() {
             return false;
         }
         let word = |offset: u64| read_word(pid, RemoteAddress(gate) + offset).unwrap_or(0);
@@ -198,7 +221,7 @@ impl Births {
     /// Looks for claims until [`Births::end`].
     fn watch(&self, head: i32, tell: &Sender<Newborn>) {
         while !self.is_over.load(Relaxed) {
-            let found = self.lock().look(head, self.gate.load(Relaxed));
+            let found = self.lock().look(head);
             for newborn in found {
                 // Nobody listens any more: dropping the session would leave the child traced by nobody.
                 if let Err(unheard) = tell.send(newborn) {
@@ -213,7 +236,7 @@ impl Births {
 impl State {
     /// Writes the present heritage into a region that nobody uses, and offers it.
     fn prepare(&mut self, spare: &mut Spare) -> bool {
-        let Some(heritage) = self.heritage.clone().filter(|_| !self.is_closed) else {
+        let Some(heritage) = self.heritage_for(spare) else {
             return false;
         };
         // What its children have counted would be gone with its contents.
@@ -229,18 +252,30 @@ impl State {
         true
     }
 
-    fn look(&mut self, head: i32, gate: u64) -> Vec<Newborn> {
+    /// What may be written into a region.
+    fn heritage_for(&self, spare: &Spare) -> Option<Arc<Heritage>> {
+        let is_of_present = !self.is_closed && spare.program == self.program;
+        self.heritage.clone().filter(|_| is_of_present)
+    }
+
+    fn look(&mut self, head: i32) -> Vec<Newborn> {
         let mut found = Vec::new();
         let mut spares = std::mem::take(&mut self.spares);
         for spare in &mut spares {
-            self.look_at(spare, head, gate, &mut found);
+            self.look_at(spare, head, &mut found);
         }
+        // Nothing will come of what was mapped in an earlier program.
+        let program = self.program;
+        spares.retain(|spare| {
+            let is_empty = || matches!(spare.region.birth(), Birth::Closed);
+            spare.program == program || !matches!(spare.state, SpareState::Idle) || !is_empty()
+        });
         self.spares = spares;
         found
     }
 
-    fn look_at(&mut self, spare: &mut Spare, head: i32, gate: u64, found: &mut Vec<Newborn>) {
-        let now = Instant::now();
+    fn look_at(&mut self, spare: &mut Spare, head: i32, found: &mut Vec<Newborn>) {
+        let (now, gate) = (Instant::now(), spare.gate);
         if let SpareState::Idle = spare.state {
             match spare.region.birth() {
                 Birth::Claimed(inner) => {
@@ -292,6 +327,7 @@ impl State {
             // The session has ended, and so has the only process that could use the region.
             SpareState::Handed(child)
                 if !self.is_closed
+                    && !child.is_lost
                     && Arc::strong_count(&spare.region) == 1
                     && !matches!(child.fate(gate, &spare.region), Fate::Lives) =>
             {
@@ -311,19 +347,19 @@ enum Fate {
 impl Child {
     /// The process with the number `inner` in its own pid namespace.
     fn new(head: i32, inner: u32, gate: u64, region: &Region, found: Instant) -> Child {
-        let pid = if inner_tid(head, head).is_none_or(|of_head| of_head == head as u32) {
-            inner as i32
+        let is_same_namespace = inner_tid(head, head).is_none_or(|of_head| of_head == head as u32);
+        let pid = if is_same_namespace {
+            (inner != 0).then_some(inner as i32)
         } else {
-            let mut all = process_ids().into_iter();
-            all.find(|&pid| {
+            process_ids().into_iter().find(|&pid| {
                 inner_tid(pid, pid) == Some(inner) && owner_of(pid, gate) == Some(region.owner())
             })
-            .unwrap_or(inner as i32)
         };
         Child {
-            pid,
-            started: thread_start_time(pid, pid),
+            pid: pid.unwrap_or(inner as i32),
+            started: pid.and_then(|pid| thread_start_time(pid, pid)),
             found,
+            is_lost: pid.is_none(),
         }
     }
 

@@ -54,7 +54,7 @@ impl Parent {
     /// Hands down what children inherit now.
     fn hand_down(&self, session: &Session) {
         if let Some(heritage) = session.heritage() {
-            self.births.inherit(heritage, self.gate);
+            self.births.inherit(heritage);
         }
     }
 
@@ -82,6 +82,7 @@ impl Parent {
             return;
         };
         self.gate = gate;
+        self.births.begin_program(gate);
         self.hand_down(session);
         // So that whoever is told of the attach finds the first children traced.
         for _ in 0..WAITING {

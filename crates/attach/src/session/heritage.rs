@@ -25,6 +25,7 @@ const SHARE: u64 = 8;
 /// patched slots are, and what is known of them.
 pub(crate) struct Heritage {
     pid: i32,
+    /// With what a child may take of memory.
     config: Config,
     region: Arc<Region>,
     object: &'static HookObject,
@@ -52,11 +53,19 @@ impl Session {
         if self.is_static || has_more {
             return None;
         }
+        let config = Config {
+            // Another than the parent's: whoever claims the region says so, too.
+            epoch: self.config.epoch % 4095 + 1,
+            // That would take a system call of the child.
+            flags: self.config.flags & !flags::LONE_RECORDER,
+            plan: share_of(&self.config)?,
+            ..self.config.clone()
+        };
         let mut tables = KnownTables::default();
         self.tables.tell(&mut tables);
         Some(Heritage {
             pid: self.pid,
-            config: self.config.clone(),
+            config,
             region: Arc::clone(&self.region),
             object: self.object,
             entry: self.entry,
@@ -77,22 +86,27 @@ impl Session {
     }
 }
 
+/// What a child may take; `None`: not even one thread's ring would fit.
+fn share_of(parent: &Config) -> Option<Plan> {
+    let whole = parent.plan;
+    if whole.budget == u64::MAX {
+        return Some(Plan {
+            threads: 1,
+            ..whole
+        });
+    }
+    let share = Plan::within(whole.budget / SHARE, 1, parent.ring_bytes)?;
+    Some(Plan {
+        first_ring: share.first_ring.min(whole.first_ring),
+        ..share
+    })
+}
+
 impl Heritage {
     /// Makes a region ready for a child, but for the offer. Nobody may be using it.
     pub fn conceive(&self, region: &Region) -> Result<UnwindTables, Error> {
-        let plan = self.config.plan;
         let config = Config {
             owner: new_owner(),
-            // Another than the parent's: whoever claims the region says so, too.
-            epoch: self.config.epoch % 4095 + 1,
-            // That would take a system call of the child.
-            flags: self.config.flags & !flags::LONE_RECORDER,
-            plan: Plan {
-                budget: plan.budget / SHARE,
-                stacks: plan.stacks / SHARE,
-                threads: 1,
-                ..plan
-            },
             ..self.config.clone()
         };
         region.conceive(&config, &self.region)?;
