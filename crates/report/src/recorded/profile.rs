@@ -14,9 +14,7 @@ use memhook_ledger::Estimate;
 use memhook_recording::{
     Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
-use memhook_recording::{
-    FUNCTIONS_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of,
-};
+use memhook_recording::{FUNCTIONS_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
