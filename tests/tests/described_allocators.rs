@@ -35,7 +35,7 @@ const IN_POOL: [(&str, &str, u64, u64); 14] = [
     ("in_thread", "pool_alloc", 4 * 250, 40),
     // 61 nodes at a time, eight by eight.
     ("node_get", "pool_alloc", 8, 512),
-    ("many_arguments", "pool_alloc", 1, 20),
+    ("many", "pool_alloc", 1, 20),
 ];
 
 struct File(PathBuf);
