@@ -271,10 +271,11 @@ impl TraceConfig {
         }
     }
 
-    /// The same without mappings.
+    /// The same without mappings, and without allocators that are described.
     pub fn of_heap_alone(&self) -> TraceConfig {
         TraceConfig {
             mappings: false,
+            allocators: Vec::new(),
             ..self.clone()
         }
     }

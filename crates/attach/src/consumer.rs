@@ -91,6 +91,7 @@ impl<O: Observer> State<O> {
         match memory {
             Memory::Heap => &mut self.recorder,
             Memory::Mappings => &mut self.mapping_recorder,
+            Memory::Described(heap) => &mut self.heaps[heap].recorder,
         }
     }
 
@@ -161,6 +162,8 @@ pub(crate) enum Memory {
     Heap,
     /// What is mapped besides.
     Mappings,
+    /// Blocks of a described allocator, by its number.
+    Described(usize),
 }
 
 /// Shared between the drain thread, the watchdog and the thread that reports.

@@ -3,7 +3,7 @@
 use crate::hook_object::hook_at;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
 use crate::pad_areas::live_places;
-use crate::pads::plan_pads;
+use crate::pads::{plan_described, plan_pads};
 use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;
@@ -76,11 +76,20 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     let is_left_alone = |function: usize| {
         loading.is_some_and(|loading| leaves_alone(loading.object(pid), function))
     };
-    let pads = plan_pads(pid, &maps, &images, &is_left_alone);
+    let mut pads = plan_pads(pid, &maps, &images, &is_left_alone);
+    let must_return = loading.is_some_and(|loading| loading.object(pid).is_mapped);
+    plan_described(
+        pid,
+        &maps,
+        &images,
+        &config.allocators,
+        must_return,
+        &mut pads,
+    )?;
     let live = live_places(pid, &maps);
     for pad in pads.pads {
         if let Some(module) = planned.iter_mut().find(|m| m.image.base == pad.bias)
-            && functions.contains(&pad.function)
+            && (pad.does.is_some() || functions.contains(&pad.function))
         {
             module.pads.push((pad.name, pad.address));
         }

@@ -7,7 +7,7 @@ use crate::recorder::Recorder;
 use crate::run_facts::{Facts, meta};
 use crate::session::Session;
 use memhook_ledger::Observer;
-use memhook_recording::{Options, Writer, path_of_mappings};
+use memhook_recording::{HEAP_NOTE, Options, Writer, path_of_heap, path_of_mappings};
 use std::path::{Path, PathBuf};
 
 /// The file of a run that has not begun.
@@ -17,8 +17,8 @@ pub struct Recording {
     facts: Facts,
     /// It has overwritten a file, which cannot be brought back.
     has_replaced: bool,
-    /// That of the mappings, if they are traced.
-    mappings: Option<Box<Recording>>,
+    /// Those of the same run's other memory: mappings, heaps of described allocators.
+    beside: Vec<Recording>,
 }
 
 impl Recording {
@@ -30,10 +30,27 @@ impl Recording {
         config: &TraceConfig,
     ) -> Result<Recording, Error> {
         let mut recording = Recording::of_memory(path, options, pid, config, Memory::Heap)?;
-        if config.mappings {
-            let beside = path_of_mappings(path);
-            match Recording::of_memory(&beside, options, pid, config, Memory::Mappings) {
-                Ok(mappings) => recording.mappings = Some(Box::new(mappings)),
+        let of_mappings = config
+            .mappings
+            .then(|| (path_of_mappings(path), Memory::Mappings));
+        let names = config
+            .allocators
+            .iter()
+            .map(|a| a.name.as_str())
+            .enumerate();
+        let of_heaps = names.map(|(n, name)| (path_of_heap(path, name), Memory::Described(n)));
+        for (beside, memory) in of_mappings.into_iter().chain(of_heaps) {
+            let is_taken = recording.beside.iter().any(|other| other.path == beside);
+            let created = if is_taken {
+                let name = beside.display();
+                Err(Error::Refused(format!(
+                    "two heaps would be recorded as {name}: rename one of them"
+                )))
+            } else {
+                Recording::of_memory(&beside, options, pid, config, memory)
+            };
+            match created {
+                Ok(created) => recording.beside.push(created),
                 Err(error) => {
                     recording.abandon();
                     return Err(error);
@@ -57,6 +74,12 @@ impl Recording {
             meta.sample_bytes = 0;
             meta.flags = 0;
         }
+        if let Memory::Described(heap) = memory {
+            meta.notes.push(("memory".into(), "heap".into()));
+            let name = config.allocators.get(heap).map(|a| a.name.clone());
+            meta.notes
+                .push((HEAP_NOTE.into(), name.unwrap_or_default()));
+        }
         let has_replaced = path.exists();
         let writer = Writer::create(path, &meta, options).map_err(|error| match error {
             memhook_recording::Error::Output(error) => Error::Output(error),
@@ -67,7 +90,7 @@ impl Recording {
             recorder: Recorder::new(writer),
             facts: Facts::new(path, meta, memory),
             has_replaced,
-            mappings: None,
+            beside: Vec::new(),
         })
     }
 
@@ -86,9 +109,7 @@ impl Recording {
 
     /// The attach failed: removes the empty file.
     pub fn abandon(self) {
-        if let Some(mappings) = self.mappings {
-            mappings.abandon();
-        }
+        self.beside.into_iter().for_each(Recording::abandon);
         drop(self.recorder);
         if !self.has_replaced {
             let _ = std::fs::remove_file(self.path);
@@ -102,11 +123,13 @@ impl Recording {
         consumer: &Consumer<O>,
     ) -> Vec<Facts> {
         let mut all = vec![(self.facts, self.recorder)];
-        if let Some(mappings) = self.mappings {
-            all.push((mappings.facts, mappings.recorder));
-            if let Some(ledger) = &mut consumer.lock().mappings {
+        for beside in self.beside {
+            if beside.facts.memory() == Memory::Mappings
+                && let Some(ledger) = &mut consumer.lock().mappings
+            {
                 ledger.keep_changes();
             }
+            all.push((beside.facts, beside.recorder));
         }
         let begin = |(mut facts, recorder): (Facts, Recorder)| {
             *consumer.lock().recorder_of(facts.memory()) = Some(recorder);

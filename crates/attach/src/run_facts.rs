@@ -9,8 +9,9 @@ use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
 use memhook_process::{ModuleImage, resident_counters};
 use memhook_recording::{
-    ACCESS_NOTE, ClockPoint, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame, RESIDENT_NOTE,
-    RecordingEnd, ResidentSample, ThreadName, WriterState, gaps_text, marks_text, resident_text,
+    ACCESS_NOTE, ClockPoint, FUNCTIONS_NOTE, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame,
+    RESIDENT_NOTE, RecordingEnd, ResidentSample, ThreadName, WriterState, gaps_text, marks_text,
+    resident_text,
 };
 use memhook_stream::{Region, time_stamp_counter};
 use std::{
@@ -111,6 +112,13 @@ impl Facts {
         self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
         self.note_accesses(session);
+        if let Memory::Described(heap) = self.memory
+            && let Some(heap) = session.heaps().get(heap)
+        {
+            let lines = heap.functions.iter();
+            let lines = lines.map(|(id, name)| format!("{id} {name}\n"));
+            self.note(FUNCTIONS_NOTE, lines.collect());
+        }
         if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
@@ -364,6 +372,9 @@ impl Facts {
         match (self.memory, &state.mappings) {
             (Memory::Mappings, Some(mappings)) => {
                 recorder.last_interval(mappings.ledger(), session.region());
+            }
+            (Memory::Described(heap), _) => {
+                recorder.last_interval(&state.heaps[heap].ledger, session.region());
             }
             _ => recorder.last_interval(&state.ledger, session.region()),
         }

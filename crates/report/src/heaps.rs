@@ -102,6 +102,13 @@ impl ReportModel {
         self
     }
 
+    /// The same, of which everything is of this heap.
+    pub(crate) fn of_heap(mut self, name: &str, functions: Vec<String>) -> ReportModel {
+        self.heaps.push(HeapTotals::of(name, functions, &self));
+        self.name_heap(name);
+        self
+    }
+
     fn name_heap(&mut self, name: &str) {
         let of_sites = self.sites.iter_mut().map(|row| &mut row.heap);
         let of_groups = self.groups.iter_mut().map(|row| &mut row.heap);

@@ -1,6 +1,7 @@
 //! Text for a terminal.
 
 use crate::gaps;
+use crate::heaps::MAIN_HEAP;
 use crate::labels::one_line;
 use crate::leaks::leaks;
 use crate::mappings::mappings;
@@ -404,8 +405,10 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
             String::new()
         };
         let by = match &site.heap {
-            Some(heap) => format!("{} of heap {}", visible(&site.kind), visible(heap)),
-            None => visible(&site.kind).to_string(),
+            Some(heap) if heap != MAIN_HEAP => {
+                format!("{} of heap {}", visible(&site.kind), visible(heap))
+            }
+            _ => visible(&site.kind).to_string(),
         };
         writeln!(
             out,

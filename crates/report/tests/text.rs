@@ -199,6 +199,7 @@ fn functions_and_frames() {
         unseen_bytes: 0,
         growth_bytes: -5,
         oldest_ms: 9_900,
+        heap: None,
         released_bytes: 1024,
         released_blocks: 3,
     }];
@@ -230,6 +231,7 @@ fn a_narrow_terminal() {
             error_bytes: None,
             growth_bytes: -5,
             oldest_ms: 9_900,
+            heap: None,
             released_bytes: 0,
             released_blocks: 0,
         }];

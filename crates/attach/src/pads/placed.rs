@@ -264,7 +264,7 @@ impl Pads {
     /// The described functions: their numbers, and what they do.
     pub fn described(&self) -> impl Iterator<Item = (usize, DescribedFunction)> + '_ {
         let placed = self.placed.iter();
-        placed.filter_map(|(pad, _)| Some((pad.function - FIRST_DESCRIBED, pad.does?)))
+        placed.filter_map(|(pad, _)| Some((pad.function.checked_sub(FIRST_DESCRIBED)?, pad.does?)))
     }
 
     /// The described heaps, in their order.

@@ -131,6 +131,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
              memhook-rs report FILE.mhk --mappings -f FORMAT"
         );
     }
+    if export.is_some() && reports.tracing.allocators.is_used() {
+        bail!(
+            "allocators of your own with -f: such a format holds one heap; record with -o FILE.mhk, and then: \
+             memhook-rs report FILE.HEAP.mhk -f FORMAT"
+        );
+    }
     let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
     let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
     let recorded = match recorded {
@@ -140,6 +146,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )),
         None => None,
     };
+    if reports.tracing.allocators.is_used() {
+        super::record::refuse_stream(
+            recorded.as_ref().map(|(path, _)| path.as_path()),
+            "each allocator of your own makes a recording",
+        )?;
+    }
     if reports.tracing.mappings {
         super::record::refuse_stream(
             recorded.as_ref().map(|(path, _)| path.as_path()),

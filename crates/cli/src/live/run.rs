@@ -50,6 +50,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let tracing = args.reports.tracing.with_depth(DEPTH_TO_ROOTS);
     let reports = &args.reports;
     let recorded = reports.recording.split(reports.output.as_deref(), 0)?.0;
+    if reports.tracing.allocators.is_used() {
+        super::record::refuse_stream(
+            recorded.as_deref(),
+            "each allocator of your own makes a recording",
+        )?;
+    }
     let config = tracing.resolve_recorded(recorded.is_some() || reports.scores.scores);
     // Set as soon as there is an output.
     let reports = OnceLock::<Arc<Reports>>::new();

@@ -55,6 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
         bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
+    args.tracing.allocators.refuse("top shows")?;
     signals::catch_stops();
     if args.follow_fork {
         return several::run(args, pid);

@@ -11,6 +11,7 @@ pub(crate) mod encode;
 mod foreign_bytes;
 pub(crate) mod format;
 pub(crate) mod gaps;
+pub(crate) mod heap_notes;
 pub(crate) mod marks;
 pub(crate) mod meter;
 pub(crate) mod model;

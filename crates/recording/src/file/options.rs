@@ -50,9 +50,20 @@ impl Default for Options {
 
 /// Where the recording of a run's mappings is, beside that of its heap: `run.mappings.mhk` beside `run.mhk`.
 pub fn path_of_mappings(of_heap: &Path) -> PathBuf {
+    beside(of_heap, "mappings")
+}
+
+/// Where the recording of the heap of a described allocator is: `run.pool.mhk` beside `run.mhk`.
+pub fn path_of_heap(of_heap: &Path, name: &str) -> PathBuf {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let plain = |c: char| if is_plain(c) { c } else { '_' };
+    beside(of_heap, &name.chars().map(plain).collect::<String>())
+}
+
+fn beside(of_heap: &Path, word: &str) -> PathBuf {
     let stem = of_heap.file_stem().unwrap_or_default().to_string_lossy();
     of_heap.with_file_name(match of_heap.extension() {
-        Some(extension) => format!("{stem}.mappings.{}", extension.to_string_lossy()),
-        None => format!("{stem}.mappings"),
+        Some(extension) => format!("{stem}.{word}.{}", extension.to_string_lossy()),
+        None => format!("{stem}.{word}"),
     })
 }

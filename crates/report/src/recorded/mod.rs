@@ -16,7 +16,7 @@ use crate::{
     Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReleaseSite, ReportModel, StackFrame,
 };
 use memhook_ledger::Estimate;
-use memhook_recording::Recording;
+use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
 use memhook_symbols::{Source, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -161,7 +161,7 @@ pub fn report(
     let shows_releases = is_overview || (by == RowsBy::Site && measure == Measure::Released);
     let number = |name| note(recording, name).parse::<f64>().unwrap_or(0.0);
     let seconds = |ns: u64| ns as f64 / 1e9;
-    Ok(ReportModel {
+    let model = ReportModel {
         schema: ReportModel::SCHEMA,
         is_final: true,
         by: by.name(),
@@ -227,7 +227,14 @@ pub fn report(
             .scores
             .as_ref()
             .map(|scores| scores.inferences.clone()),
-    })
+    };
+    let heap = note(recording, HEAP_NOTE);
+    if heap.is_empty() {
+        return Ok(model);
+    }
+    let functions = note(recording, FUNCTIONS_NOTE).lines();
+    let names = functions.filter_map(|line| Some(line.split_once(' ')?.1.to_owned()));
+    Ok(model.of_heap(heap, names.collect()))
 }
 
 /// The blocks of one measure.

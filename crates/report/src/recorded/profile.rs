@@ -14,7 +14,7 @@ use memhook_ledger::Estimate;
 use memhook_recording::{
     Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
-use memhook_recording::{RESIDENT_NOTE, STALE_NOTE, resident_of};
+use memhook_recording::{FUNCTIONS_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
@@ -60,7 +60,7 @@ pub fn profile(
         let stack = recording.stacks().get(site.stack);
         sites.push(ProfileSite {
             stack: tables.stack(site.stack, symbols),
-            kind: match kind_of(recording, site.stack) {
+            kind: match name_of_call(recording, site.stack) {
                 "" => "unknown".to_owned(),
                 kind => kind.to_owned(),
             },
@@ -173,7 +173,7 @@ fn scored_sites(
     let named = run.sites.iter().filter_map(|site| {
         let stack = recording.stacks().get(site.stack);
         let is_truncated = stack.is_some_and(|stack| stack.truncated);
-        let kind = match kind_of(recording, site.stack) {
+        let kind = match name_of_call(recording, site.stack) {
             "" => "unknown",
             kind => kind,
         };
@@ -245,6 +245,15 @@ pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {
     let notes = recording.meta().notes.iter();
     let found = notes.rev().find(|(known, _)| known == name);
     found.map_or("", |(_, value)| value.as_str())
+}
+
+/// The same, or the name of a function that the user has described.
+fn name_of_call(recording: &Recording, stack: u32) -> &str {
+    let Some(found) = recording.stacks().get(stack) else {
+        return "";
+    };
+    let described = function_in(note(recording, FUNCTIONS_NOTE), found.function);
+    described.unwrap_or_else(|| kind_of(recording, stack))
 }
 
 /// The function whose call recorded this stack, or nothing.

@@ -19,6 +19,7 @@ use std::{
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    args.tracing.allocators.refuse("gate judges")?;
     let options = &args.running;
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");

@@ -1,0 +1,24 @@
+//! Notes of a recording of the heap of a described allocator.
+
+/// What the heap is called.
+pub const HEAP_NOTE: &str = "heap";
+/// Its functions: a line for each, its number on call stacks, a space, and its name.
+pub const FUNCTIONS_NOTE: &str = "functions";
+
+/// The name of a function, in the note about them.
+pub fn function_in(note: &str, number: u8) -> Option<&str> {
+    let mut lines = note.lines().filter_map(|line| line.split_once(' '));
+    lines.find_map(|(n, name)| (n.parse() == Ok(number)).then_some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_found_by_their_numbers() {
+        let note = "59 pool_alloc\n61 ns::operator new\nx\n";
+        assert_eq!(function_in(note, 61), Some("ns::operator new"));
+        assert_eq!(function_in(note, 60), None);
+    }
+}
