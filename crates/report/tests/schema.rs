@@ -124,7 +124,6 @@ fn full_report() -> ReportModel {
             stack: vec![frame()],
         }],
         groups: vec![GroupRow {
-            heap: None,
             name: "n".into(),
             frame: Some(frame()),
             bytes: 1,

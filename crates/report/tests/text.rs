@@ -189,7 +189,6 @@ fn functions_and_frames() {
     let mut model = report();
     model.by = "frame";
     model.groups = vec![GroupRow {
-        heap: None,
         name: "0x55550000123f".into(),
         frame: Some(frame(Some("main"), None, false)),
         bytes: 1_590_000,
@@ -220,7 +219,6 @@ fn a_narrow_terminal() {
     for by in ["site", "function"] {
         model.by = by;
         model.groups = vec![GroupRow {
-            heap: None,
             name: "std::vector<Order, std::allocator<Order>>::push_back(Order const&) (shop)"
                 .into(),
             frame: None,

@@ -60,7 +60,7 @@ pub(crate) fn plan_described(
     for (heap, allocator) in (0..).zip(allocators) {
         for function in &allocator.functions {
             let text = function.selector.text.clone();
-            let one = find_function(pid, &function.selector, modules, &symbols)?;
+            let one = find_function(pid, &function.selector, modules, &symbols, &search)?;
             let (module, symbol) = only_one(&text, one, modules)?;
             let is_same = |f: &&Found| (f.module, f.symbol.start) == (module, symbol.start);
             if let Some(same) = found.iter().find(is_same) {

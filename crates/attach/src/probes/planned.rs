@@ -183,10 +183,11 @@ pub(crate) fn find_function(
     selector: &FunctionSelector,
     modules: &[ModuleImage],
     symbols: &[Vec<FunctionSymbol>],
+    search: &SearchPath,
 ) -> Result<(usize, Vec<FunctionSymbol>), ProbeError> {
     let mut candidates: Vec<BTreeMap<u64, Candidate>> =
         modules.iter().map(|_| BTreeMap::new()).collect();
-    choose(pid, selector, modules, symbols, &mut candidates)?;
+    choose(pid, selector, modules, symbols, &mut candidates, search)?;
     let found = candidates.into_iter().enumerate();
     let mut found = found.filter(|(_, of_module)| !of_module.is_empty());
     let (module, of_module) = found.next().expect("choose has found something");
