@@ -42,7 +42,8 @@ impl Values {
         for class in 0..VALUE_CLASSES {
             let calls = word(table, VALUE_BOUNDS + class);
             if calls > 0 {
-                *self.classes.entry(class).or_default() += calls;
+                let of_class = self.classes.entry(class).or_default();
+                *of_class = of_class.saturating_add(calls);
                 seen = seen.saturating_add(calls);
             }
         }
@@ -56,7 +57,8 @@ impl Values {
             let at = VALUE_BOUNDS + VALUE_CLASSES + 2 * place;
             let calls = word(table, at + 1);
             if calls > 0 {
-                *self.counts.entry(word(table, at) as i64).or_default() += calls;
+                let of_value = self.counts.entry(word(table, at) as i64).or_default();
+                *of_value = of_value.saturating_add(calls);
             }
         }
     }
@@ -79,7 +81,9 @@ impl Values {
         let mut all: Vec<(i64, u64)> = self.counts.iter().map(|(v, n)| (*v, *n)).collect();
         all.sort_by_key(|&(value, calls)| (std::cmp::Reverse(calls), value));
         all.truncate(most);
-        let shown: u64 = all.iter().map(|(_, calls)| *calls).sum();
+        let shown = all
+            .iter()
+            .fold(0u64, |sum, (_, calls)| sum.saturating_add(*calls));
         (all, self.calls().saturating_sub(shown))
     }
 

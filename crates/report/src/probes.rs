@@ -249,7 +249,9 @@ fn arguments(row: &ProbeRow, style: Style, out: &mut String) {
             let _ = writeln!(out, "{calls:>47} {share:>5.1} %  = {}", value.value);
         }
         let listed = argument.top.iter().take(shown).map(|value| value.calls);
-        let others = argument.calls.saturating_sub(listed.sum());
+        let others = argument
+            .calls
+            .saturating_sub(listed.fold(0, u64::saturating_add));
         if others > 0 {
             let share = crate::percent(others, argument.calls);
             let _ = writeln!(out, "{:>47} {share:>5.1} %  other values", count(others));

@@ -371,7 +371,10 @@ fn report(
     let seconds = duration.as_secs_f64();
     let row = |(number, function): (usize, &PlannedFunction)| {
         let rows = stacks.map(|stacks| stacks.rows(number));
-        let known = |rows: &Vec<StackRow>| rows.iter().map(|row| row.calls).sum::<u64>();
+        let known = |rows: &Vec<StackRow>| {
+            rows.iter()
+                .fold(0u64, |sum, row| sum.saturating_add(row.calls))
+        };
         ProbeRow {
             args: argument_rows(&probes.events().arguments, &values[number]),
             calls_without_stack: rows
