@@ -58,6 +58,8 @@ static_assert(__builtin_offsetof(Gate, owner) == 8);
 extern GatePage gate_page;
 extern uint64_t originals[function_count][max_variants];
 extern unsigned char* region;
+// The epoch in which a thread has waited for a ring in vain.
+extern uint32_t waited_in_vain;
 
 inline Gate& gate() { return gate_page.gate; }
 inline Control* control() { return reinterpret_cast<Control*>(region); }
