@@ -71,7 +71,11 @@ impl Builds {
         let out = File::create(&log).map_err(fail)?;
         let err = out.try_clone().map_err(fail)?;
         let flags = format!("{} -w", flavour.flags());
-        let links = format!("{} -Wl,{}", flavour.flags(), self.planted(flavour)?.display());
+        let links = format!(
+            "{} -Wl,{}",
+            flavour.flags(),
+            self.planted(flavour)?.display()
+        );
         let status = Command::new("nice")
             .args(["sh", "-c", &format!("{PRELUDE}{}", project.build)])
             .current_dir(&place)

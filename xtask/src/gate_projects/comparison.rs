@@ -47,7 +47,11 @@ impl Compared {
         let mut found = Vec::new();
         let mut note = |text: String| found.push(format!("{project}: `{test}`: {text}"));
         let code = |outcome: &Outcome| outcome.status.code();
-        let leaks = self.gate.leaked.as_ref().is_ok_and(|leaked| leaked.blocks > 0);
+        let leaks = self
+            .gate
+            .leaked
+            .as_ref()
+            .is_ok_and(|leaked| leaked.blocks > 0);
         let own = code(&self.alone);
         let expected = match (own, &self.gate.leaked) {
             (Some(0), Err(_)) => Some(3),

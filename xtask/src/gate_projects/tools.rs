@@ -107,9 +107,9 @@ impl<'a> Runner<'a> {
             Tool::None | Tool::Lsan => String::new(),
             // The program's own exit status comes first, so it tells nothing of ours.
             Tool::Gate => format!("{} gate --json={shown} --", self.gate.display()),
-            Tool::Memcheck => format!(
-                "valgrind --leak-check=full --num-callers=40 --log-file={shown}.%p"
-            ),
+            Tool::Memcheck => {
+                format!("valgrind --leak-check=full --num-callers=40 --log-file={shown}.%p")
+            }
         };
         let directory = if tool == Tool::Lsan {
             &self.sanitized
@@ -243,10 +243,17 @@ impl Said {
         };
         let text = String::from_utf8_lossy(&text);
         // "SUMMARY: AddressSanitizer: 48 byte(s) leaked in 2 allocation(s)."
-        let summary = text.lines().rev().find(|line| line.starts_with("SUMMARY: "));
+        let summary = text
+            .lines()
+            .rev()
+            .find(|line| line.starts_with("SUMMARY: "));
         let numbers = summary
             .filter(|line| line.contains("byte(s) leaked in"))
-            .map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect());
+            .map(|line| {
+                line.split(' ')
+                    .filter_map(|word| word.parse().ok())
+                    .collect()
+            });
         let numbers: Vec<u64> = match numbers {
             Some(numbers) => numbers,
             None => return Said::unknown(summary.unwrap_or("no summary").to_owned()),
@@ -257,7 +264,11 @@ impl Said {
         let blamed = text.lines().filter_map(|line| {
             // "    #1 0x55d0 in planted_leak /tmp/planted.c:15"
             let (_, rest) = line.trim_start().strip_prefix('#')?.split_once(" in ")?;
-            Some(rest.rsplit_once(' ').map_or(rest, |(name, _)| name).to_owned())
+            Some(
+                rest.rsplit_once(' ')
+                    .map_or(rest, |(name, _)| name)
+                    .to_owned(),
+            )
         });
         Said {
             leaked: Ok(Leaked { blocks, bytes }),
