@@ -56,27 +56,9 @@ inline void use_caches(RingHeader* ring, bool all) {
          word == epoch;
 }
 
-// Claims a free ring for this thread; null when all are taken, or while the hook is suspended. pre:
-// thread_word() is not of the gate's word `epoch`.
-[[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
-  if (epoch & suspended) {
-    if (!resume(epoch)) return nullptr;
-    epoch &= ~suspended;
-    uint64_t word = thread_word();
-    if ((word & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(word - epoch);
-  }
+// Takes the first free ring of so many for this thread; null when there is none.
+inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   Control* c = control();
-  // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
-  // wait to be admitted.
-  uint64_t left = thread_word(), still_waiting = static_cast<uint64_t>(epoch) << 24;
-  if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
-    own_no_ring(left - (1 << 12));
-    __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
-    return nullptr;
-  }
-  uint32_t limit = __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED);
-  if (limit > max_rings) limit = max_rings;
-  uint32_t rings = admit_recorder(c, epoch) ? limit : 0;
   uint64_t stride = ring_prefix_bytes + c->ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
     auto* ring = at<RingHeader>(rings_offset + i * stride);
@@ -112,6 +94,52 @@ inline void use_caches(RingHeader* ring, bool all) {
     }
     own_ring(ring, epoch);
     return ring;
+  }
+  return nullptr;
+}
+
+// How long a thread waits for a ring. The attacher looks for ended threads every few milliseconds when rings are
+// scarce, but may have to wait for a processor.
+inline constexpr uint64_t longest_wait_for_ring_ns = 2'000'000'000;
+
+// Rings of threads that have ended are free only when the attacher has noticed. Who waits when a ring is full waits
+// for that, too. One wait in vain is enough: there are more living threads than rings, and nobody waits again.
+[[gnu::noinline, gnu::cold]] inline RingHeader* wait_for_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
+  if (gate().flags & (flag_drop_when_full | flag_adapt_when_full)) return nullptr;
+  Wait wait;
+  while (__atomic_load_n(&waited_in_vain, __ATOMIC_RELAXED) != epoch && epoch_now() == epoch) {
+    if (!wait.a_moment()) break;
+    if (RingHeader* ring = take_free_ring(rings, epoch, sp)) return ring;
+    if (static_cast<uint64_t>(wait.waited_ns()) > longest_wait_for_ring_ns)
+      __atomic_store_n(&waited_in_vain, epoch, __ATOMIC_RELAXED);
+  }
+  return nullptr;
+}
+
+// Claims a free ring for this thread; null when all are taken, or while the hook is suspended. pre:
+// thread_word() is not of the gate's word `epoch`.
+[[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
+  if (epoch & suspended) {
+    if (!resume(epoch)) return nullptr;
+    epoch &= ~suspended;
+    uint64_t word = thread_word();
+    if ((word & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(word - epoch);
+  }
+  Control* c = control();
+  // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
+  // wait to be admitted.
+  uint64_t left = thread_word(), still_waiting = static_cast<uint64_t>(epoch) << 24;
+  if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
+    own_no_ring(left - (1 << 12));
+    __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
+    return nullptr;
+  }
+  uint32_t limit = __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED);
+  if (limit > max_rings) limit = max_rings;
+  uint32_t rings = admit_recorder(c, epoch) ? limit : 0;
+  if (RingHeader* ring = take_free_ring(rings, epoch, sp)) return ring;
+  if (rings > 0) {
+    if (RingHeader* ring = wait_for_ring(rings, epoch, sp)) return ring;
   }
   // A detach meanwhile, or a gap began: nothing is counted, and the thread asks again when tracing goes on.
   if (epoch_now() != epoch) return nullptr;

@@ -69,6 +69,8 @@ static_assert(__builtin_offsetof(GateArea, spares) == spares_behind_gate);
 extern GateArea gate_area;
 extern uint64_t originals[function_count][max_variants];
 extern unsigned char* region;
+// The epoch in which a thread has waited for a ring in vain.
+extern uint32_t waited_in_vain;
 
 inline Gate& gate() { return gate_area.page.gate; }
 inline Control* control() { return reinterpret_cast<Control*>(region); }

@@ -41,6 +41,12 @@ NOINLINE static void* block(size_t bytes) {
   return made;
 }
 
+// Leaves an address all over the stack that later calls use.
+NOINLINE static void spread(void* block) {
+  void* volatile frame[1024];
+  for (auto& word : frame) word = block;
+}
+
 NOINLINE static void leak(size_t bytes) { keep(block(bytes)); }
 
 struct Node {
@@ -257,6 +263,22 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
       void *first = block(16), *second = block(16);
       free(first);  // not the last allocation: no pair
       free(second);
+    }
+  } else if (name == "left_at_exit") {
+    // Where nothing reads it any more: in registers that a call need not keep, and below the stack pointer.
+    asm volatile("mov %%rax, %%rdx; mov %%rax, %%rsi; mov %%rax, %%r8; mov %%rax, %%r9; mov %%rax, %%r10;"
+                 "mov %%rax, -16(%%rsp); mov %%rax, -72(%%rsp); xor %%edi, %%edi; mov $231, %%eax; syscall"
+                 : : "a"(block(66)) : "rdx", "rsi", "rdi", "r8", "r9", "r10", "rcx", "r11", "memory");
+  } else if (name == "left_in_frames") {
+    // In the room of exit's frames that they never write.
+    spread(block(88));
+    exit(0);
+  } else if (name == "many_threads") {
+    // Far more than there are rings, each for a moment.
+    for (int i = 0; i < 2400; i++) {
+      std::thread started([] { free(block(24)); });
+      if (i % 300 == 0) std::thread([] { leak(44); }).join();
+      started.join();
     }
   } else if (name == "child") {
     if (fork() == 0) {

@@ -12,8 +12,8 @@ use std::{
 const MAPS_PAUSE: Duration = Duration::from_millis(5);
 /// How often ended threads are looked for.
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
-/// The same while rings are getting scarce.
-const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(10);
+/// The same while rings are getting scarce: a program may start threads by the thousand, each for a moment.
+const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(5);
 /// The main thread's stack may still grow down to the usual limit.
 const MAIN_STACK_BYTES: u64 = 64 << 20;
 
@@ -29,7 +29,7 @@ pub struct RingOwners {
     /// Rings whose owner was not there at the last sweep.
     missed: HashSet<usize>,
     next_maps: Instant,
-    next_sweep: Instant,
+    last_sweep: Instant,
 }
 
 impl RingOwners {
@@ -44,7 +44,7 @@ impl RingOwners {
             started: HashMap::new(),
             missed: HashSet::new(),
             next_maps: now,
-            next_sweep: now,
+            last_sweep: now,
         }
     }
 
@@ -55,14 +55,14 @@ impl RingOwners {
         if now >= self.next_maps && self.find_stacks(region) {
             self.next_maps = now + MAPS_PAUSE;
         }
-        if now >= self.next_sweep {
-            let claimed = self.sweep(region);
-            self.next_sweep = now
-                + if claimed * 2 > MAX_RINGS {
-                    SWEEP_PAUSE_SCARCE
-                } else {
-                    SWEEP_PAUSE
-                };
+        let pause = if is_scarce(region) {
+            SWEEP_PAUSE_SCARCE
+        } else {
+            SWEEP_PAUSE
+        };
+        if now >= self.last_sweep + pause {
+            self.sweep(region);
+            self.last_sweep = now;
         }
     }
 
@@ -98,14 +98,13 @@ impl RingOwners {
         maps.is_some()
     }
 
-    /// Returns how many rings are claimed.
-    fn sweep(&mut self, region: &Region) -> usize {
+    fn sweep(&mut self, region: &Region) {
         let claimed: Vec<_> = region
             .rings()
             .filter(|r| r.state == ring_state::CLAIMED && r.tid != 0)
             .collect();
         let Some(alive) = self.alive() else {
-            return claimed.len();
+            return;
         };
         let mut owners: HashMap<u32, usize> = HashMap::new();
         for ring in &claimed {
@@ -135,7 +134,6 @@ impl RingOwners {
                 self.started.remove(&ring.index);
             }
         }
-        claimed.len()
     }
 
     /// The tids of the target's threads, as it sees them itself; `None` if they cannot be listed.
@@ -147,4 +145,11 @@ impl RingOwners {
         let inner = |tid| inner_tid(self.pid, tid);
         Some(listed.into_iter().filter_map(inner).collect())
     }
+}
+
+/// Whether more than half of the rings are claimed.
+fn is_scarce(region: &Region) -> bool {
+    let is_claimed = |state| state == ring_state::CLAIMED;
+    region.rings_used() * 2 > MAX_RINGS
+        && region.rings().filter(|ring| is_claimed(ring.state)).count() * 2 > MAX_RINGS
 }

@@ -109,6 +109,30 @@ impl Unwinder {
         Backtrace { frames, end }
     }
 
+    /// The registers of the innermost caller whose code is not within `range`. `None`: it is not reached, by so many
+    /// frames or at all.
+    pub fn caller_outside(
+        &self,
+        mut registers: Registers,
+        range: &Range<u64>,
+        read: ReadWord,
+        depth: usize,
+    ) -> Option<Registers> {
+        let mut exact = true;
+        for _ in 0..depth {
+            let pc = registers[RA]?.checked_sub(u64::from(!exact))?;
+            if !range.contains(&pc) {
+                return Some(registers);
+            }
+            match self.step(&registers, pc, read)? {
+                Step::Caller(caller, false) if caller[RSP] > registers[RSP] => registers = *caller,
+                _ => return None,
+            }
+            exact = false;
+        }
+        None
+    }
+
     fn follow(
         &self,
         mut registers: Registers,
@@ -252,6 +276,11 @@ fn evaluate<R: Reader<Offset = usize>>(
         Location::Register { register } => registers.get(usize::from(register.0)).copied()?,
         _ => None,
     }
+}
+
+/// The stack pointer among registers.
+pub fn stack_pointer(registers: &Registers) -> Option<u64> {
+    registers[RSP]
 }
 
 /// The registers of a thread inside a function that are needed to begin.

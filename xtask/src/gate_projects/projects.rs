@@ -93,8 +93,8 @@ pub const PROJECTS: &[Project] = &[
         build: "use_cmake -DJSONCPP_WITH_POST_BUILD_UNITTEST=OFF -DBUILD_OBJECT_LIBS=OFF",
         directory: "build",
         tests: r#"echo bin/jsoncpp_test
-            for file in test_object_03 test_complex_01 test_large_01; do
-                echo bin/jsontestrunner_exe ../test/data/$file.json; done
+            for file in object_03 complex_01 large_01 comment_02; do
+                echo bin/jsontestrunner_exe ../test/data/legacy_test_$file.json; done
             echo bin/jsontestrunner_exe --json-checker ../test/jsonchecker/pass1.json"#,
     },
     Project {
@@ -104,7 +104,6 @@ pub const PROJECTS: &[Project] = &[
         directory: ".",
         tests: r#"echo ./pngtest --strict pngtest.png
             echo ./pngvalid --standard
-            echo ./pngvalid --size --progressive-read
             echo ./pngstest --tmpfile x- --log contrib/testpngs/rgb-8-sRGB.png contrib/testpngs/gray-4.png
             echo ./pngimage --list-combos --log contrib/pngsuite/basn0g01.png contrib/pngsuite/basn6a16.png
             echo ./pngunknown --strict default=discard pngtest.png"#,
@@ -120,9 +119,9 @@ pub const PROJECTS: &[Project] = &[
     Project {
         name: "libxml2",
         build: r#"use_configure --without-python --without-lzma
-            make -j1 runtest testapi testrecurse testdict testchar testlimits"#,
+            make -j1 testdict testchar"#,
         directory: ".",
-        tests: r#"for test in runtest testrecurse testdict testchar; do echo ./$test; done
+        tests: r#"for test in testdict testchar; do echo ./$test; done
             for file in test/att11 test/valid/REC-xml-19980210.xml; do echo ./xmllint --noout --nonet $file; done"#,
     },
     Project {
@@ -212,10 +211,10 @@ END"#,
     },
     Project {
         name: "xxhash",
-        build: "flags",
+        build: r#"make -j1 xxhsum CC="$CC" CFLAGS="$CFLAGS" LDFLAGS="$LDFLAGS""#,
         directory: ".",
         tests: r#"echo ./xxhsum -H0 README.md; echo ./xxhsum -H1 README.md; echo ./xxhsum -H2 xxhash.h
-            echo ./xxhsum -bi0 -B8K; echo ./xxhsum -H3 xxhash.h CHANGELOG"#,
+            echo ./xxhsum -H3 xxhash.h CHANGELOG"#,
     },
     Project {
         name: "yajl",

@@ -1,6 +1,6 @@
 //! Suppressions for what was found, to start a file from.
 
-use super::{sentence, site_of};
+use super::{relative, sentence, site_of};
 use crate::evidence::{AllocationSite, SourceFrame};
 use crate::{Group, Suppressions, Verdict};
 use memhook_report::{Format, FormatOptions};
@@ -15,11 +15,17 @@ impl Format<[Verdict]> for SuppressionFile {
         "suppressions"
     }
 
-    fn write(&self, verdicts: &[Verdict], _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+    fn write(
+        &self,
+        verdicts: &[Verdict],
+        options: &FormatOptions,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let root = &options.source_root;
         let mut written = HashSet::new();
         for verdict in verdicts {
             for group in verdict.counted() {
-                let rule = suppression(verdicts, verdict, &group);
+                let rule = suppression(verdicts, verdict, &group, root);
                 if written.insert(rule.clone()) && !rule.is_empty() {
                     writeln!(out, "# {}\n{rule}", sentence(verdict, &group))?;
                 }
@@ -31,32 +37,47 @@ impl Format<[Verdict]> for SuppressionFile {
 
 /// What suppresses this group and no other: the function that is to blame, where no other leak has it
 /// in its stack; else the innermost frames, as many as it takes. Empty where there is no stack to tell it by.
-fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>) -> String {
+fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root: &str) -> String {
     let site = site_of(verdict, group);
     let Some(blamed) = site.frames_to_blame().last() else {
         return String::new();
     };
     let name = match &blamed.function {
-        Some(function) => format!("leak:^{function}$\n"),
-        None => format!("leak:{}\n", blamed.module_name().unwrap_or_default()),
+        // It would suppress whatever the program leaks one day.
+        Some(_) if is_outermost(site) => None,
+        Some(function) => Some(format!("leak:^{function}$\n")),
+        None => Some(format!(
+            "leak:{}\n",
+            blamed.module_name().unwrap_or_default()
+        )),
     };
     let sites = group.0.iter().map(|f| &verdict.evidence.sites[f.leak.site]);
     let framed = |with_line| {
-        let rules: BTreeSet<String> = sites.clone().map(|s| framed(s, with_line)).collect();
+        let rules = sites.clone().map(|s| framed(s, with_line, root));
+        let rules: BTreeSet<String> = rules.collect();
         rules.into_iter().collect()
     };
-    let rules: [String; 3] = [name, framed(false), framed(true)];
+    let rules: [Option<String>; 3] = [name, Some(framed(false)), Some(framed(true))];
     let mut precise = rules
         .into_iter()
+        .flatten()
         .filter(|r| is_only_about(r, verdicts, site));
     precise
         .next()
         .unwrap_or_else(|| "# (no pattern tells this leak from the others)\n".to_owned())
 }
 
+/// Whether the function that is to blame is `main`, or the one that a thread begins with: each leak has it, or may
+/// have it, in its stack.
+fn is_outermost(site: &AllocationSite) -> bool {
+    let outer = &site.stack[site.frames_to_blame().len()..];
+    let starts_programs = |frame: &SourceFrame| frame.function.as_deref() == Some("_start");
+    !site.truncated && outer.iter().all(|f| f.wrapper || starts_programs(f))
+}
+
 /// In Valgrind's syntax, which takes the frames in their order. `with_line`: the last one by its source line, not
-/// by its function.
-fn framed(site: &AllocationSite, with_line: bool) -> String {
+/// by its function. Neither names a directory outside `root`, which is another one where the suppression is used.
+fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     let frames = site.frames_to_blame();
     let allocator = site.symbol.as_deref().unwrap_or("*");
     let mut out = format!(
@@ -67,10 +88,15 @@ fn framed(site: &AllocationSite, with_line: bool) -> String {
         let is_last = number + 1 == frames.len();
         out += &match (&frame.function, &frame.file, frame.line) {
             (_, Some(file), Some(line)) if with_line && is_last => {
-                format!("   src:{file}:{line}\n")
+                let below = relative(file, root);
+                let file = match below.strip_prefix('/') {
+                    Some(outside) => outside.rsplit('/').next().unwrap_or(outside),
+                    None => below,
+                };
+                format!("   src:*{file}:{line}\n")
             }
             (Some(function), ..) => format!("   fun:{function}\n"),
-            _ => format!("   obj:{}\n", frame.module.as_deref().unwrap_or("*")),
+            _ => format!("   obj:*{}\n", frame.module_name().unwrap_or_default()),
         };
     }
     out + "}\n"
@@ -166,5 +192,75 @@ mod tests {
         }
         suppressed.sort_unstable();
         assert_eq!(suppressed, [1, 2, 4, 8, 16, 32 + 64 + 128], "{text}");
+    }
+
+    /// The only leak of a run whose stack is this, each function's with its source file.
+    fn of_one(stack: &[(&str, &str)]) -> Verdict {
+        let frame = |&(function, file): &(&str, &str)| SourceFrame {
+            function: Some(function.into()),
+            file: Some(file.into()),
+            line: Some(7),
+            module: Some("/home/me/app/tests".into()),
+            ..SourceFrame::default()
+        };
+        let mut evidence = Evidence::default();
+        evidence.leaks.push(Leak {
+            direct: Sum {
+                blocks: 1,
+                bytes: 9,
+            },
+            ..Leak::default()
+        });
+        evidence.sites.push(AllocationSite {
+            symbol: Some("malloc".into()),
+            kind: "malloc".into(),
+            stack: stack.iter().map(frame).collect(),
+            ..AllocationSite::default()
+        });
+        let exceptions = &mut Exceptions::default();
+        judge(evidence, &Limits::default(), exceptions, false)
+    }
+
+    #[test]
+    fn main_is_never_suppressed_by_its_name() {
+        let options = FormatOptions::default();
+        let of = |stack: &[(&str, &str)]| {
+            rendered("suppressions", &[of_one(stack)], &options).expect("text")
+        };
+        let text = of(&[("new_alloc", "a.c"), ("main", "a.c"), ("_start", "")]);
+        assert!(!text.contains("leak:"), "{text}");
+        assert!(text.contains("fun:new_alloc\n   fun:main\n}"), "{text}");
+        let text = of(&[("load", "a.c"), ("main", "a.c"), ("_start", "")]);
+        assert!(text.contains("leak:^load$\n"), "{text}");
+    }
+
+    #[test]
+    fn a_source_line_is_the_same_in_another_checkout() {
+        let found = |root: &str| {
+            let file = |name: &str| format!("{root}/{name}");
+            let stack = [
+                [("f", file("src/a.c")), ("main", file("m.c"))],
+                [("f", "/usr/include/b.h".to_owned()), ("main", file("m.c"))],
+            ];
+            let one = stack.each_ref().map(|stack| {
+                let stack = stack.each_ref().map(|(f, file)| (*f, file.as_str()));
+                of_one(&stack)
+            });
+            (one, file(""))
+        };
+        let ([here, other], root) = found("/home/me/app");
+        let options = FormatOptions {
+            source_root: root.trim_end_matches('/').into(),
+            ..FormatOptions::default()
+        };
+        // Of two leaks of one function, only the lines differ.
+        let text = rendered("suppressions", &[here, other], &options).expect("text");
+        assert!(text.contains("src:*src/a.c:7\n"), "{text}");
+        assert!(text.contains("src:*b.h:7\n"), "{text}");
+        let mut known = Suppressions::default();
+        known.read("x", &text).expect("readable");
+        for verdict in found("/builds/17").0 {
+            assert!(known.suppresses(&verdict.evidence.sites[0]), "{text}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod areas;
 mod copy;
+mod exit_frames;
 pub(crate) mod fork;
 pub(crate) mod kernel_words;
 pub(crate) mod limits;
@@ -17,6 +18,7 @@ pub(crate) mod sockets;
 mod stop;
 
 use crate::capture::areas::areas;
+use crate::capture::exit_frames::innermost_caller;
 use crate::capture::fork::fork;
 use crate::capture::kernel_words::{KernelWords, kernel_words};
 use crate::capture::limits::Limits;
@@ -494,6 +496,17 @@ pub fn capture_ending(
     shot.threads = thread_states(threads);
     shot.held = prepared.begin.elapsed();
     let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
+    let snapshot = &mut captured.snapshot;
+    for (index, thread) in child.ending_threads(pid).iter().enumerate() {
+        if snapshot.meta.threads[index].is_exiting
+            && let Some((rsp, words)) = innermost_caller(snapshot, &images, &thread.registers)
+        {
+            let state = &mut snapshot.meta.threads[index];
+            state.rsp = rsp;
+            state.words = words;
+            state.words.push(state.fs_base);
+        }
+    }
     captured.images = images;
     Ok(captured)
 }
@@ -504,17 +517,26 @@ pub(crate) fn thread_states<'a>(
 ) -> Vec<ThreadState> {
     threads
         .map(|(tid, r, extended)| {
+            let call = r.orig_rax as i64;
+            let is_exiting = call == nix::libc::SYS_exit_group || call == nix::libc::SYS_exit;
             let mut all = vec![
-                r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
-                r.r12, r.r13, r.r14, r.r15, r.orig_rax, r.fs_base, r.gs_base,
+                r.rbx, r.rbp, r.rsp, r.r12, r.r13, r.r14, r.r15, r.fs_base, r.gs_base,
             ];
-            all.extend(words(extended));
+            // The other registers belong to the function that runs (psABI 3.2.1). Where that is the last
+            // thing that the thread does, they hold what earlier calls have left in them.
+            if !is_exiting {
+                all.extend([
+                    r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.orig_rax,
+                ]);
+                all.extend(words(extended));
+            }
             all.retain(|&word| word >= 4096);
             ThreadState {
                 tid,
                 rsp: r.rsp,
                 rip: r.rip,
                 fs_base: r.fs_base,
+                is_exiting,
                 words: all,
             }
         })

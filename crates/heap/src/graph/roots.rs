@@ -6,7 +6,7 @@ use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 use std::ops::Range;
 
-/// Leaf functions may use this much below the stack pointer (psABI 3.2.2).
+/// Leaf functions may use this much below the stack pointer (psABI 3.2.2). A thread that exits returns to none.
 const RED_ZONE_BYTES: u64 = 128;
 
 /// What a root is.
@@ -115,7 +115,8 @@ pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
 /// Another thread may use a piece of the initial thread's stack (pthread_attr_setstack(3)): below it are
 /// frames that the initial thread is still in.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<Range<u64>> {
-    let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
+    let red_zone = if thread.is_exiting { 0 } else { RED_ZONE_BYTES };
+    let alive = thread.rsp.checked_sub(red_zone)? & !7;
     let area = snapshot.area(thread.rsp)?;
     if area.kind == AreaKind::Stack && thread.tid == snapshot.meta.pid {
         return Some(area.start..alive.max(area.start));

@@ -76,6 +76,10 @@ pub struct ThreadState {
     pub rip: u64,
     /// Thread pointer: address of the TCB.
     pub fs_base: u64,
+    /// It is in the system call by which a thread or a process ends, so the function that made the call
+    /// needs nothing any more.
+    #[serde(default)]
+    pub is_exiting: bool,
     /// All register words that may be pointers, vector registers included.
     pub words: Vec<u64>,
 }

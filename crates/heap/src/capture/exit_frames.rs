@@ -1,0 +1,40 @@
+//! What a thread that ends its process still has of the program's.
+//!
+//! The functions between exit(3) and the system call keep nothing for the program. But compilers give frames
+//! more room than they write, and what an earlier call has left there would look like a pointer: by how the
+//! stack happens to be aligned in one run, and not in the next.
+
+use crate::snapshot::Snapshot;
+use memhook_inject::Registers;
+use memhook_process::ModuleImage;
+use memhook_unwind::reference::{self, Unwinder};
+
+/// exit(3) calls two or three functions, err(3) some more.
+const MOST_FRAMES: usize = 16;
+
+/// The stack pointer of the innermost function that is not the C library's, and the registers that calls preserve
+/// as it has them. `None` where the way there cannot be followed.
+pub fn innermost_caller(
+    snapshot: &Snapshot,
+    images: &[ModuleImage],
+    registers: &Registers,
+) -> Option<(u64, Vec<u64>)> {
+    let libc = images.iter().find(|image| image.is_libc)?;
+    if !libc.contains(registers.rip) {
+        return None;
+    }
+    let range = libc.start..libc.end;
+    let mut unwinder = Unwinder::default();
+    unwinder.add_module(libc.base, range.clone(), libc.bytes.whole().as_ref().into());
+    let r = registers;
+    // By DWARF number (x86-64 psABI, figure 3.36).
+    let of_thread = [
+        r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
+        r.r13, r.r14, r.r15, r.rip,
+    ];
+    let read = |address| snapshot.word(address);
+    let of_caller = unwinder.caller_outside(of_thread.map(Some), &range, &read, MOST_FRAMES)?;
+    let preserved = [3, 6, 12, 13, 14, 15].map(|number: usize| of_caller[number]);
+    let words = preserved.into_iter().collect::<Option<Vec<u64>>>()?;
+    Some((reference::stack_pointer(&of_caller)?, words))
+}
