@@ -43,7 +43,7 @@ fn assert_whole(reports: &BTreeMap<u64, Value>, child: u64, allocations: u64, li
     let sites = report["sites"].as_array().expect("sites");
     let leaks = |site: &&Value| site.to_string().contains("leak_at_birth");
     let site = sites.iter().find(leaks).expect("the site that leaks");
-    assert_eq!(site["live_blocks"].as_u64(), Some(LEAKED), "{site:#}");
+    assert_eq!(site["blocks"].as_u64(), Some(LEAKED), "{site:#}");
 }
 
 fn end(mut server: Target) {
@@ -68,7 +68,7 @@ fn every_block_from_the_first_one_on() {
     await_attach(&mut attacher, &staying);
     // It is none of ours until it executes its program, which ends at once.
     children(&mut server, "execute", 1);
-    let below_wrapper = children(&mut server, "handler", 1);
+    children(&mut server, "handler", 1);
     let again = children(&mut server, "short 2", 2);
     await_attach(&mut attacher, &again);
     short.extend(again);
@@ -85,8 +85,9 @@ fn every_block_from_the_first_one_on() {
     // What its child does below its wrapper is not the parent's.
     let parent = &reports[&u64::from(server.pid())]["totals"];
     assert_eq!(parent["lost_events"], 0, "{parent:#}");
-    assert!(parent["live_bytes"].as_u64() < Some(1000), "{parent:#}");
-    assert!(!reports.contains_key(&below_wrapper[0]), "{errors}");
+    // It may have a buffer of stdio's, and not what the child leaks.
+    let live = parent["live_bytes"].as_u64();
+    assert!(live < Some(LEAKED * 1000), "{parent:#}");
     for pid in staying.iter().chain([&u64::from(server.pid())]) {
         assert_eq!(wrapped_slots(*pid as u32), 0, "slots of {pid}");
     }

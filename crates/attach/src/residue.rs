@@ -13,7 +13,7 @@ use memhook_inject::{close_descriptor, create_region, hold, unmap_unfinished, wr
 use memhook_process::{
     HookCopy, Mapping, RemoteAddress, hook_copies, read_word, unfinished_copies,
 };
-use memhook_stream::Region;
+use memhook_stream::{Birth, Region};
 use std::{fs::OpenOptions, ops::Range, time::Duration};
 
 /// What a region is called in /proc.
@@ -35,7 +35,7 @@ pub struct Residue {
     closed_regions: Vec<(RemoteAddress, u64)>,
     /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
     never_used: Vec<(RemoteAddress, u64)>,
-    /// Regions that wait for a child of this process, and where they are (avma).
+    /// Regions that wait for a child of this process, or did, and where they are (avma).
     offered: Vec<(Region, RemoteAddress)>,
     /// Hooks that an attacher had no time to map completely (avma).
     unfinished: Vec<Range<u64>>,
@@ -131,7 +131,8 @@ impl Residue {
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
             {
                 self.never_used.push(place);
-            } else if closed_region::birth(pid, address) == Some(birth::OFFERED) {
+            } else if let Some(birth::OFFERED | birth::CLOSED) = closed_region::birth(pid, address)
+            {
                 self.offered.extend(region.map(|region| (region, address)));
             }
             return;
@@ -218,8 +219,14 @@ impl Residue {
         }
         let is_own = hook.is_some_and(|hook| hook.owner(pid) != 0);
         for (region, address) in std::mem::take(&mut self.offered) {
-            if is_own && region.withdraw() {
+            // The parent of this process may still be traced.
+            if !is_own || is_attacher(region.attacher_pid()) {
+                continue;
+            }
+            if region.withdraw() {
                 region.give_all_back();
+            }
+            if region.birth() == Birth::Closed {
                 self.never_used.push((address, region.len() as u64));
             }
         }
