@@ -273,13 +273,6 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     // In the room of exit's frames that they never write.
     spread(block(88));
     exit(0);
-  } else if (name == "many_threads") {
-    // Far more than there are rings, each for a moment.
-    for (int i = 0; i < 2400; i++) {
-      std::thread started([] { free(block(24)); });
-      if (i % 300 == 0) std::thread([] { leak(44); }).join();
-      started.join();
-    }
   } else if (name == "child") {
     if (fork() == 0) {
       leak(77);

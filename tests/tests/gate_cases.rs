@@ -77,7 +77,6 @@ const CASES: &[(&str, Leaked, Sanitizer)] = &[
     ),
     ("environment", (0, 0), Same),
     ("stdio", (0, 0), Same),
-    ("many_threads", (8, 8 * 44), Same),
     (
         "left_at_exit",
         (1, 66),
