@@ -186,11 +186,13 @@ impl Births {
         match word(GATE_BIRTH_OFFSET) as u32 {
             gate_birth::UNDECIDED => !state.is_closed && word(SPARES_BEHIND_GATE) != 0,
             gate_birth::UNDER_WAY => true,
+            // Also when its session has been handed on: it may not have been received yet.
             gate_birth::DONE => {
                 let owner = word(8);
-                let is_its = |spare: &&Spare| spare.region.owner() == owner;
-                let spare = state.spares.iter().find(is_its);
-                spare.is_some_and(|spare| !matches!(spare.state, SpareState::Handed(_)))
+                state
+                    .spares
+                    .iter()
+                    .any(|spare| spare.region.owner() == owner)
             }
             _ => false,
         }
