@@ -17,7 +17,8 @@ use crate::unwind_tables::UnwindTables;
 use crossbeam_channel::Sender;
 use memhook_abi::{GATE_BIRTH_OFFSET, MOST_SPARES, SPARES_BEHIND_GATE, gate_birth};
 use memhook_process::{
-    RemoteAddress, has_ended, inner_tid, open_memory, process_ids, read_word, thread_start_time,
+    RemoteAddress, has_ended, inner_tid, mappings, open_memory, process_ids, read_word,
+    thread_start_time,
 };
 use memhook_stream::{Birth, Region};
 use std::os::unix::fs::FileExt;
@@ -371,7 +372,15 @@ impl Child {
             return Fate::HasEnded;
         }
         match owner_of(self.pid, gate) {
-            Some(owner) if owner != region.owner() => Fate::ExecutesAnother,
+            Some(owner) if owner != region.owner() => {
+                // The memory of a process that is about to end is gone before the process is.
+                let is_there = mappings(self.pid).is_ok_and(|maps| !maps.is_empty());
+                if is_there {
+                    Fate::ExecutesAnother
+                } else {
+                    Fate::HasEnded
+                }
+            }
             _ => Fate::Lives,
         }
     }
