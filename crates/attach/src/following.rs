@@ -111,8 +111,7 @@ pub fn follow(
         missed: Vec::new(),
     };
     let result = following.run(assigner);
-    following.join();
-    following.end_births();
+    following.end_births(assigner);
     result.map(|()| following.count)
 }
 
@@ -209,17 +208,22 @@ impl Following {
         }
     }
 
-    /// Children that nobody has taken in are left as they would be without us.
-    fn end_births(&mut self) {
-        self.count.missed += self.missed.len() as u64;
+    /// Finds no more children, and waits until all jobs have ended, those of the last children, too.
+    fn end_births(&mut self, assigner: &mut dyn Assigner) {
         if let Some(mut watch) = self.watch.take() {
             self.newborn.extend(watch.end());
+            self.receive(assigner);
+            self.join();
+            // Those with the number of a process that had not been collected yet.
+            self.receive(assigner);
             self.count.late = watch.births().missed();
         }
+        self.join();
         for newborn in self.newborn.drain(..) {
-            self.count.missed += u64::from(!self.missed.contains(&newborn.pid));
             newborn.leave();
+            self.count.missed += 1;
         }
+        self.count.missed += self.missed.len() as u64;
     }
 
     /// Until the next look, after one that took this long.

@@ -17,7 +17,8 @@ use crate::unwind_tables::UnwindTables;
 use crossbeam_channel::Sender;
 use memhook_abi::{GATE_BIRTH_OFFSET, MOST_SPARES, SPARES_BEHIND_GATE, gate_birth};
 use memhook_process::{
-    RemoteAddress, has_ended, inner_tid, open_memory, process_ids, read_word, thread_start_time,
+    RemoteAddress, has_ended, inner_tid, mappings, open_memory, process_ids, read_word,
+    thread_start_time,
 };
 use memhook_stream::{Birth, Region};
 use std::os::unix::fs::FileExt;
@@ -186,11 +187,13 @@ impl Births {
         match word(GATE_BIRTH_OFFSET) as u32 {
             gate_birth::UNDECIDED => !state.is_closed && word(SPARES_BEHIND_GATE) != 0,
             gate_birth::UNDER_WAY => true,
+            // Also when its session has been handed on: it may not have been received yet.
             gate_birth::DONE => {
                 let owner = word(8);
-                let is_its = |spare: &&Spare| spare.region.owner() == owner;
-                let spare = state.spares.iter().find(is_its);
-                spare.is_some_and(|spare| !matches!(spare.state, SpareState::Handed(_)))
+                state
+                    .spares
+                    .iter()
+                    .any(|spare| spare.region.owner() == owner)
             }
             _ => false,
         }
@@ -369,7 +372,15 @@ impl Child {
             return Fate::HasEnded;
         }
         match owner_of(self.pid, gate) {
-            Some(owner) if owner != region.owner() => Fate::ExecutesAnother,
+            Some(owner) if owner != region.owner() => {
+                // The memory of a process that is about to end is gone before the process is.
+                let is_there = mappings(self.pid).is_ok_and(|maps| !maps.is_empty());
+                if is_there {
+                    Fate::ExecutesAnother
+                } else {
+                    Fate::HasEnded
+                }
+            }
             _ => Fate::Lives,
         }
     }
