@@ -68,7 +68,8 @@ fn print(name: &str, found: Result<Vec<[f64; 3]>, String>) {
 fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
     let is_there = Command::new("uftrace").arg("--version").output();
     is_there.map_err(|error| format!("uftrace cannot be run: {error}"))?;
-    let program = build("bar", &["-fpatchable-function-entry=5"]);
+    let program = build("bar", &[]);
+    let traceable = build("bar", &["-pg"]);
     let data = memhook_benches::output_folder().join("uftrace.data");
     let mut plain = Measured::start(&program, &["1"], processors);
     let mut command = Command::new("taskset");
@@ -79,20 +80,28 @@ fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, St
             "uftrace",
             "record",
             "--no-libcall",
-            "-P",
-            "^bar$",
+            "-F",
+            FUNCTION,
             "-d",
         ])
         .arg(&data)
-        .arg(&program)
+        .arg(&traceable)
         .arg("1");
     let mut traced = Measured::run(&mut command);
     let found = (0..rounds)
         .map(|_| Ok([ns(&mut plain, ms)?, ns(&mut traced, ms)?, f64::NAN]))
         .collect();
     drop(traced);
+    let files = std::fs::read_dir(&data).into_iter().flatten().flatten();
+    let events = files.filter(|file| file.path().extension().is_some_and(|e| e == "dat"));
+    let recorded: u64 = events
+        .filter_map(|file| Some(file.metadata().ok()?.len()))
+        .sum();
     let _ = std::fs::remove_dir_all(&data);
-    found
+    match recorded {
+        0 => Err("uftrace has recorded nothing".into()),
+        _ => found,
+    }
 }
 
 /// Why there is no figure for the fast tracepoints of gdbserver.
