@@ -11,6 +11,7 @@
 
 mod alternation;
 mod attacher;
+mod band_plot;
 mod conditions;
 mod cpu_time;
 mod feeder;
@@ -32,6 +33,7 @@ pub mod uprobe;
 
 pub use alternation::{Alternated, Traced, alternate};
 pub use attacher::{Attacher, Report};
+pub use band_plot::{Band, band_plot};
 pub use conditions::{Condition, Conditions};
 pub use cpu_time::timed;
 pub use feeder::{Feeder, ToLedger};

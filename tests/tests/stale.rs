@@ -1,6 +1,7 @@
 //! `stale` on programs whose use of their blocks is known.
 
 use memhook_inject::Watchpoint;
+use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, binary, build_target, not_run, run, until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -362,6 +363,85 @@ fn a_section_of_a_trace() {
     let unreachable: u64 = sites.map(|site| number(site, "unreachable_bytes")).sum();
     assert!(unreachable >= LOST - 3 * 6000, "{report}");
     assert!(target.finish().success());
+}
+
+/// A recording keeps the section, and how the bytes aged; a report and the page have both.
+#[test]
+fn a_recording_keeps_it() {
+    let folder = Folder::new("stale-recording");
+    let recording = folder.path("run.mhk");
+    let mut target = Target::start(program(), &["1", "nobody"]);
+    let options = ["--stale=500ms", "-o", &recording];
+    let attacher = Attacher::start(&target, &options);
+    target.go();
+    target.expect("done");
+    // Ages are times: nothing happens that could be waited for.
+    std::thread::sleep(Duration::from_millis(2500));
+    let live = attacher.finish();
+    assert!(target.finish().success());
+    let (code, out, errors) = run(&["report", &recording, "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("report-1").check(&report);
+    assert_eq!(report["stale"], live["stale"]);
+    let history = &report["stale"]["history"];
+    let numbers = |list: &Value| -> Vec<u64> {
+        let list = list.as_array().expect("a list").iter();
+        list.map(|number| number.as_u64().expect("a number"))
+            .collect()
+    };
+    let points = history["points"].as_array().expect("points");
+    let last = points.last().expect("a moment");
+    let untouched = numbers(&last["untouched_bytes"]);
+    assert_eq!(untouched.len(), 7);
+    let live_bytes = report["stale"]["totals"]["live_bytes"].as_u64();
+    assert_eq!(Some(untouched.iter().sum::<u64>()), live_bytes);
+    // Nobody touches anything; pages are watched from the first second on.
+    let old: u64 = untouched[1..].iter().sum();
+    assert!(old > 4 * COUNT * BYTES * 9 / 10, "{last}");
+    assert_eq!(numbers(&last["pages"]).len(), 4);
+    let (_, text, _) = run(&["report", &recording]);
+    let (_, section) = text
+        .split_once("Untouched for at least: ")
+        .expect("a section");
+    assert!(!section.contains("--depth"), "stacks are whole: {text}");
+    // Of a part of the run, it does not tell.
+    let (code, out, _) = run(&["report", &recording, "--json", "--to", "1s"]);
+    assert_eq!(code, 0);
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert!(report.get("stale").is_none(), "{out}");
+    let page = folder.path("run.html");
+    assert_eq!(run(&["view", &recording, "-o", &page]).0, 0);
+}
+
+/// Whoever forbids system calls is asked for none; a program that makes way for another one ends the watch.
+#[test]
+fn programs_that_forbid_or_execute() {
+    let sandboxed = build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"]);
+    let target = Target::start(&sandboxed, &["kill"]);
+    let pid = target.pid().to_string();
+    let options = ["--older", "500ms", "-d", "1s", "--json", "-q"];
+    let words = [&["stale", &pid], &options[..]].concat();
+    let (code, out, errors) = run(&words);
+    if !errors.contains("seccomp filter that does not apply to us") {
+        let report: Value = serde_json::from_str(&out).expect(&errors);
+        assert_eq!(code, 0);
+        // Unless the filter can be passed by, as a tracer with CAP_SYS_ADMIN can.
+        let notes = report["notes"].to_string();
+        let is_let_be = notes.contains("a seccomp filter may end");
+        assert_ne!(report["evidence"]["pages"], is_let_be, "{notes}");
+    }
+    assert!(target.is_alive(), "{errors}");
+    drop(target);
+
+    let mut target = Target::start(&build_target("endings", &[]), &["exec"]);
+    let watching = Watching::begin(&target, &["--older", "1s", "-d", "5m", "--json"]);
+    target.go();
+    target.expect("ready");
+    let report = watching.report();
+    assert_eq!(report["final"], true);
+    assert!(!has_write_protection(&target));
+    assert!(target.is_alive());
 }
 
 #[test]

@@ -56,6 +56,17 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     drop(target);
     terminal.wait_for("exit=0");
 
+    // With a column of what nobody touches.
+    let mut target = Target::start(&program, &[]);
+    let words = format!("{} --stale=500ms", target.pid());
+    let terminal = Terminal::start("top-stale", &top_words(&words));
+    terminal.wait_for("live in");
+    target.go();
+    target.expect("done");
+    terminal.press("u", "\u{25be}stale");
+    terminal.press("q", "exit=0");
+    assert!(target.finish().success(), "the target's self-check");
+
     let mut target = Target::start(&program, &[]);
     let terminal = Terminal::start("top-gone", &top(&target));
     terminal.wait_for("live in");

@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod adversary;
+mod ages;
 mod answer;
 mod controller;
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +31,7 @@ mod watched_threads;
 #[cfg(target_arch = "x86_64")]
 mod watcher;
 
+pub use ages::{AGES_MS, AgeHistory, AgePoint, BANDS};
 pub use answer::{Evidence, SiteAnswer, answer};
 pub use controller::{Controller, Costs, PagePlan, Policy, Settings};
 #[cfg(target_arch = "x86_64")]

@@ -232,6 +232,28 @@ impl Pages {
         }
     }
 
+    /// The last moment at which a range of memory may have been written, as far as its pages tell: from then on all of
+    /// them were guarded. A page may share its memory with other ranges.
+    pub fn may_be_written(&self, range: Range<u64>) -> u32 {
+        let index = self.areas.partition_point(|area| area.end() <= range.start);
+        let area = self.areas.get(index);
+        let area = area.filter(|area| area.start <= range.start && range.end <= area.end());
+        let Some(area) = area.filter(|_| !range.is_empty()) else {
+            return self.looked_ms;
+        };
+        let first = ((range.start - area.start) / PAGE_BYTES) as usize;
+        let last = (range.end - area.start).div_ceil(PAGE_BYTES) as usize;
+        let pages = area.pages[first..last].iter();
+        let each = pages.map(|page| {
+            if page.is_guarded {
+                page.at_ms
+            } else {
+                self.looked_ms
+            }
+        });
+        each.max().unwrap_or(self.looked_ms)
+    }
+
     /// How many pages have each threshold.
     pub fn thresholds(&self) -> [u64; THRESHOLDS_MS.len()] {
         let mut counts = [0; THRESHOLDS_MS.len()];
@@ -296,6 +318,9 @@ mod tests {
             "not all of it"
         );
         assert_eq!(writes(0xf000..0xf010, 5000), Writes::Unknown);
+        let ranges = [0x10010..0x10020, 0x10010..0x11020, 0x13ff0..0x14010];
+        let moments = ranges.map(|range| pages.may_be_written(range));
+        assert_eq!(moments, [1000, 6000, 6000]);
     }
 
     #[test]

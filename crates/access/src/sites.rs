@@ -1,5 +1,6 @@
 //! The live blocks of a process by site, with what is known of when they were touched.
 
+use crate::ages::{BANDS, band};
 use crate::pages::Writes;
 use crate::random::Random;
 use rustc_hash::FxHashMap;
@@ -118,6 +119,8 @@ pub struct Census<'a> {
     random: Random,
     /// By site.
     pub sites: FxHashMap<Site, SiteBlocks>,
+    /// Bytes of all sites, by how long they were not touched.
+    pub ages: [u64; BANDS],
 }
 
 impl<'a> Census<'a> {
@@ -129,11 +132,12 @@ impl<'a> Census<'a> {
             hits,
             random,
             sites: FxHashMap::default(),
+            ages: [0; BANDS],
         }
     }
 
-    /// Counts a block, of whose pages `writes` is known.
-    pub fn add(&mut self, block: &LiveBlock, writes: Writes) {
+    /// Counts a block, of whose pages `writes` is known. `written_ms`: until when they may have been written.
+    pub fn add(&mut self, block: &LiveBlock, writes: Writes, written_ms: u32) {
         if block.bytes == 0 {
             return;
         }
@@ -142,6 +146,9 @@ impl<'a> Census<'a> {
         site.live_blocks += 1;
         let hit = self.hits.get(&block.address).copied();
         let hit = hit.filter(|&at| block.allocated_ms.is_none_or(|allocated| at >= allocated));
+        let touched_ms = [hit, block.allocated_ms].into_iter().flatten().max();
+        let touched_ms = touched_ms.map_or(written_ms, |at| at.max(written_ms));
+        self.ages[band(self.now_ms.saturating_sub(touched_ms))] += block.bytes;
         let write = match writes {
             Writes::At(at) => Some(at),
             _ => None,
@@ -186,12 +193,12 @@ mod tests {
     fn what_is_known_of_each_block() {
         let hits = FxHashMap::from_iter([(4, 9500), (5, 100)]);
         let mut census = Census::new(5000, 10_000, &hits, Random::seeded(1));
-        census.add(&block(1, 10, Some(6000)), Writes::Unknown);
-        census.add(&block(2, 100, Some(10)), Writes::At(7000));
-        census.add(&block(3, 1000, None), Writes::NoneSince(2000));
-        census.add(&block(4, 10_000, None), Writes::Unknown);
+        census.add(&block(1, 10, Some(6000)), Writes::Unknown, 9999);
+        census.add(&block(2, 100, Some(10)), Writes::At(7000), 7000);
+        census.add(&block(3, 1000, None), Writes::NoneSince(2000), 2000);
+        census.add(&block(4, 10_000, None), Writes::Unknown, 0);
         // The hit was on a block that is gone.
-        census.add(&block(5, 100_000, Some(200)), Writes::NoneSince(4000));
+        census.add(&block(5, 100_000, Some(200)), Writes::NoneSince(4000), 4000);
         let site = &census.sites[&Site::Stack(1)];
         assert_eq!(site.parts[0].most_idle.map(|b| b.address), Some(5));
         assert_eq!((site.live_bytes, site.live_blocks), (111_110, 5));
@@ -205,6 +212,7 @@ mod tests {
             site.parts[0].idle_byte_ms,
             1000.0 * 8000.0 + 100_000.0 * 6000.0
         );
+        assert_eq!(census.ages, [10_010, 0, 100, 100_000, 1000, 0, 0]);
     }
 
     #[test]
@@ -215,7 +223,7 @@ mod tests {
             let mut census = Census::new(1, 10, &hits, Random::seeded(seed));
             for address in 0..10 {
                 let bytes = if address == 3 { 900 } else { 100 };
-                census.add(&block(address, bytes, None), Writes::Unknown);
+                census.add(&block(address, bytes, None), Writes::Unknown, 0);
             }
             let drawn = &census.sites[&Site::Stack(1)].parts[1].drawn;
             large += drawn.iter().filter(|b| b.address == 3).count();

@@ -1,5 +1,6 @@
 //! A live process, watched within a budget.
 
+use crate::ages::{AgeHistory, AgePoint};
 use crate::answer::{Evidence, SiteAnswer, answer};
 use crate::controller::{Controller, Policy, Settings};
 use crate::error::Error;
@@ -67,6 +68,7 @@ pub struct Watcher {
     hits: FxHashMap<u64, u32>,
     accesses: FxHashMap<Site, SeenAccess>,
     sites: FxHashMap<Site, SiteBlocks>,
+    history: AgeHistory,
     random: Random,
     next_second_ms: u32,
     next_follow_ms: u32,
@@ -117,6 +119,7 @@ impl Watcher {
             hits: FxHashMap::default(),
             accesses: FxHashMap::default(),
             sites: FxHashMap::default(),
+            history: AgeHistory::default(),
             random: Random::seeded(monotonic_ns()),
             next_second_ms: now_ms,
             next_follow_ms: now_ms,
@@ -310,7 +313,13 @@ impl Watcher {
                 *lives = true;
             }
             let range = block.address..block.address.saturating_add(block.bytes);
-            census.add(&block, pages.writes(range, older_ms));
+            let written_ms = pages.may_be_written(range.clone());
+            census.add(&block, pages.writes(range, older_ms), written_ms);
+        });
+        self.history.add(AgePoint {
+            at_ms: now_ms,
+            bytes: census.ages,
+            pages: pages.thresholds(),
         });
         self.sites = census.sites;
         for ended in due {
@@ -372,6 +381,15 @@ impl Watcher {
             by_time.then(by_size).then(a.site.cmp(&b.site))
         });
         answers
+    }
+
+    /// For how long the live bytes were not touched, over time. Empty if writes are not seen.
+    pub fn history(&self) -> &[AgePoint] {
+        if self.has_pages() {
+            self.history.points()
+        } else {
+            &[]
+        }
     }
 
     /// The last access that was seen at a site.

@@ -322,17 +322,17 @@ impl Facts {
         ))
     }
 
-    /// Ends the recording, when the drain thread has ended. `coverage`: what of each module was seen, as JSON.
-    /// `None`: nothing was recorded.
+    /// Ends the recording, when the drain thread has ended. `notes`: what the last report tells, by
+    /// name. `None`: nothing was recorded.
     pub fn finish<O: Observer + Send>(
         &mut self,
         session: &Session,
         consumer: &Consumer<O>,
-        coverage: Option<String>,
+        notes: &[(&str, String)],
     ) -> Option<Recorded> {
         self.note_slots(session);
-        if let Some(coverage) = coverage {
-            self.note("coverage", coverage);
+        for (name, text) in notes {
+            self.note(name, text.clone());
         }
         let mut state = consumer.lock();
         let mut recorder = state.recorder_of(self.memory).take()?;

@@ -93,12 +93,12 @@ impl<O: Observer + Send> Trace<O> {
         !self.facts.is_empty()
     }
 
-    /// Ends the recordings, if there are any; to be called when all events have been taken. `coverage`: what
-    /// was seen of each module, as JSON.
+    /// Ends the recordings, if there are any; to be called when all events have been taken. `notes`: what
+    /// the last report tells, by name.
     /// The recording of the heap is the first one, and that of the mappings, if they are traced, the second.
-    pub fn finish_recordings(&mut self, coverage: Option<String>) -> Vec<Recorded> {
+    pub fn finish_recordings(&mut self, notes: &[(&str, String)]) -> Vec<Recorded> {
         let (session, consumer) = (&self.session, &self.consumer);
-        let finish = |mut facts: Facts| facts.finish(session, consumer, coverage.clone());
+        let finish = |mut facts: Facts| facts.finish(session, consumer, notes);
         self.facts.drain(..).filter_map(finish).collect()
     }
 }

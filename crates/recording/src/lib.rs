@@ -17,7 +17,7 @@ pub use file::options::{Mode, Options, path_of_mappings};
 pub use file::part::STREAM;
 pub use file::reader::Recording;
 pub use file::records::{ClockPoint, Meta, Module, NamedFrame, RecordingEnd, ThreadName};
-pub use file::resident::{RESIDENT_NOTE, ResidentSample, resident_of, resident_text};
+pub use file::resident::{RESIDENT_NOTE, ResidentSample, STALE_NOTE, resident_of, resident_text};
 pub use file::stacks::{StackView, Stacks};
 pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use file::writer::{Writer, WriterState};

@@ -88,7 +88,8 @@ pub use scores::{
     Scores, SiteScores,
 };
 pub use stale::{
-    CaughtAccess, StaleEvidence, StaleReachability, StaleReport, StaleSite, StaleTotals,
+    CaughtAccess, StaleEvidence, StaleHistory, StalePoint, StaleReachability, StaleReport,
+    StaleSite, StaleTotals,
 };
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};

@@ -2,7 +2,7 @@
 
 use crate::{
     CallStacks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores, Sampling, StackFrame,
-    Target, UnseenTime,
+    StaleHistory, Target, UnseenTime,
 };
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
@@ -57,6 +57,9 @@ pub struct Profile {
     /// What was resident over time, beside the heap.
     #[serde(skip)]
     pub resident: Vec<ResidentPoint>,
+    /// For how long live bytes were not touched over time, if that was watched.
+    #[serde(skip)]
+    pub aging: Option<StaleHistory>,
     /// Live bytes of the largest sites over time.
     pub series: Vec<Series>,
     /// All sites over time, as far as they change: ordered by the point of the timeline.

@@ -4,14 +4,15 @@ use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, count, counted};
 use crate::{Document, StackFrame, Style, Target};
 use memhook_foreign::visible;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt::{Result, Write};
 
 /// A report of `stale`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StaleReport {
     /// Always `memhook-rs/stale/1`.
-    pub schema: &'static str,
+    pub schema: Cow<'static, str>,
     /// The last report of this watch.
     #[serde(rename = "final")]
     pub is_final: bool,
@@ -24,7 +25,7 @@ pub struct StaleReport {
     /// The share that it has taken: events, times what each was measured to cost.
     pub cost: f64,
     /// `adaptive` or `naive`.
-    pub policy: &'static str,
+    pub policy: Cow<'static, str>,
     /// How long the process has been watched, in seconds.
     pub watched_s: f64,
     /// What was watched, and how much came of it.
@@ -37,6 +38,9 @@ pub struct StaleReport {
     pub more_sites: u64,
     /// What is not seen, and why.
     pub notes: Vec<String>,
+    /// For how long the live bytes were not touched, over time; in the last report, if writes are seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<StaleHistory>,
     /// Frames that are collected of each call stack.
     #[serde(skip)]
     pub depth: u32,
@@ -47,8 +51,32 @@ impl StaleReport {
     pub const SCHEMA: &str = "memhook-rs/stale/1";
 }
 
+/// How live bytes aged over time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StaleHistory {
+    /// The upper ends of all bands of `untouched_bytes` but the last one, in seconds.
+    pub ages_s: Vec<f64>,
+    /// How long a page is left alone after a write before it is watched again, in seconds: one for each number of
+    /// `pages`.
+    pub thresholds_s: Vec<f64>,
+    /// In the order of time.
+    pub points: Vec<StalePoint>,
+}
+
+/// One moment of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StalePoint {
+    /// Seconds since the attach.
+    pub at_s: f64,
+    /// Live bytes by how long they have certainly not been written, and no read of them was seen: one number for each
+    /// band.
+    pub untouched_bytes: Vec<u64>,
+    /// Pages by threshold.
+    pub pages: Vec<u64>,
+}
+
 /// The kinds of evidence, each for itself.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StaleEvidence {
     /// Writes are seen, of all blocks by their pages.
     pub pages: bool,
@@ -71,7 +99,7 @@ pub struct StaleEvidence {
 }
 
 /// Sums.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StaleTotals {
     /// Live bytes.
     pub live_bytes: u64,
@@ -86,7 +114,7 @@ pub struct StaleTotals {
 }
 
 /// One site.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StaleSite {
     /// The allocating function; of blocks from before the attach, their type and size.
     pub kind: String,
@@ -134,7 +162,7 @@ impl StaleSite {
 }
 
 /// The live bytes of a site, split by whether anything reaches them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaleReachability {
     /// Nothing points to these.
     pub unreachable_bytes: u64,
@@ -157,7 +185,7 @@ impl StaleReachability {
 }
 
 /// An access to a watched word.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaughtAccess {
     /// Seconds ago.
     pub ago_s: f64,
@@ -256,6 +284,9 @@ fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
             seen.join(", ")
         ))
     )?;
+    if let Some(history) = &report.history {
+        ages_text(out, history, style)?;
+    }
     for (i, site) in report.sites.iter().enumerate() {
         site_text(out, report, i, site, style)?;
     }
@@ -264,6 +295,23 @@ fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
         writeln!(out, "{}", style.faint(&more))?;
     }
     Ok(())
+}
+
+/// The last moment: `Untouched for at least 32 s: 1.2 GiB; 16 s: 20 MiB; ...`.
+fn ages_text(out: &mut String, history: &StaleHistory, style: Style) -> Result {
+    let Some(last) = history.points.last() else {
+        return Ok(());
+    };
+    let begins = std::iter::once(0.0).chain(history.ages_s.iter().copied());
+    let mut bands: Vec<(f64, u64)> = begins.zip(last.untouched_bytes.iter().copied()).collect();
+    bands.retain(|(_, amount)| *amount > 0);
+    bands.reverse();
+    let bands: Vec<String> = bands
+        .iter()
+        .map(|(begin, amount)| format!("{} {}", seconds(*begin), bytes(*amount)))
+        .collect();
+    let line = format!("Untouched for at least: {}", bands.join(", "));
+    writeln!(out, "{}", style.faint(&line))
 }
 
 /// Without watchpoints, only writes are seen.
@@ -357,7 +405,7 @@ mod tests {
 
     fn report(words: bool) -> StaleReport {
         StaleReport {
-            schema: StaleReport::SCHEMA,
+            schema: StaleReport::SCHEMA.into(),
             is_final: true,
             target: Target {
                 pid: 7,
@@ -367,7 +415,7 @@ mod tests {
             older_s: 600.0,
             budget: 0.01,
             cost: 0.0042,
-            policy: "adaptive",
+            policy: "adaptive".into(),
             watched_s: 1205.0,
             evidence: StaleEvidence {
                 pages: true,
@@ -412,6 +460,7 @@ mod tests {
                 }),
             }],
             more_sites: 3,
+            history: None,
             notes: vec!["something\x1b".into()],
             depth: 10,
         }

@@ -43,7 +43,7 @@ const SCRIPTS: [&str; 32] = [
     include_str!("view/address.js"),
     include_str!("view/stacked.js"),
     include_str!("view/timeline.js"),
-    include_str!("view/resident.js"),
+    include_str!("view/bands.js"),
     include_str!("view/flame.js"),
     include_str!("view/chunk_bins.js"),
     include_str!("view/chunks.js"),

@@ -4,7 +4,7 @@ use crate::options::{duration, size};
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
-use memhook_recording::{Mode, Options, RecordingEnd, STREAM};
+use memhook_recording::{Mode, Options, RecordingEnd, STALE_NOTE, STREAM};
 use memhook_report::{ReportModel, output_name};
 use std::{
     io::IsTerminal,
@@ -131,9 +131,15 @@ pub fn refuse_stream(path: Option<&Path>, why: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a recording keeps of the last report: the coverage, as JSON.
-pub fn coverage(report: &ReportModel) -> Option<String> {
-    serde_json::to_string(&report.coverage).ok()
+/// What a recording keeps of the last report, as JSON: what of each module was seen, and what nobody touched.
+pub fn notes(report: &ReportModel) -> Vec<(&'static str, String)> {
+    let coverage = serde_json::to_string(&report.coverage).ok();
+    let stale = report.stale.as_ref();
+    let stale = stale.and_then(|stale| serde_json::to_string(stale).ok());
+    let all = [("coverage", coverage), (STALE_NOTE, stale)];
+    all.into_iter()
+        .filter_map(|(name, text)| Some((name, text?)))
+        .collect()
 }
 
 /// Tells what a recording has come to. Returns whether it is complete.

@@ -516,8 +516,8 @@ impl Job for ReportJob {
             End::Executed => None,
             _ => self.last_report(trace),
         };
-        let coverage = report.as_ref().and_then(record::coverage);
-        let mut recordings = trace.finish_recordings(coverage).into_iter();
+        let notes = report.as_ref().map_or(Vec::new(), record::notes);
+        let mut recordings = trace.finish_recordings(&notes).into_iter();
         let of_heap = recordings.next();
         for of_mappings in recordings {
             if !record::tell(&of_mappings, self.is_quiet) {

@@ -1,6 +1,8 @@
 //! What was resident of the process over time, as a note of [`Meta`](crate::Meta): readers that do not know it lose
 //! nothing else.
 
+/// The name of the note with what nobody touched: a report `memhook-rs/stale/1`.
+pub const STALE_NOTE: &str = "stale";
 /// The name of the note.
 pub const RESIDENT_NOTE: &str = "resident";
 

@@ -217,7 +217,10 @@ pub fn report(
         rss: None,
         leaks: None,
         overhead: None,
-        stale: None,
+        // It is about the end of the run.
+        stale: (is_overview && profile.to_ns >= recording.span_ns().1)
+            .then(|| profile::stale(recording))
+            .flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores

@@ -7,14 +7,14 @@ use crate::scores::inferences;
 use crate::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileScores,
     ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
-    SitePoint, SiteScores, Target,
+    SitePoint, SiteScores, StaleHistory, StaleReport, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_ledger::Estimate;
 use memhook_recording::{
     Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
-use memhook_recording::{RESIDENT_NOTE, resident_of};
+use memhook_recording::{RESIDENT_NOTE, STALE_NOTE, resident_of};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
@@ -149,6 +149,8 @@ pub fn profile(
         releases,
         timeline,
         resident: resident(recording, (activity.from_ns, activity.to_ns)),
+        aging: stale(recording)
+            .and_then(|report| aging(report, (activity.from_ns, activity.to_ns))),
         series,
         changes: activity.changes.iter().map(changed).collect(),
         scores: None,
@@ -212,6 +214,30 @@ fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<Resident
             swap_bytes: sample.swap_bytes,
         })
         .collect()
+}
+
+/// What nobody touched at the end, if that was watched.
+pub fn stale(recording: &Recording) -> Option<StaleReport> {
+    let is_of_heap = note(recording, "memory").is_empty();
+    let text = is_of_heap.then(|| note(recording, STALE_NOTE))?;
+    let report: StaleReport = serde_json::from_str(text).ok()?;
+    Some(StaleReport {
+        depth: note(recording, "depth").parse().unwrap_or(0),
+        ..report
+    })
+}
+
+/// The part of it that is about how bytes aged, in a window of time.
+fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHistory> {
+    let mut history = report.history?;
+    // A recording may come from elsewhere.
+    let bands = (history.ages_s.len() + 1, history.thresholds_s.len());
+    history.points.retain(|point| {
+        let is_whole = (point.untouched_bytes.len(), point.pages.len()) == bands;
+        let at_ns = (point.at_s * 1e9) as u64;
+        is_whole && (from_ns..=to_ns).contains(&at_ns)
+    });
+    Some(history)
 }
 
 /// A note of the recorder, or nothing.

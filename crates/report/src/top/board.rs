@@ -26,6 +26,8 @@ pub struct Sample {
     pub bounded: Option<Bounded>,
     /// What tracing cost, if it keeps to a budget.
     pub overhead: Option<Overhead>,
+    /// Bytes that nobody has touched for a time, by stack, if that is watched.
+    pub stale: Option<HashMap<u32, u64>>,
     /// Not everything was recorded: all sums are estimates.
     pub is_sampled: bool,
 }
@@ -78,6 +80,8 @@ pub struct Board {
     pub(super) lost_events: u64,
     pub(super) bounded: Option<Bounded>,
     pub(super) overhead: Option<Overhead>,
+    /// What nobody touches is watched.
+    pub(super) has_stale: bool,
     pub(super) is_sampled: bool,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
@@ -114,6 +118,7 @@ impl Board {
             lost_events: 0,
             bounded: None,
             overhead: None,
+            has_stale: false,
             is_sampled: false,
             sort: Sort::Bytes,
             is_paused: false,
@@ -139,6 +144,7 @@ impl Board {
         if self.is_paused {
             return;
         }
+        let stale = sample.stale.as_ref();
         let row = |site: &SiteTotals| {
             let (growth, rate) = self.past.changes_of(site.stack);
             let numbers = Numbers {
@@ -147,6 +153,9 @@ impl Board {
                 growth,
                 rate,
                 oldest: (site.blocks > 0).then(|| Duration::from_nanos(site.oldest_ns)),
+                stale: stale
+                    .and_then(|stale| stale.get(&site.stack))
+                    .map_or(0, |&bytes| bytes.min(site.bytes)),
             };
             Row::of_site(site.stack, numbers)
         };
@@ -156,6 +165,7 @@ impl Board {
         self.lost_events = sample.lost_events;
         self.bounded = sample.bounded;
         self.overhead = sample.overhead;
+        self.has_stale = sample.stale.is_some();
         self.is_sampled = sample.is_sampled;
         self.arrange();
     }
@@ -298,8 +308,9 @@ impl Board {
         match action {
             Action::Help => self.is_help_shown = true,
             Action::Pause => self.is_paused = !self.is_paused,
+            Action::SortBy(Sort::Stale) if !self.has_stale => {}
             Action::SortBy(sort) => self.sort = sort,
-            Action::NextSort => self.sort = self.sort.next(),
+            Action::NextSort => self.sort = self.sort.next(self.has_stale),
             Action::Enter => self.enter(),
             Action::Open(is_open) => self.open(is_open),
             Action::Back => self.back(),

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{
 };
 
 /// The keys, as the help shows them.
-pub(super) const HELP: [(&str, &str); 16] = [
+pub(super) const HELP: [(&str, &str); 17] = [
     ("Up Down j k", "select a row"),
     ("PgUp PgDn Home End", "select a row further away"),
     ("Enter", "show the call stack of a site, or open a call"),
@@ -16,6 +16,7 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ("/", "show only what has this in a function, file or module"),
     ("s", "sort by the next column"),
     ("b n g r a", "sort by bytes, blocks, growth, rate or age"),
+    ("u", "with --stale: sort by what nobody touches"),
     ("p Space", "pause, and go on"),
     (
         "Tab Shift-Tab",
@@ -108,6 +109,7 @@ fn pressed(code: KeyCode) -> Option<Action> {
         KeyCode::Char('g') => Action::SortBy(Sort::Growth),
         KeyCode::Char('r') => Action::SortBy(Sort::Rate),
         KeyCode::Char('a') => Action::SortBy(Sort::Age),
+        KeyCode::Char('u') => Action::SortBy(Sort::Stale),
         KeyCode::Char('j') | KeyCode::Down => Action::Move(1),
         KeyCode::Char('k') | KeyCode::Up => Action::Move(-1),
         KeyCode::PageDown => Action::Move(20),

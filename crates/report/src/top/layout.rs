@@ -21,13 +21,14 @@ pub(super) struct Column {
     goes: u8,
 }
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     column("live", 10, Some(Sort::Bytes), 0),
-    column("blocks", 10, Some(Sort::Blocks), 2),
-    column("growth/s", 11, Some(Sort::Growth), 1),
-    column("allocs/s", 10, Some(Sort::Rate), 3),
-    column("oldest", 12, Some(Sort::Age), 4),
-    column("past", 16, None, 5),
+    column("stale", 10, Some(Sort::Stale), 1),
+    column("blocks", 10, Some(Sort::Blocks), 3),
+    column("growth/s", 11, Some(Sort::Growth), 2),
+    column("allocs/s", 10, Some(Sort::Rate), 4),
+    column("oldest", 12, Some(Sort::Age), 5),
+    column("past", 16, None, 6),
 ];
 
 const fn column(title: &'static str, width: u16, sort: Option<Sort>, goes: u8) -> Column {
@@ -40,10 +41,14 @@ const fn column(title: &'static str, width: u16, sort: Option<Sort>, goes: u8) -
 }
 
 /// The columns that there is room for, in their order. That by which the rows are sorted is among them.
-pub(super) fn columns(width: u16, sort: Sort, has_past: bool) -> Vec<Column> {
+pub(super) fn columns(width: u16, sort: Sort, has_past: bool, has_stale: bool) -> Vec<Column> {
     let room = width - (width / 2).min(ENOUGH_FOR_SITES);
     let mut by_weight = COLUMNS.to_vec();
-    by_weight.retain(|column| has_past || column.sort.is_some());
+    by_weight.retain(|column| match column.sort {
+        None => has_past,
+        Some(Sort::Stale) => has_stale,
+        Some(_) => true,
+    });
     by_weight.sort_by_key(|column| (column.sort != Some(sort), column.goes));
     let mut taken = 0;
     let mut shown = Vec::new();
@@ -72,7 +77,7 @@ pub(super) struct Places {
 
 impl Places {
     /// Of a screen that has this many lines at its top.
-    pub fn of(area: Rect, head_lines: u16, sort: Sort, is_tree: bool) -> Places {
+    pub fn of(area: Rect, head_lines: u16, sort: Sort, is_tree: bool, has_stale: bool) -> Places {
         let chart_height = if area.height < HIGH_ENOUGH {
             0
         } else {
@@ -90,7 +95,7 @@ impl Places {
             chart,
             body,
             foot,
-            columns: columns(area.width, sort, !is_tree),
+            columns: columns(area.width, sort, !is_tree, has_stale),
         }
     }
 
@@ -121,7 +126,7 @@ mod tests {
     use super::*;
 
     fn titles(width: u16, sort: Sort) -> Vec<&'static str> {
-        let columns = columns(width, sort, true);
+        let columns = columns(width, sort, true, false);
         columns.iter().map(|column| column.title).collect()
     }
 
@@ -132,8 +137,11 @@ mod tests {
         assert_eq!(titles(60, Sort::Bytes), ["live", "growth/s"]);
         assert_eq!(titles(60, Sort::Age), ["live", "oldest"]);
         assert_eq!(titles(20, Sort::Rate), ["allocs/s"]);
+        let with_stale = columns(80, Sort::Bytes, true, true);
+        let with_stale = with_stale.iter().map(|column| column.title);
+        assert!(with_stale.eq(["live", "stale", "growth/s"]));
         for width in 22..300 {
-            let taken = columns(width, Sort::Age, true);
+            let taken = columns(width, Sort::Age, true, false);
             let taken: u16 = taken.iter().map(|column| column.width + 1).sum();
             let left = width.saturating_sub(taken);
             assert!(
@@ -145,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_under_the_mouse() {
-        let places = Places::of(Rect::new(0, 0, 80, 24), 2, Sort::Bytes, false);
+        let places = Places::of(Rect::new(0, 0, 80, 24), 2, Sort::Bytes, false, false);
         assert_eq!(places.body.y, 6);
         assert_eq!(places.rows(), 16);
         assert_eq!(places.sort_at(5, 6), Some(Sort::Bytes));

@@ -11,16 +11,19 @@ pub enum Sort {
     Growth,
     Rate,
     Age,
+    Stale,
 }
 
 impl Sort {
-    pub(super) fn next(self) -> Sort {
+    /// The next column. `has_stale`: there is one of what nobody touches.
+    pub(super) fn next(self, has_stale: bool) -> Sort {
         match self {
             Sort::Bytes => Sort::Blocks,
             Sort::Blocks => Sort::Growth,
             Sort::Growth => Sort::Rate,
             Sort::Rate => Sort::Age,
-            Sort::Age => Sort::Bytes,
+            Sort::Age if has_stale => Sort::Stale,
+            Sort::Age | Sort::Stale => Sort::Bytes,
         }
     }
 }
@@ -36,6 +39,8 @@ pub(super) struct Numbers {
     pub rate: f64,
     /// Time of the oldest live block since the attach.
     pub oldest: Option<Duration>,
+    /// Bytes that nobody has touched for a time, estimated.
+    pub stale: u64,
 }
 
 impl Numbers {
@@ -45,6 +50,7 @@ impl Numbers {
         self.blocks += other.blocks;
         self.growth += other.growth;
         self.rate += other.rate;
+        self.stale += other.stale;
         self.oldest = self.oldest.into_iter().chain(other.oldest).min();
     }
 
@@ -59,6 +65,7 @@ impl Numbers {
         match sort {
             Sort::Bytes => Reverse(i128::from(self.bytes)),
             Sort::Blocks => Reverse(i128::from(self.blocks)),
+            Sort::Stale => Reverse(i128::from(self.stale)),
             Sort::Growth => Reverse(whole(self.growth)),
             Sort::Rate => Reverse(whole(self.rate)),
             Sort::Age => {

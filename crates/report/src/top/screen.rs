@@ -23,7 +23,13 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
     let area = frame.area();
     let head = header(board, area.width);
     let lines = head.len() as u16;
-    board.set_places(Places::of(area, lines, board.sort, board.is_tree));
+    board.set_places(Places::of(
+        area,
+        lines,
+        board.sort,
+        board.is_tree,
+        board.has_stale,
+    ));
     let places = board.places.clone();
     frame.render_widget(Paragraph::new(head), places.head);
     let of_one = board.drilled().and_then(Row::stack);
@@ -257,6 +263,7 @@ fn line(
         let width = usize::from(column.width);
         let text = match column.sort {
             Some(Sort::Bytes) => bytes(numbers.bytes),
+            Some(Sort::Stale) => bytes(numbers.stale),
             Some(Sort::Blocks) => count(numbers.blocks),
             Some(Sort::Rate) => count(numbers.rate.round() as u64),
             Some(Sort::Age) => numbers.oldest.map_or(String::new(), |oldest| {

@@ -41,6 +41,7 @@ pub(super) fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
         lost_events: 0,
         bounded: None,
         overhead: None,
+        stale: None,
         is_sampled: false,
     }
 }
@@ -277,6 +278,26 @@ fn the_mouse_selects_scrolls_and_sorts() {
     assert_eq!(mouse(click, 70, 3), (Some(0), true));
     assert_eq!(mouse(click, 70, 11), (Some(0), true));
     assert_eq!(board.sort, super::rows::Sort::Blocks);
+}
+
+#[test]
+fn what_nobody_touches_has_a_column_where_it_is_watched() {
+    let mut board = board();
+    let press = |board: &mut Board| board.react(&Event::Key(KeyCode::Char('u').into()));
+    press(&mut board);
+    assert_eq!(board.sort, super::rows::Sort::Bytes, "nothing to sort by");
+    let sites = vec![site(1, 1000, 10, 10, 0), site(2, 500, 10, 10, 0)];
+    board.sample(Sample {
+        // No more than is live.
+        stale: Some([(2, 700)].into()),
+        ..sample(3, sites)
+    });
+    press(&mut board);
+    let shown = board.rows().iter();
+    let shown: Vec<_> = shown.map(|row| (row.stack(), row.numbers.stale)).collect();
+    assert_eq!(shown, [(Some(2), 500), (Some(1), 0)]);
+    let screen = screen(&mut board, 120, 24).join("\n");
+    assert!(screen.contains("\u{25be}stale"), "{screen}");
 }
 
 #[test]

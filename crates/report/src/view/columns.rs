@@ -5,7 +5,7 @@ use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
 use crate::{
     Amount, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores, SitePoint, SourceLines,
-    UnseenTime,
+    StaleHistory, UnseenTime,
 };
 use serde::Serialize;
 use std::io::{Result, Write};
@@ -32,6 +32,8 @@ struct Head<'a> {
     is_sampled: bool,
     gaps: &'a [UnseenTime],
     resident: &'a [ResidentPoint],
+    /// For how long nothing was touched; `None` of a recording that does not tell.
+    aging: Option<&'a StaleHistory>,
     lost_events: u64,
     has_flows: bool,
     strings: &'a [String],
@@ -69,6 +71,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         is_sampled: profile.sampling.is_some(),
         gaps: &profile.gaps,
         resident: &profile.resident,
+        aging: profile.aging.as_ref(),
         lost_events: profile.totals.lost_events,
         has_flows: !profile.flows.is_empty(),
         strings: &strings.all,

@@ -9,7 +9,7 @@ class App {
     this.preferred = matchMedia("(prefers-color-scheme: dark)");
     this.setTree();
     this.timeline = new TimelineView(this);
-    this.resident = new ResidentView(this);
+    this.bands = [residentView(this), ...agingViews(this)];
     this.flame = new FlameView(this);
     this.chunks = new ChunkView(this);
     this.table = new TableView(this);
@@ -105,7 +105,7 @@ class App {
       }
     }
     this.timeline.show(members && overTime(data, members, state.unit), text);
-    this.resident.draw();
+    this.bands.forEach((view) => view.draw());
   }
 
   /** Of the stack of a site, the frames on the way to a frame of the graph: one example of what may be many. */

@@ -31,7 +31,7 @@ impl ScoreRecording {
 
     /// Ends the recording of a trace, and adds its scores to the evidence. All events must have been taken.
     pub fn finish(self, trace: &mut Trace, evidence: &mut Evidence) {
-        let scored = match trace.finish_recordings(None).into_iter().next() {
+        let scored = match trace.finish_recordings(&[]).into_iter().next() {
             Some(recorded) if recorded.is_complete() => {
                 let recording = crate::report::open(&recorded.path);
                 recording.and_then(|recording| {

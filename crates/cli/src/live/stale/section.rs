@@ -5,6 +5,7 @@ use memhook_access::{Policy, Settings};
 use memhook_attach::Trace;
 use memhook_heap::Snapshot;
 use memhook_report::StaleReport;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// The share of the process's time that watching may take.
@@ -54,6 +55,12 @@ impl StaleSection {
             self.watching.take_census(trace);
         }
         None
+    }
+
+    /// Bytes of each call stack that nobody has touched, as of the last census: the best estimates. `None` if nothing
+    /// is watched.
+    pub fn stale_bytes(&self, trace: &Trace) -> Option<HashMap<u32, u64>> {
+        self.watching.stale_bytes(now_ms(trace))
     }
 
     /// The end is near, and the process still traced. Nothing of ours is watched afterwards.

@@ -3,12 +3,15 @@
 
 use super::naming::{Caught, Naming};
 use crate::tracing::DEPTH;
-use memhook_access::{EarlierBlocks, LiveBlock, Policy, Settings, Site, SiteAnswer, Watcher};
+use memhook_access::{
+    AGES_MS, EarlierBlocks, LiveBlock, Policy, Settings, Site, SiteAnswer, THRESHOLDS_MS, Watcher,
+};
 use memhook_attach::{Session, Trace, process_name};
 use memhook_heap::{MarkOptions, Scan, Snapshot};
 use memhook_ledger::{LiveWalk, Observer};
-use memhook_report::{StaleEvidence, StaleReport, StaleTotals, Target};
+use memhook_report::{StaleEvidence, StaleHistory, StalePoint, StaleReport, StaleTotals, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// Between two counts of the live blocks; longer where they take long.
@@ -165,6 +168,16 @@ impl Watching {
         self.unreachable = Some(sums);
     }
 
+    /// Bytes of each call stack that nobody has touched, as of the last census. `None` if nothing is watched.
+    pub fn stale_bytes(&self, now: u32) -> Option<HashMap<u32, u64>> {
+        let answers = self.watcher.as_ref()?.answers(now).into_iter();
+        let of_stack = answers.filter_map(|answer| match answer.site {
+            Site::Stack(stack) => Some((stack, answer.stale_bytes)),
+            Site::Kind(_) | Site::Pages => None,
+        });
+        Some(of_stack.collect())
+    }
+
     /// What the last census came to. `None` if nothing is watched.
     pub fn summary(&self, session: &Session, now: u32, is_final: bool) -> Option<Summary> {
         let watcher = self.watcher.as_ref()?;
@@ -199,7 +212,7 @@ impl Watching {
             ));
         }
         let report = StaleReport {
-            schema: StaleReport::SCHEMA,
+            schema: StaleReport::SCHEMA.into(),
             is_final,
             target: Target {
                 pid: self.pid,
@@ -215,13 +228,15 @@ impl Watching {
             policy: match self.settings.policy {
                 Policy::Adaptive => "adaptive",
                 Policy::Naive => "naive",
-            },
+            }
+            .into(),
             watched_s: f64::from(watched_ms) / 1e3,
             evidence,
             totals,
             sites: Vec::new(),
             more_sites: answers.len().saturating_sub(self.top) as u64,
             notes,
+            history: is_final.then(|| history(watcher)).flatten(),
             depth: DEPTH,
         };
         let depth = self.naming.depth();
@@ -262,6 +277,24 @@ impl Watching {
         }
         report
     }
+}
+
+/// How live bytes aged.
+fn history(watcher: &Watcher) -> Option<StaleHistory> {
+    let points = watcher.history();
+    let seconds = |ms: u32| f64::from(ms) / 1e3;
+    (!points.is_empty()).then(|| StaleHistory {
+        ages_s: AGES_MS.map(seconds).to_vec(),
+        thresholds_s: THRESHOLDS_MS.map(seconds).to_vec(),
+        points: points
+            .iter()
+            .map(|point| StalePoint {
+                at_s: seconds(point.at_ms),
+                untouched_bytes: point.bytes.to_vec(),
+                pages: point.pages.to_vec(),
+            })
+            .collect(),
+    })
 }
 
 /// Hands over the live blocks of a trace.

@@ -1,0 +1,366 @@
+//! Memory that is held and no longer touched: the evaluation of Memcov (Callanan et al., Model predictive control for
+//! memory profiling) again, and a server whose stale bytes are known.
+//!
+//! `cargo bench -p memhook-benches --bench stale`; takes six minutes. It needs vim, and leaves its pictures in
+//! `target/criterion/stale`.
+
+use memhook_benches::{Band, band_plot, build, output_folder};
+use serde_json::Value;
+use std::fs::{create_dir_all, read_to_string, write};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Vim inserts lines at the beginning, writes the file, deletes all lines, writes again, and quits.
+const LINES: u32 = 200_000;
+/// After so many lines it waits, so that blocks can become old.
+const LINES_AT_A_TIME: u32 = 500;
+const PAUSE_MS: u32 = 75;
+
+/// What the paper says of the run time of its adaptive approach, in percent of the naive one.
+const PAPER_ADAPTIVE_PERCENT: f64 = 71.0;
+
+fn main() {
+    memhook_tests::binary();
+    let folder = output_folder().join("stale");
+    create_dir_all(&folder).expect("a folder for the pictures");
+    figures(&folder);
+    run_times(&folder);
+    known_server();
+}
+
+/// Vim, waiting for keys.
+struct Vim {
+    child: Child,
+    script: PathBuf,
+}
+
+impl Vim {
+    fn start(folder: &Path, pause_ms: u32) -> Vim {
+        let script = folder.join("benchmark.vim");
+        let text = format!(
+            "let s:i = 0\n\
+             while s:i < {LINES}\n\
+             \x20 execute \"normal! ggOline \" . s:i . \" of a text that is inserted at the beginning\"\n\
+             \x20 let s:i += 1\n\
+             \x20 if s:i % {LINES_AT_A_TIME} == 0 && {pause_ms} > 0\n\
+             \x20   sleep {pause_ms}m\n\
+             \x20 endif\n\
+             endwhile\n\
+             write! {0}\n%delete\nwrite! {0}\nqall!\n",
+            folder.join("written.txt").display()
+        );
+        write(&script, text).expect("a script");
+        let child = Command::new("vim")
+            .args(["--not-a-term", "-T", "dumb", "-N", "-u", "NONE", "-n"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("vim: apt-get install vim");
+        // Until it reads keys.
+        std::thread::sleep(Duration::from_secs(1));
+        Vim { child, script }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Types the name of the script, and waits for the end. Returns the seconds of processor time that vim took.
+    fn work(mut self) -> f64 {
+        let mut keys = self.child.stdin.take().expect("piped");
+        let line = format!(":source {}\r", self.script.display());
+        keys.write_all(line.as_bytes()).expect("vim listens");
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let mut ticks = 0;
+        while self.child.try_wait().expect("a child").is_none() {
+            let text = read_to_string(&stat).unwrap_or_default();
+            let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            let fields: Vec<&str> = fields.split(' ').collect();
+            let number = |at: usize| fields.get(at).and_then(|f| f.parse().ok()).unwrap_or(0);
+            ticks = ticks.max(number(11) + number(12));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Clock ticks are hundredths of a second on x86-64 (proc(5), sysconf(3)).
+        ticks as f64 / 100.0
+    }
+}
+
+/// Runs memhook-rs with a process, and returns when it is traced.
+fn attached(arguments: &[&str]) -> Child {
+    let mut child = Command::new(memhook_tests::binary())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("memhook-rs");
+    let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !["Attached", "Watching"]
+        .iter()
+        .any(|&word| line.starts_with(word))
+    {
+        line.clear();
+        let read = errors.read_line(&mut line).expect("readable");
+        assert!(read > 0, "it ended, and does not trace");
+    }
+    std::thread::spawn(move || errors.lines().map_while(Result::ok).for_each(drop));
+    child
+}
+
+fn report(of: Child) -> Value {
+    let output = of.wait_with_output().expect("it ends");
+    let text = String::from_utf8(output.stdout).expect("text");
+    serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a report")
+}
+
+fn numbers(list: &Value) -> Vec<f64> {
+    let list = list.as_array().expect("a list").iter();
+    list.map(|number| number.as_f64().expect("a number"))
+        .collect()
+}
+
+/// Figures 4, 5 and 6.
+fn figures(folder: &Path) {
+    let recording = folder.join("vim.mhk");
+    let recording = recording.to_str().expect("a path");
+    let vim = Vim::start(folder, PAUSE_MS);
+    let options = [
+        "attach",
+        &vim.pid(),
+        "--stale=10s",
+        "-o",
+        recording,
+        "--force",
+        "--json",
+    ];
+    let attacher = attached(&options);
+    vim.work();
+    let report = report(attacher);
+    let history = &report["stale"]["history"];
+    let points = history["points"].as_array().expect("points");
+    let times: Vec<f64> = points
+        .iter()
+        .map(|p| p["at_s"].as_f64().expect("s"))
+        .collect();
+    let bands_of = |field: &str, names: Vec<String>| -> Vec<Band> {
+        let rows: Vec<Vec<f64>> = points.iter().map(|point| numbers(&point[field])).collect();
+        let band = |(at, name)| Band {
+            name,
+            values: rows.iter().map(|row| row[at]).collect(),
+        };
+        names.into_iter().enumerate().map(band).collect()
+    };
+    let ages = numbers(&history["ages_s"]);
+    let mut names = vec![format!("less than {} s", ages[0])];
+    names.extend(ages.iter().map(|age| format!("at least {age} s")));
+    let mut by_age = bands_of("untouched_bytes", names);
+    by_age.reverse();
+    save(
+        folder,
+        "figure-5-ages.svg",
+        &band_plot(
+            "vim: live bytes by how long they were not touched",
+            "bytes",
+            &times,
+            &by_age,
+        ),
+    );
+    let thresholds = numbers(&history["thresholds_s"]);
+    let names = thresholds.iter().map(|s| format!("{s} s after a write"));
+    let by_threshold = bands_of("pages", names.collect());
+    save(
+        folder,
+        "figure-6-thresholds.svg",
+        &band_plot(
+            "vim: pages by when they are looked at again",
+            "pages",
+            &times,
+            &by_threshold,
+        ),
+    );
+    calls(folder, recording, times.last().copied().unwrap_or(1.0));
+    let last = &by_age.iter().map(|band| band.values[times.len() - 1]);
+    let all: f64 = last.clone().sum();
+    let old: f64 = last.clone().take(2).sum();
+    println!(
+        "vim at its end: {:.0} % of the live bytes untouched for at least 16 s (the paper: 78 % of allocations); \
+         watching took {:.2} % of its time",
+        old / all.max(1.0) * 100.0,
+        report["stale"]["cost"].as_f64().unwrap_or(0.0) * 100.0
+    );
+}
+
+/// Figure 4: calls of malloc and free for each second.
+fn calls(folder: &Path, recording: &str, seconds: f64) {
+    let mut times = Vec::new();
+    let mut bands = ["allocations", "releases"].map(|name| Band {
+        name: name.to_owned(),
+        values: Vec::new(),
+    });
+    for second in 0..seconds as u32 {
+        let (from, to) = (format!("{second}s"), format!("{}s", second + 1));
+        let output = Command::new(memhook_tests::binary())
+            .args([
+                "report", recording, "--from", &from, "--to", &to, "--json", "-T", "1",
+            ])
+            .output()
+            .expect("memhook-rs");
+        let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
+            continue;
+        };
+        times.push(f64::from(second));
+        for (band, field) in bands.iter_mut().zip(["allocations", "releases"]) {
+            let calls = report["totals"][field].as_f64().unwrap_or(0.0);
+            band.values.push(calls);
+        }
+    }
+    let picture = band_plot(
+        "vim: calls of allocating and releasing functions",
+        "calls a second",
+        &times,
+        &bands,
+    );
+    save(folder, "figure-4-calls.svg", &picture);
+}
+
+fn save(folder: &Path, name: &str, picture: &str) {
+    let path = folder.join(name);
+    write(&path, picture).expect("a picture");
+    println!("{}", path.display());
+}
+
+/// The processor time of vim's script, watched naively and adaptively.
+fn run_times(folder: &Path) {
+    const ROUNDS: usize = 5;
+    let ways: [(&str, &[&str]); 3] = [
+        ("traced, not watched", &[]),
+        ("adaptive", &["--policy", "adaptive"]),
+        ("naive", &["--policy", "naive"]),
+    ];
+    let mut seconds = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        for (of_way, (_, options)) in seconds.iter_mut().zip(&ways) {
+            let vim = Vim::start(folder, PAUSE_MS / 5);
+            let pid = vim.pid();
+            let mut arguments = vec![];
+            if options.is_empty() {
+                arguments.extend(["attach", &pid, "--json", "-i", "1h"]);
+            } else {
+                arguments.extend([
+                    "stale", &pid, "--json", "-d", "1h", "--older", "5s", "--budget", "50%",
+                ]);
+                arguments.extend(*options);
+            }
+            let attacher = attached(&arguments);
+            of_way.push(vim.work());
+            report(attacher);
+        }
+    }
+    let median = |list: &Vec<f64>| {
+        let mut list = list.clone();
+        list.sort_by(f64::total_cmp);
+        list[list.len() / 2]
+    };
+    let medians: Vec<f64> = seconds.iter().map(median).collect();
+    for ((name, _), seconds) in ways.iter().zip(&medians) {
+        println!("vim's processor time, {name}: {seconds:.2} s");
+    }
+    println!(
+        "adaptive takes {:.0} % of naive (the paper: {PAPER_ADAPTIVE_PERCENT:.0} %)",
+        medians[1] / medians[2] * 100.0
+    );
+}
+
+const SITES: [&str; 6] = [
+    "never_touched",
+    "always_touched",
+    "half_touched",
+    "each_5_seconds",
+    "each_20_seconds",
+    "each_60_seconds",
+];
+const OLDER_S: u32 = 30;
+
+/// What the report says of a server, beside what the server knows.
+fn known_server() {
+    let program = build("cold", &["-O1", "-g"]);
+    println!(
+        "{:<8} {:<16} {:>9} {:>9} {:>9} {:>9}  inside  precision recall",
+        "budget", "site", "truth KB", "estimate", "low", "high"
+    );
+    for budget in ["0.1%", "1%", "5%"] {
+        let mut child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program");
+        let mut input = child.stdin.take().expect("piped");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("ready");
+        let (pid, older) = (child.id().to_string(), format!("{OLDER_S}s"));
+        let arguments = [
+            "stale", &pid, "--older", &older, "-d", "65s", "--budget", budget, "--json", "-T",
+            "100",
+        ];
+        let stale = attached(&arguments);
+        input.write_all(b"\n").expect("it listens");
+        output.read_line(&mut line).expect("made");
+        let report = report(stale);
+        writeln!(input, "{OLDER_S}").expect("it listens");
+        line.clear();
+        output.read_line(&mut line).expect("an answer");
+        let truth: Vec<f64> = line
+            .split_whitespace()
+            .map(|n| n.parse().expect("a number"))
+            .collect();
+        drop(input);
+        assert!(child.wait().expect("it ends").success());
+        for (at, name) in SITES.iter().enumerate() {
+            row(budget, name, truth[at], &report);
+        }
+        println!(
+            "{budget:<8} took {:.3} % of the time",
+            report["cost"].as_f64().unwrap_or(0.0) * 100.0
+        );
+    }
+}
+
+fn row(budget: &str, name: &str, truth: f64, report: &Value) {
+    let sites = report["sites"].as_array().expect("sites");
+    let of_site = sites
+        .iter()
+        .find(|site| site["stack"].to_string().contains(&format!("\"{name}")));
+    let number = |field: &str| {
+        of_site
+            .and_then(|site| site[field].as_f64())
+            .unwrap_or(f64::NAN)
+    };
+    let (estimate, low, high) = (
+        number("stale_bytes"),
+        number("stale_bytes_low"),
+        number("stale_bytes_high"),
+    );
+    // Where there is nothing to find, nothing was missed.
+    let share = |of: f64| {
+        if of > 0.0 {
+            estimate.min(truth) / of
+        } else {
+            1.0
+        }
+    };
+    println!(
+        "{budget:<8} {name:<16} {:>9.0} {:>9.0} {:>9.0} {:>9.0}  {:<6}  {:>9.2} {:>6.2}",
+        truth / 1024.0,
+        estimate / 1024.0,
+        low / 1024.0,
+        high / 1024.0,
+        (low..=high).contains(&truth),
+        share(estimate),
+        share(truth)
+    );
+}
