@@ -13,7 +13,7 @@ use comparison::{Compared, Row};
 use projects::{PROJECTS, Project};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tools::{Runner, Tool};
+use tools::Runner;
 
 /// Options of the task.
 #[derive(clap::Args)]
