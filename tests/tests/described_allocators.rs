@@ -263,10 +263,15 @@ fn mistakes_are_one_line() {
         assert_eq!(target.our_mappings(), 0, "{options:?}: {err}");
     }
     assert_eq!(changed(target.pid()), [] as [String; 0]);
-    for command in ["gate", "top", "watch"] {
+    let commands: [&[&str]; 2] = [&["gate", "--pid", &pid], &["watch", &pid, "-o", "none"]];
+    for command in commands {
         let options = ["--alloc-func", "pool_alloc(size=arg2) -> ptr"];
-        let (code, _, err) = run(&[&[command, &pid], &options[..]].concat());
-        assert_eq!(code, 2, "{command}: {err}");
+        let (code, _, err) = run(&[command, &options[..]].concat());
+        assert_eq!(code, 2, "{command:?}: {err}");
+        assert!(
+            err.contains("the heap of malloc alone"),
+            "{command:?}: {err}"
+        );
     }
 }
 
