@@ -94,7 +94,7 @@ fn heaps_of_their_own_are_counted_exactly() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
     let mut target = Target::start(&program, &[]);
     let file = File::new("pools.toml", FILE);
-    let options = ["--allocators", file.path(), "--top", "100", "--depth", "64"];
+    let options = ["--allocators", file.path()];
     let pid = target.pid();
     let (code, out, err) = run(&[
         "attach",
@@ -286,6 +286,7 @@ fn each_heap_has_a_recording() {
     let beside = ["pool", "nodes"].map(|name| File(record.0.with_extension(format!("{name}.mhk"))));
     let attacher = Attacher::start(&target, &["--allocators", file.path(), "-o", record.path()]);
     target.go();
+    target.expect("slabs");
     target.expect("done");
     attacher.finish();
     let report = |path: &str| {
