@@ -94,7 +94,7 @@ fn heaps_of_their_own_are_counted_exactly() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
     let mut target = Target::start(&program, &[]);
     let file = File::new("pools.toml", FILE);
-    let options = ["--allocators", file.path(), "--top", "100", "--depth", "64"];
+    let options = ["--allocators", file.path()];
     let pid = target.pid();
     let (code, out, err) = run(&[
         "attach",
@@ -263,10 +263,15 @@ fn mistakes_are_one_line() {
         assert_eq!(target.our_mappings(), 0, "{options:?}: {err}");
     }
     assert_eq!(changed(target.pid()), [] as [String; 0]);
-    for command in ["gate", "top", "watch"] {
+    let commands: [&[&str]; 2] = [&["gate", "--pid", &pid], &["watch", &pid, "-o", "none"]];
+    for command in commands {
         let options = ["--alloc-func", "pool_alloc(size=arg2) -> ptr"];
-        let (code, _, err) = run(&[&[command, &pid], &options[..]].concat());
-        assert_eq!(code, 2, "{command}: {err}");
+        let (code, _, err) = run(&[command, &options[..]].concat());
+        assert_eq!(code, 2, "{command:?}: {err}");
+        assert!(
+            err.contains("the heap of malloc alone"),
+            "{command:?}: {err}"
+        );
     }
 }
 
@@ -281,6 +286,7 @@ fn each_heap_has_a_recording() {
     let beside = ["pool", "nodes"].map(|name| File(record.0.with_extension(format!("{name}.mhk"))));
     let attacher = Attacher::start(&target, &["--allocators", file.path(), "-o", record.path()]);
     target.go();
+    target.expect("slabs");
     target.expect("done");
     attacher.finish();
     let report = |path: &str| {
