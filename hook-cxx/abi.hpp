@@ -231,8 +231,9 @@ struct Control {
   uint32_t birth;
   uint32_t birth_pid;
   uint64_t births_missed;
+  uint64_t ring_sweeps;
 };
-static_assert(sizeof(Control) == 2816);
+static_assert(sizeof(Control) == 2824);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -298,6 +299,7 @@ static_assert(__builtin_offsetof(Control, mapping_number) == 2792);
 static_assert(__builtin_offsetof(Control, birth) == 2800);
 static_assert(__builtin_offsetof(Control, birth_pid) == 2804);
 static_assert(__builtin_offsetof(Control, births_missed) == 2808);
+static_assert(__builtin_offsetof(Control, ring_sweeps) == 2816);
 
 struct AccessRecord {
   uint64_t address;

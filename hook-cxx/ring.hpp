@@ -98,19 +98,26 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   return nullptr;
 }
 
-// How long a thread waits for a ring. The attacher looks for ended threads every few milliseconds when rings are
-// scarce, but may have to wait for a processor.
+// The attacher looks for ended threads every few milliseconds when rings are scarce. One is believed to have ended
+// when it was missing twice, and a look may have begun before the wait. So after so many, all that could be freed is.
+inline constexpr uint64_t sweeps_for_all = 3;
+// An attacher that is that slow is taken for dead elsewhere, too.
 inline constexpr uint64_t longest_wait_for_ring_ns = 2'000'000'000;
 
 // Rings of threads that have ended are free only when the attacher has noticed. Who waits when a ring is full waits
 // for that, too. One wait in vain is enough: there are more living threads than rings, and nobody waits again.
 [[gnu::noinline, gnu::cold]] inline RingHeader* wait_for_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   if (gate().flags & (flag_drop_when_full | flag_adapt_when_full)) return nullptr;
+  // With fewer, it is memory that is missing, which nobody waits for.
+  if (rings < max_rings) return nullptr;
+  const uint64_t* sweeps = &control()->ring_sweeps;
+  uint64_t first = __atomic_load_n(sweeps, __ATOMIC_ACQUIRE);
   Wait wait;
   while (__atomic_load_n(&waited_in_vain, __ATOMIC_RELAXED) != epoch && epoch_now() == epoch) {
     if (!wait.a_moment()) break;
+    uint64_t done = __atomic_load_n(sweeps, __ATOMIC_ACQUIRE) - first;
     if (RingHeader* ring = take_free_ring(rings, epoch, sp)) return ring;
-    if (static_cast<uint64_t>(wait.waited_ns()) > longest_wait_for_ring_ns)
+    if (done >= sweeps_for_all || static_cast<uint64_t>(wait.waited_ns()) > longest_wait_for_ring_ns)
       __atomic_store_n(&waited_in_vain, epoch, __ATOMIC_RELAXED);
   }
   return nullptr;

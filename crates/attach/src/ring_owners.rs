@@ -62,6 +62,7 @@ impl RingOwners {
         };
         if now >= self.last_sweep + pause {
             self.sweep(region);
+            region.note_ring_sweep();
             self.last_sweep = now;
         }
     }

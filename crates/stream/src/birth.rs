@@ -104,6 +104,14 @@ impl Region {
         self.control64(offset_of!(Control, births_missed))
     }
 
+    /// Notes that rings of ended threads were looked for.
+    pub fn note_ring_sweep(&self) {
+        // Release: who sees the number finds the rings free that were freed before.
+        self.memory
+            .u64(offset_of!(Control, ring_sweeps))
+            .fetch_add(1, Release);
+    }
+
     /// How full the fullest ring is, in events of a thousand.
     pub fn fullest_ring(&self) -> u64 {
         let share = |ring: crate::RingView| {

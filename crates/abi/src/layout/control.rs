@@ -212,6 +212,8 @@ shared_struct! {
         birth_pid: AtomicU32,
         /// Children that found no region to claim, of the process that this one is for.
         births_missed: AtomicU64,
+        /// How often rings of ended threads were looked for.
+        ring_sweeps: AtomicU64,
     }
 }
 
