@@ -286,10 +286,10 @@ impl State {
                     spare.state = SpareState::Claimed(child);
                 }
                 // The parent has other modules by now.
-                Birth::Offered if spare.generation != self.generation => {
-                    if spare.region.withdraw() {
-                        self.prepare(spare);
-                    }
+                Birth::Offered
+                    if spare.generation != self.generation && spare.region.withdraw() =>
+                {
+                    self.prepare(spare);
                 }
                 // A child was born below a wrapper, and does not use it.
                 Birth::Closed if !self.is_closed && spare.contents.is_some() => {
