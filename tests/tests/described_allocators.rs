@@ -1,6 +1,8 @@
 //! Allocators that the user describes: each is a heap of its own.
 
-use memhook_tests::{Attacher, Sites, Target, binary, build_target, changed_code, run, sites};
+use memhook_tests::{
+    Attacher, JsonSchema, Sites, Target, binary, build_target, changed_code, run, sites,
+};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -148,6 +150,7 @@ fn heaps_of_their_own_are_counted_exactly() {
         .expect("a number");
     target.expect("done");
     let report = attacher.finish();
+    JsonSchema::load("report-1").check(&report);
     assert_eq!(report["totals"]["lost_events"], 0, "{report:#}");
     assert_eq!(of_heap(&report, "pool"), planted(&IN_POOL), "{report:#}");
     assert_eq!(
