@@ -126,13 +126,16 @@ impl RingOwners {
                     *known = (ring.tid, start);
                 }
             }
-            if ended && !missed_before.contains(&ring.index) {
-                self.missed.insert(ring.index);
+            if !ended {
                 continue;
             }
-            if ended && ring.waiting == 0 && region.free_ring(ring.index) {
+            // One that is not empty yet goes at the next sweep.
+            let was_missed = missed_before.contains(&ring.index);
+            if was_missed && ring.waiting == 0 && region.free_ring(ring.index) {
                 self.judged[ring.index] = 0;
                 self.started.remove(&ring.index);
+            } else {
+                self.missed.insert(ring.index);
             }
         }
     }
