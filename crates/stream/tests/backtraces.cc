@@ -13,9 +13,10 @@
 #include <sys/stat.h>
 
 namespace memhook {
-GatePage gate_page;
+GateArea gate_area;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
+uint32_t waited_in_vain;
 __thread uint64_t tls_word;
 }  // namespace memhook
 

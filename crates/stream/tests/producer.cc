@@ -19,6 +19,7 @@ namespace memhook {
 GateArea gate_area;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
+uint32_t waited_in_vain;
 #ifdef MEMHOOK_WITHOUT_TLS
 Claim claims[max_rings];
 uint16_t seats[seat_count];

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{
 };
 
 /// The keys, as the help shows them.
-pub(super) const HELP: [(&str, &str); 17] = [
+pub(super) const HELP: [(&str, &str); 16] = [
     ("Up Down j k", "select a row"),
     ("PgUp PgDn Home End", "select a row further away"),
     ("Enter", "show the call stack of a site, or open a call"),
@@ -15,8 +15,10 @@ pub(super) const HELP: [(&str, &str); 17] = [
     ("t", "tree of calls, or table of sites"),
     ("/", "show only what has this in a function, file or module"),
     ("s", "sort by the next column"),
-    ("b n g r a", "sort by bytes, blocks, growth, rate or age"),
-    ("u", "with --stale: sort by what nobody touches"),
+    (
+        "b n g r a u",
+        "sort by bytes, blocks, growth, rate, age, --stale",
+    ),
     ("p Space", "pause, and go on"),
     (
         "Tab Shift-Tab",
