@@ -124,8 +124,11 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     }
     assert!(server.our_mappings() < offered, "{}", server.maps());
     children(&mut server, "short 2", 2);
-    // And the next one traces from birth again.
+    // And the next one traces from birth again, when it is attached to the parent, which may be the last of all.
     let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    for _ in &staying {
+        attacher.says("Attached to ");
+    }
     let short = children(&mut server, "short 2", 2);
     await_attach(&mut attacher, &short);
     let (status, errors, reports) = attacher.last_reports();
