@@ -71,6 +71,7 @@ mod session;
 mod started;
 mod table_cache;
 mod table_keeper;
+mod target_facts;
 mod trace;
 mod turn_loop;
 mod unwind_tables;

@@ -6,7 +6,6 @@ mod made_code;
 mod memory;
 mod python;
 mod slots;
-pub(crate) mod target_facts;
 
 pub(crate) use heritage::Heritage;
 pub(crate) use slots::is_of_allocator;
@@ -25,6 +24,7 @@ use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
+use crate::target_facts::{is_filtered, tid_offset};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
@@ -44,7 +44,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use target_facts::{is_filtered, tid_offset};
 
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::hook_object::PROBE;
 use crate::memory_budget::Budget;
 use crate::probe_areas::REGION_NAME;
-use crate::session::target_facts::{is_filtered, tid_offset};
+use crate::target_facts::{is_filtered, tid_offset};
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
 use memhook_inject::{Held, create_region};
