@@ -9,6 +9,9 @@ const REACH: u64 = (1 << 31) - (64 << 20);
 const LOWEST: u64 = 1 << 20;
 /// What a heap keeps to grow. Without it brk(2) fails, and the allocator goes on with mmap(2).
 const HEAP_ROOM: u64 = 1 << 30;
+/// The kernel puts the next mapping at the upper end of a gap (mm/mmap.c, top-down). In a process that maps memory all
+/// the time, a place so far below is free for longer.
+const ASIDE: u64 = 16 << 20;
 /// The first address that no process has.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
@@ -33,6 +36,9 @@ pub(crate) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
         let left_free = if is_of_heap { HEAP_ROOM } else { 0 };
         if !is_of_stack && start.saturating_add(left_free + bytes) <= end {
             found.push((end - bytes) & !4095);
+            if start.saturating_add(left_free + ASIDE + bytes) <= end {
+                found.push((end - ASIDE - bytes) & !4095);
+            }
         }
         before = next.or(before);
     }
@@ -73,6 +79,10 @@ mod tests {
                 .all(|&at| at >= 0x5555_5558_0000 + HEAP_ROOM)
         );
         let library = places_near(&maps, &(0x7fff_f7c0_0000..0x7fff_f7e0_0000), 0x10_0000);
-        assert_eq!(library, [0x7fff_f7b0_0000], "{library:x?}");
+        assert_eq!(
+            library,
+            [0x7fff_f7b0_0000, 0x7fff_f6b0_0000],
+            "{library:x?}"
+        );
     }
 }
