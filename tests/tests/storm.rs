@@ -59,9 +59,10 @@ fn a_stopped_attacher_stops_nobody_else() {
             .spawn()
             .expect("memhook-rs starts");
         std::thread::sleep(moment);
+        let id = attacher.id() as i32;
         let signal = |signal| {
             // SAFETY: plain integers; the child has not been waited for.
-            unsafe { libc::kill(attacher.id() as i32, signal) };
+            unsafe { libc::kill(id, signal) };
         };
         signal(libc::SIGSTOP);
         memhook_tests::until("it goes on", || {
