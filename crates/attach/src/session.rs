@@ -474,6 +474,11 @@ impl Session {
         self.made_code.areas()
     }
 
+    /// What tracing may take of memory that is limited, in bytes.
+    pub(crate) fn memory_budget(&self) -> u64 {
+        self.plan.budget
+    }
+
     /// Where the hook is (avma).
     pub(crate) fn hook_base(&self) -> u64 {
         self.hook_base

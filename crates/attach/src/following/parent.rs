@@ -12,6 +12,7 @@ use memhook_inject::{create_region, hold, unmap_region, write_bytes};
 use memhook_process::{RemoteAddress, hook_copies, mappings, proc_text};
 use memhook_stream::Region;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(super) struct Parent {
     listed: u64,
     bytes: u64,
     failures: u32,
+    /// What they hold before a child comes: the unwind tables above all.
+    filled: u64,
     /// The longest time that a thread was held for one of them.
     held: Duration,
 }
@@ -47,6 +50,7 @@ impl Parent {
             listed: 0,
             bytes: 0,
             failures: 0,
+            filled: 0,
             held: Duration::ZERO,
         }
     }
@@ -63,7 +67,10 @@ impl Parent {
     }
 
     fn add_as_needed(&mut self, session: &Session) {
-        if self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {
+        // Where memory is limited, the next one must fit, too. They are all alike.
+        let each = self.filled / self.mapped.len().max(1) as u64;
+        let fits = self.filled.saturating_add(each) <= session.memory_budget();
+        if fits && self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {
             let added = self.add(session);
             self.failures += u32::from(added.is_none());
         }
@@ -103,6 +110,9 @@ impl Parent {
         if !is_ready {
             return None;
         }
+        // Blocks of 512 bytes, whatever the file system has (stat(2)).
+        let blocks = std::fs::File::from(made.fd).metadata().ok()?.blocks();
+        self.filled += 512 * blocks;
         // Last: a child that has it in its list has it mapped, and it is complete. A word at a time, which a fork sees
         // as a whole.
         let at = self.list() + 8 * self.listed;
