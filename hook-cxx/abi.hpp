@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0xc;
+inline constexpr uint64_t abi_version_value = 0xd;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -49,8 +49,8 @@ inline constexpr uint64_t arena_offset = 0xa42000;
 inline constexpr uint64_t access_offset = 0x173d2000;
 inline constexpr uint64_t access_records = 0x100000;
 inline constexpr uint64_t rings_offset = 0x1f3d2000;
-inline constexpr uint64_t function_count = 0x5b;
-inline constexpr uint64_t first_described = 0x3b;
+inline constexpr uint64_t function_count = 0x73;
+inline constexpr uint64_t first_described = 0x53;
 inline constexpr uint64_t max_described = 0x20;
 inline constexpr uint64_t max_heaps = 0x8;
 inline constexpr uint64_t heap_windows = 0x200;
@@ -690,4 +690,28 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(55, madvise, Madvise) \
   X(56, shmat, Shmat) \
   X(57, shmdt, Shmdt) \
-  X(58, memhook_access_listener, Access)
+  X(58, memhook_access_listener, Access) \
+  X(59, memcpy, CopyBytes) \
+  X(60, memmove, CopyBytes) \
+  X(61, mempcpy, CopyBytes) \
+  X(62, memset, FillBytes) \
+  X(63, memcmp, CompareBytes) \
+  X(64, bcmp, CompareBytes) \
+  X(65, strlen, StringLength) \
+  X(66, __memcpy_chk, CopyBytes) \
+  X(67, __memmove_chk, CopyBytes) \
+  X(68, __memset_chk, FillBytes) \
+  X(69, read, ReadInto) \
+  X(70, __read_chk, ReadInto) \
+  X(71, pread, ReadInto) \
+  X(72, pread64, ReadInto) \
+  X(73, recv, ReadInto) \
+  X(74, __recv_chk, ReadInto) \
+  X(75, recvfrom, ReadInto) \
+  X(76, write, WriteFrom) \
+  X(77, pwrite, WriteFrom) \
+  X(78, pwrite64, WriteFrom) \
+  X(79, send, WriteFrom) \
+  X(80, sendto, WriteFrom) \
+  X(81, fread, ReadItems) \
+  X(82, fwrite, WriteItems)

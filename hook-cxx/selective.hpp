@@ -4,6 +4,7 @@
 // jumps: to the original, or to the full wrapper, which finds the stack as its caller left it.
 #pragma once
 #include "mappings.hpp"
+#include "touches.hpp"
 
 namespace memhook {
 
@@ -84,16 +85,24 @@ MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
 // Called too seldom, or never together with a filter.
 using wrap::Access;
 using wrap::Brk;
+using wrap::CompareBytes;
+using wrap::CopyBytes;
 using wrap::Dlclose;
 using wrap::Dlmopen;
 using wrap::Dlopen;
+using wrap::FillBytes;
 using wrap::Madvise;
 using wrap::Mmap;
 using wrap::Mremap;
 using wrap::Munmap;
+using wrap::ReadInto;
+using wrap::ReadItems;
 using wrap::Sbrk;
 using wrap::Shmat;
 using wrap::Shmdt;
+using wrap::StringLength;
+using wrap::WriteFrom;
+using wrap::WriteItems;
 using wrap::Xallocx;
 
 }  // namespace selective

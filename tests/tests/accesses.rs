@@ -238,3 +238,47 @@ fn each_planted_pattern_is_found_and_no_other() {
     usages.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     assert_eq!(usages, [("forked", 0.001), ("moved", 1.0), ("moved", 1.0)]);
 }
+
+/// What `touched.cc` has the C library read and write is known to the byte.
+fn check_touched(report: &Value) {
+    for (function, usage) in [
+        ("filled", 0.5),
+        ("received", 0.5),
+        ("sent", 0.25),
+        ("cleared", 0.0),
+        ("measured", 0.25),
+        ("interrupted", 0.5),
+    ] {
+        let (is, _) = scores(report, function);
+        assert_eq!(is.as_f64(), Some(usage), "{function}: {report}");
+    }
+}
+
+/// Neither lazily bound calls nor those that the loader bound at once are missed, and the program does not notice:
+/// it checks results, errno, interrupted and cancelled calls itself.
+#[test]
+fn functions_of_the_c_library_count_as_accesses() {
+    let folder = Folder::new("touched");
+    for (name, flags) in [("lazy", ["-Wl,-z,lazy"]), ("now", ["-Wl,-z,now"])] {
+        let program = build_telling("g++", "touched", &flags);
+        let mut target = Target::start(&program, &[]);
+        let file = folder.path(&format!("{name}.mhk"));
+        let attacher = Attacher::start(&target, &["-o", &file, "--scores"]);
+        target.go();
+        target.expect("done");
+        // It waits in a call of read(2) that went through a wrapper.
+        attacher.finish();
+        check_touched(&report(&file));
+        // The functions are the program's own again.
+        assert!(target.finish().success());
+    }
+    // A program that does not tell has its calls left alone.
+    let silent = build_target("scores", &["-O1", "-g"]);
+    let mut target = Target::start(&silent, &[]);
+    let (code, out, err) = run(&["attach", &target.pid().to_string(), "--dry-run"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("malloc") && !out.contains("memset"), "{out}");
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}

@@ -16,6 +16,8 @@ pub enum Role {
     Accesses,
     /// Changes the mappings of the process; only hooked where mappings are traced.
     Maps,
+    /// Reads or writes the bytes that it is given; only hooked where accesses are counted.
+    Touches,
 }
 
 /// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
@@ -47,6 +49,14 @@ pub enum Signature {
     Madvise,
     Shmat,
     Shmdt,
+    CopyBytes,
+    FillBytes,
+    CompareBytes,
+    StringLength,
+    ReadInto,
+    WriteFrom,
+    ReadItems,
+    WriteItems,
 }
 
 /// One hooked function. Its index in [`HOOKED_FUNCTIONS`] is its function id.
@@ -65,7 +75,7 @@ pub struct Function {
 impl Function {
     /// Whether it allocates or releases blocks.
     pub fn is_of_allocator(&self) -> bool {
-        !matches!(self.role, Accesses | Modules | Maps)
+        !matches!(self.role, Accesses | Modules | Maps | Touches)
     }
 }
 
@@ -83,7 +93,7 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
 /// module says where it is.
 pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 
-use Role::{Accesses, Allocates, Maps, Modules, Reallocates, Releases};
+use Role::{Accesses, Allocates, Maps, Modules, Reallocates, Releases, Touches};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -180,6 +190,32 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("shmat", "shmat", S::Shmat, Maps),
     f("shmdt", "shmdt", S::Shmdt, Maps),
     f(ACCESS_LISTENER, "access", S::Access, Accesses),
+    // What a program has the C library do with its bytes. Those with _chk are what _FORTIFY_SOURCE makes of the
+    // others; they have one more parameter, the size of the destination.
+    f("memcpy", "memcpy", S::CopyBytes, Touches),
+    f("memmove", "memmove", S::CopyBytes, Touches),
+    f("mempcpy", "mempcpy", S::CopyBytes, Touches),
+    f("memset", "memset", S::FillBytes, Touches),
+    f("memcmp", "memcmp", S::CompareBytes, Touches),
+    f("bcmp", "bcmp", S::CompareBytes, Touches),
+    f("strlen", "strlen", S::StringLength, Touches),
+    f("__memcpy_chk", "memcpy", S::CopyBytes, Touches),
+    f("__memmove_chk", "memmove", S::CopyBytes, Touches),
+    f("__memset_chk", "memset", S::FillBytes, Touches),
+    f("read", "read", S::ReadInto, Touches),
+    f("__read_chk", "read", S::ReadInto, Touches),
+    f("pread", "pread", S::ReadInto, Touches),
+    f("pread64", "pread", S::ReadInto, Touches),
+    f("recv", "recv", S::ReadInto, Touches),
+    f("__recv_chk", "recv", S::ReadInto, Touches),
+    f("recvfrom", "recvfrom", S::ReadInto, Touches),
+    f("write", "write", S::WriteFrom, Touches),
+    f("pwrite", "pwrite", S::WriteFrom, Touches),
+    f("pwrite64", "pwrite", S::WriteFrom, Touches),
+    f("send", "send", S::WriteFrom, Touches),
+    f("sendto", "sendto", S::WriteFrom, Touches),
+    f("fread", "fread", S::ReadItems, Touches),
+    f("fwrite", "fwrite", S::WriteItems, Touches),
 ];
 
 /// An allocator that is known by the names of its functions.
@@ -256,6 +292,11 @@ pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
 /// (C++ standard, new.delete).
 pub fn may_throw(function: &Function) -> bool {
     function.name.starts_with("_Zn") && !function.name.contains("nothrow")
+}
+
+/// Whether a name is that of a function that is hooked only where accesses are counted.
+pub fn touches(name: &str) -> bool {
+    function_by_name(name).is_some_and(|id| HOOKED_FUNCTIONS[id].role == Touches)
 }
 
 /// The id of the hooked function with this dynamic symbol.

@@ -32,6 +32,7 @@ pub use event::{Accesses, Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
 pub use functions::{
     ACCESS_LISTENER, ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, Role, Signature,
     allocator_function, forwarding_operators, function_by_name, known_allocator, may_throw,
+    touches,
 };
 pub use layout::*;
 pub use prefetch::prefetch;

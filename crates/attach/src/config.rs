@@ -219,7 +219,8 @@ pub enum ConfigError {
 }
 
 fn is_named(function: &Function, name: &str) -> bool {
-    function.role != Role::Accesses && (function.kind == name || function.name == name)
+    !matches!(function.role, Role::Accesses | Role::Touches)
+        && (function.kind == name || function.name == name)
 }
 
 impl TraceConfig {
@@ -331,7 +332,7 @@ impl TraceConfig {
         let is_wanted = |function: &Function| match function.role {
             Role::Modules => true,
             Role::Maps => self.mappings,
-            Role::Accesses => self.may_count_accesses(),
+            Role::Accesses | Role::Touches => self.may_count_accesses(),
             _ => {
                 self.functions.is_empty()
                     || self.functions.iter().any(|name| is_named(function, name))

@@ -4,7 +4,9 @@ use crate::error::Error;
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, reloc};
 use memhook_inject::{HOOK_NAME, Held, ObjectImage, map_object};
-use memhook_process::{ModuleBytes, ModuleImage, RemoteAddress, read_memory};
+use memhook_process::{
+    Mapping, ModuleBytes, ModuleImage, RemoteAddress, hook_copies, read_memory,
+};
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -61,6 +63,14 @@ pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     [&LOADED, &MAPPED]
         .into_iter()
         .find(|object| object.bytes.starts_with(&start))
+}
+
+/// The hooks of this version in a process, as modules of it.
+pub fn hook_images(pid: i32, maps: &[Mapping]) -> Vec<ModuleImage> {
+    let copies = hook_copies(pid, maps).into_iter();
+    copies
+        .filter_map(|copy| hook_at(pid, copy.base)?.image(copy.base).ok())
+        .collect()
 }
 
 const PAGE_BYTES: u64 = 4096;

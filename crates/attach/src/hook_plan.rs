@@ -6,9 +6,9 @@ use crate::pad_areas::live_places;
 use crate::pads::{plan_described, plan_pads};
 use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
-use memhook_abi::function_by_name;
+use memhook_abi::{ACCESS_LISTENER, function_by_name, touches};
 use memhook_process::{
-    CLibrary, ModuleFiles, ModuleImage, find_slots, hook_copies, mappings, modules,
+    CLibrary, ModuleFiles, ModuleImage, Slot, find_slots, hook_copies, mappings, modules,
 };
 
 /// What would be hooked of one module.
@@ -35,7 +35,12 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     let loaded = modules(pid, &maps, &mut ModuleFiles::new())?;
     let images = loaded.clone();
     let is_wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-    let scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
+    let mut scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
+    let tells = |slot: &Slot| slot.symbol == ACCESS_LISTENER;
+    if !scan.slots.iter().chain(&scan.held).any(tells) {
+        scan.slots.retain(|slot| !touches(&slot.symbol));
+        scan.held.retain(|slot| !touches(&slot.symbol));
+    }
     let mut planned: Vec<PlannedModule> = loaded
         .into_iter()
         .map(|image| PlannedModule {
@@ -61,6 +66,9 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     for slot in scan.slots.iter().chain(&scan.held) {
         let module = &mut planned[slot.module];
         if function_by_name(&slot.symbol).is_some_and(|f| is_of_allocator(f, &module.image)) {
+            continue;
+        }
+        if is_left_alone(&slot.symbol) && touches(&slot.symbol) {
             continue;
         }
         if is_left_alone(&slot.symbol) {

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::hook_object::{HookObject, LOADED, MAPPED, hook_at};
-use memhook_abi::{HOOKED_FUNCTIONS, may_throw};
+use memhook_abi::{HOOKED_FUNCTIONS, Role, may_throw};
 use memhook_inject::{Dlopen, Held, load_object};
 use memhook_process::{CLibrary, CLibraryKind, has_proc, is_static};
 
@@ -74,9 +74,11 @@ impl Loading {
     }
 }
 
-/// Whether this build of the hook leaves a hooked function alone.
+/// Whether this build of the hook leaves a hooked function alone. A thread that is cancelled in read(2) or its like is
+/// unwound, too.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
-    object.is_mapped && HOOKED_FUNCTIONS.get(function).is_some_and(may_throw)
+    let hooked = HOOKED_FUNCTIONS.get(function);
+    object.is_mapped && hooked.is_some_and(|f| may_throw(f) || f.role == Role::Touches)
 }
 
 fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {

@@ -187,8 +187,10 @@ fn by_hook(
     }
     let safe = safe.unwrap_or_else(|| {
         let mut tables = UnwindTables::default();
-        tables.compile(&look.modules);
-        SafePoints::new(&tables, &look.modules)
+        let mut modules = look.modules.clone();
+        modules.extend(object.image(base).ok());
+        tables.compile(&modules);
+        SafePoints::new(&tables, &modules)
     });
     let held = safe.hold(&mut Reach::Running, pid, SAFE_POINT_PATIENCE);
     let (mut held, is_safe) = match held {

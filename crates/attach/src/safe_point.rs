@@ -1,5 +1,6 @@
 //! Code in which a thread may hold a lock that `dlopen` needs.
 
+use crate::hook_object::hook_images;
 use crate::reach::Reach;
 use crate::unwind_tables::UnwindTables;
 use memhook_inject::{Error, Held, HoldOptions, Registers};
@@ -17,7 +18,8 @@ pub struct SafePoints {
 }
 
 impl SafePoints {
-    /// In a process with these modules, whose tables are compiled.
+    /// In a process with these modules, whose tables are compiled. A hook that is there is one of them: a thread may
+    /// wait for a long time in a wrapper's call of read(2), also after the detach.
     pub fn new(tables: &UnwindTables, modules: &[ModuleImage]) -> SafePoints {
         SafePoints {
             modules: tables.table_modules(modules),
@@ -33,7 +35,9 @@ impl SafePoints {
         pid: i32,
         mut modules: Vec<ModuleImage>,
     ) -> Result<SafePoints, memhook_process::Error> {
-        modules.extend(vdso(pid, &mappings(pid)?));
+        let maps = mappings(pid)?;
+        modules.extend(vdso(pid, &maps));
+        modules.extend(hook_images(pid, &maps));
         let mut tables = UnwindTables::default();
         tables.find_or_compile(&modules);
         Ok(SafePoints::new(&tables, &modules))

@@ -28,7 +28,8 @@ use crate::target_facts::{is_filtered, tid_offset};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
-    self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, function_by_name, hook_error, slot_state,
+    self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, HOOKED_FUNCTIONS, Role, function_by_name,
+    hook_error, slot_state, touches,
 };
 use memhook_inject::{Held, IdleThreads, prepare_to_hold, unmap_region};
 use memhook_process::{
@@ -127,7 +128,7 @@ impl Session {
     ) -> Result<Session, Error> {
         let plan = plan(pid, config)?;
         let start = Instant::now();
-        let functions = config.function_ids();
+        let mut functions = config.function_ids();
         let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
         let allocators = config.allocators.clone();
@@ -190,11 +191,15 @@ impl Session {
         let copies = hook_copies(pid, &maps);
         let mut scan = find_slots(pid, &loaded, &maps, &wanted, &copies)?;
         pads.add_to(&mut scan, &loaded, &copies);
-        if scan.slots.is_empty() {
-            return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
-        }
         if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
             count_accesses(&mut config);
+        } else {
+            let is_needed = |f: usize| HOOKED_FUNCTIONS[f].role != Role::Touches;
+            scan.slots.retain(|slot| !touches(&slot.symbol));
+            functions.retain(|&f| is_needed(f));
+        }
+        if scan.slots.is_empty() {
+            return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
         }
         // A static program can only be unwound by the tables, and loads no modules.
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
@@ -265,7 +270,7 @@ impl Session {
             modules: loaded,
             gone: Vec::new(),
             vdso,
-            hook: None,
+            hook: hook_base.and_then(|base| object.image(base).ok()),
             tables,
             unhookable: Vec::new(),
             attach_time: Duration::ZERO,
@@ -391,7 +396,10 @@ impl Session {
                 let of_module = |m: &&ModuleImage| m.base == slot.module_base;
                 let module = self.modules.iter().find(of_module);
                 let name = module.map(|m| m.name().to_owned()).unwrap_or_default();
-                self.unhookable.push((name, CANNOT_THROW));
+                let hooked = HOOKED_FUNCTIONS.get(slot.function as usize);
+                if hooked.is_some_and(|f| f.role != Role::Touches) {
+                    self.unhookable.push((name, CANNOT_THROW));
+                }
             }
         }
         Ok(())
@@ -403,7 +411,9 @@ impl Session {
     }
 
     fn safe_points(&self) -> SafePoints {
-        SafePoints::new(&self.tables, &with(&self.modules, &self.vdso))
+        let mut modules = with(&self.modules, &self.vdso);
+        modules.extend(self.hook.clone());
+        SafePoints::new(&self.tables, &modules)
     }
 
     /// After an answer of the hook's: if it found that modules came or went since they were looked at,

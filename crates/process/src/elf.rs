@@ -214,6 +214,16 @@ impl<'a> ElfView<'a> {
         found
     }
 
+    /// Words that the loader fills, when it loads the module, with what a resolver returns: the resolver and the word
+    /// (svma). Only those of resolvers that `wanted` accepts.
+    pub fn resolved_words(&self, wanted: &dyn Fn(u64) -> bool) -> Vec<(u64, u64)> {
+        let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
+        let all = tables.iter().flat_map(|table| table.iter());
+        all.filter_map(|r| Some((relocations::resolver(&r)?, r.r_offset)))
+            .filter(|(resolver, _)| wanted(*resolver))
+            .collect()
+    }
+
     /// PLT entries (svma) that represent functions of other modules wherever an address is taken. In a program at
     /// fixed addresses, the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
     pub fn canonical_plt(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<u64> {

@@ -29,6 +29,8 @@ pub struct ModuleFacts {
     pub(crate) slots: Vec<Relocation>,
     /// PLT entries that serve as the address of a hooked function.
     pub(crate) canonical_plt: Vec<u64>,
+    /// Resolvers of hooked functions (STT_GNU_IFUNC), and words that hold what they have returned (svma).
+    pub(crate) resolved_words: Vec<(u64, u64)>,
     exported: HashMap<&'static str, Exported>,
     /// The variables of a CPython interpreter, where the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
@@ -82,6 +84,12 @@ impl ModuleFacts {
         } else {
             HashMap::new()
         };
+        let is_resolver = |svma: u64| exported.values().any(|e| e.is_ifunc && e.svma == svma);
+        let resolved_words = if exported.values().any(|e| e.is_ifunc) {
+            elf.resolved_words(&is_resolver)
+        } else {
+            Vec::new()
+        };
         Some(ModuleFacts {
             lowest_load: elf.lowest_load(),
             load_end: elf.load_end(),
@@ -92,6 +100,7 @@ impl ModuleFacts {
             is_symbolic: elf.is_symbolic(),
             slots: slots(&elf),
             canonical_plt: elf.canonical_plt(&is_hooked),
+            resolved_words,
             exported,
             python,
             built_in_allocator: OnceLock::new(),

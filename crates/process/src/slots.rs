@@ -4,6 +4,7 @@ use crate::{
     Behind, Error, Exported, HookCopy, Loader, Mapping, ModuleImage, SlotKind, behind,
     memory::Pages,
 };
+use memhook_abi::touches;
 use std::collections::{HashMap, HashSet};
 
 /// A slot that can be patched.
@@ -188,6 +189,9 @@ pub fn find_slots(
     for mut slot in unresolved {
         // Another namespace has a C library of its own, and it cannot be told from here which one that is. The
         // allocator of the wrong one would end the program.
+        if !is_of_program[slot.module] && touches(&slot.symbol) {
+            continue;
+        }
         if !is_of_program[slot.module] {
             scan.unhookable.push(Unhookable {
                 module: slot.module,
@@ -201,8 +205,12 @@ pub fn find_slots(
         // loader will do it, in load order, with the executable first.
         slot.target = match resolved.get(&(true, slot.symbol.clone())) {
             Some(&other) => other,
-            None => look_up(modules, &is_of_program, &slot.symbol).unwrap_or(0),
+            None => look_up(modules, &is_of_program, &slot.symbol, &mut pages).unwrap_or(0),
         };
+        // What is not counted of these only makes usage less exact; nothing is missed of blocks.
+        if slot.target == 0 && touches(&slot.symbol) {
+            continue;
+        }
         if slot.target == 0 {
             scan.unhookable.push(Unhookable {
                 module: slot.module,
@@ -259,14 +267,27 @@ fn modules_that_may_go(
 
 /// The first definition in the program's namespace. Libc is searched last, because an allocator library that was
 /// preloaded or linked comes before it in the link order.
-fn look_up(modules: &[ModuleImage], is_of_program: &[bool], symbol: &str) -> Option<u64> {
-    let find = |libc: bool| {
+///
+/// Where a resolver chooses the function, the module's own calls have had it chosen when the module was loaded.
+fn look_up(
+    modules: &[ModuleImage],
+    is_of_program: &[bool],
+    symbol: &str,
+    pages: &mut Pages,
+) -> Option<u64> {
+    let mut find = |libc: bool| {
         modules
             .iter()
             .zip(is_of_program)
             .filter(|(m, of)| **of && m.is_libc == libc && (libc || !m.is_loader))
             .find_map(|(m, _)| {
-                let exported = m.facts.exported(symbol).filter(|e| !e.is_ifunc)?;
+                let exported = m.facts.exported(symbol)?;
+                if exported.is_ifunc {
+                    let mut words = m.facts.resolved_words.iter();
+                    let (_, word) = words.find(|(resolver, _)| *resolver == exported.svma)?;
+                    let chosen = pages.word(m.base.wrapping_add(*word))?;
+                    return m.contains(chosen).then_some(chosen);
+                }
                 Some(m.base.wrapping_add(exported.svma))
             })
     };

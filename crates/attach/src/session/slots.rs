@@ -110,11 +110,19 @@ impl Session {
             {
                 continue;
             }
+            let touches = HOOKED_FUNCTIONS.get(function);
+            let touches = touches.is_some_and(|f| f.role == Role::Touches);
             if leaves_alone(self.object, function) {
+                if touches {
+                    continue;
+                }
                 unhookable.push((module_name(slot.module), CANNOT_THROW));
                 continue;
             }
             let Some(variant) = self.variant_of(function, slot.target) else {
+                if touches {
+                    continue;
+                }
                 let reason = "more than four different originals of one function";
                 unhookable.push((module_name(slot.module), reason));
                 continue;

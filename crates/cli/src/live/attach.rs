@@ -137,7 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
              memhook-rs report FILE.HEAP.mhk -f FORMAT"
         );
     }
-    let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
+    let is_scratch = reports.scores.scores && recorded.is_none();
+    let scratch = is_scratch.then(Scratch::new).transpose()?;
     let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
     let recorded = match recorded {
         Some(path) => Some((

@@ -539,9 +539,6 @@ impl Job for ReportJob {
             {
                 self.score(trace.session(), &recorded.path, report);
             }
-            if self.is_scratch {
-                let _ = std::fs::remove_file(&recorded.path);
-            }
         }
         if let Some(report) = report.filter(|_| self.shows_reports) {
             self.write(&report);

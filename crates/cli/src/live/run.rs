@@ -104,7 +104,9 @@ struct Started<'a> {
     reports: Arc<Reports>,
     /// Where the first process is recorded.
     recorded: Option<PathBuf>,
-    /// The recording is made for the scores alone.
+    /// Recordings are made for the scores alone.
+    is_scratch: bool,
+    /// The file of the latest one.
     scratch: Option<Scratch>,
     /// Its file, from before it is touched.
     first_recording: Option<Recording>,
@@ -122,9 +124,8 @@ impl<'a> Started<'a> {
         if args.start.follow_fork && recorded.is_none() && reports.scores.scores {
             bail!("--scores with --follow-fork: add -o FILE.mhk, so that each process is recorded");
         }
-        let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
-        let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
-        let options = if recorded.is_some() {
+        let is_scratch = reports.scores.scores && recorded.is_none();
+        let options = if is_scratch || recorded.is_some() {
             reports.recording.resolve(reports.force, &reports.tracing)?
         } else {
             memhook_recording::Options::default()
@@ -138,7 +139,8 @@ impl<'a> Started<'a> {
             first: pid,
             reports: Reports::new(output),
             recorded,
-            scratch,
+            is_scratch,
+            scratch: None,
             first_recording: None,
             programs: HashMap::new(),
             last_looks: HashMap::new(),
@@ -163,17 +165,21 @@ impl<'a> Started<'a> {
     }
 
     /// The recording of the `program`th program that a process executes.
-    fn recording(&self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
+    fn recording(&mut self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
+        if self.is_scratch {
+            // That of the program before has been read.
+            let scratch = Scratch::new()
+                .map_err(|error| Error::Refused(format!("the scores need room: {error}")))?;
+            let path = &self.scratch.insert(scratch).path;
+            let of_heap = self.config.of_heap_alone();
+            return Recording::create(path, &self.options, pid, &of_heap).map(Some);
+        }
         let Some(path) = &self.recorded else {
             return Ok(None);
         };
         let other = (pid != self.first).then_some(pid);
         let path = Recording::path_of(path, other, program);
-        let config = match self.scratch {
-            Some(_) => &self.config.of_heap_alone(),
-            None => &self.config,
-        };
-        Recording::create(&path, &self.options, pid, config).map(Some)
+        Recording::create(&path, &self.options, pid, &self.config).map(Some)
     }
 }
 
@@ -204,7 +210,7 @@ impl Observer for Started<'_> {
             interval,
             last_look,
         );
-        let job = job.recorded_for_scores(self.scratch.is_some());
+        let job = job.recorded_for_scores(self.is_scratch);
         let job = if args.start.follow_fork {
             job.titled()
         } else {

@@ -2,32 +2,32 @@
 
 use crate::report::open;
 use anyhow::Context;
+use memhook_foreign::{own_name, unnamed_file};
 use memhook_recording::ScoreOptions;
 use memhook_report::recorded::{Window, profile};
 use memhook_report::{ProfileScores, ReportModel};
 use memhook_symbols::Symbolizer;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A recording that goes away again when it has been read.
+/// The file of a recording that is read once. It has no name, so nothing of it is left, however we end.
 pub struct Scratch {
-    /// The file.
+    /// By what it can be opened as long as this exists.
     pub path: PathBuf,
+    _file: File,
 }
 
 impl Scratch {
-    /// Where the recording of this process is made.
-    pub fn new(pid: i32) -> Scratch {
-        let name = format!(".memhook-scores-{}-{pid}.mhk", std::process::id());
-        Scratch {
-            path: std::env::temp_dir().join(name),
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Often it is gone already, or was never made.
-        let _ = std::fs::remove_file(&self.path);
+    /// Makes the file, in the directory for temporary files.
+    ///
+    /// # Errors
+    /// Those of open(2), with the directory.
+    pub fn new() -> std::io::Result<Scratch> {
+        let file = unnamed_file()?;
+        Ok(Scratch {
+            path: own_name(&file),
+            _file: file,
+        })
     }
 }
 

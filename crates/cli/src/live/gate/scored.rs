@@ -18,14 +18,10 @@ impl ScoreRecording {
         config: &TraceConfig,
         options: ScoreOptions,
     ) -> Result<(ScoreRecording, Recording), Error> {
-        let scratch = Scratch::new(pid);
-        // Of a process that executed another program, the file of the one before may still be there.
-        let of_file = Options {
-            overwrite: true,
-            ..Options::default()
-        };
+        let scratch = Scratch::new()
+            .map_err(|error| Error::Refused(format!("the scores need room: {error}")))?;
         let of_heap = config.of_heap_alone();
-        let recording = Recording::create(&scratch.path, &of_file, pid, &of_heap)?;
+        let recording = Recording::create(&scratch.path, &Options::default(), pid, &of_heap)?;
         Ok((ScoreRecording { scratch, options }, recording))
     }
 

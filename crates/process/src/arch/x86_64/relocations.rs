@@ -17,3 +17,11 @@ pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
         _ => None,
     }
 }
+
+/// The address (svma) of the resolver whose answer the loader writes into the word that this relocation is about
+/// (R_X86_64_IRELATIVE); `None` for others.
+pub(crate) fn resolver(relocation: &reloc::Reloc) -> Option<u64> {
+    let is_resolved = relocation.r_type == reloc::R_X86_64_IRELATIVE;
+    let addend = relocation.r_addend.filter(|_| is_resolved)?;
+    u64::try_from(addend).ok()
+}

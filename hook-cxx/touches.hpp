@@ -1,0 +1,67 @@
+// Functions of the C library that read or write bytes for the program, counted as the program's own accesses are.
+// Their slots are exchanged only where the program tells of its accesses.
+//
+// A function that tells only afterwards how much it has written (read, strlen) is counted then, from a frame of
+// ours; all others are counted first and left by a jump, so that nothing of ours is on the stack while they wait.
+// Nothing that the program passes is dereferenced, because the kernel answers EFAULT where we would crash. No
+// wrapper has a mark or takes a lock, so a signal handler may call them at any moment, and a thread that
+// is cancelled inside leaves nothing behind. Errno is the original's, as no code of ours changes it.
+#pragma once
+#include "wrappers.hpp"
+
+namespace memhook {
+
+// The program reads or writes these bytes through a function of the C library.
+[[gnu::always_inline]] inline void note_touch(uint64_t address, uint64_t bytes, bool is_write) {
+  if (bytes == 0 || epoch_now() == 0 || !(gate().flags & flag_accesses)) return;
+  // A call that is going to fail may name any length.
+  note_access(address, bytes < most_accessed_bytes ? bytes : most_accessed_bytes, is_write);
+}
+
+namespace wrap {
+
+// memcpy and its like. The fourth parameter is that of the checked forms; the others ignore the register.
+MEMHOOK_WRAPPER uint64_t CopyBytes(uint64_t to, uint64_t from, uint64_t bytes, uint64_t room) {
+  note_touch(from, bytes, false);
+  note_touch(to, bytes, true);
+  return original<uint64_t>(F, V, to, from, bytes, room);
+}
+MEMHOOK_WRAPPER uint64_t FillBytes(uint64_t to, uint64_t byte, uint64_t bytes, uint64_t room) {
+  note_touch(to, bytes, true);
+  return original<uint64_t>(F, V, to, byte, bytes, room);
+}
+MEMHOOK_WRAPPER uint64_t CompareBytes(uint64_t one, uint64_t other, uint64_t bytes) {
+  note_touch(one, bytes, false);
+  note_touch(other, bytes, false);
+  return original<uint64_t>(F, V, one, other, bytes);
+}
+MEMHOOK_WRAPPER uint64_t StringLength(uint64_t text) {
+  uint64_t length = original<uint64_t>(F, V, text);
+  note_touch(text, length + 1, false);
+  return length;
+}
+// read and its like have up to three more parameters. What they return may be more than there was room for
+// (MSG_TRUNC of recv(2)).
+MEMHOOK_WRAPPER uint64_t ReadInto(uint64_t file, uint64_t to, uint64_t bytes, uint64_t x, uint64_t y,
+                                  uint64_t z) {
+  uint64_t result = original<uint64_t>(F, V, file, to, bytes, x, y, z);
+  if (static_cast<int64_t>(result) > 0) note_touch(to, result < bytes ? result : bytes, true);
+  return result;
+}
+MEMHOOK_WRAPPER uint64_t WriteFrom(uint64_t file, uint64_t from, uint64_t bytes, uint64_t x, uint64_t y,
+                                   uint64_t z) {
+  note_touch(from, bytes, false);
+  return original<uint64_t>(F, V, file, from, bytes, x, y, z);
+}
+MEMHOOK_WRAPPER uint64_t ReadItems(uint64_t to, uint64_t size, uint64_t count, uint64_t stream) {
+  uint64_t items = original<uint64_t>(F, V, to, size, count, stream);
+  note_touch(to, product(size, items), true);
+  return items;
+}
+MEMHOOK_WRAPPER uint64_t WriteItems(uint64_t from, uint64_t size, uint64_t count, uint64_t stream) {
+  note_touch(from, product(size, count), false);
+  return original<uint64_t>(F, V, from, size, count, stream);
+}
+
+}  // namespace wrap
+}  // namespace memhook
