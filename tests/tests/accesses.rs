@@ -272,6 +272,22 @@ fn functions_of_the_c_library_count_as_accesses() {
         // The functions are the program's own again.
         assert!(target.finish().success());
     }
+    // We are killed while it is being listened to: it goes on, nothing of ours is left in its way, nor on the disk, and
+    // the next attach counts again.
+    let mut target = Target::start(&build_telling("g++", "touched", &["-Wl,-z,lazy"]), &[]);
+    let scratch = folder.path("scratch");
+    std::fs::create_dir(&scratch).expect("a directory");
+    let in_scratch = format!("TMPDIR={scratch}");
+    Attacher::start_by(&["env", &in_scratch], &target, &["--scores"]).kill();
+    let left = std::fs::read_dir(&scratch).expect("readable").count();
+    assert_eq!(left, 0);
+    target.go();
+    target.expect("done");
+    let file = folder.path("again.mhk");
+    let attacher = Attacher::start(&target, &["-o", &file, "--scores"]);
+    assert!(target.finish().success());
+    attacher.last_report();
+    check_touched(&report(&file));
     // A program that does not tell has its calls left alone.
     let silent = build_target("scores", &["-O1", "-g"]);
     let mut target = Target::start(&silent, &[]);

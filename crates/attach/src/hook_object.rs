@@ -4,9 +4,7 @@ use crate::error::Error;
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, reloc};
 use memhook_inject::{HOOK_NAME, Held, ObjectImage, map_object};
-use memhook_process::{
-    Mapping, ModuleBytes, ModuleImage, RemoteAddress, hook_copies, read_memory,
-};
+use memhook_process::{Mapping, ModuleBytes, ModuleImage, RemoteAddress, hook_copies, read_memory};
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

@@ -24,6 +24,8 @@ pub enum GroupBy {
     Function,
     /// The module that called the allocator
     Module,
+    /// The type of a block, as far as its call stack tells
+    Type,
     /// The thread that allocated
     Thread,
     /// The size of a block
@@ -39,6 +41,7 @@ impl From<GroupBy> for memhook_report::RowsBy {
             GroupBy::Frame => Self::Frame,
             GroupBy::Function => Self::Function,
             GroupBy::Module => Self::Module,
+            GroupBy::Type => Self::Type,
             GroupBy::Thread => Self::Thread,
             GroupBy::Size => Self::Size,
             GroupBy::Lifetime => Self::Lifetime,

@@ -36,6 +36,7 @@ mod style;
 mod text;
 pub mod top;
 mod tree;
+mod types;
 mod units;
 pub mod view;
 #[cfg(target_arch = "x86_64")]

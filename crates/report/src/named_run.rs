@@ -2,6 +2,7 @@
 //! of them. Code that builds rows, sites or findings knows a run by these traits only.
 
 use crate::StackFrame;
+use crate::types::named_by_frames;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_recording::Recording;
 use memhook_symbols::{Frame, Symbolizer};
@@ -73,6 +74,11 @@ pub(crate) trait NamedRun {
     /// What a number of the rows by size stands for.
     fn size_name(&self, number: u64) -> String {
         format!("{number} bytes")
+    }
+
+    /// The type of the blocks that a stack allocates, if it tells.
+    fn type_of(&self, stack: u32) -> Option<String> {
+        named_by_frames(&self.stack(stack))
     }
 
     /// A stack with names, innermost first.

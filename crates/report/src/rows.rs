@@ -4,6 +4,7 @@
 //! their numbers. Names are asked for only where a row depends on them.
 
 use crate::named_run::NamedRun;
+use crate::types::{UNKNOWN_TYPE, one_spelling};
 use crate::{GroupRow, SiteRow, StackFrame};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
@@ -21,6 +22,8 @@ pub enum RowsBy {
     Function,
     /// Module that called the allocator.
     Module,
+    /// Type of the block, as far as the call stack tells.
+    Type,
     /// Allocating thread.
     Thread,
     /// Block size.
@@ -37,6 +40,7 @@ impl RowsBy {
             RowsBy::Frame => "frame",
             RowsBy::Function => "function",
             RowsBy::Module => "module",
+            RowsBy::Type => "type",
             RowsBy::Thread => "thread",
             RowsBy::Size => "size",
             RowsBy::Lifetime => "lifetime",
@@ -136,7 +140,7 @@ impl Row {
 pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> BTreeSet<u64> {
     let stacks = parts.iter().map(|part| run.addresses(part.number as u32));
     match by {
-        RowsBy::Function => stacks.flatten().collect(),
+        RowsBy::Function | RowsBy::Type => stacks.flatten().collect(),
         RowsBy::Module => stacks.filter_map(|s| s.first().copied()).collect(),
         _ => BTreeSet::new(),
     }
@@ -184,6 +188,10 @@ impl Table {
             RowsBy::Thread => vec![self.row(number, thread_label(stack, run))],
             RowsBy::Size => vec![self.row(number, run.size_name(number))],
             RowsBy::Lifetime => vec![self.row(number, lifetime_class(number as u8))],
+            RowsBy::Type => {
+                let found = run.type_of(stack).map(one_spelling);
+                vec![self.row(0, found.unwrap_or_else(|| UNKNOWN_TYPE.into()))]
+            }
             RowsBy::Module => {
                 let innermost = run.addresses(stack).first().copied();
                 let module = innermost.and_then(|a| run.frames_at(a).into_iter().next()?.module);

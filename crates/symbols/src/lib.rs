@@ -22,6 +22,7 @@
 
 mod bundle;
 mod cache;
+mod constructors;
 mod debug_files;
 mod debuginfod;
 mod error;
@@ -38,6 +39,7 @@ mod worker;
 
 pub use bundle::{Bundle, BundleError};
 pub use cache::SymbolCache;
+pub use constructors::{Constructors, class_of_constructor};
 pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;

@@ -142,6 +142,17 @@ impl Symbolizer {
         Some((mapped.module, address.wrapping_sub(mapped.base)))
     }
 
+    /// The number of the module that a return address is in, its file, and the address of the byte before it (svma).
+    pub(crate) fn module_of(&self, return_address: u64) -> Option<(usize, &ModuleFile, u64)> {
+        let (number, svma) = self.place(return_address)?;
+        Some((number, &self.modules[number].file, svma))
+    }
+
+    /// Where symbol files are looked for.
+    pub(crate) fn search(&self) -> &SearchPath {
+        &self.search
+    }
+
     /// Has these return addresses looked up in the background.
     pub fn request(&mut self, return_addresses: impl IntoIterator<Item = u64>) {
         let mut wanted: HashMap<usize, HashSet<u64>> = HashMap::new();

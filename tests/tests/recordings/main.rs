@@ -6,6 +6,7 @@ mod exports;
 mod names;
 mod refusals;
 mod sums;
+mod types;
 
 use memhook_tests::{Attacher, Target, run};
 use serde_json::Value;

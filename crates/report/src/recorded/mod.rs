@@ -12,12 +12,13 @@ pub use symbolizer::{NameSources, symbolizer};
 use crate::labels::Labels;
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, RowsBy, SortBy, size_class};
+use crate::types::named_by_frames;
 use crate::{
     Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReleaseSite, ReportModel, StackFrame,
 };
 use memhook_ledger::Estimate;
 use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
-use memhook_symbols::{Source, Symbolizer};
+use memhook_symbols::{Constructors, Source, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -48,10 +49,15 @@ struct NamedProfile<'a> {
     /// Kind of each allocating stack, and whether it was cut short.
     calls: FxHashMap<u32, (&'a str, bool)>,
     threads: FxHashMap<u32, &'a str>,
+    constructors: Constructors<'a>,
 }
 
 impl NamedProfile<'_> {
-    fn new(profile: &Profile, measure: Measure) -> NamedProfile<'_> {
+    fn new<'a>(
+        profile: &'a Profile,
+        symbols: &'a Symbolizer,
+        measure: Measure,
+    ) -> NamedProfile<'a> {
         let mut of_address: FxHashMap<u64, Range<usize>> = FxHashMap::default();
         for (at, frame) in profile.frames.iter().enumerate() {
             let range = of_address.entry(frame.address).or_insert(at..at);
@@ -67,6 +73,7 @@ impl NamedProfile<'_> {
                 .map(|site| (site.stack, (site.kind.as_str(), site.truncated)))
                 .collect(),
             threads: sites.map(|site| (site.tid, site.thread.as_str())).collect(),
+            constructors: Constructors::new(symbols),
         }
     }
 }
@@ -114,6 +121,11 @@ impl NamedRun for NamedProfile<'_> {
     fn stack(&self, stack: u32) -> Vec<StackFrame> {
         self.profile.stack(stack)
     }
+
+    fn type_of(&self, stack: u32) -> Option<String> {
+        let by_frames = named_by_frames(&self.stack(stack));
+        by_frames.or_else(|| self.constructors.class(*self.addresses(stack).first()?))
+    }
 }
 
 /// The report.
@@ -127,7 +139,7 @@ pub fn report(
     selection: &Selection,
 ) -> Result<ReportModel, serde_json::Error> {
     let Selection { by, measure, .. } = *selection;
-    let named = NamedProfile::new(profile, measure);
+    let named = NamedProfile::new(profile, symbols, measure);
     let mut parts = parts(profile, by, measure);
     if selection.merges_alike && by == RowsBy::Site {
         merge_alike(&mut parts, profile);

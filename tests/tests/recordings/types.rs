@@ -1,0 +1,60 @@
+//! Types of blocks, live and recorded.
+
+use crate::{json, number, sum};
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, JsonSchema, Target, build_target};
+use serde_json::Value;
+
+/// Blocks and bytes of each type that `typed.cc` allocates.
+fn types(report: &Value) -> Vec<(&str, u64, u64)> {
+    assert_eq!(report["by"], "type");
+    let rows = report["groups"].as_array().expect("rows").iter();
+    let name = |row: &'_ &Value| row["name"].as_str() != Some("unknown");
+    let mut types: Vec<_> = rows
+        .filter(name)
+        .map(|row| {
+            let name = row["name"].as_str().expect("a name");
+            (name, number(&row["blocks"]), number(&row["bytes"]))
+        })
+        .collect();
+    types.sort_unstable();
+    types
+}
+
+#[test]
+fn blocks_have_types_by_templates_and_constructors() {
+    let folder = Folder::new("typed");
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&build_target("typed", &["-O1", "-g"]), &[]);
+    let attacher = Attacher::start(&target, &["--by", "type"]);
+    target.go();
+    target.expect("done");
+    let live = attacher.finish();
+    JsonSchema::load("report-1").check(&live);
+    let of_templates = [
+        ("shapes::Point", 1, 64 * 40),
+        ("std::_List_node<shapes::Point>", 50, 50 * 56),
+        (
+            "std::_Rb_tree_node<std::pair<int const, shapes::Point>>",
+            10,
+            10 * 80,
+        ),
+    ];
+    assert_eq!(types(&live), of_templates, "{live}");
+    assert!(target.finish().success());
+
+    let mut target = Target::start(&build_target("typed", &["-O1", "-g"]), &[]);
+    let attacher = Attacher::start(&target, &["-o", &file]);
+    target.go();
+    target.expect("done");
+    attacher.finish();
+    let recorded = json(&["report", &file, "--by", "type", "--json"]);
+    JsonSchema::load("report-1").check(&recorded);
+    let mut all = of_templates.to_vec();
+    // Not the type of the argument, whose constructor is called in between.
+    all.insert(0, ("shapes::Circle", 100, 2400));
+    assert_eq!(types(&recorded), all, "{recorded}");
+    let total = sum(&recorded["groups"], "bytes");
+    assert_eq!(total, number(&recorded["totals"]["live_bytes"]));
+    assert!(target.finish().success());
+}
