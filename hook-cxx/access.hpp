@@ -48,6 +48,7 @@ extern AccessIndex access_index;
     index.units = bytes / access_unit;
   }
   if (!index.base) return;
+  __atomic_store_n(&control()->access_index_bytes, 0, __ATOMIC_RELAXED);
   sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base),
             static_cast<long>(index.units * access_unit), madv_dontneed);
   __atomic_store_n(&index.next, access_gigabytes * 8 / access_unit, __ATOMIC_RELEASE);
@@ -67,8 +68,16 @@ inline T* access_table(uint64_t unit) {
   return reinterpret_cast<T*>(access_index.base + unit * access_unit);
 }
 
-// New tables of zeros; 0: there is no room.
-inline uint64_t take_access_units(uint64_t count) {
+// New tables of zeros; 0: there is no room. What is touched of them is charged to the control groups of the program,
+// so the attacher says how much that may be, after a look at their limits.
+inline uint64_t take_access_units(uint64_t count, uint64_t charged_bytes) {
+  Control* c = control();
+  uint64_t limit = __atomic_load_n(&c->access_index_limit, __ATOMIC_RELAXED);
+  uint64_t before = __atomic_fetch_add(&c->access_index_bytes, charged_bytes, __ATOMIC_RELAXED);
+  if (before > limit || charged_bytes > limit - before) {
+    __atomic_fetch_sub(&c->access_index_bytes, charged_bytes, __ATOMIC_RELAXED);
+    return 0;
+  }
   uint64_t first = __atomic_fetch_add(&access_index.next, count, __ATOMIC_RELAXED);
   return first + count <= access_index.units ? first : 0;
 }
@@ -86,7 +95,8 @@ inline uint64_t* make_access_page(uint64_t address) {
   uint64_t* top = access_table<uint64_t>(0) + (address >> 30);
   uint64_t unit = __atomic_load_n(top, __ATOMIC_ACQUIRE);
   if (!unit) {
-    uint64_t taken = take_access_units(access_pages * 8 / access_unit);
+    // Its pages are touched one by one, each for 2 MiB of the program's memory: the first one counts here.
+    uint64_t taken = take_access_units(access_pages * 8 / access_unit, 4096);
     if (!taken) return nullptr;
     // Another thread may have been faster; what was taken then stays unused, and costs nothing.
     if (__atomic_compare_exchange_n(top, &unit, taken, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -102,7 +112,7 @@ inline uint32_t* granules_of(uint64_t entry) {
 inline uint32_t* make_granules(uint64_t* page) {
   uint64_t entry = __atomic_load_n(page, __ATOMIC_ACQUIRE);
   while (!(entry >> 32)) {
-    uint64_t taken = take_access_units(1);
+    uint64_t taken = take_access_units(1, access_unit);
     if (!taken) return nullptr;
     uint64_t with = (entry & 0xffff'ffff) | taken << 32;
     if (__atomic_compare_exchange_n(page, &entry, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

@@ -2,7 +2,8 @@
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{
-    Attacher, JsonSchema, Target, access_runtime, build_target, build_telling, not_run, run,
+    Attacher, JsonSchema, MemoryBox, Target, access_runtime, build_target, build_telling, not_run,
+    run,
 };
 use serde_json::Value;
 use std::process::Command;
@@ -296,5 +297,55 @@ fn functions_of_the_c_library_count_as_accesses() {
     assert!(out.contains("malloc") && !out.contains("memset"), "{out}");
     target.go();
     target.expect("done");
+    assert!(target.finish().success());
+}
+
+/// The largest private mapping without a file, and how much of it is in memory (bytes).
+fn largest_mapping(target: &Target) -> (u64, u64) {
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("readable");
+    let kib = |line: &str| {
+        let number = line
+            .split_whitespace()
+            .nth(1)
+            .and_then(|n| n.parse::<u64>().ok());
+        number.expect("a number") << 10
+    };
+    let sizes = text.lines().filter(|l| l.starts_with("Size:")).map(kib);
+    let resident = text.lines().filter(|l| l.starts_with("Rss:")).map(kib);
+    sizes.zip(resident).max().expect("mappings")
+}
+
+/// What the index of blocks takes is charged to the program.
+#[test]
+fn a_small_container_has_room_for_a_part_of_the_index() {
+    const LIMIT: u64 = 48 << 20;
+    let Some(group) = MemoryBox::new("accesses", LIMIT) else {
+        not_run("no control group with a limit of memory can be made here");
+        return;
+    };
+    let folder = Folder::new("many_accessed");
+    let file = folder.path("run.mhk");
+    let program = build_telling("g++", "many_accessed", &[]);
+    let mut target = Target::run(&mut group.command(&program));
+    let attacher = Attacher::start(&target, &["-o", &file, "--scores"]);
+    target.go();
+    target.expect("done");
+    let (size, resident) = largest_mapping(&target);
+    assert!(size >= 1 << 28, "{size}");
+    // A fiftieth of what was free, and some pages that say where the tables are. All blocks would take twice as much.
+    assert!(resident < LIMIT / 50 + (128 << 10), "{resident}");
+    attacher.finish();
+    let report = report(&file);
+    let missed = report["scores"]["accesses_missed"].as_u64();
+    assert!(
+        missed.is_some_and(|n| (10_000..160_000).contains(&n)),
+        "{missed:?}"
+    );
+    let (code, text, err) = run(&["report", &file, "--scores"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        text.contains("could not have their reads and writes counted"),
+        "{text}"
+    );
     assert!(target.finish().success());
 }

@@ -69,6 +69,9 @@ impl Budget {
         if theirs.as_ref().is_some_and(|level| level.free < LEAST_FREE) {
             plan = None;
         }
+        if let (Some(plan), Some(share)) = (&mut plan, share(&theirs)) {
+            plan.access_index = share;
+        }
         // Where the target has little, the rings that it may have to pay for itself are the smallest.
         if let (Some(plan), Some(share)) = (&mut plan, share(&theirs)) {
             let good = Plan::within(share, threads, ring_bytes);

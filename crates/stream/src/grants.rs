@@ -46,6 +46,8 @@ pub struct Plan {
     pub stacks: u64,
     /// Threads that there are.
     pub threads: usize,
+    /// What the target itself may be charged, where its accesses are counted: for the index of its blocks.
+    pub access_index: u64,
 }
 
 impl Plan {
@@ -85,6 +87,7 @@ impl Plan {
             first_ring,
             stacks,
             threads: threads as usize,
+            access_index: u64::MAX,
         })
     }
 }
@@ -97,6 +100,7 @@ impl Default for Plan {
             first_ring: 64 << 10,
             stacks: u64::MAX,
             threads: 0,
+            access_index: u64::MAX,
         }
     }
 }
@@ -171,6 +175,7 @@ impl Region {
                 INDEX_FIRST_ENTRIES as u64 - 1,
             ),
             (offset_of!(Control, index_limit), index as u64 - 1),
+            (offset_of!(Control, access_index_limit), plan.access_index),
         ] {
             self.memory.u64(offset).store(value, Relaxed);
         }

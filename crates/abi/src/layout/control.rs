@@ -188,6 +188,10 @@ shared_struct! {
         access_limit: AtomicU64,
         /// Blocks that got no record.
         access_missed: AtomicU64,
+        /// Bytes of the target's own memory that its index of blocks may take; they are charged to its control groups.
+        access_index_limit: u64,
+        /// Those that it has taken.
+        access_index_bytes: AtomicU64,
         /// Recordings of allocations that were timed ([`flags::BUDGET`]).
         timed_allocations: AtomicU64,
         /// What they took, in counts of the time stamp counter, with one time stamp each.

@@ -159,6 +159,9 @@ pub fn profile(
     };
     let scored = activity.scored.take();
     profile.scores = scored.map(|run| scored_sites(&profile, recording, &stack_of, run));
+    if let Some(scores) = &mut profile.scores {
+        scores.run.accesses_missed = note(recording, "access_missed").parse().unwrap_or(0);
+    }
     Ok(profile)
 }
 

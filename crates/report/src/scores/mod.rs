@@ -75,6 +75,9 @@ pub struct RunScores {
     /// Sites whose reads and writes are known.
     #[serde(default)]
     pub accessed_sites: u64,
+    /// Blocks whose reads and writes could not be counted, for want of memory or because they are too large.
+    #[serde(default)]
+    pub accesses_missed: u64,
     /// The largest distance in time between two allocations of one group, in seconds.
     pub group_s: f64,
 }
@@ -98,6 +101,7 @@ impl RunScores {
             sites: run.sites.len() as u64,
             access_source: (accessed_sites > 0).then_some(AccessSource::Complete),
             accessed_sites,
+            accesses_missed: 0,
             group_s: run.group_ns as f64 / 1e9,
         }
     }

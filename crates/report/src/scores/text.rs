@@ -53,6 +53,13 @@ pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Resul
         );
         writeln!(out, "  {}", style.faint(&of))?;
     }
+    if run.accesses_missed > 0 {
+        let missed = counted(run.accesses_missed, "block");
+        writeln!(
+            out,
+            "  {missed} could not have their reads and writes counted, for want of memory or because of their size"
+        )?;
+    }
     Ok(())
 }
 

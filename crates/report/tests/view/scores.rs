@@ -61,6 +61,7 @@ fn scored_run() -> Profile {
             sites: sites.len() as u64,
             access_source: None,
             accessed_sites: 0,
+            accesses_missed: 0,
             group_s: 0.01,
         },
         sites,
