@@ -88,6 +88,13 @@ pub struct StaleEvidence {
     pub faults: u64,
     /// What one cost, in nanoseconds.
     pub fault_ns: f64,
+    /// It is seen which pages nobody has accessed, not even to read: how often that was begun anew.
+    #[serde(default)]
+    pub clears: u64,
+    /// The longest time that the kernel took to begin anew, in milliseconds: threads that map or unmap memory, or touch some
+    /// for the first time, waited as long.
+    #[serde(default)]
+    pub longest_clear_ms: f64,
     /// Reads and writes are seen, of some words at a time.
     pub words: bool,
     /// Accesses to watched words: each cost the target a trap.
@@ -138,6 +145,9 @@ pub struct StaleSite {
     pub last_access_s: Option<f64>,
     /// Bytes of blocks that were certainly not written.
     pub unwritten_bytes: u64,
+    /// Bytes of blocks that were certainly neither read nor written; they are among those that were not written.
+    #[serde(default)]
+    pub unaccessed_bytes: u64,
     /// Looks at a word of one of the blocks that have ended, lately.
     pub looks: u64,
     /// How many of these words were touched.
@@ -266,6 +276,12 @@ fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
         };
         seen.push(format!("writes to {pages} ({} faults)", count(e.faults)));
     }
+    if e.clears > 0 {
+        seen.push(format!(
+            "pages that nobody accesses ({})",
+            counted(e.clears, "round")
+        ));
+    }
     if e.words {
         let looks = counted(e.looks, "look");
         seen.push(format!(
@@ -357,6 +373,13 @@ fn site_text(
         let end = StackEnd::of(&site.stack, site.truncated, report.depth);
         stack(out, &site.stack, end, style)?;
     }
+    if site.unaccessed_bytes > 0 {
+        let line = format!(
+            "    {} of it on pages that nobody has read or written",
+            bytes(site.unaccessed_bytes)
+        );
+        writeln!(out, "{}", style.faint(&line))?;
+    }
     if let Some(reach) = &site.reachability {
         writeln!(
             out,
@@ -424,6 +447,7 @@ mod tests {
                 faults: 1234,
                 words,
                 traps: 5,
+                clears: 2,
                 looks: 1,
                 ..StaleEvidence::default()
             },
@@ -446,6 +470,7 @@ mod tests {
                 stale_bytes_high: 0,
                 last_access_s: Some(0.25),
                 unwritten_bytes: 0,
+                unaccessed_bytes: 1500 << 20,
                 looks: 0,
                 touched: 0,
                 stale_block: Some("0x2000".into()),
@@ -472,7 +497,8 @@ mod tests {
         for part in [
             "Note: something\\x1b",
             "Process 7 (server): 2.0 GiB (1.9 GiB to 2.1 GiB) of 2.3 GiB live in 2 blocks not touched in the last 10 min",
-            "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), accesses in 1 look at single words (5 traps)",
+            "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), pages that nobody accesses (2 rounds), accesses in 1 look at single words (5 traps)",
+            "    1.5 GiB of it on pages that nobody has read or written",
             "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
             "unreachable 100.0 MiB, reachable and stale for 10 min 1.9 GiB, in use 400.0 MiB",
             "for example the block at 0x2000; who holds it: memhook-rs scan 7 --why 0x2000",

@@ -117,6 +117,7 @@ impl Naming {
                 stale_bytes_high: answer.stale_bytes_high,
                 last_access_s: answer.last_access_ms.map(ago),
                 unwritten_bytes: answer.unwritten_bytes,
+                unaccessed_bytes: answer.unaccessed_bytes,
                 looks: answer.looks.0,
                 touched: answer.looks.1,
                 stale_block: answer.stale_block.map(|address| format!("{address:#x}")),
