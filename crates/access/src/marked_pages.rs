@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 
 /// In a larger process, other threads would wait too long for the kernel to get through the page tables.
 const MOST_RESIDENT_BYTES: u64 = 4 << 30;
-/// The same by how long it takes to read the marks, which is about as long.
+/// The same by how long it takes to read the marks, which is about as long: at the best of some times, because we may
+/// have had to wait for a processor.
 const LONGEST_READING: Duration = Duration::from_millis(30);
+const MOST_SLOW_READINGS: u32 = 5;
 /// Pieces of a heap at most; a process may have 65,530 mappings by default (vm.max_map_count).
 const MOST_PIECES: u64 = 512;
 const MOST_MAPPINGS: usize = 20_000;
@@ -48,7 +50,10 @@ pub struct MarkedPages {
     next_clear_ms: u32,
     clears: u64,
     longest: Duration,
-    given_up: Option<String>,
+    slow_readings: u32,
+    /// Why the marks were not cleared, and whether they never will be.
+    problem: Option<String>,
+    is_over: bool,
 }
 
 impl MarkedPages {
@@ -64,7 +69,9 @@ impl MarkedPages {
             next_clear_ms: 0,
             clears: 0,
             longest: Duration::ZERO,
-            given_up: None,
+            slow_readings: 0,
+            problem: None,
+            is_over: false,
         };
         let anonymous = resident_counters(pid).map_or(0, |counters| counters.anonymous);
         let count = mappings(pid).map_or(usize::MAX, |all| all.len());
@@ -83,14 +90,15 @@ impl MarkedPages {
 
     fn give_up(&mut self, why: &str) {
         self.accesses.forget();
-        self.given_up = Some(format!(
-            "what was not even read is not seen by pages: {why}"
-        ));
+        self.is_over = true;
+        self.problem = Some(why.to_owned());
     }
 
-    /// Why there is no such evidence.
-    pub fn given_up(&self) -> Option<&str> {
-        self.given_up.as_deref()
+    /// Why there is no such evidence, if there is none.
+    pub fn given_up(&self) -> Option<String> {
+        let why = self.problem.as_ref();
+        let why = why.filter(|_| self.is_over || self.clears == 0)?;
+        Some(format!("what was not even read is not seen by pages: {why}"))
     }
 
     /// How often the marks were cleared, and how long the longest of these took.
@@ -122,7 +130,7 @@ impl MarkedPages {
     ) {
         let now_ms = clock();
         let is_clear_due = now_ms >= self.next_clear_ms;
-        if self.given_up.is_some() || !is_clear_due && now_ms < self.next_look_ms {
+        if self.is_over || !is_clear_due && now_ms < self.next_look_ms {
             return;
         }
         let Some(mappings) = self.look(&clock) else {
@@ -138,7 +146,7 @@ impl MarkedPages {
 
     /// Reads the marks now.
     pub fn look_again(&mut self, clock: impl Fn() -> u32) {
-        if self.given_up.is_none() && self.accesses.cleared_ms().is_some() {
+        if !self.is_over && self.accesses.cleared_ms().is_some() {
             self.look(&clock);
         }
     }
@@ -149,8 +157,11 @@ impl MarkedPages {
         let took = begin.elapsed();
         let apart_ms = took.as_millis() as u32 * READING_SHARE;
         self.next_look_ms = now_ms.saturating_add(apart_ms.max(LEAST_APART_MS));
-        if took > LONGEST_READING && self.accesses.cleared_ms().is_none() {
-            self.give_up("the process is so large that to look would make it wait");
+        if took > LONGEST_READING && self.clears == 0 {
+            self.slow_readings += 1;
+            if self.slow_readings >= MOST_SLOW_READINGS {
+                self.give_up("the process is so large that to look would make it wait");
+            }
             return None;
         }
         // The kernel clears marks, too, when it looks for what it may swap out.
@@ -178,7 +189,8 @@ impl MarkedPages {
         clock: &impl Fn() -> u32,
     ) {
         let Some(flushed) = flushed(self.pid, mappings, pages) else {
-            self.give_up("no memory that is watched is as large as it takes");
+            self.problem = Some("no memory that is watched is as large as it takes".into());
+            self.next_clear_ms = clock().saturating_add(LEAST_APART_MS);
             return;
         };
         self.scans = reclaim_scans();

@@ -136,7 +136,7 @@ impl Watcher {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
         let marks = self.marks.as_ref().and_then(MarkedPages::given_up);
-        notes.extend(marks.map(str::to_owned));
+        notes.extend(marks);
         let (watched, all) = self.threads.as_ref().map_or((0, 0), WatchedThreads::counts);
         if watched < all {
             notes.push(format!(

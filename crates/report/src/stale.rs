@@ -141,6 +141,9 @@ pub struct StaleSite {
     pub stale_bytes_low: u64,
     /// High end.
     pub stale_bytes_high: u64,
+    /// Which half of its bytes the interval lies in: `stale`, `in_use`, or `unknown` if in both.
+    #[serde(default)]
+    pub state: Cow<'static, str>,
     /// Seconds since the last access to a block of the site that was seen; `None` if none was.
     pub last_access_s: Option<f64>,
     /// Bytes of blocks that were certainly not written.
@@ -351,13 +354,19 @@ fn site_text(
     } else {
         format!("by {}", visible(&site.kind))
     };
+    let state = match site.state.as_ref() {
+        "stale" => "stale; ",
+        "in_use" => "in use; ",
+        "unknown" => "not yet known; ",
+        _ => "",
+    };
     let last = match site.last_access_s {
         Some(ago) => format!("last access seen {} ago", seconds(ago)),
         None => "no access seen".to_owned(),
     };
     writeln!(
         out,
-        "\n{} {} of {} live in {} {}, {by}; {last}",
+        "\n{} {} of {} live in {} {}, {by}; {state}{last}",
         style.strong(&format!("S{}", index + 1)),
         interval(
             site.stale_bytes,
@@ -468,6 +477,7 @@ mod tests {
                 stale_bytes: 0,
                 stale_bytes_low: 0,
                 stale_bytes_high: 0,
+                state: "unknown".into(),
                 last_access_s: Some(0.25),
                 unwritten_bytes: 0,
                 unaccessed_bytes: 1500 << 20,
@@ -499,7 +509,7 @@ mod tests {
             "Process 7 (server): 2.0 GiB (1.9 GiB to 2.1 GiB) of 2.3 GiB live in 2 blocks not touched in the last 10 min",
             "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), pages that nobody accesses (2 rounds), accesses in 1 look at single words (5 traps)",
             "    1.5 GiB of it on pages that nobody has read or written",
-            "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
+            "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; not yet known; last access seen 0.2 s ago",
             "unreachable 100.0 MiB, reachable and stale for 10 min 1.9 GiB, in use 400.0 MiB",
             "for example the block at 0x2000; who holds it: memhook-rs scan 7 --why 0x2000",
             "caught 3 s ago by a system call: offset 16 of the block at 0x1000, thread 9",
