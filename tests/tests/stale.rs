@@ -264,6 +264,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
             (estimate, &estimate.into())
         );
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
+        assert_eq!(site["state"], "stale", "{site}");
     }
     let text = run(&[
         "stale",

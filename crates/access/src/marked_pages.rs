@@ -98,7 +98,9 @@ impl MarkedPages {
     pub fn given_up(&self) -> Option<String> {
         let why = self.problem.as_ref();
         let why = why.filter(|_| self.is_over || self.clears == 0)?;
-        Some(format!("what was not even read is not seen by pages: {why}"))
+        Some(format!(
+            "what was not even read is not seen by pages: {why}"
+        ))
     }
 
     /// How often the marks were cleared, and how long the longest of these took.
