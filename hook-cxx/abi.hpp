@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0xc;
+inline constexpr uint64_t abi_version_value = 0xd;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -41,6 +41,8 @@ inline constexpr uint64_t filter_buckets = 0x20000;
 inline constexpr uint64_t filter_bucket_blocks = 0x8;
 inline constexpr uint64_t sample_offset = 0x173c2000;
 inline constexpr uint64_t sample_quantiles = 0x1000;
+inline constexpr uint64_t mark_count = 0x18;
+inline constexpr uint64_t mark_by_program = 0x8000000000000000;
 inline constexpr uint64_t slots_offset = 0x2000;
 inline constexpr uint64_t modules_offset = 0x202000;
 inline constexpr uint64_t sequence_offset = 0x232000;
@@ -49,8 +51,8 @@ inline constexpr uint64_t arena_offset = 0xa42000;
 inline constexpr uint64_t access_offset = 0x173d2000;
 inline constexpr uint64_t access_records = 0x100000;
 inline constexpr uint64_t rings_offset = 0x1f3d2000;
-inline constexpr uint64_t function_count = 0x5b;
-inline constexpr uint64_t first_described = 0x3b;
+inline constexpr uint64_t function_count = 0x5c;
+inline constexpr uint64_t first_described = 0x3c;
 inline constexpr uint64_t max_described = 0x20;
 inline constexpr uint64_t max_heaps = 0x8;
 inline constexpr uint64_t heap_windows = 0x200;
@@ -690,4 +692,5 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(55, madvise, Madvise) \
   X(56, shmat, Shmat) \
   X(57, shmdt, Shmdt) \
-  X(58, memhook_access_listener, Access)
+  X(58, memhook_access_listener, Access) \
+  X(59, memhook_mark_listener, Mark)

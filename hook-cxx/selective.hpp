@@ -88,6 +88,7 @@ using wrap::Dlclose;
 using wrap::Dlmopen;
 using wrap::Dlopen;
 using wrap::Madvise;
+using wrap::Mark;
 using wrap::Mmap;
 using wrap::Mremap;
 using wrap::Munmap;

@@ -16,6 +16,8 @@ pub enum Role {
     Accesses,
     /// Changes the mappings of the process; only hooked where mappings are traced.
     Maps,
+    /// Names a moment: see [`MARK_LISTENER`].
+    Marks,
 }
 
 /// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
@@ -39,6 +41,7 @@ pub enum Signature {
     Dlmopen,
     Dlclose,
     Access,
+    Mark,
     Mmap,
     Mremap,
     Munmap,
@@ -65,7 +68,7 @@ pub struct Function {
 impl Function {
     /// Whether it allocates or releases blocks.
     pub fn is_of_allocator(&self) -> bool {
-        !matches!(self.role, Accesses | Modules | Maps)
+        !matches!(self.role, Accesses | Modules | Maps | Marks)
     }
 }
 
@@ -78,12 +81,15 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-/// The function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
+/// A function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
 /// compiled for access data calls with each read and write as long as somebody listens. A note of the
 /// module says where it is.
 pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 
-use Role::{Accesses, Allocates, Maps, Modules, Reallocates, Releases};
+/// Likewise, what `memhook_mark("…")` of the header `memhook_mark.h` calls as long as somebody listens.
+pub const MARK_LISTENER: &str = "memhook_mark_listener";
+
+use Role::{Accesses, Allocates, Maps, Marks, Modules, Reallocates, Releases};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -180,6 +186,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("shmat", "shmat", S::Shmat, Maps),
     f("shmdt", "shmdt", S::Shmdt, Maps),
     f(ACCESS_LISTENER, "access", S::Access, Accesses),
+    f(MARK_LISTENER, "mark", S::Mark, Marks),
 ];
 
 /// An allocator that is known by the names of its functions.

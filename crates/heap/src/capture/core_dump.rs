@@ -10,7 +10,7 @@ use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::settle::is_inside_by;
 use crate::capture::thread_states;
 use crate::glibc::arenas::find_parameters;
-use crate::glibc::layout::Layout;
+use crate::glibc::layout::{Layout, NEWEST};
 use crate::ranges::{Runs, add_run, run_bytes};
 use crate::room::Room;
 use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot};
@@ -24,7 +24,7 @@ use std::time::Instant;
 const PAGE_BYTES: usize = 4096;
 /// Read at a time.
 const BATCH_BYTES: u64 = 1 << 20;
-/// The oldest glibc with a thread cache. What is tried for it includes the layouts of all later ones.
+/// The oldest glibc whose heap is known, 2.26. All layouts are tried for it.
 const OLDEST_MINOR: u32 = 26;
 
 /// Reads a core dump. `memory` is what the copy may take (`None`: what is available).
@@ -89,7 +89,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
         regions,
     };
     mark_brk(&mut snapshot, &found.images);
-    check_libc_without_file(core, &snapshot, &found.missing)?;
+    find_version(core, &mut snapshot, &found.missing)?;
     let notes = &mut snapshot.meta.notes;
     let missing = found.missing.iter();
     notes.extend(
@@ -150,24 +150,30 @@ fn is_libcs(path: &str) -> bool {
 }
 
 /// The heap of a C library whose file is missing is believed only if one of the known layouts fits all of it.
-fn check_libc_without_file(
+fn find_version(
     core: &CoreFile,
-    snapshot: &Snapshot,
+    snapshot: &mut Snapshot,
     missing: &[MissingModule],
 ) -> Result<(), Error> {
     let Some(module) = missing.iter().find(|m| is_libcs(&m.path)) else {
         return Ok(());
     };
-    match dissect(snapshot) {
-        Ok(heap) if heap.is_whole() && !heap.caches.is_empty() => Ok(()),
-        _ => Err(Error::Saved {
-            file: core.name().to_owned(),
-            reason: format!(
-                "its heap cannot be read without {}, by which the version of glibc is known: {}",
-                module.path, module.reason
-            ),
-        }),
+    for minor in (OLDEST_MINOR..=NEWEST).rev() {
+        let mut modules = snapshot.meta.modules.iter_mut();
+        if let Some(libc) = modules.find(|info| info.start == module.start) {
+            libc.glibc_minor = Some(minor);
+        }
+        if dissect(snapshot).is_ok_and(|heap| heap.is_whole() && !heap.caches.is_empty()) {
+            return Ok(());
+        }
     }
+    Err(Error::Saved {
+        file: core.name().to_owned(),
+        reason: format!(
+            "its heap cannot be read without {}, by which the version of glibc is known: {}",
+            module.path, module.reason
+        ),
+    })
 }
 
 /// The mappings to search, in address order, and what could hold pointers and is not in the core.
