@@ -9,7 +9,8 @@
 #include <cstdlib>
 #include <thread>
 
-static void* kept[1000];
+// Volatile, so that no compiler does without the blocks.
+static void* volatile kept[1000];
 static int count;
 
 __attribute__((noinline)) static void keep(int blocks, size_t bytes) {

@@ -290,7 +290,9 @@ fn limits_lead_to_reports_marks_commands_and_the_detach() {
     attacher.wait_for("live > 4M: ");
     phase();
     attacher.wait_for("live > 6M: ");
-    until("the command has run", || std::fs::metadata(&said).is_ok_and(|file| file.len() > 0));
+    until("the command has run", || {
+        std::fs::metadata(&said).is_ok_and(|file| file.len() > 0)
+    });
     phase();
     let (status, output, errors) = attacher.outcome();
     assert_eq!(status.code(), Some(0), "{errors}");

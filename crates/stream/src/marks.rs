@@ -96,7 +96,8 @@ impl Region {
             let time_ns = if told & MARK_BY_PROGRAM == 0 {
                 now_ns
             } else {
-                (told & !MARK_BY_PROGRAM).min(now_ns)
+                // It may have been set since the caller has looked at the time.
+                (told & !MARK_BY_PROGRAM).min(self.clock_ns().max(now_ns))
             };
             taken.push(NamedMoment {
                 time_ns,

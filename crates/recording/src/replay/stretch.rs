@@ -2,6 +2,10 @@
 //!
 //! A pass tells its time after its events, and passes without events are not in the file: the state at a time is
 //! that after the last pass at or before it. So passes near the ends are kept until their time is known.
+//!
+//! A window that begins or ends at a mark is exact: the pass around the mark is cut there, by the times of its events.
+//! An event that depends on another one never has an earlier time, so what is before the cut depends on nothing
+//! behind it.
 
 use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
@@ -40,6 +44,8 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     pending: Vec<Item>,
     /// A pass from after the end was seen.
     is_over: bool,
+    /// The begin is that of a mark, and so is the end.
+    is_exact: (bool, bool),
 }
 
 impl<O: Observer, W: Watch<O>> Stretch<O, W> {
@@ -53,7 +59,37 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
             begin: None,
             pending: Vec::new(),
             is_over: false,
+            is_exact: (false, false),
         }
+    }
+
+    /// Replays those of the kept events that happened until then, and keeps the others. They are no pass of their own:
+    /// what is held back there is decided when the pass ends.
+    fn cut_pass(&mut self, until_ns: u64) {
+        let mut later = Vec::new();
+        let mut accesses = None;
+        for item in std::mem::take(&mut self.pending) {
+            match item {
+                Item::Ring(ring, tid) => {
+                    self.replay.begin_ring(ring, tid);
+                    later.push(Item::Ring(ring, tid));
+                }
+                // They belong to the release that follows.
+                Item::Access(of_release) => accesses = Some(of_release),
+                Item::Event(event, size, time_ns) if time_ns <= until_ns => {
+                    if let Some(accesses) = accesses.take() {
+                        self.replay.access(&accesses);
+                    }
+                    self.replay.event(event, size, time_ns);
+                }
+                Item::Event(event, size, time_ns) => {
+                    later.extend(accesses.take().map(Item::Access));
+                    later.push(Item::Event(event, size, time_ns));
+                }
+            }
+        }
+        self.replay.cut_pass(until_ns);
+        self.pending = later;
     }
 
     /// Whether the time of a pass decides about it.
@@ -84,6 +120,8 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         let chunks = recording.file.chunks[start..].iter();
         let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);
         let frames: Vec<ChunkRef> = frames.copied().collect();
+        let is_mark = |time| recording.marks().iter().any(|mark| mark.time_ns == time);
+        self.is_exact = (is_mark(self.from_ns), is_mark(self.to_ns));
         self.begin_at(self.replay.now_ns());
         if self.wants_more() {
             pipeline::run(&recording.file, &frames, self)
@@ -123,9 +161,15 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {
         if now_ns > self.from_ns {
+            if self.begin.is_none() && self.is_exact.0 && !self.is_over {
+                self.cut_pass(self.from_ns);
+            }
             self.begin_at(now_ns);
         }
         if now_ns > self.to_ns {
+            if self.is_exact.1 && !self.is_over {
+                self.cut_pass(self.to_ns);
+            }
             self.is_over = true;
             return;
         }
@@ -152,7 +196,10 @@ impl Recording {
     /// Fails if a window has no length, or lies outside of what the file covers.
     pub(crate) fn check_window(&self, from_ns: u64, to_ns: u64) -> Result<(), Error> {
         let (start_ns, end_ns) = self.span_ns();
-        if from_ns >= to_ns || from_ns > end_ns || to_ns < start_ns {
+        // The first pass tells its time at its end, and a mark may be in it.
+        let is_mark = self.marks().iter().any(|mark| mark.time_ns == to_ns);
+        let is_before = to_ns < start_ns && !is_mark;
+        if from_ns >= to_ns || from_ns > end_ns || is_before {
             return Err(Error::Window {
                 from_ns,
                 to_ns,
