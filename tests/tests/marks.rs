@@ -249,11 +249,20 @@ fn a_program_marks_itself() {
         "live",
     ];
     assert_eq!(sizes(&["--to-mark", "one"]), [10, 0, 0]);
-    assert_eq!(sizes(&between), [0, 20, 0]);
-    assert_eq!(
-        sizes(&["--from-mark", "two", "--measure", "live"]),
-        [0, 0, 30]
-    );
+    assert_eq!(sizes(&between), [10, 20, 0]);
+    let behind = ["--from-mark", "two", "--measure", "live"];
+    assert_eq!(sizes(&behind), [10, 20, 30]);
+    // What came in each window: its own blocks, and what a thread needs.
+    let growth = |options: &[&str]| {
+        let words = [&["report", recording, "--json"], options].concat();
+        let report: Value = serde_json::from_str(&run(&words).1).expect("JSON");
+        report["totals"]["live_growth_bytes"]
+            .as_i64()
+            .expect("a number")
+    };
+    let of_thread = growth(&between) - 20 * 2002;
+    assert!((0..2002).contains(&of_thread), "{of_thread}");
+    assert_eq!(growth(&behind), 30 * 3003);
 
     // After the death of an attacher, whoever comes next puts the pointer back.
     Attacher::start(&target, &[]).kill();

@@ -150,7 +150,10 @@ impl<O: Observer> Replay<O> {
     /// Sums are those of this time, within a pass.
     fn cut_pass(&mut self, now_ns: u64) {
         self.ledger.apply_batch();
-        self.now_ns = now_ns.max(self.now_ns);
+        // A window without an end has no time at which it is cut.
+        if now_ns != u64::MAX {
+            self.now_ns = now_ns.max(self.now_ns);
+        }
     }
 }
 

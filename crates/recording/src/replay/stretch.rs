@@ -3,7 +3,8 @@
 //! A pass tells its time after its events, and passes without events are not in the file: the state at a time is
 //! that after the last pass at or before it. So passes near the ends are kept until their time is known.
 //!
-//! A window that begins or ends at a mark is exact: the pass around the mark is cut there, by the times of its events.
+//! A window that begins or ends at a mark is exact: the passes around the mark are cut there, by the times of their
+//! events, which arrive a pass later than they are claimed.
 //! An event that depends on another one never has an earlier time, so what is before the cut depends on nothing
 //! behind it.
 
@@ -15,6 +16,9 @@ use crate::replay::pipeline::{self, Consumer};
 use crate::{Error, Recording};
 use memhook_abi::{Accesses, Event};
 use memhook_ledger::Observer;
+
+/// After so many passes that end behind a mark, all events from before it have arrived.
+const LATEST_PASSES: u64 = 3;
 
 /// What is kept of a pass until its time is known.
 enum Item {
@@ -46,6 +50,8 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     is_over: bool,
     /// The begin is that of a mark, and so is the end.
     is_exact: (bool, bool),
+    /// Passes that ended behind the begin, and behind the end.
+    behind: (u64, u64),
 }
 
 impl<O: Observer, W: Watch<O>> Stretch<O, W> {
@@ -60,6 +66,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
             pending: Vec::new(),
             is_over: false,
             is_exact: (false, false),
+            behind: (0, 0),
         }
     }
 
@@ -115,6 +122,16 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         begin.unwrap_or_else(|| self.watch.begin(&mut self.replay))
     }
 
+    /// What was kept because more could have come from before a mark.
+    fn end_of_file(&mut self) {
+        let is_kept = self.is_exact.0 && self.begin.is_none() && self.behind.0 > 0;
+        if !is_kept {
+            return;
+        }
+        self.begin = Some(self.watch.begin(&mut self.replay));
+        self.cut_pass(self.to_ns);
+    }
+
     /// Replays the chunks from number `start` on, to the end of the stretch.
     pub fn run(&mut self, recording: &Recording, start: usize) -> Result<(), Error> {
         let chunks = recording.file.chunks[start..].iter();
@@ -124,10 +141,10 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         self.is_exact = (is_mark(self.from_ns), is_mark(self.to_ns));
         self.begin_at(self.replay.now_ns());
         if self.wants_more() {
-            pipeline::run(&recording.file, &frames, self)
-        } else {
-            Ok(())
+            pipeline::run(&recording.file, &frames, self)?;
+            self.end_of_file();
         }
+        Ok(())
     }
 }
 
@@ -160,17 +177,25 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
         }
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        if self.is_over {
+            return;
+        }
         if now_ns > self.from_ns {
-            if self.begin.is_none() && self.is_exact.0 && !self.is_over {
+            if self.begin.is_none() && self.is_exact.0 {
                 self.cut_pass(self.from_ns);
+                self.behind.0 += 1;
+                if self.behind.0 < LATEST_PASSES {
+                    return;
+                }
             }
             self.begin_at(now_ns);
         }
         if now_ns > self.to_ns {
-            if self.is_exact.1 && !self.is_over {
+            if self.is_exact.1 {
                 self.cut_pass(self.to_ns);
+                self.behind.1 += 1;
             }
-            self.is_over = true;
+            self.is_over = !self.is_exact.1 || self.behind.1 >= LATEST_PASSES;
             return;
         }
         for item in self.pending.drain(..) {
@@ -188,7 +213,7 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
 
 impl<O: Observer, W: Watch<O>> Consumer for Stretch<O, W> {
     fn wants_more(&self) -> bool {
-        !self.is_over && self.replay.now_ns() < self.to_ns
+        !self.is_over && (self.is_exact.1 || self.replay.now_ns() < self.to_ns)
     }
 }
 
