@@ -41,6 +41,8 @@ inline constexpr uint64_t filter_buckets = 0x20000;
 inline constexpr uint64_t filter_bucket_blocks = 0x8;
 inline constexpr uint64_t sample_offset = 0x173c2000;
 inline constexpr uint64_t sample_quantiles = 0x1000;
+inline constexpr uint64_t mark_count = 0x18;
+inline constexpr uint64_t mark_by_program = 0x8000000000000000;
 inline constexpr uint64_t slots_offset = 0x2000;
 inline constexpr uint64_t modules_offset = 0x202000;
 inline constexpr uint64_t sequence_offset = 0x232000;
@@ -49,8 +51,8 @@ inline constexpr uint64_t arena_offset = 0xa42000;
 inline constexpr uint64_t access_offset = 0x173d2000;
 inline constexpr uint64_t access_records = 0x100000;
 inline constexpr uint64_t rings_offset = 0x1f3d2000;
-inline constexpr uint64_t function_count = 0x73;
-inline constexpr uint64_t first_described = 0x53;
+inline constexpr uint64_t function_count = 0x74;
+inline constexpr uint64_t first_described = 0x54;
 inline constexpr uint64_t max_described = 0x20;
 inline constexpr uint64_t max_heaps = 0x8;
 inline constexpr uint64_t heap_windows = 0x200;
@@ -695,27 +697,28 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(56, shmat, Shmat) \
   X(57, shmdt, Shmdt) \
   X(58, memhook_access_listener, Access) \
-  X(59, memcpy, CopyBytes) \
-  X(60, memmove, CopyBytes) \
-  X(61, mempcpy, CopyBytes) \
-  X(62, memset, FillBytes) \
-  X(63, memcmp, CompareBytes) \
-  X(64, bcmp, CompareBytes) \
-  X(65, strlen, StringLength) \
-  X(66, __memcpy_chk, CopyBytes) \
-  X(67, __memmove_chk, CopyBytes) \
-  X(68, __memset_chk, FillBytes) \
-  X(69, read, ReadInto) \
-  X(70, __read_chk, ReadInto) \
-  X(71, pread, ReadInto) \
-  X(72, pread64, ReadInto) \
-  X(73, recv, ReadInto) \
-  X(74, __recv_chk, ReadInto) \
-  X(75, recvfrom, ReadInto) \
-  X(76, write, WriteFrom) \
-  X(77, pwrite, WriteFrom) \
-  X(78, pwrite64, WriteFrom) \
-  X(79, send, WriteFrom) \
-  X(80, sendto, WriteFrom) \
-  X(81, fread, ReadItems) \
-  X(82, fwrite, WriteItems)
+  X(59, memhook_mark_listener, Mark) \
+  X(60, memcpy, CopyBytes) \
+  X(61, memmove, CopyBytes) \
+  X(62, mempcpy, CopyBytes) \
+  X(63, memset, FillBytes) \
+  X(64, memcmp, CompareBytes) \
+  X(65, bcmp, CompareBytes) \
+  X(66, strlen, StringLength) \
+  X(67, __memcpy_chk, CopyBytes) \
+  X(68, __memmove_chk, CopyBytes) \
+  X(69, __memset_chk, FillBytes) \
+  X(70, read, ReadInto) \
+  X(71, __read_chk, ReadInto) \
+  X(72, pread, ReadInto) \
+  X(73, pread64, ReadInto) \
+  X(74, recv, ReadInto) \
+  X(75, __recv_chk, ReadInto) \
+  X(76, recvfrom, ReadInto) \
+  X(77, write, WriteFrom) \
+  X(78, pwrite, WriteFrom) \
+  X(79, pwrite64, WriteFrom) \
+  X(80, send, WriteFrom) \
+  X(81, sendto, WriteFrom) \
+  X(82, fread, ReadItems) \
+  X(83, fwrite, WriteItems)

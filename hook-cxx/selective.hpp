@@ -92,6 +92,7 @@ using wrap::Dlmopen;
 using wrap::Dlopen;
 using wrap::FillBytes;
 using wrap::Madvise;
+using wrap::Mark;
 using wrap::Mmap;
 using wrap::Mremap;
 using wrap::Munmap;

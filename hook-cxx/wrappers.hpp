@@ -4,6 +4,7 @@
 // Its personality routine runs when an exception of operator new passes through, and ends the call.
 #pragma once
 #include "birth.hpp"
+#include "marks.hpp"
 #include "modules.hpp"
 #include "record.hpp"
 
@@ -280,6 +281,10 @@ MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
 // What the access runtime calls with each read and write; `what`: bytes << 1, and 1 if it is a write.
 MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
   if (epoch_now() != 0 && gate().flags & flag_accesses) note_access(address, what >> 1, what & 1);
+}
+// What memhook_mark() of memhook_mark.h calls.
+MEMHOOK_WRAPPER void Mark(const char* name) {
+  if (epoch_now() != 0 && name) note_mark(name);
 }
 MEMHOOK_WRAPPER int Dlclose(void* handle) {
   int result = original<int>(F, V, handle);

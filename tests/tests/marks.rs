@@ -1,7 +1,7 @@
 //! Marks: moments of a trace with names, and reports between two of them.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, JsonSchema, Target, run};
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, run, until};
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -186,4 +186,162 @@ fn a_recording_that_goes_through_a_pipe_is_followed() {
             "{errors}"
         );
     }
+}
+
+/// What happens in a thousandth of a second, on two threads, is before or behind a mark that the program sets.
+#[test]
+fn a_program_marks_itself() {
+    let directory = Folder::new("own-marks");
+    let (code, header, errors) = run(&["mark", "--header"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    std::fs::write(directory.path("memhook_mark.h"), header).expect("a header");
+    // C as well, however strict the compiler is.
+    let unit = directory.path("unit.c");
+    let text = "#include <memhook_mark.h>\nint main(void) { memhook_mark(\"x\"); return 0; }\n";
+    std::fs::write(&unit, text).expect("a program");
+    let include = format!("-I{}", directory.path(""));
+    let mut gcc = Command::new("gcc");
+    gcc.args([
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-fsyntax-only",
+        &include,
+        &unit,
+    ]);
+    assert!(gcc.status().expect("gcc").success());
+
+    let mut target = Target::start(&build_target("marked", &[&include]), &[]);
+    let step = |target: &mut Target| {
+        target.send("\n");
+        target.expect("done")
+    };
+    assert_eq!(step(&mut target).trim(), "done alone");
+    let recording = &directory.path("run.mhk");
+    let attacher = Attacher::start(&target, &["-o", recording]);
+    // A recording begins when the attacher begins to count the time.
+    assert_eq!(run(&["mark", &target.pid().to_string(), "begun"]).0, 0);
+    assert_eq!(step(&mut target).trim(), "done listened to");
+    let live = attacher.finish();
+    let names: Vec<&str> = live["marks"]
+        .as_array()
+        .expect("marks")
+        .iter()
+        .map(|mark| mark["name"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(names, ["begun", "one", "two"]);
+    assert_eq!(step(&mut target).trim(), "done alone");
+    let sizes = |options: &[&str]| {
+        let words = ["report", recording, "--json", "-T", "10000", "--by", "size"];
+        let (code, output, errors) = run(&[&words[..], options].concat());
+        assert_eq!(code, 0, "{errors}");
+        let report: Value = serde_json::from_str(&output).expect("JSON");
+        [1001, 2002, 3003].map(|size| blocks(&report, size))
+    };
+    let between = [
+        "--from-mark",
+        "one",
+        "--to-mark",
+        "two",
+        "--measure",
+        "live",
+    ];
+    assert_eq!(sizes(&["--to-mark", "one"]), [10, 0, 0]);
+    assert_eq!(sizes(&between), [10, 20, 0]);
+    let behind = ["--from-mark", "two", "--measure", "live"];
+    assert_eq!(sizes(&behind), [10, 20, 30]);
+    // What came in each window: its own blocks, and what a thread needs.
+    let growth = |options: &[&str]| {
+        let words = [&["report", recording, "--json"], options].concat();
+        let report: Value = serde_json::from_str(&run(&words).1).expect("JSON");
+        report["totals"]["live_growth_bytes"]
+            .as_i64()
+            .expect("a number")
+    };
+    let of_thread = growth(&between) - 20 * 2002;
+    assert!((0..2002).contains(&of_thread), "{of_thread}");
+    assert_eq!(growth(&behind), 30 * 3003);
+
+    // After the death of an attacher, whoever comes next puts the pointer back.
+    Attacher::start(&target, &[]).kill();
+    assert_eq!(step(&mut target).trim(), "done listened to");
+    assert_eq!(run(&["detach", &target.pid().to_string()]).0, 0);
+    assert_eq!(step(&mut target).trim(), "done alone");
+    assert!(target.finish().success());
+}
+
+/// What `--when` and `--then` ask for is done in the order in which the limits are reached, once each.
+#[test]
+fn limits_lead_to_reports_marks_commands_and_the_detach() {
+    let directory = Folder::new("triggers");
+    let said = directory.path("said");
+    let mut target = Target::run(Command::new(installed("python3")).args(["-c", PHASES]));
+    let command = format!("exec=echo $MEMHOOK_PID $MEMHOOK_WHEN >> {said}");
+    let triggers = [
+        ["--when", "live > 2M", "--then", "mark=two"],
+        ["--when", "live >= 2M and rss > 1K", "--then", "mark"],
+        ["--when", "live > 4M", "--then", "report"],
+        ["--when", "live > 6M", "--then", &command],
+        ["--when", "live > 8M", "--then", "detach"],
+    ];
+    let options: Vec<&str> = triggers.iter().flatten().copied().collect();
+    let mut attacher = Attacher::start(&target, &options);
+    // Each phase adds two megabytes and a half, and the next begins when something was done about it.
+    let mut phase = || {
+        target.send("10 262144 0\n");
+        target.expect("done");
+    };
+    phase();
+    attacher.wait_for("live > 2M: ");
+    phase();
+    attacher.wait_for("live > 4M: ");
+    phase();
+    attacher.wait_for("live > 6M: ");
+    until("the command has run", || {
+        std::fs::metadata(&said).is_ok_and(|file| file.len() > 0)
+    });
+    phase();
+    let (status, output, errors) = attacher.outcome();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let reports: Vec<Value> = output
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(reports.len(), 2, "one was asked for, and the last one");
+    let pid = target.pid();
+    let line = format!("{pid} live > 6M\n");
+    assert_eq!(std::fs::read_to_string(&said).expect("it ran"), line);
+    let marks: Vec<&str> = reports[1]["marks"]
+        .as_array()
+        .expect("marks")
+        .iter()
+        .map(|mark| mark["name"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(marks, ["two", "live >= 2M and rss > 1K"]);
+    assert!(target.is_alive());
+
+    let pid = &pid.to_string();
+    for (options, words) in [
+        (
+            &["--when", "live > 2M", "--then", "report", "--then", "mark"][..],
+            "each condition needs one action",
+        ),
+        (
+            &["--when", "live > 2M and size > 1", "--then", "mark"],
+            "column 15: expected live, blocks",
+        ),
+        (
+            &["--when", "live > 2M", "--then", "dance"],
+            "expected report, mark",
+        ),
+        (&["--when", "live > 2M"], "--then 0 times"),
+    ] {
+        let (code, output, errors) = run(&[&["attach", pid], options].concat());
+        assert_eq!((code, output.as_str()), (2, ""), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    assert!(target.finish().success());
 }

@@ -1,8 +1,9 @@
 //! Scans of programs with blocks planted before anyone looked: chunk for chunk, and the sums against
 //! the allocator's own.
 
+use memhook_tests::programs::Folder;
 use memhook_tests::scans::{List, planted, scan};
-use memhook_tests::{Target, binary, build_target, not_run, run};
+use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -122,6 +123,107 @@ fn a_saved_snapshot_tells_the_same() {
         );
     }
     std::fs::remove_file(file).unwrap();
+}
+
+/// Starts the program so that its end leaves a core in the folder; `None` where the kernel hands cores to another
+/// program, and this machine's setting is not ours to change (core(5)).
+fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with(['|', '/', '@']) {
+        return None;
+    }
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "ulimit -c unlimited && exec \"$0\" 2"]);
+    Some(Target::run(shell.arg(program).current_dir(folder.path(""))))
+}
+
+/// Ends it, and returns its core.
+fn core_of(target: Target, folder: &Folder) -> PathBuf {
+    target.signal(libc::SIGABRT);
+    assert!(!target.finish().success());
+    let entries = std::fs::read_dir(folder.path("")).unwrap();
+    let mut files = entries.map(|entry| entry.unwrap().path());
+    let core = files.find(|path| path.is_file()).expect("it left a core");
+    assert!(files.next().is_none(), "it left nothing else");
+    core
+}
+
+#[test]
+fn a_core_dump_tells_the_same() {
+    let folder = Folder::new("core");
+    let Some(target) = dumps_core(plant(), &folder) else {
+        return not_run("/proc/sys/kernel/core_pattern leads elsewhere");
+    };
+    let alive = |options: &[&str]| scan(target.pid(), &[options, &["-T", "1000"]].concat());
+    let of_live = [
+        alive(&["--list"]),
+        alive(&["--json"]),
+        alive(&["--json", "--census"]),
+    ];
+    let core = core_of(target, &folder);
+    let core = core.to_str().unwrap();
+    let read = |options: &[&str]| {
+        let words = [&["scan", "--core", core, "-T", "1000"], options].concat();
+        let (code, out, err) = run(&words);
+        assert_eq!((code, err.as_str()), (0, ""));
+        out
+    };
+    let list = read(&["--list"]);
+    assert_eq!(list, of_live[0]);
+    assert!(list.lines().filter(|l| l.starts_with("leak")).count() > 100);
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (of_core, live) = (json(&read(&["--json"])), json(&of_live[1]));
+    for field in ["pid", "totals", "leaks", "findings", "whole"] {
+        assert_eq!(of_core[field], live[field], "{field}");
+    }
+    assert_eq!(of_core["snapshot"]["method"], "core");
+    assert_eq!(of_core["snapshot"]["threads"], live["snapshot"]["threads"]);
+    JsonSchema::load("scan-1").check(&of_core);
+    let (of_core, live) = (json(&read(&["--json", "--census"])), json(&of_live[2]));
+    assert_eq!(of_core["types"], live["types"]);
+    assert!(of_core.get("rss").is_none_or(|rss| rss.is_null()));
+    assert!(read(&[]).contains("Core dump: "));
+    // It is as good as a saved snapshot.
+    let saved = folder.path("saved");
+    read(&["--save", &saved]);
+    let (code, of_saved, err) = run(&["scan", "--load", &saved, "--list"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(of_saved, list);
+
+    // Another libc.so.6 is installed by now: blocks are found without it, but not its names.
+    let mut bytes = std::fs::read(core).unwrap();
+    let libc = std::fs::read(libc_path(&bytes)).unwrap();
+    let note = memchr::memmem::find(&libc[..4096], b"\x14\0\0\0\x03\0\0\0GNU\0").unwrap();
+    let id = &libc[note + 12..note + 32];
+    let places: Vec<usize> = memchr::memmem::find_iter(&bytes, id).collect();
+    for place in places {
+        bytes[place] ^= 1;
+    }
+    std::fs::write(core, &bytes).unwrap();
+    assert_eq!(read(&["--list"]), list);
+    let text = read(&[]);
+    assert!(text.contains("its build-id differs"), "{text}");
+    // A disk that was full.
+    std::fs::write(core, &bytes[..bytes.len() / 2]).unwrap();
+    for (file, word) in [
+        (core, "truncated"),
+        ("/bin/true", "no core dump"),
+        ("/no/file", "No such file"),
+        (&saved, "--load"),
+    ] {
+        let (code, out, err) = run(&["scan", "--core", file]);
+        assert_eq!((code, out.as_str()), (2, ""), "{file}: {err}");
+        let is_one_line = err.lines().count() == 1;
+        assert!(is_one_line && err.contains(word), "{file}: {err}");
+    }
+}
+
+/// The C library that a core names.
+fn libc_path(core: &[u8]) -> String {
+    let end =
+        memchr::memmem::find(core, b"/libc.so.6\0").expect("it is mapped") + "/libc.so.6".len();
+    let start = core[..end].iter().rposition(|&byte| byte == 0).unwrap() + 1;
+    String::from_utf8(core[start..end].to_vec()).unwrap()
 }
 
 /// The interpreter prints its own mallinfo2, then sleeps.

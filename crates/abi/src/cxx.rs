@@ -91,6 +91,8 @@ pub fn cxx_header() -> String {
         ("filter_bucket_blocks", FILTER_BUCKET_BLOCKS as u64),
         ("sample_offset", SAMPLE_OFFSET as u64),
         ("sample_quantiles", SAMPLE_QUANTILES as u64),
+        ("mark_count", MARKS as u64),
+        ("mark_by_program", MARK_BY_PROGRAM),
         ("slots_offset", SLOTS_OFFSET as u64),
         ("modules_offset", MODULES_OFFSET as u64),
         ("sequence_offset", SEQUENCE_OFFSET as u64),

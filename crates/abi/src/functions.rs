@@ -18,6 +18,8 @@ pub enum Role {
     Maps,
     /// Reads or writes the bytes that it is given; only hooked where accesses are counted.
     Touches,
+    /// Names a moment: see [`MARK_LISTENER`].
+    Marks,
 }
 
 /// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
@@ -41,6 +43,7 @@ pub enum Signature {
     Dlmopen,
     Dlclose,
     Access,
+    Mark,
     Mmap,
     Mremap,
     Munmap,
@@ -75,7 +78,7 @@ pub struct Function {
 impl Function {
     /// Whether it allocates or releases blocks.
     pub fn is_of_allocator(&self) -> bool {
-        !matches!(self.role, Accesses | Modules | Maps | Touches)
+        !matches!(self.role, Accesses | Modules | Maps | Marks | Touches)
     }
 }
 
@@ -88,12 +91,15 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-/// The function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
+/// A function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
 /// compiled for access data calls with each read and write as long as somebody listens. A note of the
 /// module says where it is.
 pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 
-use Role::{Accesses, Allocates, Maps, Modules, Reallocates, Releases, Touches};
+/// Likewise, what `memhook_mark("…")` of the header `memhook_mark.h` calls as long as somebody listens.
+pub const MARK_LISTENER: &str = "memhook_mark_listener";
+
+use Role::{Accesses, Allocates, Maps, Marks, Modules, Reallocates, Releases, Touches};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -190,6 +196,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("shmat", "shmat", S::Shmat, Maps),
     f("shmdt", "shmdt", S::Shmdt, Maps),
     f(ACCESS_LISTENER, "access", S::Access, Accesses),
+    f(MARK_LISTENER, "mark", S::Mark, Marks),
     // What a program has the C library do with its bytes. Those with _chk are what _FORTIFY_SOURCE makes of the
     // others; they have one more parameter, the size of the destination.
     f("memcpy", "memcpy", S::CopyBytes, Touches),

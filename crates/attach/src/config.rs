@@ -264,7 +264,7 @@ impl TraceConfig {
         }
         let is_known = |name: &&String| {
             let mut functions = HOOKED_FUNCTIONS.iter();
-            functions.any(|f| f.role != Role::Maps && is_named(f, name))
+            functions.any(|f| !matches!(f.role, Role::Maps | Role::Marks) && is_named(f, name))
         };
         match self.functions.iter().find(|name| !is_known(name)) {
             Some(name) => Err(ConfigError::UnknownFunction(name.clone())),
@@ -330,7 +330,7 @@ impl TraceConfig {
     /// Ids of the functions to hook; `dlopen` and its like always come along.
     pub(crate) fn function_ids(&self) -> HashSet<usize> {
         let is_wanted = |function: &Function| match function.role {
-            Role::Modules => true,
+            Role::Modules | Role::Marks => true,
             Role::Maps => self.mappings,
             Role::Accesses | Role::Touches => self.may_count_accesses(),
             _ => {

@@ -10,6 +10,9 @@ pub enum Error {
     /// The process could not be examined.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),
+    /// A core dump could not be read.
+    #[error(transparent)]
+    Core(#[from] memhook_process::CoreError),
     /// Its threads could not be held.
     #[cfg(target_arch = "x86_64")]
     #[error(transparent)]

@@ -29,6 +29,8 @@ mod snapshot;
 mod testing;
 
 #[cfg(target_arch = "x86_64")]
+pub use capture::core_dump::capture_core;
+#[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;

@@ -66,7 +66,7 @@ impl<O: Observer> Ledger<O> {
 
     /// Applies what has been collected; before anything that is not an event.
     #[inline(never)]
-    pub(crate) fn apply_batch(&mut self) {
+    pub fn apply_batch(&mut self) {
         let mut events = std::mem::take(&mut self.batch.events);
         // By now most entries are there, and say which sites come next.
         for event in &events {

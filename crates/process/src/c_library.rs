@@ -86,7 +86,7 @@ fn glibc_parts(loader: &Loader, pages: &mut Pages) -> Option<Vec<LoadedElf>> {
 }
 
 /// Whether a file is glibc's main library.
-fn is_glibc(facts: &ModuleFacts) -> bool {
+pub(crate) fn is_glibc(facts: &ModuleFacts) -> bool {
     facts.soname.as_deref() == Some(GLIBC) && facts.exported(GLIBC_MARK).is_some()
 }
 

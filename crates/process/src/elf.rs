@@ -3,12 +3,13 @@
 use crate::arch::native::relocations;
 use goblin::container::Ctx;
 use goblin::elf::{Elf, ProgramHeader, dynamic, program_header, sym};
+use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The note of the access runtime: see `hook-cxx/access_runtime.cc`.
-const ACCESS_NOTE_NAME: &str = "memhook";
-const ACCESS_NOTE_TYPE: u32 = 1;
+/// The notes that say where a program has a pointer for us: see `hook-cxx/access_runtime.cc` and `memhook_mark.h`.
+const LISTENER_NOTE_NAME: &str = "memhook";
+const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
 
 /// How a slot comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +93,19 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
-    /// Where the pointer to the listener of the access runtime is (svma), if the module is linked with that: its
-    /// note says how far it is from the note's contents.
-    pub fn access_listener(&self) -> Option<u64> {
+    /// Where the pointers to listeners are (svma), of the access runtime and of marks, if the module has such: a
+    /// note of each says how far it is from the note's contents.
+    pub fn listeners(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let found = |(kind, name)| self.listener(kind).map(|svma| (name, svma));
+        LISTENERS.into_iter().filter_map(found)
+    }
+
+    fn listener(&self, kind: u32) -> Option<u64> {
         let note = self
             .elf
             .iter_note_headers(self.bytes)?
             .flatten()
-            .find(|n| n.n_type == ACCESS_NOTE_TYPE && n.name == ACCESS_NOTE_NAME)?;
+            .find(|n| n.n_type == kind && n.name == LISTENER_NOTE_NAME)?;
         let distance = i64::from_le_bytes(note.desc.get(..8)?.try_into().ok()?);
         let offset =
             (note.desc.as_ptr() as usize).checked_sub(self.bytes.as_ptr() as usize)? as u64;

@@ -10,6 +10,7 @@ mod cgroup_memory;
 mod cgroup_root;
 mod children;
 mod control_group;
+mod core_file;
 mod elf;
 mod error;
 #[doc(hidden)]
@@ -51,6 +52,7 @@ pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
 pub use control_group::ControlGroup;
+pub use core_file::{CoreError, CoreFile, CoreModules, CoreSegment, CoreThread, MissingModule};
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies, unfinished_copies};

@@ -144,7 +144,7 @@ pub fn modules(
 
 impl ModuleFacts {
     /// Where a module ends whose mappings, and memory of the program's own that happens to follow them, end at `end`.
-    fn end_at(&self, first: &Mapping, end: u64) -> u64 {
+    pub(crate) fn end_at(&self, first: &Mapping, end: u64) -> u64 {
         let bytes = self.load_end.saturating_sub(self.lowest_load);
         let loaded = first.start.saturating_add(bytes).saturating_add(4095) & !4095;
         loaded.clamp(first.end, end.max(first.end))
@@ -152,7 +152,7 @@ impl ModuleFacts {
 }
 
 /// Where the module ends that begins with `first`, among the mappings behind that.
-fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
+pub(crate) fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
     let mut end = first.end;
     for next in behind {
         let same_file = next.file_id == first.file_id && next.offset != 0;
@@ -168,7 +168,7 @@ fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
 
 /// Follows DT_NEEDED from the executable. A name that two modules have, one of them in another namespace, is
 /// ambiguous and ignored.
-fn mark_permanent(modules: &mut [ModuleImage]) {
+pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     let facts: Vec<Arc<ModuleFacts>> = modules.iter().map(|m| m.facts.clone()).collect();
     let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
     for (index, module) in modules.iter().enumerate() {

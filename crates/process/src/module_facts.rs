@@ -3,7 +3,7 @@
 
 use crate::python::{EVALUATION, VARIABLES};
 use crate::{ElfView, Exported, Relocation, SlotKind};
-use memhook_abi::{ACCESS_LISTENER, ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
+use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -54,16 +54,16 @@ fn is_hooked(name: &str) -> bool {
     function_by_name(name).is_some()
 }
 
-/// The slots of hooked functions: those of relocations, and the listener of the access runtime.
+/// The slots of hooked functions: those of relocations, and the pointers to listeners.
 fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
     let mut slots = elf.slots(&is_hooked);
-    let listener = elf.access_listener().map(|svma| Relocation {
+    let listeners = elf.listeners().map(|(name, svma)| Relocation {
         svma,
-        symbol: ACCESS_LISTENER.to_owned(),
+        symbol: name.to_owned(),
         // It holds an address from the beginning, as such a slot does.
         kind: SlotKind::GlobDat,
     });
-    slots.extend(listener);
+    slots.extend(listeners);
     slots.sort_by_key(|slot| slot.svma);
     slots
 }

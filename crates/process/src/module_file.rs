@@ -42,6 +42,8 @@ pub struct ModuleFiles {
     /// Those that were read for another process, and have not been compared with the file since.
     inherited: HashSet<FileId>,
     is_in_parts: bool,
+    /// What was read by [`of_path`](ModuleFiles::of_path).
+    read_bytes: u64,
 }
 
 /// Device and inode, as the kernel shows them for a mapping.
@@ -137,6 +139,18 @@ impl ModuleFiles {
         };
         self.known.insert(first.file_id, file.clone());
         Some(file)
+    }
+
+    /// The bytes of a file that `first` mapped in a process that has ended.
+    pub(crate) fn of_path(
+        &mut self,
+        file: &File,
+        maps: &[Mapping],
+        first: &Mapping,
+    ) -> Option<Vec<u8>> {
+        let bytes = bytes(file, maps, first, self.read_bytes)?;
+        self.read_bytes += bytes.len() as u64;
+        Some(bytes)
     }
 
     fn parts(&self, file: &File, version: Version) -> Option<ModuleBytes> {

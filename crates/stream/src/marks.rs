@@ -1,7 +1,9 @@
 //! Marks: names for moments of a trace, set by others while it is under way.
 
 use crate::Region;
-use memhook_abi::{Control, MARK_BYTES, MARK_WORDS, MARKS, MARKS_OFFSET, MarkEntry};
+use memhook_abi::{
+    Control, MARK_BY_PROGRAM, MARK_BYTES, MARK_WORDS, MARKS, MARKS_OFFSET, MarkEntry,
+};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -55,7 +57,8 @@ impl Region {
             .memory
             .u64(entry(number) + offset_of!(MarkEntry, time_ns))
             .load(Acquire);
-        (time != 0).then_some(time)
+        // Where so many marks were set since that the place has another one, the time is that of the other.
+        (time != 0 && time & MARK_BY_PROGRAM == 0).then_some(time)
     }
 
     /// Takes the marks that were set since the `next`th, which has this time now. Returns them, and how many were
@@ -64,14 +67,20 @@ impl Region {
         let all = self.control64(offset_of!(Control, marks));
         let mut taken = Vec::new();
         // The target can write anything there.
-        let missed = all.saturating_sub(*next).saturating_sub(MARKS as u64);
+        let mut missed = all.saturating_sub(*next).saturating_sub(MARKS as u64);
         *next += missed;
         while *next < all {
             let at = entry(*next);
             let number = self.memory.u64(at + offset_of!(MarkEntry, number));
             if number.load(Acquire) != next.wrapping_add(1) {
-                // It is still being written.
-                break;
+                // It is still being written, unless whoever did that is gone: a thread that a signal handler has
+                // taken elsewhere, or an earlier session's.
+                if all - *next <= MARKS as u64 / 2 {
+                    break;
+                }
+                missed += 1;
+                *next += 1;
+                continue;
             }
             let words = self
                 .memory
@@ -82,14 +91,20 @@ impl Region {
                 .take_while(|&byte| byte != 0)
                 .collect();
             let text = String::from_utf8_lossy(&bytes);
+            let answer = self.memory.u64(at + offset_of!(MarkEntry, time_ns));
+            let told = answer.load(Relaxed);
+            let time_ns = if told & MARK_BY_PROGRAM == 0 {
+                now_ns
+            } else {
+                // It may have been set since the caller has looked at the time.
+                (told & !MARK_BY_PROGRAM).min(self.clock_ns().max(now_ns))
+            };
             taken.push(NamedMoment {
-                time_ns: now_ns,
+                time_ns,
                 name: text.replace(|c: char| c.is_control(), " "),
             });
             // Release: who sees the time knows that everything up to now was taken before it.
-            self.memory
-                .u64(at + offset_of!(MarkEntry, time_ns))
-                .store(now_ns.max(1), Release);
+            answer.store(time_ns.max(1), Release);
             *next += 1;
         }
         (taken, missed)

@@ -102,6 +102,7 @@ impl Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.reports.check_triggers()?;
     if args.all || args.follow_fork {
         return several::run(args);
     }

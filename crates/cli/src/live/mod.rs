@@ -24,6 +24,7 @@ pub mod signals;
 pub mod stale;
 pub mod top;
 mod trace_config;
+mod triggered;
 pub mod trim;
 pub mod watch;
 

@@ -6,6 +6,7 @@ use super::model::Reporter;
 use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
 use super::stale::StaleSection;
+use super::triggered::{self, Triggered};
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
@@ -88,6 +89,8 @@ pub struct Args {
     #[arg(long, requires = "rss")]
     pins: bool,
     #[command(flatten)]
+    triggers: triggered::Args,
+    #[command(flatten)]
     pub scores: crate::scores::Args,
     #[command(flatten)]
     pub recording: record::Args,
@@ -117,6 +120,11 @@ impl Args {
             );
         }
         Ok(())
+    }
+
+    /// Refuses conditions without an action, and actions without a condition.
+    pub fn check_triggers(&self) -> anyhow::Result<()> {
+        self.triggers.check()
     }
 
     /// Refuses scores that a trace with these options cannot have. `recording`: how it is recorded, if it is.
@@ -247,6 +255,8 @@ pub struct ReportJob {
     has_account: bool,
     /// Whether the last one says what pins it.
     has_pins: bool,
+    /// What is to be done when numbers reach a limit.
+    triggered: Triggered,
     /// What was resident before the detach.
     last_account: Option<RssReport>,
     /// The memory of that moment.
@@ -283,6 +293,7 @@ impl ReportJob {
             stale: None,
             has_account: args.rss,
             has_pins: args.pins,
+            triggered: args.triggers.of(pid),
             last_account: None,
             pinned: None,
         }
@@ -469,6 +480,13 @@ impl Job for ReportJob {
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);
         }
+        let asked = self.triggered.turn(trace);
+        if asked.report && self.shows_reports {
+            self.reporter
+                .begin(trace.session(), trace.consumer(), false);
+        } else if asked.report {
+            eprintln!("memhook-rs: no report is written beside this output");
+        }
         // Names may take their time; a dlopen of the target does not wait for them.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             if self.has_account {
@@ -477,6 +495,9 @@ impl Job for ReportJob {
                 report.rss = account.map(Box::new);
             }
             self.write(&report);
+        }
+        if asked.detach {
+            return ControlFlow::Break(());
         }
         // A recording goes on when nobody reads the reports.
         if self.reports.output().is_closed() && (!trace.is_recorded() || self.is_scratch) {

@@ -47,6 +47,7 @@ pub struct Args {
 /// Runs the command. The exit code is the program's; of one that succeeded, that of the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.reports.check_format("run")?;
+    args.reports.check_triggers()?;
     let tracing = args.reports.tracing.with_depth(DEPTH_TO_ROOTS);
     let reports = &args.reports;
     let recorded = reports.recording.split(reports.output.as_deref(), 0)?.0;

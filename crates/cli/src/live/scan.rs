@@ -8,16 +8,17 @@ use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
-    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, account_of, capture_within,
-    dissect,
+    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, account_of, capture_core,
+    capture_within, dissect,
 };
-use memhook_process::Check;
+use memhook_process::{Check, CoreFile};
 use memhook_report::{
     CensusReport, Document, Progress, ReportStream, RssReport, RssView, document, scan_report,
     write_blocks,
 };
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -93,6 +94,17 @@ pub struct Args {
         help_heading = "Snapshots"
     )]
     from: Option<String>,
+    /// Search a core dump
+    ///
+    /// The files of its modules are looked for under the names that they had; a file is used only
+    /// if it is the one that ran, by its build-id. Without them, names and classes are missing.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["process", "pid", "cgroup", "newest", "from", "twice", "snapshot", "max_hold", "reclaim"],
+        help_heading = "Snapshots"
+    )]
+    core: Option<PathBuf>,
     /// Overwrite the file of --save if it exists
     #[arg(long, requires = "save", help_heading = "Snapshots")]
     force: bool,
@@ -139,6 +151,11 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 impl Args {
+    /// Whether a process is looked at, and no file.
+    fn is_live(&self) -> bool {
+        self.from.is_none() && self.core.is_none()
+    }
+
     fn mark_options(&self) -> MarkOptions {
         MarkOptions {
             pointers: match self.pointers {
@@ -171,6 +188,11 @@ impl Args {
 
     /// Of the process, or of the file that was named.
     fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
+        if let Some(core) = &self.core {
+            let core = CoreFile::open(core).map_err(memhook_heap::Error::from)?;
+            let work = || capture_core(&core, self.max_memory);
+            return Ok(Progress::during("reading the core dump", work)?);
+        }
         let Some(file) = &self.from else {
             check(memhook_process::preflight_to_read(pid))?;
             let work = || capture_within(pid, self.method(), self.limits());
@@ -201,9 +223,10 @@ fn check(checks: Vec<Check>) -> anyhow::Result<()> {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Looked for once: a name may be that of another process later.
-    let pid = match args.from {
-        Some(_) => 0,
-        None => args.target.pid()?,
+    let pid = if args.is_live() {
+        args.target.pid()?
+    } else {
+        0
     };
     if args.reclaim {
         reclaim::run(args, pid)?;
@@ -241,10 +264,11 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
         let heap = dissect(snapshot)?;
         let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
         let census = Progress::during(SEARCHING, work);
-        let rss = match args.from {
-            Some(_) => None, // only of a live process it is known what is resident
-            None => account_of(&captured, Some(&heap), false).ok(),
-        };
+        // Only of a live process it is known what is resident.
+        let rss = args
+            .is_live()
+            .then(|| account_of(&captured, Some(&heap), false).ok())
+            .flatten();
         let view = RssView {
             top: args.top,
             pins: false,

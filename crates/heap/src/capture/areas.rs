@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
-const MAX_AREA_BYTES: u64 = 256 << 30;
+pub(super) const MAX_AREA_BYTES: u64 = 256 << 30;
 /// Only small files that are mapped shared are searched: they can't be watched for writes, so they are copied
 /// with all threads held.
 const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
@@ -71,7 +71,7 @@ pub fn areas(
 /// Whether these may be pages of a block that the program has made inaccessible. They are taken as a whole, with
 /// those that were never touched, so that the heap around them has no gap: what could not be accessed is zero.
 /// The rest of an arena's heap, which has not been given out yet, ends where the next one could begin.
-fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
+pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
     let is_memory = |m: &Mapping| !m.shared && m.file_id.2 == 0 && !m.path.starts_with("[v");
     let is_open = |m: &Mapping| m.read && m.write && is_memory(m) && m.path != "[stack]";
     is_memory(m)
@@ -120,7 +120,7 @@ fn is_memory(path: &str) -> bool {
     path.is_empty() || names.iter().any(|name| path.starts_with(name))
 }
 
-fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
+pub(super) fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
     if !m.read || m.path.starts_with("/memfd:memhook") || m.path.starts_with("[v") {
         return None;
     }

@@ -2,6 +2,7 @@
 
 mod areas;
 mod copy;
+pub(crate) mod core_dump;
 mod exit_frames;
 pub(crate) mod fork;
 pub(crate) mod kernel_words;

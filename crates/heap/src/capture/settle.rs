@@ -55,6 +55,23 @@ pub fn hold_settled(
 /// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
 /// a system call that those make or was interrupted in something called from there.
 pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
+    let read = |stack: &mut [u8]| {
+        let remote = [RemoteIoVec {
+            base: registers.rsp as usize,
+            len: stack.len(),
+        }];
+        let mut local = [IoSliceMut::new(stack)];
+        process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0)
+    };
+    is_inside_by(registers, code, read)
+}
+
+/// Likewise; `read` fills the buffer from the stack pointer on and says how much it has read.
+pub fn is_inside_by(
+    registers: &Registers,
+    code: &Range<u64>,
+    read: impl FnOnce(&mut [u8]) -> usize,
+) -> bool {
     let is_code = |w: u64| code.contains(&w);
     if is_code(registers.rip) {
         return true;
@@ -64,11 +81,6 @@ pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
         return false;
     }
     let mut stack = [0u8; STACK_WORDS * 8];
-    let remote = [RemoteIoVec {
-        base: registers.rsp as usize,
-        len: stack.len(),
-    }];
-    let mut local = [IoSliceMut::new(&mut stack)];
-    let read = process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0);
+    let read = read(&mut stack);
     words(&stack[..read]).any(is_code)
 }

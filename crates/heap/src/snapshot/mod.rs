@@ -22,6 +22,8 @@ pub enum Method {
     Fork,
     /// All threads held throughout.
     Stop,
+    /// Read from a core dump.
+    Core,
 }
 
 impl Method {
@@ -31,6 +33,7 @@ impl Method {
             Method::Precopy => "precopy",
             Method::Fork => "fork",
             Method::Stop => "stop",
+            Method::Core => "core",
         }
     }
 }

@@ -296,6 +296,7 @@ impl Recording {
             self.check_scores()?;
         }
         let (start_ns, end_ns) = self.span_ns();
+        let start_ns = start_ns.min(to_ns.map_or(start_ns, |to| to.saturating_sub(1)));
         self.check_window(from_ns.unwrap_or(start_ns), to_ns.unwrap_or(u64::MAX))?;
         if self.is_summary() {
             return self.summary_activity(from_ns, to_ns);

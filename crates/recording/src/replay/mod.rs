@@ -146,6 +146,17 @@ impl<O: Observer> Visitor for Replay<O> {
     }
 }
 
+impl<O: Observer> Replay<O> {
+    /// Sums are those of this time, within a pass.
+    fn cut_pass(&mut self, now_ns: u64) {
+        self.ledger.apply_batch();
+        // A window without an end has no time at which it is cut.
+        if now_ns != u64::MAX {
+            self.now_ns = now_ns.max(self.now_ns);
+        }
+    }
+}
+
 /// A time window: the state at its end, and what happened in it. Each of its ends is that of the last pass at or
 /// before the time asked for.
 pub struct Window {

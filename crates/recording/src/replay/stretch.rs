@@ -2,6 +2,11 @@
 //!
 //! A pass tells its time after its events, and passes without events are not in the file: the state at a time is
 //! that after the last pass at or before it. So passes near the ends are kept until their time is known.
+//!
+//! A window that begins or ends at a mark is exact: the passes around the mark are cut there, by the times of their
+//! events, which arrive a pass later than they are claimed.
+//! An event that depends on another one never has an earlier time, so what is before the cut depends on nothing
+//! behind it.
 
 use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
@@ -11,6 +16,9 @@ use crate::replay::pipeline::{self, Consumer};
 use crate::{Error, Recording};
 use memhook_abi::{Accesses, Event};
 use memhook_ledger::Observer;
+
+/// After so many passes that end behind a mark, all events from before it have arrived.
+const LATEST_PASSES: u64 = 3;
 
 /// What is kept of a pass until its time is known.
 enum Item {
@@ -40,6 +48,10 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     pending: Vec<Item>,
     /// A pass from after the end was seen.
     is_over: bool,
+    /// The begin is that of a mark, and so is the end.
+    is_exact: (bool, bool),
+    /// Passes that ended behind the begin, and behind the end.
+    behind: (u64, u64),
 }
 
 impl<O: Observer, W: Watch<O>> Stretch<O, W> {
@@ -53,7 +65,38 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
             begin: None,
             pending: Vec::new(),
             is_over: false,
+            is_exact: (false, false),
+            behind: (0, 0),
         }
+    }
+
+    /// Replays those of the kept events that happened until then, and keeps the others. They are no pass of their own:
+    /// what is held back there is decided when the pass ends.
+    fn cut_pass(&mut self, until_ns: u64) {
+        let mut later = Vec::new();
+        let mut accesses = None;
+        for item in std::mem::take(&mut self.pending) {
+            match item {
+                Item::Ring(ring, tid) => {
+                    self.replay.begin_ring(ring, tid);
+                    later.push(Item::Ring(ring, tid));
+                }
+                // They belong to the release that follows.
+                Item::Access(of_release) => accesses = Some(of_release),
+                Item::Event(event, size, time_ns) if time_ns <= until_ns => {
+                    if let Some(accesses) = accesses.take() {
+                        self.replay.access(&accesses);
+                    }
+                    self.replay.event(event, size, time_ns);
+                }
+                Item::Event(event, size, time_ns) => {
+                    later.extend(accesses.take().map(Item::Access));
+                    later.push(Item::Event(event, size, time_ns));
+                }
+            }
+        }
+        self.replay.cut_pass(until_ns);
+        self.pending = later;
     }
 
     /// Whether the time of a pass decides about it.
@@ -79,17 +122,29 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         begin.unwrap_or_else(|| self.watch.begin(&mut self.replay))
     }
 
+    /// What was kept because more could have come from before a mark.
+    fn end_of_file(&mut self) {
+        let is_kept = self.is_exact.0 && self.begin.is_none() && self.behind.0 > 0;
+        if !is_kept {
+            return;
+        }
+        self.begin = Some(self.watch.begin(&mut self.replay));
+        self.cut_pass(self.to_ns);
+    }
+
     /// Replays the chunks from number `start` on, to the end of the stretch.
     pub fn run(&mut self, recording: &Recording, start: usize) -> Result<(), Error> {
         let chunks = recording.file.chunks[start..].iter();
         let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);
         let frames: Vec<ChunkRef> = frames.copied().collect();
+        let is_mark = |time| recording.marks().iter().any(|mark| mark.time_ns == time);
+        self.is_exact = (is_mark(self.from_ns), is_mark(self.to_ns));
         self.begin_at(self.replay.now_ns());
         if self.wants_more() {
-            pipeline::run(&recording.file, &frames, self)
-        } else {
-            Ok(())
+            pipeline::run(&recording.file, &frames, self)?;
+            self.end_of_file();
         }
+        Ok(())
     }
 }
 
@@ -122,11 +177,25 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
         }
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        if self.is_over {
+            return;
+        }
         if now_ns > self.from_ns {
+            if self.begin.is_none() && self.is_exact.0 {
+                self.cut_pass(self.from_ns);
+                self.behind.0 += 1;
+                if self.behind.0 < LATEST_PASSES {
+                    return;
+                }
+            }
             self.begin_at(now_ns);
         }
         if now_ns > self.to_ns {
-            self.is_over = true;
+            if self.is_exact.1 {
+                self.cut_pass(self.to_ns);
+                self.behind.1 += 1;
+            }
+            self.is_over = !self.is_exact.1 || self.behind.1 >= LATEST_PASSES;
             return;
         }
         for item in self.pending.drain(..) {
@@ -144,7 +213,7 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
 
 impl<O: Observer, W: Watch<O>> Consumer for Stretch<O, W> {
     fn wants_more(&self) -> bool {
-        !self.is_over && self.replay.now_ns() < self.to_ns
+        !self.is_over && (self.is_exact.1 || self.replay.now_ns() < self.to_ns)
     }
 }
 
@@ -152,7 +221,10 @@ impl Recording {
     /// Fails if a window has no length, or lies outside of what the file covers.
     pub(crate) fn check_window(&self, from_ns: u64, to_ns: u64) -> Result<(), Error> {
         let (start_ns, end_ns) = self.span_ns();
-        if from_ns >= to_ns || from_ns > end_ns || to_ns < start_ns {
+        // The first pass tells its time at its end, and a mark may be in it.
+        let is_mark = self.marks().iter().any(|mark| mark.time_ns == to_ns);
+        let is_before = to_ns < start_ns && !is_mark;
+        if from_ns >= to_ns || from_ns > end_ns || is_before {
             return Err(Error::Window {
                 from_ns,
                 to_ns,

@@ -4,6 +4,7 @@ use crate::scan::{LeakGroup, ScanReport};
 use crate::units::bytes;
 use crate::{Document, Style};
 use memhook_foreign::visible;
+use memhook_heap::Method;
 use std::fmt::Write;
 
 impl Document for ScanReport {
@@ -43,23 +44,35 @@ fn scan_text(report: &ScanReport) -> String {
         bytes(t.live_bytes),
         t.live_blocks
     );
-    let _ = writeln!(
-        out,
-        "Snapshot by {}: {} copied in {:.0} ms, {} threads held {:.2} ms for the last {}{}; {} searched in {:.0} ms",
-        s.method,
-        bytes(s.copied_bytes),
-        s.taken_ms,
-        s.threads,
-        s.held_ms,
-        bytes(s.held_bytes),
-        if s.prepare_held_ms > 0.0 {
-            format!(" (one thread {:.2} ms before)", s.prepare_held_ms)
-        } else {
-            String::new()
-        },
-        bytes(s.scanned_bytes),
-        s.mark_ms
-    );
+    if s.method == Method::Core.name() {
+        let _ = writeln!(
+            out,
+            "Core dump: {} of {} threads read in {:.0} ms; {} searched in {:.0} ms",
+            bytes(s.copied_bytes),
+            s.threads,
+            s.taken_ms,
+            bytes(s.scanned_bytes),
+            s.mark_ms
+        );
+    } else {
+        let _ = writeln!(
+            out,
+            "Snapshot by {}: {} copied in {:.0} ms, {} threads held {:.2} ms for the last {}{}; {} searched in {:.0} ms",
+            s.method,
+            bytes(s.copied_bytes),
+            s.taken_ms,
+            s.threads,
+            s.held_ms,
+            bytes(s.held_bytes),
+            if s.prepare_held_ms > 0.0 {
+                format!(" (one thread {:.2} ms before)", s.prepare_held_ms)
+            } else {
+                String::new()
+            },
+            bytes(s.scanned_bytes),
+            s.mark_ms
+        );
+    }
     groups(&report.leaks, &mut out);
     if report.more_groups > 0 {
         let _ = writeln!(out, "\n{} more groups (--top)", report.more_groups);

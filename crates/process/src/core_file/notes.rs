@@ -1,0 +1,242 @@
+//! The notes of a core dump: threads, mapped files, what the kernel told the program when it started it.
+
+use super::{CoreSegment, END_OF_ADDRESSES, PAGE_BYTES, ProgramHeader, u32_at, u64_at};
+use crate::Mapping;
+use std::collections::HashMap;
+
+/// Types of notes (include/uapi/linux/elf.h), all of the owner "CORE" but the last.
+const NT_PRSTATUS: u32 = 1;
+const NT_FPREGSET: u32 = 2;
+const NT_PRPSINFO: u32 = 3;
+const NT_AUXV: u32 = 6;
+const NT_FILE: u32 = 0x4649_4c45;
+const NT_X86_XSTATE: u32 = 0x202;
+
+/// Where `pr_pid` and `pr_reg` are in `struct elf_prstatus`, and `pr_pid` in `struct elf_prpsinfo`
+/// (include/linux/elfcore.h, for 64 bits).
+const STATUS_PID: usize = 32;
+const STATUS_REGISTERS: usize = 112;
+const INFO_PID: usize = 24;
+
+/// Entries of the auxiliary vector (getauxval(3)).
+const AT_PHDR: u64 = 3;
+const AT_BASE: u64 = 7;
+const AT_RANDOM: u64 = 25;
+const AT_EXECFN: u64 = 31;
+const AT_SYSINFO_EHDR: u64 = 33;
+
+/// Flags of segments (gABI, "Segment Permissions").
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const PF_R: u32 = 4;
+
+/// Far more threads than a process has, and few enough to look at each.
+const MOST_THREADS: usize = 1 << 16;
+
+/// A thread at the end of its process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreThread {
+    /// Its id, as its own PID namespace has it.
+    pub tid: i32,
+    /// `struct user_regs_struct`, in its order.
+    pub registers: [u64; 27],
+    /// Vector registers: as XSAVE writes them, or as FXSAVE does.
+    pub extended: Vec<u8>,
+}
+
+/// A part of a file that was mapped.
+struct MappedFile {
+    start: u64,
+    end: u64,
+    offset: u64,
+    path: String,
+    /// A number that mappings of the same file share, in the place of an inode.
+    file: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Notes {
+    pub pid: Option<i32>,
+    pub threads: Vec<CoreThread>,
+    pub program_headers: Option<u64>,
+    pub loader: Option<u64>,
+    files: Vec<MappedFile>,
+    vdso: Option<u64>,
+    /// Addresses in the stack of the initial thread.
+    of_stack: Vec<u64>,
+}
+
+impl Notes {
+    /// Reads one note segment. The error says what is wrong with it.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
+        let mut at = 0;
+        while let (Some(name), Some(contents), Some(kind)) = (
+            u32_at(bytes, at),
+            u32_at(bytes, at + 4),
+            u32_at(bytes, at + 8),
+        ) {
+            let name_end = (at + 12).checked_add(name as usize);
+            let begin = name_end.map(|end| end.next_multiple_of(4));
+            let end = begin.and_then(|begin| begin.checked_add(contents as usize));
+            let (Some(begin), Some(end)) = (begin, end) else {
+                return Err("a note is too long");
+            };
+            let Some(contents) = bytes.get(begin..end) else {
+                return Err("a note is too long");
+            };
+            self.take(kind, contents)?;
+            at = end.next_multiple_of(4);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, kind: u32, contents: &[u8]) -> Result<(), &'static str> {
+        match kind {
+            NT_PRSTATUS => {
+                let tid =
+                    u32_at(contents, STATUS_PID).ok_or("the note of a thread is too short")?;
+                let mut thread = CoreThread {
+                    tid: tid as i32,
+                    ..CoreThread::default()
+                };
+                for (i, register) in thread.registers.iter_mut().enumerate() {
+                    *register = u64_at(contents, STATUS_REGISTERS + i * 8)
+                        .ok_or("the note of a thread is too short")?;
+                }
+                if self.threads.len() >= MOST_THREADS {
+                    return Err("it has more threads than a process");
+                }
+                self.threads.push(thread);
+            }
+            // These follow the status of their thread. XSAVE's has all that FXSAVE's has.
+            NT_FPREGSET | NT_X86_XSTATE => {
+                if let Some(thread) = self.threads.last_mut()
+                    && contents.len() > thread.extended.len()
+                {
+                    thread.extended = contents.to_vec();
+                }
+            }
+            NT_PRPSINFO => self.pid = u32_at(contents, INFO_PID).map(|pid| pid as i32),
+            NT_AUXV => self.take_auxiliary(contents),
+            NT_FILE => self.take_files(contents)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_auxiliary(&mut self, contents: &[u8]) {
+        for at in (0..contents.len()).step_by(16) {
+            let (Some(kind), Some(value)) = (u64_at(contents, at), u64_at(contents, at + 8)) else {
+                break;
+            };
+            match kind {
+                AT_PHDR => self.program_headers = Some(value),
+                AT_BASE => self.loader = Some(value).filter(|&base| base != 0),
+                AT_SYSINFO_EHDR => self.vdso = Some(value),
+                AT_RANDOM | AT_EXECFN => self.of_stack.push(value),
+                _ => {}
+            }
+        }
+    }
+
+    /// A count and the size of a page, three words for each mapping, and all names (fill_files_note in
+    /// fs/binfmt_elf.c).
+    fn take_files(&mut self, contents: &[u8]) -> Result<(), &'static str> {
+        const DAMAGED: &str = "its list of mapped files";
+        let count = u64_at(contents, 0).ok_or(DAMAGED)?;
+        let page = u64_at(contents, 8).ok_or(DAMAGED)?;
+        let names_at = count
+            .checked_mul(24)
+            .and_then(|bytes| bytes.checked_add(16));
+        let names_at = names_at.filter(|&at| at <= contents.len() as u64);
+        let names = &contents[names_at.ok_or(DAMAGED)? as usize..];
+        let mut names = names.split(|&byte| byte == 0);
+        let mut numbers = HashMap::new();
+        for i in 0..count as usize {
+            let word = |n: usize| u64_at(contents, 16 + i * 24 + n * 8).ok_or(DAMAGED);
+            let path = String::from_utf8_lossy(names.next().ok_or(DAMAGED)?).into_owned();
+            let next = numbers.len() as u64 + 1;
+            self.files.push(MappedFile {
+                start: word(0)?,
+                end: word(1)?,
+                offset: word(2)?.checked_mul(page).ok_or(DAMAGED)?,
+                file: *numbers.entry(path.clone()).or_insert(next),
+                path,
+            });
+        }
+        self.files.sort_by_key(|file| file.start);
+        Ok(())
+    }
+
+    /// A segment with the file that was mapped there; `None` if it is at no addresses.
+    pub fn segment(&self, header: &ProgramHeader) -> Option<CoreSegment> {
+        let start = header.address;
+        let end = start.checked_add(header.bytes)?;
+        let is_sound = end <= END_OF_ADDRESSES
+            && header.file_bytes <= header.bytes
+            && start.is_multiple_of(PAGE_BYTES)
+            && end.is_multiple_of(PAGE_BYTES);
+        if !is_sound || header.offset.checked_add(header.file_bytes)? > i64::MAX as u64 {
+            return None;
+        }
+        let after = self.files.partition_point(|file| file.start <= start);
+        let file = after.checked_sub(1).and_then(|i| self.files.get(i));
+        let file = file.filter(|file| start < file.end);
+        let path = file.map_or("", |file| &file.path);
+        let (path, deleted) = match path.strip_suffix(" (deleted)") {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        let is_stack = self.of_stack.iter().any(|at| (start..end).contains(at));
+        Some(CoreSegment {
+            offset: header.offset,
+            file_bytes: header.file_bytes,
+            mapping: Mapping {
+                start,
+                end,
+                read: header.flags & PF_R != 0,
+                write: header.flags & PF_W != 0,
+                exec: header.flags & PF_X != 0,
+                shared: file.is_some_and(|_| is_shared_memory(path)),
+                offset: file.map_or(0, |file| file.offset.saturating_add(start - file.start)),
+                file_id: (0, 0, file.map_or(0, |file| file.file)),
+                path: if is_stack && file.is_none() {
+                    "[stack]".to_owned()
+                } else {
+                    path.to_owned()
+                },
+                deleted,
+            },
+        })
+    }
+
+    /// Names what is the kernel's: the vDSO, and its data, which is mapped right below.
+    pub fn name_of_kernel(&self, segments: &mut [CoreSegment]) {
+        let starts = |s: &CoreSegment| Some(s.mapping.start) == self.vdso;
+        let Some(vdso) = segments.iter().position(starts) else {
+            return;
+        };
+        segments[vdso].mapping.path = "[vdso]".to_owned();
+        let mut end = segments[vdso].mapping.start;
+        for segment in segments[..vdso].iter_mut().rev() {
+            let mapping = &mut segment.mapping;
+            if mapping.end != end || mapping.write || mapping.exec || mapping.file_id.2 != 0 {
+                break;
+            }
+            mapping.path = "[vvar]".to_owned();
+            end = mapping.start;
+        }
+    }
+}
+
+/// Memory that processes share has these names, if it is no file on a disk.
+fn is_shared_memory(path: &str) -> bool {
+    let names = [
+        "/dev/zero",
+        "/dev/shm/",
+        "/SYSV",
+        "/memfd:",
+        "/anon_hugepage",
+    ];
+    names.iter().any(|name| path.starts_with(name))
+}
