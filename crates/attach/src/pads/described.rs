@@ -15,6 +15,8 @@ pub struct TracedHeap {
     pub name: String,
     /// Its functions: their ids, and their names.
     pub functions: Vec<(u8, String)>,
+    /// Some of them gives single blocks back.
+    pub releases: bool,
 }
 
 /// A function that was found.

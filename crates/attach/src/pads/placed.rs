@@ -10,7 +10,8 @@ use crate::pad_areas::{cell_slot, entries, put_back};
 use crate::probes::places_near;
 use crate::reach::Reach;
 use memhook_abi::{
-    DescribedFunction, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED, MAX_VARIANTS,
+    DescribedFunction, DescribedRole, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED,
+    MAX_VARIANTS,
 };
 use memhook_inject::{
     CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes,
@@ -273,10 +274,14 @@ impl Pads {
             .map(|name| TracedHeap {
                 name,
                 functions: Vec::new(),
+                releases: false,
             })
             .collect();
         for (pad, _) in &self.placed {
-            if let Some(heap) = pad.does.and_then(|d| heaps.get_mut(usize::from(d.heap))) {
+            if let Some(does) = pad.does
+                && let Some(heap) = heaps.get_mut(usize::from(does.heap))
+            {
+                heap.releases |= does.role == DescribedRole::Releases;
                 heap.functions.push((pad.function as u8, pad.name.clone()));
             }
         }

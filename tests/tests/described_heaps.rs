@@ -1,0 +1,147 @@
+//! `gate`, `watch` and `doctor` on programs with allocators that the user describes.
+
+use memhook_tests::{JsonSchema, Target, binary, build_target, run};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Two heaps: one cut out of malloc's blocks, the other out of a mapping.
+const FILE: &str = r#"
+[[allocator]]
+name = "items"
+alloc = ["slab_get(size=arg2) -> ptr"]
+free = ["slab_put(ptr=arg2)"]
+
+[[allocator]]
+name = "area"
+alloc = ["area_get(size=arg1, ptr=*arg2) -> 0"]
+free = ["area_put(ptr=*arg1)"]
+"#;
+
+fn file(name: &str) -> String {
+    let path = std::env::temp_dir().join(format!("memhook-{}-{name}", std::process::id()));
+    std::fs::write(&path, FILE).expect("written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+/// What a verdict says is lost, by the function that lost it, of one heap: direct blocks with those that only they
+/// reach.
+fn lost(verdict: &Value, heap: &str) -> BTreeMap<String, (u64, u64)> {
+    let sites = verdict["evidence"]["sites"].as_array().expect("sites");
+    let mut found = BTreeMap::new();
+    for finding in verdict["findings"].as_array().expect("findings") {
+        let leak = &finding["leak"];
+        let site = &sites[leak["site"].as_u64().expect("a number") as usize];
+        if site["heap"] != heap {
+            continue;
+        }
+        let frames = site["stack"].as_array().expect("a stack");
+        let mut names = frames.iter().filter_map(|f| f["function"].as_str());
+        let name = names.find(|name| name.starts_with("lose_")).unwrap_or("?");
+        let name = name.split('(').next().unwrap_or(name).to_owned();
+        let entry: &mut (u64, u64) = found.entry(name).or_default();
+        entry.0 += leak["direct"]["blocks"].as_u64().expect("blocks");
+        for indirect in leak["indirect"].as_array().expect("a list") {
+            entry.1 += indirect[1]["blocks"].as_u64().expect("blocks");
+        }
+    }
+    found
+}
+
+fn of(planted: &[(&str, u64, u64)]) -> BTreeMap<String, (u64, u64)> {
+    let all = planted.iter();
+    all.map(|&(name, direct, indirect)| (name.to_owned(), (direct, indirect)))
+        .collect()
+}
+
+fn check_planted(verdict: &Value) {
+    JsonSchema::load("gate-1").check(verdict);
+    let items = of(&[
+        ("lose_items", 30, 0),
+        ("lose_chains", 5, 10),
+        ("lose_behind_released", 4, 0),
+    ]);
+    assert_eq!(lost(verdict, "items"), items, "{verdict:#}");
+    let malloc = of(&[("lose_malloc", 3, 0)]);
+    assert_eq!(lost(verdict, "malloc"), malloc, "{verdict:#}");
+    // The list of headers leads to each header, and to no block.
+    let area = of(&[("lose_in_area", 7, 0)]);
+    assert_eq!(lost(verdict, "area"), area, "{verdict:#}");
+    let heaps = verdict["heaps"].as_array().expect("heaps");
+    let outcomes = heaps.iter().map(|heap| (&heap["name"], &heap["outcome"]));
+    let outcomes: Vec<_> = outcomes.collect();
+    let failed = json!("failed");
+    let names = [json!("malloc"), json!("items"), json!("area")];
+    assert_eq!(
+        outcomes,
+        names.iter().map(|n| (n, &failed)).collect::<Vec<_>>()
+    );
+    let item = 88;
+    assert_eq!(
+        heaps[1]["leaked"],
+        json!({"blocks": 49, "bytes": 49 * item})
+    );
+    assert_eq!(heaps[2]["leaked"], json!({"blocks": 7, "bytes": 1400}));
+    assert_eq!(verdict["leaked"], json!({"blocks": 3, "bytes": 120}));
+    assert_eq!(heaps[2]["reachable"], json!({"blocks": 44, "bytes": 4400}));
+    assert_eq!(verdict["violations"].as_array().expect("a list").len(), 3);
+}
+
+#[test]
+fn each_heap_is_judged() {
+    let program = build_target("own_pools", &["-g", "-O2"]);
+    let allocators = file("judged.toml");
+    let gate = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(["gate", "--json", "-", "--allocators", &allocators, "--"]);
+        let output = command.arg(&program).args(arguments).output();
+        let output = output.expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let verdict: Value = serde_json::from_slice(&output.stdout).expect(&errors);
+        (output.status.code(), verdict, errors)
+    };
+    let (code, verdict, text) = gate(&[]);
+    assert_eq!(code, Some(1), "{text}");
+    check_planted(&verdict);
+    for words in [
+        "heap items: 1 leak, 4.2 KiB in 49 blocks (limit 0)",
+        "heap malloc: 1 leak, 120 B in 3 blocks",
+        "39 blocks leaked of heap items, by slab_get",
+        "heap area: still reachable 4.3 KiB in 44 blocks",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (code, verdict, text) = gate(&["without"]);
+    assert_eq!(code, Some(0), "{verdict:#}");
+    assert!(text.contains("PASSED: no leaks"), "{text}");
+    assert_eq!(verdict["evidence"]["gaps"], json!([]));
+
+    // The same of a process that runs, which has allocated nothing yet.
+    let mut target = Target::start(&program, &["waits"]);
+    let pid = target.pid().to_string();
+    let attached = Command::new(binary())
+        .args(["gate", "--json", "-", "--allocators", &allocators])
+        .args(["--pid", &pid, "--duration", "1h"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    // A trace that takes a mark has begun.
+    while run(&["mark", &pid, "begin"]).0 != 0 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    target.go();
+    target.expect("done");
+    // SAFETY: kill takes plain integers; the child has not been waited for.
+    unsafe { libc::kill(attached.id() as i32, libc::SIGINT) };
+    let output = attached.wait_with_output().expect("it ends");
+    let (code, out) = (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout),
+    );
+    let verdict: Value = serde_json::from_str(&out).expect(&out);
+    assert_eq!(code, Some(1), "{verdict:#}");
+    check_planted(&verdict);
+    assert!(target.finish().success());
+    let _ = std::fs::remove_file(allocators);
+}
