@@ -145,3 +145,84 @@ fn each_heap_is_judged() {
     assert!(target.finish().success());
     let _ = std::fs::remove_file(allocators);
 }
+
+/// `watch` has the heaps in its reports, and `doctor` says how each function is reached.
+#[test]
+fn heaps_are_watched_and_functions_diagnosed() {
+    let program = build_target("own_pools", &["-g", "-O2"]);
+    let allocators = file("watched.toml");
+    let mut target = Target::start(&program, &["waits"]);
+    let pid = target.pid().to_string();
+    let (code, out, err) = run(&["doctor", &pid, "--allocators", &allocators]);
+    assert_eq!(code, 0, "{out}{err}");
+    let line = |name: &str| out.lines().find(|line| line.starts_with(name));
+    for (name, heap) in [
+        ("slab_get", "items"),
+        ("slab_put", "items"),
+        ("area_get", "area"),
+        ("area_put", "area"),
+    ] {
+        let line = line(name).unwrap_or_else(|| panic!("{out}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[1], heap, "{line}");
+        assert!(line.ends_with("a pad at its entry"), "{line}");
+    }
+    assert!(
+        line("malloc").is_some_and(|line| line.contains("slot")),
+        "{out}"
+    );
+    let (code, out, _) = run(&[
+        "doctor",
+        &pid,
+        "--alloc-func",
+        "slab_get(size=arg2) -> ptr",
+        "--free-func",
+        "slab_pit(ptr=arg2)",
+    ]);
+    assert_eq!(code, 2, "{out}");
+    let refused = out.lines().find(|line| line.starts_with("slab_pit"));
+    let refused = refused.unwrap_or_else(|| panic!("{out}"));
+    assert!(
+        refused.contains("not at all: ") && refused.contains("slab_put"),
+        "{out}"
+    );
+    assert!(out.contains("FAIL described"), "{out}");
+    assert_eq!(target.our_mappings(), 0, "it is only read");
+
+    let reports = std::env::temp_dir().join(format!("memhook-{}-watched", std::process::id()));
+    let watch = Command::new(binary())
+        .args(["watch", &pid, "--exact", "--allocators", &allocators, "-o"])
+        .arg(&reports)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    while run(&["mark", &pid, "begin"]).0 != 0 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    target.go();
+    target.expect("done");
+    // SAFETY: kill takes plain integers; the child has not been waited for.
+    unsafe { libc::kill(watch.id() as i32, libc::SIGINT) };
+    assert!(watch.wait_with_output().expect("it ends").status.success());
+    let mut files = std::fs::read_dir(&reports).expect("a directory").flatten();
+    let last = files.find(|file| file.path().extension().is_some_and(|e| e == "json"));
+    let last = std::fs::read_to_string(last.expect("a report").path()).expect("readable");
+    let report: Value = serde_json::from_str(&last).expect("JSON");
+    JsonSchema::load("watch-1").check(&report);
+    let heaps = report["report"]["heaps"].as_array();
+    let heaps = heaps.unwrap_or_else(|| panic!("{report:#}"));
+    let live = |name: &str| {
+        let heap = heaps.iter().find(|heap| heap["name"] == name);
+        heap.map(|heap| heap["totals"]["live_blocks"].clone())
+    };
+    // 520 are held, 49 lost, and 300 have gone without a word.
+    assert_eq!(
+        live("items"),
+        Some(json!(520 - 300 + 49 + 300)),
+        "{report:#}"
+    );
+    assert_eq!(live("area"), Some(json!(51)), "{report:#}");
+    assert!(target.finish().success());
+    let _ = std::fs::remove_dir_all(reports);
+    let _ = std::fs::remove_file(allocators);
+}

@@ -27,6 +27,7 @@
 mod budget;
 mod claim;
 mod closed_region;
+mod code_exchanges;
 mod config;
 mod consumer;
 mod coverage;
@@ -96,7 +97,7 @@ pub use limits::{limit_checks, refuse};
 pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
-pub use pads::TracedHeap;
+pub use pads::{DescribedReach, TracedHeap};
 pub use probe_error::ProbeError;
 pub use probes::{
     EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,
