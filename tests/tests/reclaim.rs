@@ -200,7 +200,13 @@ fn is_refused(pid: u32, options: &[&str], word: &str) {
     let pid = pid.to_string();
     let mut args = vec!["scan", &pid, "--reclaim", "--yes", "--twice", "10ms"];
     args.extend(options);
-    let (code, out, err) = run(&args);
+    let (code, out, err) = loop {
+        let end = run(&args);
+        // A target that lives in malloc may be caught there each time on a machine that is busy.
+        if !end.2.contains("did not come out of malloc") {
+            break end;
+        }
+    };
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.contains(word) && err.lines().count() == 1, "{err}");
 }

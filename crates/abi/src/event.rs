@@ -165,8 +165,19 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The words of an event about a block ([`RawEvent::unpack_as`]), for functions that are not inlined. They would
+    /// get an event by its address, and then the compiler keeps every event in memory, from where it copies them in
+    /// wider words than it wrote: such a load waits until the stores have left the store buffer.
+    #[inline(always)]
+    pub const fn words(&self) -> RawEvent {
+        RawEvent::pack(self.op, self.address, self.sequence, self.size, self.stack)
+    }
+}
+
 impl RawEvent {
-    /// Packs an event. Only tests and models of the hook write events from Rust.
+    /// Packs an event about a block. Only tests and models of the hook write such events into rings from Rust.
+    #[inline]
     pub const fn pack(op: Op, address: u64, sequence: u32, size: u32, stack: u32) -> RawEvent {
         RawEvent {
             word0: (address >> 3) & ADDRESS_MASK

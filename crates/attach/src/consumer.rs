@@ -10,7 +10,7 @@ use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Accesses, Event, MAX_RINGS, heap_of};
+use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, heap_of};
 use memhook_ledger::{
     LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
 };
@@ -108,7 +108,7 @@ impl<O: Observer> State<O> {
                 tid = Some(change.tid);
                 recorder.begin_ring(0, change.tid);
             }
-            recorder.event(change.event, change.bytes, change.time_ns);
+            recorder.mapping(change.event, change.bytes, change.time_ns);
         }
         recorder.end_pass(now_ns, mappings.ledger(), region);
     }
@@ -195,10 +195,10 @@ struct ToLedger<'a, O> {
 }
 
 impl<O> ToLedger<'_, O> {
-    /// What sampling and a budget need to know of an event. It takes a copy: an event whose address is handed
-    /// out would be kept in memory where none of both is asked for, too.
+    /// What sampling and a budget need to know of an event.
     #[inline(never)]
-    fn count(&mut self, event: Event, size_bytes: u64) {
+    fn count(&mut self, op: Op, words: RawEvent, size_bytes: u64) {
+        let event = words.unpack_as(op);
         if let Some(keeper) = &mut self.state.budget {
             keeper.count(&event, self.level, size_bytes);
         }
@@ -209,10 +209,11 @@ impl<O> ToLedger<'_, O> {
 
     /// An event of an allocator that the user has described.
     #[inline(never)]
-    fn heap_event(&mut self, event: Event, size_bytes: u64, time_ns: u64)
+    fn heap_event(&mut self, op: Op, words: RawEvent, size_bytes: u64, time_ns: u64)
     where
         O: Observer,
     {
+        let event = words.unpack_as(op);
         // A target may write the number of a heap that there is not.
         if let Some(heap) = self.state.heaps.get_mut(heap_of(event.address) - 1) {
             heap.event(event, self.level, size_bytes, time_ns);
@@ -266,14 +267,14 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
     #[inline(always)]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         if self.level != 0 || self.state.budget.is_some() {
-            self.count(event, size_bytes);
+            self.count(event.op, event.words(), size_bytes);
         }
         if heap_of(event.address) != 0 {
-            return self.heap_event(event, size_bytes, time_ns);
+            return self.heap_event(event.op, event.words(), size_bytes, time_ns);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
         if let Some(recorder) = &mut self.state.recorder {
-            recorder.event(event, size_bytes, time_ns);
+            recorder.event(event.op, event.words(), size_bytes, time_ns);
         }
     }
     #[cold]

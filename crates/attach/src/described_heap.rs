@@ -90,7 +90,7 @@ impl DescribedHeap {
         }
         self.ledger.event(event, size_bytes, time_ns);
         if let Some(recorder) = &mut self.recorder {
-            recorder.event(event, size_bytes, time_ns);
+            recorder.event(event.op, event.words(), size_bytes, time_ns);
         }
     }
 

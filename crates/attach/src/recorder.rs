@@ -1,6 +1,6 @@
 //! Recording an attach into a file: what the drain thread hands to the writer.
 
-use memhook_abi::{Accesses, Event};
+use memhook_abi::{Accesses, Event, Op, RawEvent};
 use memhook_ledger::{Ledger, Observer};
 use memhook_process::ModuleImage;
 use memhook_recording::{NamedFrame, Writer};
@@ -69,8 +69,13 @@ impl Recorder {
 
     /// Records an event of the ring that was begun.
     #[inline(always)]
-    pub fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        self.writer.event(event, size_bytes, time_ns);
+    pub fn event(&mut self, op: Op, words: RawEvent, size_bytes: u64, time_ns: u64) {
+        self.writer.event(words.unpack_as(op), size_bytes, time_ns);
+    }
+
+    /// An event about a mapping.
+    pub fn mapping(&mut self, event: Event, bytes: u64, time_ns: u64) {
+        self.writer.event(event, bytes, time_ns);
     }
 
     /// A pass is over, for the ledger too.

@@ -27,8 +27,8 @@ use arch::native::{
     signal_frame, syscall_probe,
 };
 use hold::{
-    all_threads, guard, held, idle, late, resend, safe_point, saved, seccomp, signals, slept, stop,
-    survey, terminal_stops, timing, urgency, wait, watchdog,
+    all_threads, continued, guard, held, idle, late, resend, safe_point, saved, seccomp, signals,
+    slept, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
     address_space, call_with_data, code_area, code_exchange, descriptor, forced_write, huge_pages,

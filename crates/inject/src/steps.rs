@@ -11,6 +11,8 @@ pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
+/// To be set beside `SIGNAL`: SIGCONT follows.
+pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -28,6 +30,16 @@ fn die() {
     let signal = number(SIGNAL).unwrap_or(libc::SIGKILL as u64);
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getpid(), signal as i32) };
+    if std::env::var(CONTINUE).is_ok() {
+        // Another thread may be the one that takes the first signal, and until then SIGCONT would discard it. Most of
+        // this time comes after the stop, when the handler has seen the watchdog's SIGCONT: two that are pending
+        // together are one.
+        for _ in 0..40 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: no pointers.
+        unsafe { libc::kill(libc::getpid(), libc::SIGCONT) };
+    }
 }
 
 /// Called after each ptrace request, wait and access to the target's memory.

@@ -95,10 +95,37 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
     stopped_everywhere("waits", &["futex"], libc::SIGTTOU);
 }
 
+/// Steps of a hold with a call, from its begin to its end.
+const WHILE_HOLDING: [u64; 4] = [2, 9, 20, 31];
+
+#[test]
+fn who_is_continued_during_a_hold_does_not_stop_after_it() {
+    let target = Target::start("waits", &["nanosleep"]);
+    for signal in [libc::SIGSTOP, libc::SIGTSTP] {
+        for step in WHILE_HOLDING {
+            let mut command = target.attacher("kill_tests::caller", step);
+            command.process_group(0);
+            command.env(steps::SIGNAL, signal.to_string());
+            command.env(steps::CONTINUE, "1");
+            let mut attacher = Attacher(Some(command.spawn().unwrap()));
+            let until = Instant::now() + LIMIT;
+            while attacher.child().try_wait().unwrap().is_none() {
+                assert!(Instant::now() < until, "stopped by {signal} at step {step}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let Output { status, stderr, .. } = attacher.output();
+            let errors = String::from_utf8_lossy(&stderr);
+            assert!(status.success(), "step {step}: {status}: {errors}");
+            target.works(&format!("after {signal} at step {step}"));
+        }
+    }
+    target.ends_well();
+}
+
 /// Makes the attacher hang at some steps, so that only killing it helps.
 fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     let target = Target::start("waits", &["nanosleep"]);
-    for step in [2, 9, 20, 31] {
+    for step in WHILE_HOLDING {
         let mut command = target.attacher("kill_tests::caller", step);
         let mut attacher = Attacher(Some(command.env(variable, value).spawn().unwrap()));
         let until = Instant::now() + LIMIT;

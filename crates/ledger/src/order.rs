@@ -63,7 +63,7 @@ use crate::reallocs::RingReallocs;
 use crate::sites::{ReleaseSites, SiteTable, ThreadTable};
 use crate::thinning::Estimate;
 use crate::totals::{LedgerOptions, Totals};
-use memhook_abi::{Event, Op, sequence_before};
+use memhook_abi::{Event, Op, RawEvent, sequence_before};
 
 /// Live blocks and sums of one attach. See the crate's documentation.
 pub struct Ledger<O = ()> {
@@ -171,7 +171,7 @@ impl<O: Observer> Ledger<O> {
         if event.address == 0 {
             return; // no allocator hands out null, and no hook writes it
         }
-        if self.reallocs.is_open() && self.end_realloc(event) {
+        if self.reallocs.is_open() && self.end_realloc(event.op, event.words()) {
             return;
         }
         self.observer.at(time_ns);
@@ -180,13 +180,14 @@ impl<O: Observer> Ledger<O> {
         } else if event.op == Op::Release {
             self.release(self.release_of(event));
         } else {
-            self.rare_event(event, size, time_ns);
+            self.rare_event(event.op, event.words(), size, time_ns);
         }
     }
 
     /// An event that is neither an allocation nor a release.
     #[inline(never)]
-    fn rare_event(&mut self, event: Event, size: u64, time_ns: u64) {
+    fn rare_event(&mut self, op: Op, words: RawEvent, size: u64, time_ns: u64) {
+        let event = words.unpack_as(op);
         match event.op {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),

@@ -29,7 +29,7 @@ use crate::entry::{AGED_PASSES, Entry};
 use crate::live_map::Place;
 use crate::order::Release;
 use crate::{Ledger, Observer, ReleaseBy};
-use memhook_abi::{Event, Op};
+use memhook_abi::{Op, RawEvent};
 
 /// How to take back an announcement that was applied.
 enum Undo {
@@ -107,7 +107,8 @@ impl RingReallocs {
 impl<O: Observer> Ledger<O> {
     /// The event after an announcement. True if it was its failure, and so is used up.
     #[cold]
-    pub(crate) fn end_realloc(&mut self, event: Event) -> bool {
+    pub(crate) fn end_realloc(&mut self, op: Op, words: RawEvent) -> bool {
+        let event = words.unpack_as(op);
         let Some(announced) = self.reallocs.close() else {
             return false;
         };

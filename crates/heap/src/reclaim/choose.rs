@@ -16,6 +16,12 @@ const MAX_DTV_ENTRIES: u64 = 1 << 16;
 /// Why nothing of this heap may be released; `None` if blocks may be.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
     let meta = &snapshot.meta;
+    // What another look would not change comes first: the reason that is shown is one to act on.
+    if let Some(allocator) = meta.modules.iter().find_map(|m| m.allocator.as_ref()) {
+        return Some(format!(
+            "another allocator is loaded ({allocator}): blocks of glibc's may be parts of its own"
+        ));
+    }
     if meta.in_malloc > 0 {
         return Some("a thread did not come out of malloc, so the heap was in change".into());
     }
@@ -31,11 +37,6 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
     }
     if !heap.is_whole() {
         return Some("the large blocks found are not those that malloc counts".into());
-    }
-    if let Some(allocator) = meta.modules.iter().find_map(|m| m.allocator.as_ref()) {
-        return Some(format!(
-            "another allocator is loaded ({allocator}): blocks of glibc's may be parts of its own"
-        ));
     }
     meta.unsearched
         .first()
@@ -163,6 +164,11 @@ mod tests {
         };
         let (snapshot, heap) = sound();
         assert_eq!(refusal(&snapshot, &heap), None);
+        let (mut both, heap) = sound();
+        both.meta.in_malloc = 1;
+        cases[4].1(&mut both, &mut Heap::empty());
+        let lasting = refusal(&both, &heap).unwrap_or_default();
+        assert!(lasting.contains(cases[4].0), "{lasting}");
         for (expected, spoil) in cases {
             let (mut snapshot, mut heap) = sound();
             spoil(&mut snapshot, &mut heap);

@@ -1,6 +1,7 @@
 //! Choosing threads, stopping them, and letting them go as they were.
 
 pub(crate) mod all_threads;
+pub(crate) mod continued;
 pub(crate) mod guard;
 pub(crate) mod held;
 pub(crate) mod idle;

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-use crate::signals;
+use crate::{continued, signals};
 
 const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
@@ -49,6 +49,11 @@ fn stop() {
     }
 }
 
+/// Somebody has continued this process, so what has been put off is no longer wanted.
+pub(super) fn take_back() {
+    CAME.store(0, SeqCst);
+}
+
 /// While one lives, no terminal stops this process.
 pub(crate) struct PutOff;
 
@@ -83,6 +88,7 @@ impl Drop for PutOff {
         }
         HOLDING.store(false, SeqCst);
         drop(holds);
+        continued::let_handler_run(&CAME);
         stop();
     }
 }

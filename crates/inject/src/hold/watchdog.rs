@@ -22,6 +22,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use super::continued;
+
 /// What both sides know.
 struct Shared {
     /// The attacher.
@@ -35,8 +37,14 @@ struct Shared {
     armed: AtomicU32,
     /// The target.
     target: AtomicI32,
-    /// Whether it has continued us.
-    continued: AtomicU32,
+}
+
+/// Whether a watchdog has continued this process, which somebody had stopped.
+static CONTINUED: AtomicU32 = AtomicU32::new(0);
+
+/// Somebody has continued this process, so it does not stop after the hold.
+pub(super) fn take_back_stops() {
+    CONTINUED.store(0, SeqCst);
 }
 
 /// The time that the watchdog has to go on duty, which takes a dozen system calls.
@@ -74,6 +82,7 @@ pub fn start() {
 
 impl Watchdog {
     fn start() -> Watchdog {
+        continued::notice();
         let pid = std::process::id() as i32;
         // SAFETY: no pointers.
         let tid = unsafe { libc::gettid() };
@@ -88,7 +97,6 @@ impl Watchdog {
             ready: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             target: AtomicI32::new(0),
-            continued: AtomicU32::new(0),
         });
         // SAFETY: the layout is not empty.
         let stack = unsafe { alloc::alloc(STACK) };
@@ -126,7 +134,6 @@ impl Watchdog {
         while self.shared.ready.load(SeqCst) == 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(50));
         }
-        self.shared.continued.store(0, SeqCst);
         self.shared.target.store(target, SeqCst);
         self.shared.armed.store(1, SeqCst);
         dog::wake(&self.shared.armed);
@@ -138,7 +145,8 @@ impl Watchdog {
             return;
         }
         self.shared.armed.store(0, SeqCst);
-        if self.shared.continued.swap(0, SeqCst) != 0 {
+        continued::let_handler_run(&CONTINUED);
+        if CONTINUED.swap(0, SeqCst) != 0 {
             // Somebody wants us to stop, and now nothing stops with us.
             // SAFETY: no pointers.
             unsafe { libc::kill(self.shared.pid, libc::SIGSTOP) };

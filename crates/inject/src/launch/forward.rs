@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use crate::continued;
 use crate::signals::{self, Handler};
 
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
@@ -26,9 +27,13 @@ const HELD_OFF: [i32; 2] = [libc::SIGTSTP, libc::SIGTTIN];
 
 extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo_t to a handler installed with SA_SIGINFO.
-    let code = unsafe { (*info).si_code };
+    let info = unsafe { &*info };
+    let code = info.si_code;
     let pid = PROGRAM.load(Ordering::Relaxed);
     if signal == libc::SIGCONT {
+        if !continued::is_meant(info) {
+            return;
+        }
         CONTINUED.store(true, Ordering::Relaxed);
     } else if pid == 0 && signals::STOPS_US.contains(&signal) {
         // The program has ended, so the signal is meant for us.

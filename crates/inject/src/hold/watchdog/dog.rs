@@ -9,7 +9,8 @@ use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use super::Shared;
+use super::super::continued::OF_WATCHDOG;
+use super::{CONTINUED, Shared};
 use memhook_process::cgroup_root;
 
 /// The time between two looks.
@@ -183,18 +184,33 @@ extern "C" fn watch(shared: *const Shared) -> ! {
             looks = looks.wrapping_add(1);
         }
         if now.state == b'T' && shared.armed.load(SeqCst) != 0 {
-            shared.continued.store(1, SeqCst);
-            plain(
-                libc::SYS_kill,
-                shared.pid as usize,
-                libc::SIGCONT as usize,
-                0,
-            );
+            CONTINUED.store(1, SeqCst);
+            continue_holder(shared);
         }
         if looks >= LOOKS && shared.armed.load(SeqCst) != 0 {
             end(shared);
         }
     }
+}
+
+/// Sends SIGCONT with the value by which the holder's handler knows that nobody else wants it to go on.
+fn continue_holder(shared: &Shared) {
+    // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_code = libc::SI_QUEUE;
+    let value = (&raw mut info)
+        .cast::<u8>()
+        .wrapping_add(24)
+        .cast::<usize>();
+    // SAFETY: si_value is at this offset (struct siginfo, _rt), inside of `info`, and aligned.
+    unsafe { value.write(OF_WATCHDOG) };
+    let info = (&raw const info).addr();
+    plain(
+        libc::SYS_rt_sigqueueinfo,
+        shared.pid as usize,
+        libc::SIGCONT as usize,
+        info,
+    );
 }
 
 /// Closes all but standard error, because a pipe or a lock of ours must end with us.
