@@ -117,6 +117,17 @@ fn each_heap_is_judged() {
     assert!(text.contains("PASSED: no leaks"), "{text}");
     assert_eq!(verdict["evidence"]["gaps"], json!([]));
 
+    // A description that takes a size for a pointer makes a wrong report, and no crash.
+    let mut mistaken = Command::new(binary());
+    mistaken.args(["gate", "--json", "-", "--alloc-func"]);
+    mistaken.args(["area_get(size=arg2:32, ptr=*arg1) -> 0", "--"]);
+    let output = mistaken.arg(&program).arg("without").output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let verdict: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(verdict["evidence"]["ending"], json!({"exited": 0}));
+    assert_eq!(verdict["heaps"][1]["allocations"], 0, "{verdict:#}");
+
     // The same of a process that runs, which has allocated nothing yet.
     let mut target = Target::start(&program, &["waits"]);
     let pid = target.pid().to_string();
