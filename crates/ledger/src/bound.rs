@@ -108,8 +108,8 @@ impl<O: Observer> Ledger<O> {
     /// Whether a block that was just allocated is kept. If not, it still ends the life of the one that was
     /// known at its address, as any allocation there does.
     #[inline(never)]
-    pub(crate) fn admit(&mut self, block: Entry, size: u64) -> bool {
-        let (address, pass) = (block.address(), self.pass as u16);
+    pub(crate) fn admit(&mut self, address: u64, sequence: u32, size: u64) -> bool {
+        let pass = self.pass as u16;
         if self.map.thinning().keeps(address, size) {
             self.estimate.add(self.weight(size), size);
             return true;
@@ -119,10 +119,11 @@ impl<O: Observer> Ledger<O> {
         }
         if let Place::Found(at) = self.map.find(address, pass) {
             let latest = self.map.get(at);
-            if latest.is_alive() && latest.is_before_allocation(block.sequence(), pass) {
+            if latest.is_alive() && latest.is_before_allocation(sequence, pass) {
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
-                self.map.put(at, block.dead(), 0);
+                let gone = Entry::tombstone(address, sequence, pass);
+                self.map.put(at, gone, 0);
             }
         }
         false

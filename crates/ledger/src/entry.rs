@@ -26,9 +26,9 @@ const SIZE_MASK: u64 = u32::MAX as u64;
 /// Entries are marked as aged from this age on: old enough for every event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
 
-/// One place of the table.
+/// One place of the table. Its words are no array: the compiler would keep one in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry([u64; 3]);
+pub(crate) struct Entry(u64, u64, u64);
 
 /// What stands for an address in an entry, and what places are found by.
 #[inline]
@@ -48,41 +48,41 @@ impl Entry {
         tid_index: u16,
     ) -> Self {
         let time_ms = (time_ns / 1_000_000).min(u64::from(u32::MAX));
-        Self([
+        Self(
             key_of(address) | ALIVE | u64::from(tid_index) << 48,
             u64::from(site) & SITE_MASK
                 | (u64::from(sequence) & SEQUENCE_MASK) << 26
                 | u64::from(pass) << 48,
             size.min(SIZE_MASK) | time_ms << 32,
-        ])
+        )
     }
 
     #[inline(always)]
     pub fn tombstone(address: u64, sequence: u32, pass: u16) -> Self {
-        Self([
+        Self(
             key_of(address),
             (u64::from(sequence) & SEQUENCE_MASK) << 26 | u64::from(pass) << 48,
             0,
-        ])
+        )
     }
 
     /// The same event's entry when its block is known to be gone, though no release has come: it protects
     /// what it did, for as long.
     #[inline]
     pub fn dead(self) -> Self {
-        Self([self.0[0] & (ADDRESS_MASK | AGED), self.0[1] & !SITE_MASK, 0])
+        Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)
     }
 
     #[inline]
     pub fn provisional(mut self) -> Self {
-        self.0[0] |= PROVISIONAL;
+        self.0 |= PROVISIONAL;
         self
     }
 
     /// Marked as aged.
     #[inline]
     pub fn aged(mut self) -> Self {
-        self.0[0] |= AGED;
+        self.0 |= AGED;
         self
     }
 
@@ -97,40 +97,40 @@ impl Entry {
 
     #[inline]
     pub fn is_empty(self) -> bool {
-        self.0[0] == 0
+        self.0 == 0
     }
 
     /// [`key_of`] its address; 0 if it is empty.
     #[inline]
     pub fn key(self) -> u64 {
-        self.0[0] & ADDRESS_MASK
+        self.0 & ADDRESS_MASK
     }
 
     /// Its size in bytes, or `None` if it is too large for an entry.
     #[inline]
     pub fn small_size(self) -> Option<u64> {
-        let size = self.0[2] & SIZE_MASK;
+        let size = self.2 & SIZE_MASK;
         (size != SIZE_MASK).then_some(size)
     }
 
     #[inline]
     pub fn address(self) -> u64 {
-        (self.0[0] & ADDRESS_MASK) << 3
+        (self.0 & ADDRESS_MASK) << 3
     }
 
     #[inline]
     pub fn is_alive(self) -> bool {
-        self.0[0] & ALIVE != 0
+        self.0 & ALIVE != 0
     }
 
     #[inline]
     pub fn is_provisional(self) -> bool {
-        self.0[0] & PROVISIONAL != 0
+        self.0 & PROVISIONAL != 0
     }
 
     #[inline]
     pub fn tid_index(self) -> u16 {
-        (self.0[0] >> 48) as u16
+        (self.0 >> 48) as u16
     }
 
     /// As observers see it. Its size may be kept elsewhere.
@@ -147,30 +147,30 @@ impl Entry {
 
     #[inline]
     pub fn site(self) -> u32 {
-        (self.0[1] & SITE_MASK) as u32
+        (self.1 & SITE_MASK) as u32
     }
 
     #[inline]
     pub fn sequence(self) -> u32 {
-        (self.0[1] >> 26 & SEQUENCE_MASK) as u32
+        (self.1 >> 26 & SEQUENCE_MASK) as u32
     }
 
     #[inline]
     pub fn time_ns(self) -> u64 {
-        (self.0[2] >> 32) * 1_000_000
+        (self.2 >> 32) * 1_000_000
     }
 
     /// Passes from the arrival of this entry's event to `pass`; negative if it arrived later.
     #[inline]
     fn age(self, pass: u16) -> i16 {
-        pass.wrapping_sub((self.0[1] >> 48) as u16) as i16
+        pass.wrapping_sub((self.1 >> 48) as u16) as i16
     }
 
     /// Whether everything that arrives in `pass` happened after this entry's event, because all
     /// that happened before it had to arrive by the end of the pass after its own.
     #[inline]
     pub fn precedes_all_of(self, pass: u16) -> bool {
-        self.0[0] & AGED != 0 || self.age(pass) >= 2
+        self.0 & AGED != 0 || self.age(pass) >= 2
     }
 
     /// Whether this entry's event happened before a release of the same address that arrived in

@@ -271,7 +271,7 @@ impl<O: Observer> Ledger<O> {
         self.totals.allocations += 1;
         self.totals.allocated_bytes = allocated_bytes;
         let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
-        if self.map.is_thinned() && !self.admit(block, size) {
+        if self.map.is_thinned() && !self.admit(address, sequence, size) {
             return;
         }
         self.observer.allocated(&block.with_size(size), event.stack);
@@ -284,7 +284,7 @@ impl<O: Observer> Ledger<O> {
             let certain = latest.precedes_all_of(pass);
             if latest.is_alive() {
                 if !certain && sequence_before(sequence, old) {
-                    return self.dead_on_arrival(block, size);
+                    return self.dead_on_arrival(address, site, size, time_ns);
                 }
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
@@ -295,7 +295,7 @@ impl<O: Observer> Ledger<O> {
                     self.contest_block(address, old_size);
                 }
             } else if !certain && sequence_before(sequence, old) {
-                return self.dead_on_arrival(block, size);
+                return self.dead_on_arrival(address, site, size, time_ns);
             }
         }
         self.map.put(at, block, size);
@@ -350,9 +350,11 @@ impl<O: Observer> Ledger<O> {
     }
 
     #[cold]
-    fn dead_on_arrival(&mut self, block: Entry, size: u64) {
+    fn dead_on_arrival(&mut self, address: u64, site: u32, size: u64, time_ns: u64) {
+        let pass = self.pass as u16;
+        let block = Entry::block(address, 0, pass, site, size, time_ns, self.tid_index);
         self.count_released(block, size, None);
-        self.contest_block(block.address(), size);
+        self.contest_block(address, size);
     }
 
     /// A release that was held back.
