@@ -2,7 +2,7 @@
 //! memory profiling) again, and a server whose stale bytes are known.
 //!
 //! `cargo bench -p memhook-benches --bench stale`; takes six minutes. It needs vim, and leaves its pictures in
-//! `target/criterion/stale`.
+//! `target/criterion/stale`. `-- figures`, `-- times` or `-- server` runs a part of it.
 
 use memhook_benches::{Band, band_plot, build, output_folder};
 use serde_json::Value;
@@ -25,9 +25,18 @@ fn main() {
     memhook_tests::binary();
     let folder = output_folder().join("stale");
     create_dir_all(&folder).expect("a folder for the pictures");
-    figures(&folder);
-    run_times(&folder);
-    known_server();
+    let parts: Vec<String> = std::env::args().skip(1).collect();
+    let parts: Vec<&String> = parts.iter().filter(|part| !part.starts_with('-')).collect();
+    let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|&one| one == part);
+    if is_wanted("figures") {
+        figures(&folder);
+    }
+    if is_wanted("times") {
+        run_times(&folder);
+    }
+    if is_wanted("server") {
+        known_server();
+    }
 }
 
 /// Vim, waiting for keys.

@@ -1,6 +1,7 @@
 //! `stale` on programs whose use of their blocks is known.
 
 use memhook_inject::Watchpoint;
+use memhook_process::reclaim_scans;
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, binary, build_target, not_run, run, until};
 use serde_json::Value;
@@ -117,6 +118,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
     // Where the machine is so busy that the program does not get to touch its blocks, they are stale.
     for _ in 0..5 {
         let mut target = Target::start(program(), &[]);
+        let scans = reclaim_scans();
         if !has_watchpoints(&target) {
             return not_run("no hardware watchpoints");
         }
@@ -172,8 +174,15 @@ fn what_is_cold_is_named_and_intervals_hold() {
             cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10),
             "{cold}"
         );
+        // The heap is watched in pieces; those of a few cold blocks have other blocks, too.
+        let unaccessed = |site: &Value| site["unaccessed_bytes"].as_u64().expect("a number");
+        if report["evidence"]["clears"].as_u64() > Some(0) && reclaim_scans() == scans {
+            assert!(unaccessed(cold) > all / 3, "{cold}");
+        }
+        assert!(unaccessed(cold) <= low, "{cold}");
         for kind in ["written_block", "read_block"] {
             let hot = site(report, kind);
+            assert_eq!(unaccessed(hot), 0, "{hot}");
             let [low, estimate, high] = interval(hot);
             assert_eq!(low, 0, "{hot}");
             assert!(estimate < all / 2 && high < all, "{hot}");
@@ -255,6 +264,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
             (estimate, &estimate.into())
         );
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
+        assert_eq!(site["state"], "stale", "{site}");
     }
     let text = run(&[
         "stale",
@@ -274,18 +284,32 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
 fn nothing_is_left_of_a_watcher_that_was_killed() {
     let target = Target::start(program(), &[]);
     let pid = target.pid().to_string();
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+    let heaps = || maps().matches("[heap]").count();
+    assert_eq!(heaps(), 1);
     for _ in 0..3 {
         let watching = Watching::begin(&target, &["--older", "1s", "-d", "1m"]);
         until("pages are watched", || has_write_protection(&target));
+        // In pieces, whose accesses the kernel adds up one by one.
+        until("the heap is in pieces", || heaps() > 4);
         drop(watching);
         until("the protection is gone", || !has_write_protection(&target));
+        until("the heap is whole again", || heaps() == 1);
         assert!(target.is_alive());
     }
+    // Somebody else uses half of the debug registers: the others are enough.
+    let has_words = has_watchpoints(&target);
+    let tid = target.pid() as i32;
+    let taken: Vec<Watchpoint> = (0..2)
+        .filter_map(|_| Watchpoint::reserve(tid, 0, true).ok())
+        .collect();
     let watching = Watching::begin(&target, &["--older", "1s", "-d", "1m", "--json"]);
     until("pages are watched", || has_write_protection(&target));
     watching.signal(libc::SIGINT);
     let report = watching.report();
+    drop(taken);
     assert_eq!(report["final"], true);
+    assert_eq!(report["evidence"]["words"], has_words, "{report}");
     assert!(!has_write_protection(&target));
     let (code, _, errors) = run(&["detach", &pid]);
     assert_eq!(code, 0, "{errors}");

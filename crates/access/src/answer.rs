@@ -21,6 +21,8 @@ pub struct SiteAnswer {
     pub stale_bytes_high: u64,
     /// Bytes of blocks that were certainly not written for the time.
     pub unwritten_bytes: u64,
+    /// Bytes of those of them that were certainly not read either.
+    pub unaccessed_bytes: u64,
     /// Looks at words of its blocks, and how many of them were touched.
     pub looks: (u64, u64),
     /// When a block of the site was certainly touched last.
@@ -29,6 +31,31 @@ pub struct SiteAnswer {
     pub stale_block: Option<u64>,
     /// Stale bytes times the time for which they have not been touched, in seconds.
     pub stale_byte_seconds: f64,
+}
+
+/// What a site is, as far as its interval tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Most of its bytes are stale.
+    Stale,
+    /// Most of its bytes are in use.
+    InUse,
+    /// The interval holds both.
+    Unknown,
+}
+
+impl SiteAnswer {
+    /// What the site is: whether its whole interval is on one side of half of its bytes.
+    pub fn state(&self) -> State {
+        let half = self.live_bytes / 2;
+        if self.stale_bytes_low > half {
+            State::Stale
+        } else if self.stale_bytes_high < half {
+            State::InUse
+        } else {
+            State::Unknown
+        }
+    }
 }
 
 /// What evidence there is.
@@ -48,6 +75,7 @@ pub fn answer(
     older_ms: u32,
     evidence: Evidence,
 ) -> SiteAnswer {
+    let idle = &blocks.idle;
     let unwritten = &blocks.parts[0];
     let open = &blocks.parts[1];
     let share = |stratum| match (evidence, stratum) {
@@ -64,11 +92,7 @@ pub fn answer(
                 ..
             },
             Stratum::Unwritten,
-        ) => Share {
-            estimate: 1.0,
-            low: 1.0,
-            high: 1.0,
-        },
+        ) => Share::certain(1.0),
         (
             Evidence {
                 has_watchpoints: false,
@@ -88,14 +112,17 @@ pub fn answer(
     };
     let (of_unwritten, of_open) = (share(Stratum::Unwritten), share(Stratum::Open));
     let sum = |part: fn(&Share) -> f64| {
-        part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64
+        let looked_at =
+            part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64;
+        idle.bytes as f64 + looked_at
     };
     // Blocks in which a word was touched are not stale, however few others were looked at.
-    let most = (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
+    let most = idle.bytes + (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
     let bytes = |amount: f64| (amount.round() as u64).min(most);
     let stale = bytes(sum(|share| share.estimate));
-    let idle =
-        unwritten.idle_byte_ms * of_unwritten.estimate + open.idle_byte_ms * of_open.estimate;
+    let stale_byte_ms = idle.idle_byte_ms
+        + unwritten.idle_byte_ms * of_unwritten.estimate
+        + open.idle_byte_ms * of_open.estimate;
     SiteAnswer {
         site,
         live_bytes: blocks.live_bytes,
@@ -103,17 +130,19 @@ pub fn answer(
         stale_bytes: stale,
         stale_bytes_low: bytes(sum(|share| share.low)),
         stale_bytes_high: bytes(sum(|share| share.high)),
-        unwritten_bytes: unwritten.bytes,
+        unwritten_bytes: idle.bytes + unwritten.bytes,
+        unaccessed_bytes: idle.bytes,
         looks: looks.counts(site),
         last_access_ms: blocks.last_access_ms,
         stale_block: [
+            (Share::certain(1.0), idle.most_idle),
             (of_unwritten, unwritten.most_idle),
             (of_open, open.most_idle),
         ]
         .into_iter()
         .find_map(|(share, block)| block.filter(|_| share.estimate > 0.5 && stale > 0))
         .map(|block| block.address),
-        stale_byte_seconds: idle / 1e3,
+        stale_byte_seconds: stale_byte_ms / 1e3,
     }
 }
 
@@ -149,6 +178,20 @@ mod tests {
         assert_eq!(of(true, false), (0, 100, 110));
         assert_eq!(of(false, false), (100, 100, 110));
         assert_eq!(of(true, true), (0, 0, 110));
+    }
+
+    #[test]
+    fn what_was_not_accessed_is_certain() {
+        let mut blocks = site(100, 10, 10);
+        blocks.idle.bytes = 1000;
+        let evidence = Evidence {
+            has_watchpoints: true,
+            is_too_early: false,
+        };
+        let a = answer(Site::Kind(0), &blocks, &Looks::default(), 1000, evidence);
+        let interval = (a.stale_bytes_low, a.stale_bytes, a.stale_bytes_high);
+        assert_eq!(interval, (1000, 1100, 1100));
+        assert_eq!((a.unwritten_bytes, a.unaccessed_bytes), (1100, 1000));
     }
 
     #[test]

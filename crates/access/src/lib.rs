@@ -11,13 +11,18 @@
 mod adversary;
 mod ages;
 mod answer;
+#[cfg(test)]
+mod classes;
 mod controller;
 #[cfg(target_arch = "x86_64")]
 mod earlier;
 mod error;
 mod looks;
 #[cfg(target_arch = "x86_64")]
+mod marked_pages;
+#[cfg(target_arch = "x86_64")]
 mod measure;
+mod page_accesses;
 mod pages;
 mod random;
 #[cfg(test)]
@@ -32,12 +37,13 @@ mod watched_threads;
 mod watcher;
 
 pub use ages::{AGES_MS, AgeHistory, AgePoint, BANDS};
-pub use answer::{Evidence, SiteAnswer, answer};
+pub use answer::{Evidence, SiteAnswer, State, answer};
 pub use controller::{Controller, Costs, PagePlan, Policy, Settings};
 #[cfg(target_arch = "x86_64")]
 pub use earlier::{EarlierBlocks, Kind};
 pub use error::Error;
 pub use looks::{Look, Looks};
+pub use page_accesses::PageAccesses;
 pub use pages::{PAGE_BYTES, Pages, THRESHOLDS_MS, Writes};
 pub use random::Random;
 pub use sites::{Census, LiveBlock, Part, STRATA, Site, SiteBlocks, Stratum};

@@ -56,6 +56,14 @@ struct SiteLooks {
 
 /// Of the looks at a site, one in so many explores another place of the block.
 const EXPLORING: u64 = 4;
+/// How long a look is expected to last before there was one, in seconds.
+const LOOK_S: f64 = 1.0;
+/// How long a place is explored: whether it is touched within a second is what counts.
+const EXPLORED_MS: u32 = 2000;
+/// Looks of any length, before they last for the whole time.
+const ENOUGH_SHORT: usize = 8;
+/// Later, one in so many is of any length, so that a part that has changed is noticed.
+const SOMETIMES_SHORT: u64 = 8;
 /// Looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
 /// How many standard errors two places must be apart, on each side.
@@ -114,27 +122,52 @@ impl Looks {
             stratum: STRATA[index],
             offset,
             began_ms: now_ms,
-            until_ms: now_ms + length_ms(older_ms, random),
+            until_ms: now_ms + self.length_ms(site, index, offset, older_ms, random),
         })
     }
 
-    /// Bytes of a part, times about the standard error of its stale share. A look without a touch counts by its
-    /// length: a short one tells little.
+    /// How long a look lasts at most. Few short ones tell what is touched all the time. After that, they last for the
+    /// whole time that is asked about: they tell most of what is touched now and then, because such a look ends with
+    /// the touch, which a short one would mostly miss.
+    fn length_ms(
+        &self,
+        site: Site,
+        index: usize,
+        offset: u64,
+        older_ms: u32,
+        random: &mut Random,
+    ) -> u32 {
+        let known = self.sites.get(&site);
+        let count = known.map_or(0, |looks| looks.watched[index].len());
+        let is_main = known.is_none_or(|looks| looks.main == offset);
+        if site != Site::Pages && !is_main {
+            return EXPLORED_MS.min(older_ms);
+        }
+        if count >= ENOUGH_SHORT && random.below(SOMETIMES_SHORT) != 0 {
+            return older_ms;
+        }
+        any_length_ms(older_ms, random)
+    }
+
+    /// Bytes of a part, times about the standard error of its stale share, by the root of how long its looks usually last:
+    /// the best way to spend time on samples of several kinds (Neyman's allocation). A look without a touch counts
+    /// by its length, because a short one tells little.
     fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
         let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
-        let (touched, untouched) = watched.map_or((0.0, 0.0), |watched| {
-            let each = watched.iter().map(|(_, one)| {
-                if one.is_touched {
-                    (1.0, 0.0)
-                } else {
-                    (0.0, (one.seconds / older_s).min(1.0))
-                }
-            });
-            each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
-        });
+        let (mut touched, mut untouched, mut seconds) = (0.0, 0.0, 0.0);
+        for (_, one) in watched.into_iter().flatten() {
+            if one.is_touched {
+                touched += 1.0;
+            } else {
+                untouched += (one.seconds / older_s).min(1.0);
+            }
+            seconds += one.seconds;
+        }
+        let looks = watched.map_or(0, Vec::len) as f64;
+        let usual_s = (seconds + LOOK_S) / (looks + 1.0);
         let count = touched + untouched + 1.0;
         let share = (touched + 0.5) / count;
-        bytes as f64 * ((share * (1.0 - share) + 0.02) / count).sqrt()
+        bytes as f64 * ((share * (1.0 - share) + 0.02) / count / usual_s).sqrt()
     }
 
     /// A look has ended: the word was touched, or not until now. The block still lives.
@@ -170,12 +203,27 @@ impl Looks {
         }
     }
 
-    /// The stale share of a part of a site; `None` if no look at it has ended.
+    /// The stale share of a part of a site; `None` if no look at it has ended. What was touched before the time that is
+    /// asked about may have become stale in it, so looks from before count only if they agree with the later ones.
     pub fn share(&self, site: Site, stratum: Stratum, older_ms: u32) -> Option<Share> {
         let index = STRATA.iter().position(|s| *s == stratum)?;
-        let watched = self.sites.get(&site)?.watched[index].iter();
-        let watched: Vec<Watched> = watched.map(|(_, watched)| *watched).collect();
-        stale_share(&watched, f64::from(older_ms) / 1e3)
+        let watched = &self.sites.get(&site)?.watched[index];
+        let latest_ms = watched.iter().map(|(at, _)| *at).max()?;
+        let is_late = |at: u32| at.saturating_add(older_ms) > latest_ms;
+        let of = |late: bool| {
+            let chosen = watched.iter().filter(|(at, _)| is_late(*at) == late);
+            let chosen: Vec<Watched> = chosen.map(|(_, watched)| *watched).collect();
+            stale_share(&chosen, f64::from(older_ms) / 1e3)
+        };
+        let late = of(true)?;
+        let agrees = |a: Share, b: Share| (a.low..=a.high).contains(&b.estimate);
+        match of(false) {
+            Some(early) if agrees(early, late) && agrees(late, early) => {
+                let all: Vec<Watched> = watched.iter().map(|(_, watched)| *watched).collect();
+                stale_share(&all, f64::from(older_ms) / 1e3)
+            }
+            _ => Some(late),
+        }
     }
 
     /// Looks at words of a site that have ended, and how many of them were touched.
@@ -237,17 +285,16 @@ impl SiteLooks {
     }
 }
 
-/// How long looks are remembered: what was touched before the time that is asked about may have become stale in it.
+/// How long looks are remembered.
 pub fn kept_ms(older_ms: u32) -> u32 {
-    older_ms.max(20_000)
+    older_ms.saturating_mul(4).max(20_000)
 }
 
-/// Short looks find out how much is touched all the time, and many of them fit into the time that a long one takes.
+/// Many short looks fit into the time that a long one takes.
 const SHORT_MS: [u32; 2] = [100, 300];
 
-/// How long a look lasts at most: one of the lengths or the whole time, each with the same share of the time in
-/// which words are watched.
-fn length_ms(older_ms: u32, random: &mut Random) -> u32 {
+/// One of the lengths or the whole time, each with the same share of the time in which words are watched.
+fn any_length_ms(older_ms: u32, random: &mut Random) -> u32 {
     let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
     let lengths = lengths.filter(|&ms| ms < older_ms);
     let lengths: Vec<u32> = lengths.chain([older_ms]).collect();
@@ -317,7 +364,7 @@ mod tests {
         for now in 0..2000 {
             let look = looks.choose(&mut sites, 1000, now, &mut random).unwrap();
             counts[usize::from(look.block.site == Site::Stack(2))] += 1;
-            looks.ended(&look, None, now);
+            looks.ended(&look, None, now + 500);
         }
         assert!(counts[0] > 10 * counts[1] && counts[1] > 0, "{counts:?}");
         let mut none = FxHashMap::default();

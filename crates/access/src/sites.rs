@@ -63,7 +63,7 @@ pub struct Part {
 const DRAWN: usize = 32;
 
 impl Part {
-    fn add(&mut self, block: &LiveBlock, idle_ms: u32, random: &mut Random) {
+    fn count(&mut self, block: &LiveBlock, idle_ms: u32) {
         self.bytes += block.bytes;
         self.blocks += 1;
         let idle_byte_ms = block.bytes as f64 * f64::from(idle_ms);
@@ -72,6 +72,10 @@ impl Part {
             self.most_idle = Some(*block);
             self.most_idle_byte_ms = idle_byte_ms;
         }
+    }
+
+    fn add(&mut self, block: &LiveBlock, idle_ms: u32, random: &mut Random) {
+        self.count(block, idle_ms);
         if self.drawn.is_empty() {
             self.drawn = vec![*block; DRAWN];
             return;
@@ -103,6 +107,8 @@ pub struct SiteBlocks {
     pub live_blocks: u64,
     /// Bytes of blocks that were certainly touched within the time.
     pub touched_bytes: u64,
+    /// Those that were certainly neither read nor written within the time; nothing of them is drawn.
+    pub idle: Part,
     /// The others, by stratum.
     pub parts: [Part; 2],
     /// When a block of the site was certainly touched last.
@@ -137,7 +143,14 @@ impl<'a> Census<'a> {
     }
 
     /// Counts a block, of whose pages `writes` is known. `written_ms`: until when they may have been written.
-    pub fn add(&mut self, block: &LiveBlock, writes: Writes, written_ms: u32) {
+    /// `idle_since`: since when they were certainly not accessed, if that is long enough.
+    pub fn add(
+        &mut self,
+        block: &LiveBlock,
+        writes: Writes,
+        written_ms: u32,
+        idle_since: Option<u32>,
+    ) {
         if block.bytes == 0 {
             return;
         }
@@ -164,6 +177,11 @@ impl<'a> Census<'a> {
         }
         if block.allocated_ms.is_some_and(is_recent) || write.is_some_and(is_recent) {
             site.touched_bytes += block.bytes;
+            return;
+        }
+        if let Some(since) = idle_since.filter(|_| !hit.is_some_and(is_recent)) {
+            let idle_ms = self.now_ms.saturating_sub(since);
+            site.idle.count(block, idle_ms);
             return;
         }
         let (part, since_ms) = match writes {
@@ -193,13 +211,23 @@ mod tests {
     fn what_is_known_of_each_block() {
         let hits = FxHashMap::from_iter([(4, 9500), (5, 100)]);
         let mut census = Census::new(5000, 10_000, &hits, Random::seeded(1));
-        census.add(&block(1, 10, Some(6000)), Writes::Unknown, 9999);
-        census.add(&block(2, 100, Some(10)), Writes::At(7000), 7000);
-        census.add(&block(3, 1000, None), Writes::NoneSince(2000), 2000);
-        census.add(&block(4, 10_000, None), Writes::Unknown, 0);
+        census.add(&block(1, 10, Some(6000)), Writes::Unknown, 9999, None);
+        census.add(&block(2, 100, Some(10)), Writes::At(7000), 7000, None);
+        census.add(&block(3, 1000, None), Writes::NoneSince(2000), 2000, None);
+        census.add(&block(4, 10_000, None), Writes::Unknown, 0, None);
         // The hit was on a block that is gone.
-        census.add(&block(5, 100_000, Some(200)), Writes::NoneSince(4000), 4000);
-        let site = &census.sites[&Site::Stack(1)];
+        census.add(
+            &block(5, 100_000, Some(200)),
+            Writes::NoneSince(4000),
+            4000,
+            None,
+        );
+        // Not accessed, unless a hit tells otherwise.
+        census.add(&block(6, 7, Some(4)), Writes::NoneSince(5), 5, Some(3000));
+        let site = census.sites.get_mut(&Site::Stack(1)).expect("counted");
+        let idle = (site.idle.bytes, site.idle.blocks, site.idle.idle_byte_ms);
+        assert_eq!(idle, (7, 1, 7.0 * 7000.0));
+        (site.live_bytes, site.live_blocks) = (site.live_bytes - 7, site.live_blocks - 1);
         assert_eq!(site.parts[0].most_idle.map(|b| b.address), Some(5));
         assert_eq!((site.live_bytes, site.live_blocks), (111_110, 5));
         assert_eq!((site.touched_bytes, site.hit_bytes), (110, 10_000));
@@ -212,7 +240,7 @@ mod tests {
             site.parts[0].idle_byte_ms,
             1000.0 * 8000.0 + 100_000.0 * 6000.0
         );
-        assert_eq!(census.ages, [10_010, 0, 100, 100_000, 1000, 0, 0]);
+        assert_eq!(census.ages, [10_010, 0, 100, 100_000, 1007, 0, 0]);
     }
 
     #[test]
@@ -223,7 +251,7 @@ mod tests {
             let mut census = Census::new(1, 10, &hits, Random::seeded(seed));
             for address in 0..10 {
                 let bytes = if address == 3 { 900 } else { 100 };
-                census.add(&block(address, bytes, None), Writes::Unknown, 0);
+                census.add(&block(address, bytes, None), Writes::Unknown, 0, None);
             }
             let drawn = &census.sites[&Site::Stack(1)].parts[1].drawn;
             large += drawn.iter().filter(|b| b.address == 3).count();

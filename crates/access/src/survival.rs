@@ -32,6 +32,15 @@ pub struct Share {
 }
 
 impl Share {
+    /// Nothing is left to chance.
+    pub fn certain(share: f64) -> Share {
+        Share {
+            estimate: share,
+            low: share,
+            high: share,
+        }
+    }
+
     /// Nothing is known; `estimate` is a guess.
     pub fn unknown(estimate: f64) -> Share {
         Share {
@@ -54,23 +63,51 @@ const RATE_STEP: f64 = 4.0;
 const HIGHEST_RATE: f64 = 1000.0;
 const STEPS: usize = 100;
 const ROUNDS: usize = 60;
-/// More observations than this do not change the interval much, and cost time.
-const MOST: usize = 256;
+/// Times that differ by less than one part in so many count as the same: a few of them tell as much, in less time.
+const TIMES_A_FACTOR: f64 = 12.0;
+
+/// Observations that are alike, and how many there are.
+struct Alike {
+    watched: Watched,
+    count: f64,
+}
+
+fn grouped(watched: &[Watched]) -> Vec<Alike> {
+    let key = |one: &Watched| {
+        let bin = (one.seconds.max(1e-6).ln() * TIMES_A_FACTOR).round() as i64;
+        (one.is_touched, bin)
+    };
+    let mut sorted: Vec<&Watched> = watched.iter().collect();
+    sorted.sort_unstable_by_key(|one| key(one));
+    let groups = sorted.chunk_by(|a, b| key(a) == key(b));
+    groups
+        .map(|group| {
+            let sum: f64 = group.iter().map(|one| one.seconds).sum();
+            Alike {
+                watched: Watched {
+                    seconds: sum / group.len() as f64,
+                    is_touched: group[0].is_touched,
+                },
+                count: group.len() as f64,
+            }
+        })
+        .collect()
+}
 
 /// The share of words that are not touched within `older_s`. `None` if nothing was watched.
 pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
-    let watched = &watched[watched.len().saturating_sub(MOST)..];
     if watched.is_empty() {
         return None;
     }
+    let groups = grouped(watched);
     let first = LOWEST_RATE / older_s;
     let rates: Vec<f64> = std::iter::successors(Some(first), |rate| Some(rate * RATE_STEP))
         .take_while(|&rate| rate < HIGHEST_RATE.max(2.0 * first))
         .collect();
     // For each observation, how likely it is at each rate.
-    let likely: Vec<Vec<f64>> = watched
+    let likely: Vec<Vec<f64>> = groups
         .iter()
-        .map(|one| {
+        .map(|Alike { watched: one, .. }| {
             let at = |rate: &f64| {
                 let left = (-rate * one.seconds).exp();
                 if one.is_touched { rate * left } else { left }
@@ -79,7 +116,7 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
         })
         .collect();
     let fits: Vec<f64> = (0..=STEPS)
-        .map(|step| fit(watched, &likely, step as f64 / STEPS as f64))
+        .map(|step| fit(&groups, &likely, step as f64 / STEPS as f64))
         .collect();
     let best = (0..=STEPS)
         .max_by(|&a, &b| fits[a].total_cmp(&fits[b]))
@@ -97,7 +134,7 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
 }
 
 /// The logarithm of the likelihood if this share is stale, with the proportions of rates that suit best.
-fn fit(watched: &[Watched], likely: &[Vec<f64>], stale: f64) -> f64 {
+fn fit(groups: &[Alike], likely: &[Vec<f64>], stale: f64) -> f64 {
     let count = likely.first().map_or(0, Vec::len);
     let mut weights = vec![(1.0 - stale) / count as f64; count];
     let of_stale = |one: &Watched| if one.is_touched { 0.0 } else { stale };
@@ -107,11 +144,11 @@ fn fit(watched: &[Watched], likely: &[Vec<f64>], stale: f64) -> f64 {
     if stale < 1.0 {
         for _ in 0..ROUNDS {
             let mut next = vec![0.0; count];
-            for (one, likely) in watched.iter().zip(likely) {
-                let whole = probability(&weights, one, likely);
+            for (Alike { watched, count }, likely) in groups.iter().zip(likely) {
+                let whole = probability(&weights, watched, likely);
                 if whole > 0.0 {
                     for ((next, weight), likely) in next.iter_mut().zip(&weights).zip(likely) {
-                        *next += weight * likely / whole;
+                        *next += count * weight * likely / whole;
                     }
                 }
             }
@@ -122,9 +159,11 @@ fn fit(watched: &[Watched], likely: &[Vec<f64>], stale: f64) -> f64 {
             weights = next.iter().map(|part| part / sum * (1.0 - stale)).collect();
         }
     }
-    let pairs = watched.iter().zip(likely);
+    let pairs = groups.iter().zip(likely);
     pairs
-        .map(|(one, likely)| probability(&weights, one, likely).max(1e-300).ln())
+        .map(|(Alike { watched, count }, likely)| {
+            count * probability(&weights, watched, likely).max(1e-300).ln()
+        })
         .sum()
 }
 

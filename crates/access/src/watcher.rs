@@ -5,6 +5,7 @@ use crate::answer::{Evidence, SiteAnswer, answer};
 use crate::controller::{Controller, Policy, Settings};
 use crate::error::Error;
 use crate::looks::{Look, Looks, kept_ms};
+use crate::marked_pages::MarkedPages;
 use crate::measure::{Means, measure};
 use crate::random::Random;
 use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
@@ -15,7 +16,7 @@ use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two looks at the pages.
 const SECOND_MS: u32 = 1000;
@@ -59,6 +60,7 @@ pub struct Watcher {
     controller: Controller,
     began_ms: u32,
     write_watch: Option<WriteWatch>,
+    marks: Option<MarkedPages>,
     registered: Vec<Range<u64>>,
     threads: Option<WatchedThreads>,
     slots: usize,
@@ -109,6 +111,7 @@ impl Watcher {
             pid,
             controller,
             began_ms: now_ms,
+            marks: write_watch.is_some().then(|| MarkedPages::of(pid)),
             write_watch,
             registered: Vec::new(),
             threads,
@@ -132,6 +135,8 @@ impl Watcher {
     /// What is not seen, and why.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
+        let marks = self.marks.as_ref().and_then(MarkedPages::given_up);
+        notes.extend(marks);
         let (watched, all) = self.threads.as_ref().map_or((0, 0), WatchedThreads::counts);
         if watched < all {
             notes.push(format!(
@@ -154,6 +159,13 @@ impl Watcher {
     /// Whether pages are watched.
     pub fn has_pages(&self) -> bool {
         self.write_watch.is_some()
+    }
+
+    /// How often the marks of accesses in the page tables were cleared, and how long the longest of these took.
+    pub fn clears(&self) -> (u64, Duration) {
+        self.marks
+            .as_ref()
+            .map_or((0, Duration::ZERO), MarkedPages::clears)
     }
 
     /// How long the process has been watched, in ms.
@@ -187,6 +199,9 @@ impl Watcher {
     pub fn look_again(&mut self, now_ms: u32) {
         self.poll(now_ms);
         self.look(now_ms);
+        if let Some(marks) = &mut self.marks {
+            marks.look_again(clock_from(now_ms));
+        }
     }
 
     /// Ends looks at words that were touched, or whose time is over.
@@ -231,17 +246,21 @@ impl Watcher {
         let Some(watch) = &self.write_watch else {
             return;
         };
-        let areas = watchable(self.pid);
         let registered = std::mem::take(&mut self.registered);
-        for area in areas {
+        for (area, is_heap) in watchable_mappings(self.pid) {
+            let add = || match &self.marks {
+                Some(marks) => marks.watch(watch, area.clone(), is_heap),
+                None => watch.add(area.clone()).is_ok(),
+            };
             // A program may watch an area itself.
-            if registered.contains(&area) || watch.add(area.clone()).is_ok() {
+            if registered.contains(&area) || add() {
                 self.registered.push(area);
             }
         }
-        self.controller.pages.set_areas(&self.registered, now_ms);
+        let areas = joined(&self.registered);
+        self.controller.pages.set_areas(&areas, now_ms);
         let mut written = Vec::new();
-        for area in &self.registered {
+        for area in &areas {
             // Fails where the process has unmapped it meanwhile.
             let _ = watch.written_so_far(area.clone(), &mut written);
         }
@@ -258,6 +277,11 @@ impl Watcher {
             }
         }
         self.controller.pages.guard(&guarded, now_ms);
+        if let Some(marks) = &mut self.marks {
+            let older_ms = self.controller.settings().older_ms;
+            let clock = clock_from(now_ms);
+            marks.turn(watch, &mut self.controller.pages, older_ms, clock);
+        }
     }
 
     /// Watches as many words as there are watchpoints, and as the budget allows.
@@ -314,7 +338,9 @@ impl Watcher {
             }
             let range = block.address..block.address.saturating_add(block.bytes);
             let written_ms = pages.may_be_written(range.clone());
-            census.add(&block, pages.writes(range, older_ms), written_ms);
+            let idle = self.marks.as_ref();
+            let idle = idle.and_then(|marks| marks.idle_since(range.clone(), older_ms));
+            census.add(&block, pages.writes(range, older_ms), written_ms, idle);
         });
         self.history.add(AgePoint {
             at_ms: now_ms,
@@ -460,14 +486,38 @@ fn words(pid: i32, means: &Means, settings: &Settings) -> Result<(WatchedThreads
 
 /// Mappings that heap blocks may be in: private memory without a file.
 pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
+    let all = watchable_mappings(pid).into_iter();
+    all.map(|(mapping, _)| mapping).collect()
+}
+
+/// The same, and whether each is the heap that brk(2) makes.
+fn watchable_mappings(pid: i32) -> Vec<(Range<u64>, bool)> {
     let all = mappings(pid).unwrap_or_default().into_iter();
-    let is_heap = |m: &memhook_process::Mapping| {
+    let may_have_blocks = |m: &memhook_process::Mapping| {
         let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");
         m.read && m.write && !m.shared && m.file_id.2 == 0 && is_memory
     };
-    all.filter(|m| is_heap(m) && m.end - m.start <= MOST_AREA_BYTES)
-        .map(|m| m.start..m.end)
+    all.filter(|m| may_have_blocks(m) && m.end - m.start <= MOST_AREA_BYTES)
+        .map(|m| (m.start..m.end, m.path == "[heap]"))
         .collect()
+}
+
+/// Ranges in order, with neighbours made one.
+fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match found.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => found.push(range.clone()),
+        }
+    }
+    found
+}
+
+/// A clock that shows this time now.
+fn clock_from(now_ms: u32) -> impl Fn() -> u32 {
+    let begin = Instant::now();
+    move || now_ms.saturating_add(begin.elapsed().as_millis() as u32)
 }
 
 /// How long a process should be watched, if nobody says: what becomes stale meanwhile is seen, too.

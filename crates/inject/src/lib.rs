@@ -31,9 +31,9 @@ use hold::{
     slept, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
-    address_space, call_with_data, code_area, code_exchange, descriptor, forced_write, huge_pages,
-    kernel_places, load, map, memory, page_scan, region, remote_call, remote_fork, remote_work,
-    robust_list, way_home, write_watch,
+    access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
+    forced_write, huge_pages, kernel_places, load, map, memory, page_scan, region, remote_call,
+    remote_fork, remote_work, robust_list, way_home, write_watch,
 };
 
 #[cfg(test)]
@@ -50,6 +50,7 @@ mod stop_tests;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
+pub use access_marks::clear_access_marks;
 pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, hold_all};
 pub use call_with_data::MAX_CALL_DATA;

@@ -29,6 +29,7 @@ mod preflight;
 mod proc_text;
 mod processor_time;
 mod python;
+mod reclaim_scans;
 mod remote_address;
 mod scheduling;
 mod sections;
@@ -67,6 +68,7 @@ pub use preflight::{
 pub use proc_text::{proc_bytes, proc_text};
 pub use processor_time::{own_processor_time, processor_time};
 pub use python::{Interpreter, PythonError, Verdict};
+pub use reclaim_scans::reclaim_scans;
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};

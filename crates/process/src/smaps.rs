@@ -18,6 +18,9 @@ pub struct MemoryUse {
     pub huge_pages: u64,
     /// Pages of hugetlbfs, which the kernel does not count as resident.
     pub hugetlb: u64,
+    /// Pages that are marked as accessed. The marks stay until the kernel looks for memory to reclaim, or until they are
+    /// cleared through /proc/PID/clear_refs.
+    pub referenced: u64,
 }
 
 impl MemoryUse {
@@ -29,6 +32,7 @@ impl MemoryUse {
         self.swap += other.swap;
         self.huge_pages += other.huge_pages;
         self.hugetlb += other.hugetlb;
+        self.referenced += other.referenced;
     }
 
     /// Takes in one line of the file, if it is about one of these.
@@ -42,6 +46,7 @@ impl MemoryUse {
             "Private_Dirty" => &mut self.private_dirty,
             "Swap" => &mut self.swap,
             "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => &mut self.huge_pages,
+            "Referenced" => &mut self.referenced,
             "Shared_Hugetlb" | "Private_Hugetlb" => &mut self.hugetlb,
             _ => return,
         };
@@ -138,6 +143,7 @@ Size:                  8 kB
 Rss:                   8 kB
 Pss:                   4 kB
 Private_Dirty:         4 kB
+Referenced:            8 kB
 Swap:                  0 kB
 SwapPss:               9 kB
 AnonHugePages:      2048 kB
@@ -156,6 +162,7 @@ Private_Hugetlb:      16 kB
             swap: 0,
             huge_pages: 2 << 20,
             hugetlb: 0,
+            referenced: 8192,
         };
         assert_eq!(
             (&found[0].mapping.path[..], found[0].memory),

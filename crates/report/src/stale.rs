@@ -88,6 +88,13 @@ pub struct StaleEvidence {
     pub faults: u64,
     /// What one cost, in nanoseconds.
     pub fault_ns: f64,
+    /// It is seen which pages nobody has accessed, not even to read: how often that was begun anew.
+    #[serde(default)]
+    pub clears: u64,
+    /// The longest time that the kernel took to begin anew, in milliseconds: threads that map or unmap memory, or touch some
+    /// for the first time, waited as long.
+    #[serde(default)]
+    pub longest_clear_ms: f64,
     /// Reads and writes are seen, of some words at a time.
     pub words: bool,
     /// Accesses to watched words: each cost the target a trap.
@@ -134,10 +141,16 @@ pub struct StaleSite {
     pub stale_bytes_low: u64,
     /// High end.
     pub stale_bytes_high: u64,
+    /// Which half of its bytes the interval lies in: `stale`, `in_use`, or `unknown` if in both.
+    #[serde(default)]
+    pub state: Cow<'static, str>,
     /// Seconds since the last access to a block of the site that was seen; `None` if none was.
     pub last_access_s: Option<f64>,
     /// Bytes of blocks that were certainly not written.
     pub unwritten_bytes: u64,
+    /// Bytes of blocks that were certainly neither read nor written; they are among those that were not written.
+    #[serde(default)]
+    pub unaccessed_bytes: u64,
     /// Looks at a word of one of the blocks that have ended, lately.
     pub looks: u64,
     /// How many of these words were touched.
@@ -266,6 +279,12 @@ fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
         };
         seen.push(format!("writes to {pages} ({} faults)", count(e.faults)));
     }
+    if e.clears > 0 {
+        seen.push(format!(
+            "pages that nobody accesses ({})",
+            counted(e.clears, "round")
+        ));
+    }
     if e.words {
         let looks = counted(e.looks, "look");
         seen.push(format!(
@@ -335,13 +354,19 @@ fn site_text(
     } else {
         format!("by {}", visible(&site.kind))
     };
+    let state = match site.state.as_ref() {
+        "stale" => "stale; ",
+        "in_use" => "in use; ",
+        "unknown" => "not yet known; ",
+        _ => "",
+    };
     let last = match site.last_access_s {
         Some(ago) => format!("last access seen {} ago", seconds(ago)),
         None => "no access seen".to_owned(),
     };
     writeln!(
         out,
-        "\n{} {} of {} live in {} {}, {by}; {last}",
+        "\n{} {} of {} live in {} {}, {by}; {state}{last}",
         style.strong(&format!("S{}", index + 1)),
         interval(
             site.stale_bytes,
@@ -356,6 +381,13 @@ fn site_text(
     if !site.before_attach {
         let end = StackEnd::of(&site.stack, site.truncated, report.depth);
         stack(out, &site.stack, end, style)?;
+    }
+    if site.unaccessed_bytes > 0 {
+        let line = format!(
+            "    {} of it on pages that nobody has read or written",
+            bytes(site.unaccessed_bytes)
+        );
+        writeln!(out, "{}", style.faint(&line))?;
     }
     if let Some(reach) = &site.reachability {
         writeln!(
@@ -424,6 +456,7 @@ mod tests {
                 faults: 1234,
                 words,
                 traps: 5,
+                clears: 2,
                 looks: 1,
                 ..StaleEvidence::default()
             },
@@ -444,8 +477,10 @@ mod tests {
                 stale_bytes: 0,
                 stale_bytes_low: 0,
                 stale_bytes_high: 0,
+                state: "unknown".into(),
                 last_access_s: Some(0.25),
                 unwritten_bytes: 0,
+                unaccessed_bytes: 1500 << 20,
                 looks: 0,
                 touched: 0,
                 stale_block: Some("0x2000".into()),
@@ -472,8 +507,9 @@ mod tests {
         for part in [
             "Note: something\\x1b",
             "Process 7 (server): 2.0 GiB (1.9 GiB to 2.1 GiB) of 2.3 GiB live in 2 blocks not touched in the last 10 min",
-            "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), accesses in 1 look at single words (5 traps)",
-            "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
+            "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), pages that nobody accesses (2 rounds), accesses in 1 look at single words (5 traps)",
+            "    1.5 GiB of it on pages that nobody has read or written",
+            "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; not yet known; last access seen 0.2 s ago",
             "unreachable 100.0 MiB, reachable and stale for 10 min 1.9 GiB, in use 400.0 MiB",
             "for example the block at 0x2000; who holds it: memhook-rs scan 7 --why 0x2000",
             "caught 3 s ago by a system call: offset 16 of the block at 0x1000, thread 9",

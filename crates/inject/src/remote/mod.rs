@@ -1,5 +1,6 @@
 //! What is done in the target: system calls and functions in a held thread, memory, descriptors.
 
+pub(crate) mod access_marks;
 pub(crate) mod address_space;
 pub(crate) mod call_with_data;
 pub(crate) mod code_area;

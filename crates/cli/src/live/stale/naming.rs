@@ -2,7 +2,7 @@
 
 use crate::live::frames::{SessionStacks, module_files};
 use crate::live::signals::NameWait;
-use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer};
+use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer, State};
 use memhook_attach::Session;
 use memhook_process::TargetRoot;
 use memhook_report::{Backtraces, CaughtAccess, Progress, StaleSite, frames_at};
@@ -115,8 +115,15 @@ impl Naming {
                 stale_bytes: answer.stale_bytes,
                 stale_bytes_low: answer.stale_bytes_low,
                 stale_bytes_high: answer.stale_bytes_high,
+                state: match answer.state() {
+                    State::Stale => "stale",
+                    State::InUse => "in_use",
+                    State::Unknown => "unknown",
+                }
+                .into(),
                 last_access_s: answer.last_access_ms.map(ago),
                 unwritten_bytes: answer.unwritten_bytes,
+                unaccessed_bytes: answer.unaccessed_bytes,
                 looks: answer.looks.0,
                 touched: answer.looks.1,
                 stale_block: answer.stale_block.map(|address| format!("{address:#x}")),

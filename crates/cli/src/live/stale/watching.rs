@@ -192,12 +192,15 @@ impl Watching {
         };
         let controller = watcher.controller();
         let (faults, traps) = controller.counts();
+        let (clears, longest_clear) = watcher.clears();
         let evidence = StaleEvidence {
             pages: watcher.has_pages(),
             guarded_pages: controller.pages.guarded() as u64,
             all_pages: controller.pages.len() as u64,
             faults,
             fault_ns: controller.costs().fault_ns,
+            clears,
+            longest_clear_ms: longest_clear.as_secs_f64() * 1e3,
             words: watcher.has_watchpoints(),
             traps,
             trap_ns: controller.costs().trap_ns,

@@ -1,0 +1,50 @@
+//! Whether the kernel has looked for anonymous memory to reclaim: `/proc/vmstat` (proc_vmstat(5)).
+
+use crate::proc_text;
+
+/// How many pages the kernel has looked at for that since the machine was started. While it does not change, nobody
+/// but whoever writes to `/proc/PID/clear_refs` clears the marks of accesses in page tables. `None` on
+/// kernels that do not tell.
+pub fn reclaim_scans() -> Option<u64> {
+    let swaps = proc_text("/proc/meminfo").ok()?;
+    scans(&proc_text("/proc/vmstat").ok()?, has_swap(&swaps))
+}
+
+fn has_swap(meminfo: &str) -> bool {
+    let mut lines = meminfo.lines();
+    let total = lines.find_map(|line| line.strip_prefix("SwapTotal:"));
+    total.is_none_or(|rest| rest.split_whitespace().next() != Some("0"))
+}
+
+/// Where nothing can be swapped out, the kernel lets anonymous pages be. Where it can, the multi-generational LRU
+/// looks at them before it counts any of them (`should_run_aging` of mm/vmscan.c), so each look counts.
+fn scans(vmstat: &str, has_swap: bool) -> Option<u64> {
+    let mut sum = None;
+    for line in vmstat.lines() {
+        let Some((name, value)) = line.split_once(' ') else {
+            continue;
+        };
+        if name == "pgscan_anon" || has_swap && name.starts_with("pgscan_") {
+            let more = value.trim().parse::<u64>().ok()?;
+            sum = Some(sum.unwrap_or(0u64).wrapping_add(more));
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_added_up() {
+        let text = "nr_free_pages 5\npgscan_kswapd 100\npgscan_direct 20\npgscan_anon 7\nworkingset_nodes 3\n";
+        assert_eq!(scans(text, false), Some(7));
+        assert_eq!(scans(text, true), Some(127));
+        assert_eq!(scans("pgscan_anon x\n", false), None);
+        assert_eq!(scans("", true), None);
+        assert!(!has_swap("MemTotal: 9 kB\nSwapTotal:       0 kB\n"));
+        assert!(has_swap("SwapTotal:       8 kB\n") && has_swap(""));
+        assert!(reclaim_scans().is_some());
+    }
+}
