@@ -53,11 +53,18 @@ inline uint64_t size_in(const uint64_t* frame, Described d) {
   return count ? product(number_in(frame, count), bytes) : bytes;
 }
 
+// What is stored where an argument points to. A description that takes a size or a flag for a pointer reads nothing:
+// no process maps the lowest addresses (vm.mmap_min_addr), and none above this has four levels of page tables. Any other
+// number is believed, as the function reads or writes there itself.
+inline uint64_t stored_at(uint64_t place) {
+  constexpr uint64_t lowest = 65536, above = 1ull << 47;
+  if (place < lowest || place >= above) return 0;
+  return *reinterpret_cast<const uint64_t*>(place);
+}
+
 inline uint64_t old_in(const uint64_t* frame, Described d) {
   uint64_t old = argument_of(frame, d.old());
-  // The function is going to read it, or does nothing with null.
-  if (d.old_is_indirect() && old) old = *reinterpret_cast<const uint64_t*>(old);
-  return old;
+  return d.old_is_indirect() ? stored_at(old) : old;
 }
 
 // The key of a block; 0 if it cannot have one, which is counted.
@@ -193,10 +200,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
     ring->described_olds[d.heap()] = 0;
   }
   uint64_t block = result;
-  if (d.result()) {
-    uint64_t place = argument_of(frame, d.result());
-    block = place ? *reinterpret_cast<const uint64_t*>(place) : 0;
-  }
+  if (d.result()) block = stored_at(argument_of(frame, d.result()));
   auto status = static_cast<uint32_t>(result);
   if ((d.success() == success_zero && status != 0) || (d.success() == success_not_zero && status == 0)) block = 0;
   uint64_t size = size_in(frame, d);

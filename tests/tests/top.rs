@@ -81,6 +81,32 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
+/// Of a process with allocators of its own, one heap at a time is shown.
+#[test]
+fn heaps_that_are_described() {
+    let mut target = Target::start(&build_target("own_pools", &["-g", "-O2"]), &["waits"]);
+    let words = format!(
+        "{} --alloc-func 'slab_get(size=arg2) -> ptr' --free-func 'slab_put(ptr=arg2)' --heap-name items",
+        target.pid()
+    );
+    let terminal = Terminal::start("top-heaps", &top_words(&words));
+    terminal.wait_for("heap 1 of 2");
+    target.go();
+    target.expect("done");
+    terminal.wait_for("lose_malloc");
+    terminal.press("Tab", "heap 2 of 2");
+    terminal.wait_for("in 569 blocks");
+    terminal.wait_for("keep_items");
+    let screen = terminal.screen();
+    assert!(screen.contains(", items ("), "{screen}");
+    assert!(!screen.contains("lose_malloc"), "{screen}");
+    terminal.press("Down", "q quit");
+    terminal.press("Enter", "by slab_get");
+    terminal.press("Tab", "heap 1 of 2");
+    terminal.press("q", "exit=0");
+    assert!(target.finish().success(), "the target's self-check");
+}
+
 #[test]
 fn no_terminal_and_samples_are_refused() {
     let target = Target::start(&build_target("leaks", &[]), &[]);

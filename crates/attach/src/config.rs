@@ -139,6 +139,9 @@ pub struct TraceConfig {
     pub accesses: Accesses,
     /// Allocators beside malloc and its like. Each is a heap of its own.
     pub allocators: Vec<Allocator>,
+    /// Whether it is kept where released blocks of [`TraceConfig::allocators`] were: who searches memory for pointers
+    /// leaves out what these have left behind.
+    pub keeps_released: bool,
 }
 
 impl Default for TraceConfig {
@@ -162,6 +165,7 @@ impl Default for TraceConfig {
             keep_tables: true,
             accesses: Accesses::Off,
             allocators: Vec::new(),
+            keeps_released: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::budget::{BudgetKeeper, BudgetKept};
 use crate::config::{Clock, Stacks, TraceConfig};
+use crate::described_heap::{DescribedHeap, allocations_of};
 use crate::gap_log::GapLog;
 use crate::memory_budget::for_a_ledger;
 use crate::pacing::Pacing;
@@ -113,48 +114,6 @@ impl<O: Observer> State<O> {
     }
 }
 
-/// A heap of an allocator that the user has described. Its blocks lie in memory that other allocators may count as
-/// theirs, so its sums are its own.
-pub struct DescribedHeap {
-    /// Live blocks and sites. In the place of addresses it has keys (`memhook_abi::heap_of`).
-    pub ledger: Ledger,
-    /// What samples stand for.
-    pub counts: SampledAllocations,
-    /// Writes down what is drained, if that is asked for.
-    pub recorder: Option<Recorder>,
-}
-
-impl DescribedHeap {
-    fn new(options: LedgerOptions, config: &TraceConfig) -> DescribedHeap {
-        DescribedHeap {
-            ledger: Ledger::new(options),
-            counts: SampledAllocations::new(
-                config.possible_sample_bytes(),
-                config.sample_bytes.is_some(),
-            ),
-            recorder: None,
-        }
-    }
-
-    fn event(&mut self, event: Event, level: u8, size_bytes: u64, time_ns: u64) {
-        let count = allocations_of(&event);
-        if level != 0 && count > 0 {
-            self.counts.count_samples(level, size_bytes, count);
-        }
-        self.ledger.event(event, size_bytes, time_ns);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.event(event.op, event.words(), size_bytes, time_ns);
-        }
-    }
-
-    fn end_pass(&mut self, now_ns: u64, region: &Region) {
-        self.ledger.end_pass(now_ns);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.end_pass(now_ns, &self.ledger, region);
-        }
-    }
-}
-
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
@@ -233,15 +192,6 @@ struct ToLedger<'a, O> {
     writers: &'a mut [u32],
     /// A thread has that nobody knew.
     has_new_writer: bool,
-}
-
-/// How many allocations an event is about.
-fn allocations_of(event: &Event) -> u64 {
-    match event.op {
-        Op::Allocation => 1,
-        Op::Pair => u64::from(event.sequence),
-        _ => 0,
-    }
 }
 
 impl<O> ToLedger<'_, O> {

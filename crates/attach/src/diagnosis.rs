@@ -5,11 +5,13 @@ use crate::{
     config::TraceConfig,
     coverage::is_hooked,
     error::Error,
-    hook_plan::{PlannedModule, hook_plan},
+    hook_plan::{PlannedModule, hook_plan, own_pads},
     limits::limit_checks,
+    pads::{DescribedReach, reach_of_described},
     safe_thread::safe_thread,
 };
 use memhook_inject::first_choice;
+use memhook_probe::Allocator;
 use memhook_process::{
     AllocatorCalls, AllocatorFunction, Check, ElfView, ModuleFiles, ModuleImage, allocator_calls,
     allocator_functions, details, mappings, modules, preflight,
@@ -24,6 +26,8 @@ pub struct Diagnosis {
     /// The functions of allocators in the process that anything could call: those that slots lead to, and those
     /// that are part of the program.
     pub functions: Vec<FoundFunction>,
+    /// The functions that the user has described; none if a check of the process itself is not ok.
+    pub described: Vec<DescribedReach>,
 }
 
 /// A function of an allocator, and how it is reached.
@@ -52,9 +56,14 @@ pub struct DiagnosedModule {
     pub has_unwind_table: bool,
 }
 
-/// Looks at the process as an attach would.
-pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
+/// Looks at the process as an attach would that traces these allocators, too.
+pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> {
     let config = TraceConfig::default();
+    let with_allocators = TraceConfig {
+        allocators: allocators.to_vec(),
+        ..TraceConfig::default()
+    };
+    with_allocators.check()?;
     let is_well = |checks: &[Check]| checks.iter().all(|check| check.ok);
     let mut checks = preflight(pid);
     if is_well(&checks) {
@@ -80,11 +89,46 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
             .filter_map(|m| Some((m, m.calls.pool.filter(|p| !p.is_avoided(pid))?.advice)));
         checks.extend(pools.map(|(m, pool)| Check::note("pools", m.plan.image.name(), pool)));
     }
+    let described = if is_well(&checks) {
+        described_reach(pid, allocators)?
+    } else {
+        Vec::new()
+    };
+    let refused = described.iter().filter(|reach| reach.found.is_err());
+    if let Some(first) = refused.clone().next() {
+        let count = refused.count();
+        checks.push(Check::bad(
+            "described",
+            match count {
+                1 => format!("{} cannot be traced", first.function),
+                _ => format!("{count} of the described functions cannot be traced"),
+            },
+            "what is described is traced whole or not at all: see the reasons below",
+        ));
+    }
     Ok(Diagnosis {
+        described,
         functions: found_functions(pid, &diagnosed_modules),
         checks,
         modules: diagnosed_modules,
     })
+}
+
+fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedReach>, Error> {
+    if allocators.is_empty() {
+        return Ok(Vec::new());
+    }
+    let maps = mappings(pid)?;
+    let loaded = modules(pid, &maps, &mut ModuleFiles::new())?;
+    let (planned, must_return) = own_pads(pid, &maps, &loaded);
+    Ok(reach_of_described(
+        pid,
+        &maps,
+        &loaded,
+        allocators,
+        must_return,
+        &planned,
+    ))
 }
 
 /// Looks for them also in a process that cannot be attached to.

@@ -3,12 +3,12 @@
 use crate::hook_object::hook_at;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
 use crate::pad_areas::live_places;
-use crate::pads::{plan_described, plan_pads};
+use crate::pads::{PadPlan, plan_described, plan_pads};
 use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::{ACCESS_LISTENER, function_by_name, touches};
 use memhook_process::{
-    CLibrary, ModuleFiles, ModuleImage, Slot, find_slots, hook_copies, mappings, modules,
+    CLibrary, Mapping, ModuleFiles, ModuleImage, Slot, find_slots, hook_copies, mappings, modules,
 };
 
 /// What would be hooked of one module.
@@ -52,12 +52,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
             unhookable: Vec::new(),
         })
         .collect();
-    let present = hook_copies(pid, &maps).into_iter().map(|copy| copy.base);
-    let present = present
-        .into_iter()
-        .find(|base| hook_at(pid, *base).is_some());
-    let libc = CLibrary::of(pid, &maps);
-    let loading = Loading::of(pid, libc.as_ref(), present).ok();
+    let loading = loading_of(pid, &maps);
     let is_left_alone = |symbol: &str| {
         let loading = loading.zip(function_by_name(symbol));
         loading.is_some_and(|(loading, function)| leaves_alone(loading.object(pid), function))
@@ -81,11 +76,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
             module.targets.push(slot.target);
         }
     }
-    let is_left_alone = |function: usize| {
-        loading.is_some_and(|loading| leaves_alone(loading.object(pid), function))
-    };
-    let mut pads = plan_pads(pid, &maps, &images, &is_left_alone);
-    let must_return = loading.is_some_and(|loading| loading.object(pid).is_mapped);
+    let (mut pads, must_return) = own_pads(pid, &maps, &images);
     plan_described(
         pid,
         &maps,
@@ -125,4 +116,23 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         module.unhookable.push((refused.symbol, refused.reason));
     }
     Ok(planned)
+}
+
+/// How the hook would come into the process, if it can.
+fn loading_of(pid: i32, maps: &[Mapping]) -> Option<Loading> {
+    let mut present = hook_copies(pid, maps).into_iter().map(|copy| copy.base);
+    let present = present.find(|base| hook_at(pid, *base).is_some());
+    let libc = CLibrary::of(pid, maps);
+    Loading::of(pid, libc.as_ref(), present).ok()
+}
+
+/// The pads for the allocators that are part of the modules, and whether no exception can pass through the hook.
+pub(crate) fn own_pads(pid: i32, maps: &[Mapping], images: &[ModuleImage]) -> (PadPlan, bool) {
+    let loading = loading_of(pid, maps);
+    let is_left_alone = |function: usize| {
+        loading.is_some_and(|loading| leaves_alone(loading.object(pid), function))
+    };
+    let pads = plan_pads(pid, maps, images, &is_left_alone);
+    let must_return = loading.is_some_and(|loading| loading.object(pid).is_mapped);
+    (pads, must_return)
 }

@@ -27,9 +27,11 @@
 mod budget;
 mod claim;
 mod closed_region;
+mod code_exchanges;
 mod config;
 mod consumer;
 mod coverage;
+mod described_heap;
 mod diagnosis;
 mod error;
 mod following;
@@ -83,6 +85,7 @@ pub use claim::{Claim, claim};
 pub use config::{Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
+pub use described_heap::{DescribedHeap, ReleasedBlocks};
 pub use diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use error::Error;
 pub use following::{Assigner, Followed, FollowedCount, Obstacle, follow, obstacle};
@@ -95,7 +98,7 @@ pub use limits::{limit_checks, refuse};
 pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
-pub use pads::TracedHeap;
+pub use pads::{DescribedReach, TracedHeap};
 pub use probe_error::ProbeError;
 pub use probes::{
     EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,

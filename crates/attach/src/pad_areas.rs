@@ -1,10 +1,9 @@
 //! The pads that a process maps, and what leads to them.
 
+use crate::code_exchanges::pause_after;
 use crate::error::Error;
 use memhook_inject::{CodeExchange, Exchanged, exchange_code};
-use memhook_probe::{
-    JUMP_BYTES, REDIRECT_HEADER_BYTES, RedirectEntry, read_redirects, redirect_journal_bytes,
-};
+use memhook_probe::{REDIRECT_HEADER_BYTES, RedirectEntry, read_redirects, redirect_journal_bytes};
 use memhook_process::{
     Behind, HookCopy, Mapping, ModuleImage, RemoteAddress, Slot, SlotKind, behind, mappings,
     read_memory, read_word,
@@ -14,7 +13,6 @@ use std::time::Duration;
 const PATH: &str = "/memfd:memhook-pads";
 /// How often is tried what threads prevent.
 const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(5);
 /// The PROT_* bits of a cell's page: the target never writes there.
 const READ_EXECUTE: u32 = 5;
 
@@ -47,21 +45,22 @@ fn entries_in(pid: i32, area: &Mapping) -> Vec<RedirectEntry> {
     found
 }
 
-fn has_jump(pid: i32, entry: &RedirectEntry) -> bool {
-    let mut now = [0; JUMP_BYTES];
-    read_memory(pid, RemoteAddress(entry.at), &mut now).is_ok() && now == entry.jump
+fn has_jump(pid: i32, maps: &[Mapping], entry: &RedirectEntry) -> bool {
+    crate::code_exchanges::has_jump(pid, maps, entry.at, &entry.jump)
 }
 
 /// Where functions of the process lead to pads (avma).
 pub(crate) fn live_places(pid: i32, maps: &[Mapping]) -> Vec<u64> {
     let mut found = entries(pid, maps);
-    found.retain(|entry| has_jump(pid, entry));
+    found.retain(|entry| has_jump(pid, maps, entry));
     found.into_iter().map(|entry| entry.at).collect()
 }
 
 /// Whether a function of the process leads to a pad.
 pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
-    entries(pid, maps).iter().any(|entry| has_jump(pid, entry))
+    entries(pid, maps)
+        .iter()
+        .any(|entry| has_jump(pid, maps, entry))
 }
 
 /// The cells that hold a wrapper of one of these hooks, as slots; `target` is the trampoline.
@@ -98,12 +97,13 @@ pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol
 /// Puts the code back that jumps have taken the place of. Returns how many functions still have one, and for how long
 /// all threads were held. The cells must hold the trampolines by now, or the gate of their hook be closed.
 pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
-    let (mut left, mut held) = (0, Duration::ZERO);
+    let (mut left, mut held, mut last) = (0, Duration::ZERO, Duration::ZERO);
     for attempt in 0..TRIES {
-        let found = entries(pid, &mappings(pid)?);
+        let maps = mappings(pid)?;
+        let found = entries(pid, &maps);
         let exchanges: Vec<CodeExchange> = found
             .iter()
-            .filter(|entry| has_jump(pid, entry))
+            .filter(|entry| has_jump(pid, &maps, entry))
             .map(|entry| CodeExchange {
                 at: RemoteAddress(entry.at),
                 from: entry.jump.to_vec(),
@@ -114,10 +114,11 @@ pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
             return Ok((0, held));
         }
         if attempt > 0 {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause_after(last));
         }
         let result = exchange_code(pid, &exchanges, &[], false)?;
-        held = held.max(result.held);
+        last = result.held;
+        held = held.max(last);
         let done = result.done.iter();
         left = done.filter(|done| **done != Exchanged::Done).count() as u64;
         if left == 0 {

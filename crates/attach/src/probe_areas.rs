@@ -1,5 +1,6 @@
 //! The areas of pads that a process maps, and what leads to them.
 
+use crate::code_exchanges::{has_jump, has_own_jump};
 use crate::residue::is_attacher;
 use memhook_inject::CodeExchange;
 use memhook_probe::{AreaHeader, JournalEntry};
@@ -55,19 +56,30 @@ impl Found {
     }
 
     /// What still leads here.
-    pub fn exchanges(&self, pid: i32) -> impl Iterator<Item = CodeExchange> {
+    pub fn exchanges<'a>(
+        &'a self,
+        pid: i32,
+        maps: &'a [Mapping],
+    ) -> impl Iterator<Item = CodeExchange> + 'a {
         self.journal
             .iter()
             .filter(move |entry| {
-                let mut now = [0; memhook_probe::JUMP_BYTES];
-                let is_there = read_memory(pid, RemoteAddress(entry.at), &mut now).is_ok();
-                is_there && now == entry.jump && self.is_reached_by(entry)
+                has_jump(pid, maps, entry.at, &entry.jump) && self.is_reached_by(entry)
             })
             .map(|entry| CodeExchange {
                 at: RemoteAddress(entry.at),
                 from: entry.jump.to_vec(),
                 to: entry.original.to_vec(),
             })
+    }
+
+    /// How many functions lead here that are not to be changed, as the process has made them itself.
+    pub fn own_jumps(&self, pid: i32, maps: &[Mapping]) -> u64 {
+        let journal = self.journal.iter();
+        let own = journal.filter(|entry| {
+            has_own_jump(pid, maps, entry.at, &entry.jump) && self.is_reached_by(entry)
+        });
+        own.count() as u64
     }
 
     fn is_reached_by(&self, entry: &JournalEntry) -> bool {

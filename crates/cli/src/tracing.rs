@@ -227,16 +227,6 @@ impl Allocators {
             || !self.files.is_empty()
     }
 
-    /// Of a command that knows one heap only: `does` is what it does with that.
-    pub fn refuse(&self, does: &str) -> anyhow::Result<()> {
-        if self.is_used() {
-            anyhow::bail!(
-                "{does} the heap of malloc alone: leave --alloc-func, --free-func, --realloc-func and --allocators out; attach and run know them"
-            );
-        }
-        Ok(())
-    }
-
     /// All of them, those of the command line first.
     pub fn all(&self) -> Vec<Allocator> {
         let functions = [&self.alloc, &self.free, &self.realloc].map(|f| f.iter().cloned());

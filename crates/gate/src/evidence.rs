@@ -87,6 +87,9 @@ pub struct AllocationSite {
     pub stack: Vec<SourceFrame>,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
+    /// The heap, if it is that of an allocator that the user has described.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap: Option<String>,
     /// What of it lives, leaked or not.
     pub live: Sum,
 }
@@ -295,6 +298,9 @@ pub struct Evidence {
     /// What of it is possibly lost, the largest first; empty unless that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<PossibleLeak>,
+    /// The heaps of described allocators, in their order. All other sums are those of malloc's heap.
+    #[serde(skip)]
+    pub heaps: Vec<crate::HeapEvidence>,
     /// Most bytes live at a time.
     pub peak_bytes: u64,
     /// Allocations made.

@@ -1,9 +1,10 @@
 //! From evidence to a verdict.
 
+use crate::described::HeapEvidence;
 use crate::evidence::{Evidence, Leak, Sum};
-use crate::verdict::{Finding, Outcome, Standing, Verdict, Violation};
-use crate::{Baseline, Limits, Suppressions, Wrappers};
-use memhook_report::{bytes, count, counted};
+use crate::verdict::{Finding, HeapVerdict, Outcome, Standing, Verdict, Violation};
+use crate::{AllocationSite, Baseline, Limits, Suppressions, Wrappers};
+use memhook_report::{MAIN_HEAP, bytes, count, counted};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -45,16 +46,29 @@ pub fn judge(
     for frame in evidence.sites.iter_mut().flat_map(|site| &mut site.stack) {
         frame.wrapper = exceptions.wrappers.has(frame);
     }
+    let mut heaps = vec![HeapSums::of_malloc(&evidence)];
+    heaps.extend(evidence.heaps.iter().map(HeapSums::of_described));
+    let has_several = heaps.len() > 1;
+    if has_several {
+        for site in &mut evidence.sites {
+            site.heap.get_or_insert_with(|| MAIN_HEAP.to_owned());
+        }
+    }
+    let heap_of = |site: &AllocationSite| {
+        let mut heaps = evidence.heaps.iter();
+        let number = heaps.position(|heap| site.heap.as_ref() == Some(&heap.name));
+        number.map_or(0, |number| number + 1)
+    };
     let leaks = std::mem::take(&mut evidence.leaks);
-    let (mut leaked, mut suppressed, mut known) = (Sum::default(), Sum::default(), Sum::default());
     let mut findings = Vec::new();
     for mut leak in leaks {
         let (standing, before, apart) = stand(&mut leak, &evidence, limits, exceptions);
-        suppressed.add(apart);
+        let sums = &mut heaps[heap_of(&evidence.sites[leak.site])];
+        sums.suppressed.add(apart);
         match standing {
-            Standing::Counted => &mut leaked,
-            Standing::Suppressed => &mut suppressed,
-            Standing::Known => &mut known,
+            Standing::Counted => &mut sums.leaked,
+            Standing::Suppressed => &mut sums.suppressed,
+            Standing::Known => &mut sums.known,
         }
         .add(leak.total());
         findings.push(Finding {
@@ -65,41 +79,112 @@ pub fn judge(
         });
     }
     group(&mut findings, &evidence);
-    let counted_groups = findings.iter().filter(|f| f.standing == Standing::Counted);
-    let mut counted_groups: Vec<usize> = counted_groups.map(|f| f.group).collect();
-    counted_groups.dedup();
-    let counted_leaks = counted_groups.len() as u64;
-    let live = {
-        let mut live = evidence.reachable;
-        for sum in [leaked, suppressed, known] {
-            live.add(sum);
+    let mut last_group = None;
+    for finding in findings.iter().filter(|f| f.standing == Standing::Counted) {
+        if last_group.replace(finding.group) != Some(finding.group) {
+            heaps[heap_of(&evidence.sites[finding.leak.site])].leaks += 1;
         }
-        live
-    };
+    }
     // What seems live may have been released unseen, and its address may be another block's.
-    let violations = if evidence.is_blind && !allow_partial {
-        Vec::new()
-    } else {
-        violations(&evidence, limits, leaked, counted_leaks, live)
-    };
-    let outcome = match (
-        violations.is_empty(),
-        evidence.gaps.is_empty() || allow_partial,
-    ) {
+    let is_blind = evidence.is_blind && !allow_partial;
+    let is_sound = evidence.gaps.is_empty() || allow_partial;
+    let outcome = |violations: &[Violation]| match (violations.is_empty(), is_sound) {
         (false, _) => Outcome::Failed,
         (true, true) => Outcome::Passed,
         (true, false) => Outcome::Unsound,
     };
+    let mut violations = Vec::new();
+    let mut of_heaps = Vec::new();
+    for sums in &heaps {
+        let mut of_heap = if is_blind {
+            Vec::new()
+        } else {
+            sums.violations(&evidence, limits, has_several)
+        };
+        of_heaps.push(sums.verdict(outcome(&of_heap)));
+        violations.append(&mut of_heap);
+    }
+    if !is_blind {
+        violations.extend(violated_scores(&evidence, limits));
+    }
+    if !has_several {
+        of_heaps.clear();
+    }
     evidence.leaks = findings.iter().map(|f| f.leak.clone()).collect();
+    let HeapSums {
+        leaked,
+        suppressed,
+        known,
+        ..
+    } = heaps.swap_remove(0);
     Verdict {
-        outcome,
+        outcome: outcome(&violations),
         violations,
         leaked,
         suppressed,
         known,
+        heaps: of_heaps,
         findings,
         unused_suppressions: exceptions.suppressions.unused(),
         evidence,
+    }
+}
+
+/// The sums of one heap.
+struct HeapSums {
+    name: String,
+    leaked: Sum,
+    suppressed: Sum,
+    known: Sum,
+    reachable: Sum,
+    /// Groups of findings that count.
+    leaks: u64,
+    peak_bytes: u64,
+    allocations: u64,
+}
+
+impl HeapSums {
+    fn of_malloc(evidence: &Evidence) -> HeapSums {
+        HeapSums::of_described(&HeapEvidence {
+            name: MAIN_HEAP.to_owned(),
+            reachable: evidence.reachable,
+            peak_bytes: evidence.peak_bytes,
+            allocations: evidence.allocations,
+        })
+    }
+
+    fn of_described(heap: &HeapEvidence) -> HeapSums {
+        HeapSums {
+            name: heap.name.clone(),
+            leaked: Sum::default(),
+            suppressed: Sum::default(),
+            known: Sum::default(),
+            reachable: heap.reachable,
+            leaks: 0,
+            peak_bytes: heap.peak_bytes,
+            allocations: heap.allocations,
+        }
+    }
+
+    fn live(&self) -> Sum {
+        let mut live = self.reachable;
+        for sum in [self.leaked, self.suppressed, self.known] {
+            live.add(sum);
+        }
+        live
+    }
+
+    fn verdict(&self, outcome: Outcome) -> HeapVerdict {
+        HeapVerdict {
+            name: self.name.clone(),
+            outcome,
+            leaked: self.leaked,
+            suppressed: self.suppressed,
+            known: self.known,
+            reachable: self.reachable,
+            peak_bytes: self.peak_bytes,
+            allocations: self.allocations,
+        }
     }
 }
 
@@ -154,70 +239,87 @@ fn group(findings: &mut [Finding], evidence: &Evidence) {
     findings.sort_by_key(|f| (f.group, Reverse(f.leak.total().bytes)));
 }
 
-fn violations(
-    evidence: &Evidence,
-    limits: &Limits,
-    leaked: Sum,
-    leaks: u64,
-    live: Sum,
-) -> Vec<Violation> {
-    let mut found = Vec::new();
-    let mut check = |option, is: u64, limit: Option<u64>, text: &dyn Fn(u64) -> String| {
-        if let Some(limit) = limit.filter(|&limit| is > limit) {
-            let text = text(limit);
-            found.push(Violation { option, text });
-            return true;
-        }
-        false
-    };
-    let in_words = format!(
-        "{}, {} in {}",
-        counted(leaks, evidence.subject.noun()),
-        bytes(leaked.bytes),
-        counted(leaked.blocks, "block")
-    );
-    let of_bytes = |limit: u64| match limit {
-        0 => format!("{in_words} (limit 0)"),
-        limit => format!("{in_words} (limit {})", bytes(limit)),
-    };
-    let exceeded = check("--max-leaked", leaked.bytes, limits.leaked_bytes, &of_bytes);
-    if !exceeded {
-        // A leaked block of 0 bytes is a leak, too.
-        let of_blocks = |limit: u64| format!("{in_words} (limit {})", counted(limit, "block"));
-        check(
-            "--max-leaked-blocks",
-            leaked.blocks,
-            limits.leaked_blocks,
-            &of_blocks,
+impl HeapSums {
+    /// The limits that this heap exceeds. `has_several`: there are others, so it is named.
+    fn violations(
+        &self,
+        evidence: &Evidence,
+        limits: &Limits,
+        has_several: bool,
+    ) -> Vec<Violation> {
+        let leaked = self.leaked;
+        let mut found = Vec::new();
+        let mut check =
+            |option, is: u64, limit: Option<u64>, text: &dyn Fn(u64) -> String| match limit {
+                Some(limit) if is > limit => {
+                    let mut text = text(limit);
+                    if has_several {
+                        text = format!("heap {}: {text}", self.name);
+                    }
+                    found.push(Violation { option, text });
+                    true
+                }
+                _ => false,
+            };
+        let in_words = format!(
+            "{}, {} in {}",
+            counted(self.leaks, evidence.subject.noun()),
+            bytes(leaked.bytes),
+            counted(leaked.blocks, "block")
         );
-    }
-    let sum = |what: &'static str, is: u64| {
-        move |limit: u64| format!("{what} {} (limit {})", bytes(is), bytes(limit))
-    };
-    check(
-        "--max-live",
-        live.bytes,
-        limits.live_bytes,
-        &sum("live at the end", live.bytes),
-    );
-    let peak = evidence.peak_bytes;
-    check("--max-peak", peak, limits.peak_bytes, &sum("peak", peak));
-    let made = evidence.allocations;
-    check("--max-allocations", made, limits.allocations, &|limit| {
-        format!("{} (limit {})", counted(made, "allocation"), count(limit))
-    });
-    for limit in &limits.sites {
-        let sites = evidence.sites.iter().filter(|site| limit.is_about(site));
-        let is: u64 = sites.map(|site| site.live.bytes).sum();
-        check("--max-site", is, Some(limit.bytes), &|most| {
-            format!(
-                "sites of {} keep {} (limit {})",
-                limit.pattern,
-                bytes(is),
-                bytes(most)
-            )
+        let of_bytes = |limit: u64| match limit {
+            0 => format!("{in_words} (limit 0)"),
+            limit => format!("{in_words} (limit {})", bytes(limit)),
+        };
+        let exceeded = check("--max-leaked", leaked.bytes, limits.leaked_bytes, &of_bytes);
+        if !exceeded {
+            // A leaked block of 0 bytes is a leak, too.
+            let of_blocks = |limit: u64| format!("{in_words} (limit {})", counted(limit, "block"));
+            check(
+                "--max-leaked-blocks",
+                leaked.blocks,
+                limits.leaked_blocks,
+                &of_blocks,
+            );
+        }
+        let sum = |what: &'static str, is: u64| {
+            move |limit: u64| format!("{what} {} (limit {})", bytes(is), bytes(limit))
+        };
+        let live = self.live().bytes;
+        check(
+            "--max-live",
+            live,
+            limits.live_bytes,
+            &sum("live at the end", live),
+        );
+        let peak = self.peak_bytes;
+        check("--max-peak", peak, limits.peak_bytes, &sum("peak", peak));
+        let made = self.allocations;
+        check("--max-allocations", made, limits.allocations, &|limit| {
+            format!("{} (limit {})", counted(made, "allocation"), count(limit))
         });
+        for limit in &limits.sites {
+            let is_own = |site: &&AllocationSite| {
+                !has_several || site.heap.as_deref() == Some(self.name.as_str())
+            };
+            let sites = evidence.sites.iter().filter(is_own);
+            let sites = sites.filter(|site| limit.is_about(site));
+            let is: u64 = sites.map(|site| site.live.bytes).sum();
+            check("--max-site", is, Some(limit.bytes), &|most| {
+                format!(
+                    "sites of {} keep {} (limit {})",
+                    limit.pattern,
+                    bytes(is),
+                    bytes(most)
+                )
+            });
+        }
+        found
     }
+}
+
+fn violated_scores(evidence: &Evidence, limits: &Limits) -> Vec<Violation> {
+    let mut found = Vec::new();
     let lifetime = evidence.scores.and_then(|run| run.scores.lifetime);
     if let (Some(is), Some(least)) = (lifetime, limits.lifetime_score)
         && is < least

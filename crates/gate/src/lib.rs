@@ -8,6 +8,7 @@
 //! Not here: processes, symbols. Of files, only those that people name in options.
 
 mod baseline;
+mod described;
 mod error;
 mod evidence;
 mod formats;
@@ -33,6 +34,7 @@ mod verdict;
 mod wrappers;
 
 pub use baseline::Baseline;
+pub use described::{DescribedBlocks, HeapEvidence, reached_in_heaps};
 pub use error::Error;
 pub use evidence::{
     AllocationSite, Ending, Evidence, Leak, PossibleLeak, SourceFrame, Subject, Sum,
@@ -50,5 +52,5 @@ pub use recorded::{RecordedOptions, recorded_evidence, recorded_time, score_evid
 pub use suppress::Suppressions;
 pub use survivors::{MOMENTS, Survivors};
 pub use trend::{Trend, corrected, mann_kendall};
-pub use verdict::{Finding, Group, Outcome, Standing, Verdict, Violation, outcome};
+pub use verdict::{Finding, Group, HeapVerdict, Outcome, Standing, Verdict, Violation, outcome};
 pub use wrappers::Wrappers;

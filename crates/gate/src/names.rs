@@ -119,15 +119,22 @@ impl Names<'_> {
             };
         };
         let function = HOOKED_FUNCTIONS.get(usize::from(backtrace.function));
+        let described = self.source.backtraces.described(backtrace.function);
+        let (symbol, kind) = match (function, described) {
+            (Some(function), _) => (Some(function.name.to_owned()), function.kind.to_owned()),
+            (None, Some(name)) => (Some(name.clone()), name),
+            (None, None) => (None, "an unknown caller".to_owned()),
+        };
         AllocationSite {
-            symbol: function.map(|f| f.name.to_owned()),
-            kind: function.map_or("an unknown caller", |f| f.kind).to_owned(),
+            symbol,
+            kind,
             stack: backtrace
                 .addresses
                 .iter()
                 .flat_map(|&a| self.frames(a))
                 .collect(),
             truncated: backtrace.truncated,
+            heap: None,
             live: Default::default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
 use memhook_heap::{MUSL, Snapshot, dissect};
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, Observer};
 use memhook_report::{counted, unseen_in_words};
 use memhook_stream::{Gap, Losses};
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
@@ -133,7 +133,7 @@ pub fn traced_blocks(
 }
 
 /// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.
-pub fn bound(ledger: &Ledger) -> Option<String> {
+pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(
             "not every allocation was recorded, to keep to --overhead: leave it out, or allow more"

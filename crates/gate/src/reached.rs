@@ -5,7 +5,7 @@ use memhook_heap::{Heap, MUSL, MarkOptions, Snapshot, dissect, leaks, mark, poss
 use memhook_ledger::LiveBlock;
 
 /// The traced blocks in address order.
-struct Traced(Vec<LiveBlock>);
+pub(crate) struct Traced(Vec<LiveBlock>);
 
 impl Traced {
     fn find(&self, address: u64) -> Option<&LiveBlock> {
@@ -25,6 +25,14 @@ pub struct Search {
     pub finds_possible: bool,
 }
 
+impl Search {
+    /// Whether a block was there before the snapshot was taken. The ledger keeps whole milliseconds.
+    pub(crate) fn is_older(&self, block: &LiveBlock) -> bool {
+        let moment = self.before_ns;
+        moment.is_none_or(|t| block.time_ns / 1_000_000 < t / 1_000_000)
+    }
+}
+
 /// Finds out which blocks nothing reaches: those of glibc's heap, and those of other allocators that were
 /// traced. `live` are the blocks of the ledger as of the snapshot or later.
 pub fn reached(
@@ -32,53 +40,10 @@ pub fn reached(
     live: impl Iterator<Item = LiveBlock>,
     search: Search,
 ) -> Reached {
-    let mut traced = Traced(live.collect());
-    traced.0.sort_unstable_by_key(|b| b.address);
     let mut found = Reached::default();
-    for block in &traced.0 {
-        found
-            .live
-            .entry(block.stack)
-            .or_default()
-            .add_block(block.size);
-    }
-    for note in &snapshot.meta.notes {
-        found.gaps.push(note.clone());
-    }
-    let (mut heap, undissected) = match dissect(snapshot) {
-        Ok(heap) => (heap, None),
-        Err(_) if traced.0.is_empty() => return found,
-        Err(error) => {
-            // It is no gap if all blocks are another allocator's.
-            let mut modules = snapshot.meta.modules.iter();
-            let has_other = modules.any(|m| m.allocator.is_some());
-            (Heap::empty(), (!has_other).then_some(error))
-        }
+    let Some((heap, traced)) = dissected(snapshot, live, search, &mut found) else {
+        return found;
     };
-    judge_heap(&heap, &mut found.gaps);
-    let foreign = Foreign {
-        before_ns: search.before_ns,
-        is_complete: search.is_complete,
-        is_glibcs: undissected.is_some(),
-    };
-    let is_known = foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
-    let mut modules = snapshot.meta.modules.iter();
-    if is_known && modules.any(|m| m.allocator.as_deref() == Some(MUSL)) {
-        found.notes.push(
-            "musl's allocator also keeps blocks among the data of modules, which is searched: what a free one of \
-             these points to looks reachable"
-                .into(),
-        );
-    }
-    if let Some(error) = undissected {
-        if is_known {
-            found.notes.push(format!(
-                "{error}: the verdict is on the traced blocks alone"
-            ));
-        } else {
-            found.gaps.push(error.to_string());
-        }
-    }
     let options = MarkOptions {
         ignore_half_overwritten: true,
         ..MarkOptions::default()
@@ -121,6 +86,62 @@ pub fn reached(
     found
 }
 
+/// The heap that a search of the snapshot is about, with the traced blocks that it knows in address order; what is to be
+/// said of it is added to `found`. `None`: there is no block to search for.
+pub(crate) fn dissected(
+    snapshot: &Snapshot,
+    live: impl Iterator<Item = LiveBlock>,
+    search: Search,
+    found: &mut Reached,
+) -> Option<(Heap, Traced)> {
+    let mut traced = Traced(live.collect());
+    traced.0.sort_unstable_by_key(|b| b.address);
+    for block in &traced.0 {
+        found
+            .live
+            .entry(block.stack)
+            .or_default()
+            .add_block(block.size);
+    }
+    for note in &snapshot.meta.notes {
+        found.gaps.push(note.clone());
+    }
+    let (mut heap, undissected) = match dissect(snapshot) {
+        Ok(heap) => (heap, None),
+        Err(_) if traced.0.is_empty() => return None,
+        Err(error) => {
+            // It is no gap if all blocks are another allocator's.
+            let mut modules = snapshot.meta.modules.iter();
+            let has_other = modules.any(|m| m.allocator.is_some());
+            (Heap::empty(), (!has_other).then_some(error))
+        }
+    };
+    judge_heap(&heap, &mut found.gaps);
+    let foreign = Foreign {
+        search,
+        is_glibcs: undissected.is_some(),
+    };
+    let is_known = foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
+    let mut modules = snapshot.meta.modules.iter();
+    if is_known && modules.any(|m| m.allocator.as_deref() == Some(MUSL)) {
+        found.notes.push(
+            "musl's allocator also keeps blocks among the data of modules, which is searched: what a free one of \
+             these points to looks reachable"
+                .into(),
+        );
+    }
+    if let Some(error) = undissected {
+        if is_known {
+            found.notes.push(format!(
+                "{error}: the verdict is on the traced blocks alone"
+            ));
+        } else {
+            found.gaps.push(error.to_string());
+        }
+    }
+    Some((heap, traced))
+}
+
 fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     if let Some(finding) = heap.findings.first() {
         let more = heap.findings.len() - 1;
@@ -138,8 +159,7 @@ fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
 
 /// Blocks in heaps that were not dissected: those of other allocators, or of an unknown glibc.
 struct Foreign {
-    before_ns: Option<u64>,
-    is_complete: bool,
+    search: Search,
     is_glibcs: bool,
 }
 
@@ -153,10 +173,7 @@ impl Foreign {
         traced: &Traced,
         gaps: &mut Vec<String>,
     ) -> bool {
-        let before_ns = self.before_ns;
-        // The ledger keeps whole milliseconds.
-        let is_older =
-            |b: &&LiveBlock| before_ns.is_none_or(|t| b.time_ns / 1_000_000 < t / 1_000_000);
+        let is_older = |b: &&LiveBlock| self.search.is_older(b);
         let mut ranges = heap.ranges.clone();
         ranges.sort_unstable_by_key(|r| (r.start, r.end));
         let is_foreign = |b: &&LiveBlock| {
@@ -175,7 +192,7 @@ impl Foreign {
             && if self.is_glibcs {
                 heap.take_undissected(snapshot, &addresses)
             } else {
-                self.is_complete && heap.take_areas(snapshot, &addresses)
+                self.search.is_complete && heap.take_areas(snapshot, &addresses)
             };
         if is_told {
             return true;

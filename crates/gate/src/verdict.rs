@@ -86,6 +86,27 @@ pub struct Violation {
     pub text: String,
 }
 
+/// What a judgement says of one of several heaps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeapVerdict {
+    /// `malloc`, or what the user calls it.
+    pub name: String,
+    /// Whether it is within the limits.
+    pub outcome: Outcome,
+    /// What counts of its leaks.
+    pub leaked: Sum,
+    /// What is suppressed.
+    pub suppressed: Sum,
+    /// What is in the baseline.
+    pub known: Sum,
+    /// What something still reaches.
+    pub reachable: Sum,
+    /// Most bytes live at a time.
+    pub peak_bytes: u64,
+    /// Allocations made.
+    pub allocations: u64,
+}
+
 /// The verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
@@ -93,12 +114,16 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Exceeded limits.
     pub violations: Vec<Violation>,
-    /// What counts of the leaks.
+    /// What counts of the leaks. Where allocators are described, of those of malloc's heap.
     pub leaked: Sum,
     /// What is suppressed.
     pub suppressed: Sum,
     /// What is in the baseline.
     pub known: Sum,
+    /// Where allocators are described, every heap for itself, that of malloc and its like first: one that takes its
+    /// memory from another would be counted twice in a sum.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub heaps: Vec<HeapVerdict>,
     /// Every leak, those of a group together, the largest first.
     pub findings: Vec<Finding>,
     /// Suppressions that matched nothing.

@@ -9,7 +9,7 @@ use crate::{
     ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{
-    Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk, standard_error,
+    Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk, standard_error,
 };
 use memhook_stream::{Gap, Losses};
 use memhook_symbols::{ModuleFile, Symbolizer};
@@ -100,7 +100,11 @@ impl LiveNumbers {
     }
 
     /// Takes the next slice; the totals are those of the first one. Returns whether there are more.
-    pub fn take(&mut self, ledger: &Ledger, allocations: &SampledAllocations) -> bool {
+    pub fn take(
+        &mut self,
+        ledger: &Ledger<impl Observer>,
+        allocations: &SampledAllocations,
+    ) -> bool {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.totals = ledger.totals();
             self.releases = ledger.release_sites();

@@ -18,6 +18,7 @@ mod birth;
 mod budget;
 mod clocks;
 mod control;
+mod described;
 mod drain;
 mod error;
 mod gap;

@@ -137,6 +137,17 @@ pub const fn heap_of(address: u64) -> usize {
     1 + (address >> KEY_HEAP_SHIFT & (MAX_HEAPS as u64 - 1)) as usize
 }
 
+/// The address that a key of a described heap stands for. `window`: the entries of the heap's table, by their numbers.
+/// `None` of what is no key, or one whose window the table does not have.
+pub fn address_of_key(key: u64, window: impl FnOnce(usize) -> u32) -> Option<u64> {
+    if key & KEY_BIT == 0 {
+        return None;
+    }
+    let number = (key >> KEY_WINDOW_SHIFT) as usize & (HEAP_WINDOWS - 1);
+    let high = u64::from(window(number).checked_sub(1)?);
+    Some(high << 32 | key >> KEY_ADDRESS_SHIFT & 0xffff_ffff)
+}
+
 const _: () = assert!(WINDOWS_OFFSET >= DESCRIBED_OFFSET + MAX_DESCRIBED * 8);
 const _: () = assert!(WINDOWS_OFFSET + MAX_HEAPS * HEAP_WINDOWS * 4 <= SAMPLE_OFFSET + 65_536);
 const _: () = assert!(FIRST_DESCRIBED + MAX_DESCRIBED <= 256);
@@ -180,5 +191,14 @@ mod tests {
         assert_eq!(heap_of(0x7fff_ffff_fff0), 0);
         assert_eq!(heap_of(KEY_BIT), 1);
         assert_eq!(heap_of(KEY_BIT | 7 << KEY_HEAP_SHIFT), 8);
+    }
+
+    #[test]
+    fn keys_lead_back_to_addresses() {
+        let key = KEY_BIT | 3 << KEY_HEAP_SHIFT | 511 << KEY_WINDOW_SHIFT | 0xffff_ff01 << 3;
+        let window = |number| if number == 511 { 0x7ff4 } else { 0 };
+        assert_eq!(address_of_key(key, window), Some(0x7ff3_ffff_ff01));
+        assert_eq!(address_of_key(key & !(1 << 40), window), None);
+        assert_eq!(address_of_key(0x7ff3_ffff_ff00, window), None);
     }
 }

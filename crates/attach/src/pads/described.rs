@@ -15,6 +15,8 @@ pub struct TracedHeap {
     pub name: String,
     /// Its functions: their ids, and their names.
     pub functions: Vec<(u8, String)>,
+    /// Some of them gives single blocks back.
+    pub releases: bool,
 }
 
 /// A function that was found.
@@ -129,6 +131,66 @@ pub(crate) fn plan_described(
         }
     }
     Ok(())
+}
+
+/// A function that the user has described, and how it would be reached.
+#[derive(Clone, Debug)]
+pub struct DescribedReach {
+    /// The heap that it belongs to.
+    pub heap: String,
+    /// The function as the user has named it.
+    pub function: String,
+    /// The file name of its module and where it is (avma), or why it cannot be traced.
+    pub found: Result<(String, u64), String>,
+}
+
+/// Says of each function of these allocators whether it can have a pad.
+pub(crate) fn reach_of_described(
+    pid: i32,
+    maps: &[Mapping],
+    modules: &[ModuleImage],
+    allocators: &[Allocator],
+    must_return: bool,
+    planned: &PadPlan,
+) -> Vec<DescribedReach> {
+    let mut reach = Vec::new();
+    for allocator in allocators {
+        for function in &allocator.functions {
+            let alone = Allocator {
+                name: allocator.name.clone(),
+                functions: vec![function.clone()],
+            };
+            let text = function.selector.text.clone();
+            let mut with_it = planned.clone();
+            let placed = plan_described(pid, maps, modules, &[alone], must_return, &mut with_it);
+            let found = match (placed, with_it.pads.pop()) {
+                (Ok(()), Some(pad)) => Ok((pad.module, pad.address)),
+                (Ok(()), None) => Err("it was not found".to_owned()),
+                (Err(error), _) => {
+                    // The function has a column of its own.
+                    let why = error.to_string();
+                    let known = refused(&text, "").to_string();
+                    Err(why.strip_prefix(&known).unwrap_or(&why).to_owned())
+                }
+            };
+            reach.push(DescribedReach {
+                heap: allocator.name.clone(),
+                function: text,
+                found,
+            });
+        }
+    }
+    for at in 1..reach.len() {
+        let (before, rest) = reach.split_at_mut(at);
+        let place = rest[0].found.as_ref().ok();
+        let same = before
+            .iter()
+            .find(|r| r.found.as_ref().ok() == place && place.is_some());
+        if let Some(same) = same {
+            rest[0].found = Err(format!("it is the same function as {}", same.function));
+        }
+    }
+    reach
 }
 
 /// The function, if the compiler has made no others of it, which are called with other arguments.

@@ -18,7 +18,7 @@ mod described;
 mod placed;
 mod planned;
 
-pub use described::TracedHeap;
-pub(crate) use described::plan_described;
+pub use described::{DescribedReach, TracedHeap};
+pub(crate) use described::{plan_described, reach_of_described};
 pub(crate) use placed::Pads;
-pub(crate) use planned::{RefusedPad, plan_pads};
+pub(crate) use planned::{PadPlan, RefusedPad, plan_pads};

@@ -2,6 +2,7 @@
 
 use super::described::TracedHeap;
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
+use crate::code_exchanges::pause_after;
 use crate::error::Error;
 use crate::hook_presence::any_point;
 use crate::limits::check_file_size;
@@ -10,7 +11,8 @@ use crate::pad_areas::{cell_slot, entries, put_back};
 use crate::probes::places_near;
 use crate::reach::Reach;
 use memhook_abi::{
-    DescribedFunction, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED, MAX_VARIANTS,
+    DescribedFunction, DescribedRole, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED,
+    MAX_VARIANTS,
 };
 use memhook_inject::{
     CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes,
@@ -29,7 +31,6 @@ const NAME: &std::ffi::CStr = c"memhook-pads";
 const PLACE_TRIES: usize = 8;
 /// How often a function that is in use is tried.
 const TRIES: u32 = 40;
-const PAUSE: Duration = Duration::from_millis(5);
 const PAGE_BYTES: u64 = 4096;
 
 /// The pads of one attach. Until [`Pads::keep`] is called, dropping this takes the jumps out again.
@@ -152,16 +153,18 @@ impl Pads {
     /// Writes the jumps with all threads held.
     fn exchange(&mut self) -> Result<(), Error> {
         let mut open = std::mem::take(&mut self.placed);
+        let mut held = Duration::ZERO;
         for attempt in 0..TRIES {
             if open.is_empty() {
                 break;
             }
             if attempt > 0 {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(pause_after(held));
             }
             let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| exchange_of(e)).collect();
             let result = exchange_code(self.pid, &exchanges, &[], false)?;
-            self.held = self.held.max(result.held);
+            held = result.held;
+            self.held = self.held.max(held);
             for (one, done) in std::mem::take(&mut open).into_iter().zip(result.done) {
                 match done {
                     Exchanged::Done => self.placed.push(one),
@@ -273,10 +276,14 @@ impl Pads {
             .map(|name| TracedHeap {
                 name,
                 functions: Vec::new(),
+                releases: false,
             })
             .collect();
         for (pad, _) in &self.placed {
-            if let Some(heap) = pad.does.and_then(|d| heaps.get_mut(usize::from(d.heap))) {
+            if let Some(does) = pad.does
+                && let Some(heap) = heaps.get_mut(usize::from(does.heap))
+            {
+                heap.releases |= does.role == DescribedRole::Releases;
                 heap.functions.push((pad.function as u8, pad.name.clone()));
             }
         }

@@ -6,6 +6,7 @@ use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
 use super::removal;
 use super::threads::ThreadNames;
 use crate::claim::{Claim, claim};
+use crate::code_exchanges::pause_after;
 use crate::error::Error;
 use crate::probe_areas;
 use crate::probe_error::ProbeError;
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 
 /// How often a function that is in use is tried.
 const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often one function was called.
 #[derive(Clone, Debug, Default)]
@@ -135,16 +135,18 @@ impl Probes {
             }
         }
         open.retain(|(number, _)| refused.iter().all(|(other, _)| other != number));
+        let mut held = Duration::ZERO;
         for attempt in 0..TRIES {
             if open.is_empty() {
                 break;
             }
             if attempt > 0 {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(pause_after(held));
             }
             let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| e.clone()).collect();
             let result = exchange_code(self.pid, &exchanges, &[], true)?;
-            self.held = self.held.max(result.held);
+            held = result.held;
+            self.held = self.held.max(held);
             self.names.learn(self.pid, &result.thread_pointers);
             let mut still = Vec::new();
             for (one, done) in open.into_iter().zip(result.done) {

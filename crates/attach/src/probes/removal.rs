@@ -5,6 +5,7 @@
 //! leads to them any more and no thread is in them.
 
 use crate::claim::claim;
+use crate::code_exchanges::pause_after;
 use crate::error::Error;
 use crate::hook_presence::any_point;
 use crate::probe_areas::{AREA_PATH, CODE_PATH, Found, areas, is_of_probes};
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 /// How often is tried what threads prevent.
 const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// Takes all probes out of a process; the caller has claimed it. Returns how many functions still have a jump, or
 /// `None` if there was nothing. A process that is gone has none.
@@ -37,17 +37,21 @@ fn try_remove(pid: i32) -> Result<Option<u64>, Error> {
     let called = maps.iter().filter(|m| m.path == CODE_PATH);
     let called = called.map(|m| m.start..m.end);
     let ranges: Vec<Range<u64>> = found.iter().map(Found::range).chain(called).collect();
+    let own: u64 = found.iter().map(|found| found.own_jumps(pid, &maps)).sum();
     let mut is_unused = found.iter().all(|found| found.header.is_none());
-    let mut left = 0;
+    let (mut left, mut held) = (0, Duration::ZERO);
     for attempt in 0..TRIES {
-        let exchanges: Vec<CodeExchange> = found.iter().flat_map(|f| f.exchanges(pid)).collect();
+        let maps = mappings(pid)?;
+        let of = |f| Found::exchanges(f, pid, &maps);
+        let exchanges: Vec<CodeExchange> = found.iter().flat_map(of).collect();
         if exchanges.is_empty() && is_unused {
             break;
         }
         if attempt > 0 {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause_after(held));
         }
         let result = exchange_code(pid, &exchanges, &ranges, false)?;
+        held = result.held;
         left = result
             .done
             .iter()
@@ -58,10 +62,10 @@ fn try_remove(pid: i32) -> Result<Option<u64>, Error> {
             break;
         }
     }
-    if is_unused {
+    if is_unused && own == 0 {
         unmap(pid, &found)?;
     }
-    Ok(Some(left))
+    Ok(Some(left + own))
 }
 
 /// Gives the memory back. A thread that runs now cannot get to it any more.

@@ -1,27 +1,39 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
 use super::frames::module_file;
-pub use crate::target::Target as Args;
+use crate::target::Target;
+use crate::tracing::Allocators;
 use crate::{exit_code, output::say};
-use memhook_attach::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
+use memhook_attach::{DescribedReach, DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 use memhook_process::{Check, TargetRoot};
 use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
 
+/// Options of `doctor`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    allocators: Allocators,
+}
+
 /// Prints every finding; the exit code says whether an attach would refuse.
-pub fn run(target: &Args) -> anyhow::Result<ExitCode> {
-    let pid = target.pid()?;
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pid = args.target.pid()?;
     let Diagnosis {
         checks,
         modules,
         functions,
-    } = diagnose(pid)?;
+        described,
+    } = diagnose(pid, &args.allocators.all())?;
     checks.iter().for_each(print_check);
     if !modules.is_empty() {
         print_modules(&modules, &names_from(pid, &modules));
     }
     print_functions(&functions);
+    print_described(&described);
     let failed = checks.iter().filter(|c| !c.ok).count();
     let notes = checks.iter().filter(|c| c.ok && c.remedy.is_some());
     match (failed, notes.count()) {
@@ -83,6 +95,45 @@ fn print_functions(functions: &[FoundFunction]) {
             "{name:<of_names$}  {:<of_modules$}  {:#018x}  {reach}",
             found.module,
             found.address
+        );
+    }
+}
+
+/// Each function that the user has described: where it is, and how it would be reached.
+fn print_described(described: &[DescribedReach]) {
+    if described.is_empty() {
+        return;
+    }
+    let width = |title: &str, texts: &mut dyn Iterator<Item = usize>| {
+        texts.max().unwrap_or(0).max(title.len())
+    };
+    let module = |reach: &DescribedReach| {
+        let found = reach.found.as_ref().ok();
+        found.map_or("-".to_owned(), |(module, _)| module.clone())
+    };
+    let of_names = width(
+        "described function",
+        &mut described.iter().map(|r| r.function.len()),
+    );
+    let of_heaps = width("heap", &mut described.iter().map(|r| r.heap.len()));
+    let of_modules = width("module", &mut described.iter().map(|r| module(r).len()));
+    say!(
+        "\n{:<of_names$}  {:<of_heaps$}  {:<of_modules$}  {:<18}  reached by",
+        "described function",
+        "heap",
+        "module",
+        "address"
+    );
+    for reach in described {
+        let (address, how) = match &reach.found {
+            Ok((_, address)) => (format!("{address:#018x}"), "a pad at its entry".to_owned()),
+            Err(why) => ("-".to_owned(), format!("not at all: {why}")),
+        };
+        say!(
+            "{:<of_names$}  {:<of_heaps$}  {:<of_modules$}  {address:<18}  {how}",
+            reach.function,
+            reach.heap,
+            module(reach)
         );
     }
 }

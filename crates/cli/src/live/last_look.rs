@@ -51,15 +51,20 @@ impl LastLook {
             .map(|captured| &captured.snapshot)
     }
 
-    /// What a verdict needs to know of the blocks.
-    pub fn blocks(self, ledger: &Ledger, finds_possible: bool) -> Reached {
+    /// The copy or why there is none, and how to search it.
+    pub fn memory(&self, finds_possible: bool) -> (Result<&Snapshot, String>, Search) {
         let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
-        let memory = memory.map_err(String::clone);
         let search = Search {
             before_ns: self.moment_ns,
             is_complete: false,
             finds_possible,
         };
+        (memory.map_err(String::clone), search)
+    }
+
+    /// What a verdict needs to know of the blocks.
+    pub fn blocks(self, ledger: &Ledger, finds_possible: bool) -> Reached {
+        let (memory, search) = self.memory(finds_possible);
         traced_blocks(ledger, memory, search)
     }
 

@@ -13,7 +13,7 @@ use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
-use memhook_ledger::{SiteWalk, Totals};
+use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
 use memhook_process::TargetRoot;
 use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
@@ -55,7 +55,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
         bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
-    args.tracing.allocators.refuse("top shows")?;
+    if args.follow_fork && args.tracing.allocators.is_used() {
+        bail!(
+            "--follow-fork shows the heap of malloc of each process: leave it out, or the allocators of your own"
+        );
+    }
     signals::catch_stops();
     if args.follow_fork {
         return several::run(args, pid);
@@ -65,13 +69,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut trace = Trace::start(pid, config)?;
     let root = TargetRoot::of(pid);
     let name = name_of(pid, args.tracing.mappings);
-    let mut board = Board::new(name, pid);
-    board.has_color = has_color();
+    let described = trace.session().heaps();
+    let of_heaps = described
+        .iter()
+        .map(|heap| format!("{name}, {}", heap.name));
+    let of_heaps: Vec<String> = std::iter::once(name.clone()).chain(of_heaps).collect();
+    let heaps = of_heaps.len();
+    let views = of_heaps.into_iter().enumerate().map(|(number, name)| {
+        let mut board = Board::new(name, pid);
+        board.has_color = has_color();
+        board.heap = (heaps > 1).then_some((number + 1, heaps));
+        HeapView {
+            board,
+            names: Names::new(Symbolizer::new(root.search_order()), depth),
+        }
+    });
     let mut job = TopJob {
         interval: args.interval,
-        board,
+        views: views.collect(),
+        shown: 0,
         screen: None,
-        names: Names::new(Symbolizer::new(root.search_order()), depth),
         next_sample: Duration::ZERO,
         stale: args.stale.map(|older| StaleSection::new(pid, older, 0)),
         is_stale: true,
@@ -86,7 +103,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Err(failure);
     }
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
-    tell_end(&job.board, trace.consumer(), code, has_gaps);
+    tell_end(&job.views[0].board, trace.consumer(), code, has_gaps);
     Ok(ExitCode::from(code))
 }
 
@@ -151,12 +168,20 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
     );
 }
 
+/// What is shown of one heap.
+struct HeapView {
+    board: Board,
+    names: Names,
+}
+
 /// Counts, draws and listens until the end.
 struct TopJob {
     interval: Duration,
-    board: Board,
+    /// That of malloc's heap, and those of the heaps that are described.
+    views: Vec<HeapView>,
+    /// Which of them is on the screen.
+    shown: usize,
     screen: Option<Screen>,
-    names: Names,
     next_sample: Duration,
     /// What nobody touches, if that is a column.
     stale: Option<StaleSection>,
@@ -175,9 +200,14 @@ impl TopJob {
         };
         for event in screen.events().try_iter() {
             let event = event.context("the terminal went away; detached")?;
-            let reaction = self.board.react(&event);
-            if reaction == Some(Reaction::Quit) {
-                return Ok(ControlFlow::Break(()));
+            let reaction = self.views[self.shown].board.react(&event);
+            match reaction {
+                Some(Reaction::Quit) => return Ok(ControlFlow::Break(())),
+                Some(Reaction::Process(by)) => {
+                    let place = self.shown as i64 + i64::from(by);
+                    self.shown = place.rem_euclid(self.views.len() as i64) as usize;
+                }
+                Some(Reaction::Redraw) | None => {}
             }
             self.is_stale |= reaction.is_some();
         }
@@ -186,20 +216,25 @@ impl TopJob {
             self.next_sample = now + self.interval;
             let stale = self.stale.as_ref();
             let stale = stale.and_then(|section| section.stale_bytes(trace));
-            self.board.sample(Sample {
+            let (of_malloc, of_heaps) = self.views.split_at_mut(1);
+            of_malloc[0].board.sample(Sample {
                 stale,
                 ..sample(trace)
             });
+            for (number, view) in of_heaps.iter_mut().enumerate() {
+                view.board.sample(sample_of_heap(trace, number));
+            }
             self.is_stale = true;
         }
-        self.is_stale |= self.names.follow(&SessionStacks(session), &mut self.board);
+        let HeapView { board, names } = &mut self.views[self.shown];
+        self.is_stale |= names.follow(&SessionStacks(session), board);
         if std::mem::take(&mut self.is_stale) {
-            let drawn = screen.draw(&mut self.board);
+            let drawn = screen.draw(board);
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
             let modules = || module_files(session);
             let stacks = SessionStacks(session);
-            self.is_stale = self.names.ask(&stacks, modules, &self.board);
+            self.is_stale = names.ask(&stacks, modules, board);
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -264,12 +299,7 @@ fn sample(trace: &Trace) -> Sample {
     let counts = state.counts;
     drop(state);
     if is_sampled {
-        let all = counts.all(totals.allocations, totals.allocated_bytes);
-        totals.allocations = all.blocks.round() as u64;
-        totals.allocated_bytes = all.bytes.round() as u64;
-        totals.live_bytes = sites.iter().map(|site| site.bytes).sum();
-        totals.live_blocks = sites.iter().map(|site| site.blocks).sum();
-        totals.peak_live_bytes = 0;
+        estimate(&mut totals, &counts, &sites);
     }
     let losses = trace.session().region().losses();
     Sample {
@@ -282,4 +312,42 @@ fn sample(trace: &Trace) -> Sample {
         stale: None,
         is_sampled,
     }
+}
+
+/// That of the described heap with this number.
+fn sample_of_heap(trace: &Trace, number: usize) -> Sample {
+    let consumer = trace.consumer();
+    let counts = consumer.lock().heaps[number].counts;
+    let mut walk = SiteWalk::estimating(&counts);
+    consumer.in_slices(|state| state.heaps[number].ledger.walk_sites(&mut walk));
+    let sites = walk.into_sites();
+    let state = consumer.lock();
+    let ledger = &state.heaps[number].ledger;
+    let (mut totals, bounded, is_sampled) =
+        (ledger.totals(), ledger.bounded(), ledger.is_sampled());
+    drop(state);
+    if is_sampled {
+        estimate(&mut totals, &counts, &sites);
+    }
+    let losses = trace.session().region().losses();
+    Sample {
+        time: consumer.elapsed(),
+        sites,
+        totals,
+        lost_events: losses.dropped + losses.ringless,
+        bounded,
+        overhead: None,
+        stale: None,
+        is_sampled,
+    }
+}
+
+/// Sums of samples become those of what the samples stand for.
+fn estimate(totals: &mut Totals, counts: &SampledAllocations, sites: &[SiteTotals]) {
+    let all = counts.all(totals.allocations, totals.allocated_bytes);
+    totals.allocations = all.blocks.round() as u64;
+    totals.allocated_bytes = all.bytes.round() as u64;
+    totals.live_bytes = sites.iter().map(|site| site.bytes).sum();
+    totals.live_blocks = sites.iter().map(|site| site.blocks).sum();
+    totals.peak_live_bytes = 0;
 }

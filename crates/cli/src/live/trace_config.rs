@@ -45,6 +45,7 @@ impl Tracing {
             max_memory: self.max_memory,
             mappings: self.mappings,
             allocators: self.allocators.all(),
+            keeps_released: false,
             keep_tables: !self.cache.no_symbol_cache,
             accesses: match self.access {
                 Access::On => memhook_attach::Accesses::Needed,
@@ -56,6 +57,7 @@ impl Tracing {
     /// The same for a gate with these limits.
     pub fn resolve_gated(&self, limits: &LimitOptions) -> TraceConfig {
         let mut config = self.resolve_recorded(limits.scores().is_some());
+        config.keeps_released = true;
         if limits.need_accesses() {
             config.accesses = memhook_attach::Accesses::Needed;
         }

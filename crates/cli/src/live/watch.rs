@@ -93,7 +93,6 @@ fn share(text: &str) -> Result<AlarmAt, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The only one that there is.
     let What::Summary = args.record;
-    args.tracing.allocators.refuse("watch reports")?;
     let pid = args.target.largest()?;
     let mut config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
     if !args.exact {

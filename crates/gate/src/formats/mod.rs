@@ -10,9 +10,9 @@ mod text;
 
 use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::growth::GrowthKind;
-use crate::{AllocationSite, Group, Outcome, PossibleLeak, Verdict, outcome};
+use crate::{AllocationSite, Group, HeapVerdict, Outcome, PossibleLeak, Verdict, outcome};
 use memhook_foreign::visible;
-use memhook_report::{Format, FormatOptions, bytes, counted};
+use memhook_report::{Format, FormatOptions, MAIN_HEAP, bytes, counted};
 
 /// All forms that the verdicts on a program's processes can be written in.
 pub static FORMATS: [&dyn Format<[Verdict]>; 7] = [
@@ -51,19 +51,20 @@ fn headline(verdict: &Verdict) -> String {
     let reasons: Vec<&str> = verdict.violations.iter().map(|v| v.text.as_str()).collect();
     match verdict.outcome {
         Outcome::Failed => format!("FAILED: {}", reasons.join("; ")),
-        Outcome::Passed => match verdict.leaked.blocks {
+        Outcome::Passed => match verdict.counted().len() {
             0 => match verdict.evidence.subject {
                 Subject::Leaks => "PASSED: no leaks".to_owned(),
                 Subject::Growth => "PASSED: no site keeps growing".to_owned(),
                 Subject::Live => "PASSED: within the limits".to_owned(),
             },
-            _ => {
+            leaks => {
                 let noun = verdict.evidence.subject.noun();
-                let leaks = counted(verdict.counted().len() as u64, noun);
-                format!(
-                    "PASSED: {leaks} within the limits, {}",
-                    amount(verdict.leaked)
-                )
+                let leaks = counted(leaks as u64, noun);
+                let sums = match verdict.heaps.as_slice() {
+                    [] => amount(verdict.leaked),
+                    heaps => in_heaps(heaps),
+                };
+                format!("PASSED: {leaks} within the limits, {sums}")
             }
         },
         Outcome::Unsound => format!(
@@ -78,6 +79,13 @@ fn headline(verdict: &Verdict) -> String {
     }
 }
 
+/// What leaked of each heap of which something did.
+fn in_heaps(heaps: &[HeapVerdict]) -> String {
+    let leaking = heaps.iter().filter(|heap| heap.leaked.blocks > 0);
+    let sums = leaking.map(|heap| format!("{}: {}", heap.name, amount(heap.leaked)));
+    sums.collect::<Vec<_>>().join("; ")
+}
+
 /// The first line about several processes.
 fn headline_of_all(verdicts: &[Verdict]) -> String {
     let of = |outcome| verdicts.iter().filter(|v| v.outcome == outcome).count();
@@ -90,6 +98,12 @@ fn headline_of_all(verdicts: &[Verdict]) -> String {
             of(Outcome::Unsound)
         ),
     }
+}
+
+/// ` of heap pool`; empty of malloc's heap.
+fn of_heap(site: &AllocationSite) -> String {
+    let described = site.heap.as_deref().filter(|heap| *heap != MAIN_HEAP);
+    described.map_or(String::new(), |heap| format!(" of heap {heap}"))
 }
 
 /// What a group of findings says in one line.
@@ -107,8 +121,9 @@ fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
             );
         }
         return format!(
-            "grows: {} more than at the begin, by {} (p = {:.1e})",
+            "grows: {} more than at the begin{}, by {} (p = {:.1e})",
             amount(group.direct()),
+            of_heap(site),
             site.kind,
             growth.p
         );
@@ -117,7 +132,12 @@ fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
         Subject::Live => "live at the end",
         _ => "leaked",
     };
-    let mut out = format!("{} {what}, by {}", amount(group.direct()), site.kind);
+    let mut out = format!(
+        "{} {what}{}, by {}",
+        amount(group.direct()),
+        of_heap(site),
+        site.kind
+    );
     let mut indirect = group.total();
     indirect.blocks -= group.direct().blocks;
     indirect.bytes -= group.direct().bytes;
@@ -221,6 +241,7 @@ mod tests {
             kind: kind.into(),
             stack,
             truncated: false,
+            heap: None,
             live: Sum {
                 blocks: 2,
                 bytes: 96,

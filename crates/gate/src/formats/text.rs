@@ -4,7 +4,7 @@ use super::{
     NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, possible_sentence,
     possibly, sentence, site_of, the_rest,
 };
-use crate::{AllocationSite, Group, Outcome, Sum, Verdict};
+use crate::{AllocationSite, Group, HeapVerdict, Outcome, Sum, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions, bytes, counted};
 use std::collections::BTreeMap;
@@ -105,6 +105,9 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
         sums.push(counted(evidence.allocations, "allocation"));
     }
     out += &format!("  {}\n", sums.join(", "));
+    for heap in verdict.heaps.iter().skip(1) {
+        out += &heap_line(verdict, heap);
+    }
     for gap in &evidence.gaps {
         out += &format!("  not seen: {}\n", visible(gap));
     }
@@ -115,6 +118,22 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
         out += &format!("  unused suppression: {unused}\n");
     }
     out
+}
+
+/// The sums of a described heap; those before are malloc's.
+fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
+    let mut sums = vec![format!("{} {}", the_rest(verdict), amount(heap.reachable))];
+    for (what, sum) in [
+        ("suppressed", heap.suppressed),
+        ("in the baseline", heap.known),
+    ] {
+        if sum.blocks > 0 {
+            sums.push(format!("{what} {}", amount(sum)));
+        }
+    }
+    sums.push(format!("peak {}", bytes(heap.peak_bytes)));
+    sums.push(counted(heap.allocations, "allocation"));
+    format!("  heap {}: {}\n", visible(&heap.name), sums.join(", "))
 }
 
 fn one_leak(verdict: &Verdict, group: &Group<'_>, out: &mut String) {

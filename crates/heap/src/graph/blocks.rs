@@ -161,8 +161,12 @@ impl BlockTable {
         let block = segment.block(unit);
         let offset = near.address.wrapping_sub(block.address);
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
-        // address (that of a library, say).
-        let past_end = u64::from(segment.kind != SegmentKind::Mapped { tight: true });
+        // address (that of a library, say). Behind a block that was cut out of a larger one is the next one, or
+        // where the allocator will cut.
+        let past_end = match segment.kind {
+            SegmentKind::Mapped { tight: true } | SegmentKind::Described => 0,
+            _ => 1,
+        };
         let place = BlockStart {
             segment: index as u32,
             unit,

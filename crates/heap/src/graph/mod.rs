@@ -8,6 +8,7 @@ mod foreign_areas;
 mod foreign_blocks;
 pub(crate) mod leaks;
 pub(crate) mod mark;
+mod nested_blocks;
 pub(crate) mod roots;
 mod segment;
 #[cfg(test)]

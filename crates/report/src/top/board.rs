@@ -49,7 +49,7 @@ pub enum Reaction {
     Quit,
     /// Everything is to be drawn anew.
     Redraw,
-    /// Of several processes, the one that comes so many places later is to be shown.
+    /// Of several processes, or of several heaps, the one that comes so many places later is to be shown.
     Process(i32),
 }
 
@@ -74,6 +74,8 @@ pub struct Board {
     pub has_color: bool,
     /// If several processes are traced: which of them this is.
     pub among: Option<Among>,
+    /// If the process has several heaps: the place of this one, from 1 on, and how many there are.
+    pub heap: Option<(usize, usize)>,
     /// How long it had run before the attach, if what it did then may matter: nothing of that was seen.
     pub unseen: Option<Duration>,
     pub(super) totals: Totals,
@@ -113,6 +115,7 @@ impl Board {
             pid,
             has_color: true,
             among: None,
+            heap: None,
             unseen: None,
             totals: Totals::default(),
             lost_events: 0,
@@ -293,7 +296,9 @@ impl Board {
         let action = action(event, self.is_typing)?;
         match action {
             Action::Quit => return Some(Reaction::Quit),
-            Action::Process(by) if self.among.is_some() => return Some(Reaction::Process(by)),
+            Action::Process(by) if self.among.is_some() || self.heap.is_some() => {
+                return Some(Reaction::Process(by));
+            }
             _ => {}
         }
         self.act(action);

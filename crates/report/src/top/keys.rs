@@ -22,7 +22,7 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ("p Space", "pause, and go on"),
     (
         "Tab Shift-Tab",
-        "with --follow-fork: the next process, or the one before",
+        "of several processes or heaps: the next, or the one before",
     ),
     ("Mouse wheel", "select a row further down or up"),
     ("Click", "select a row; on the selected one: Enter"),

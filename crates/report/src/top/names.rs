@@ -76,7 +76,9 @@ fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32)
     let frames = backtrace.addresses.iter();
     let frames = frames.flat_map(|&address| frames_at(symbols, address));
     Named {
-        kind: backtrace.kind().unwrap_or("unknown").to_owned(),
+        kind: backtraces
+            .kind(&backtrace)
+            .unwrap_or_else(|| "unknown".to_owned()),
         frames: frames.chain(missing).collect(),
     }
 }

@@ -81,6 +81,10 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         )));
         first.push(Span::from("  Tab next").dim());
     }
+    if let Some((place, heaps)) = board.heap {
+        first.push(Span::from(format!("  heap {place} of {heaps}")));
+        first.push(Span::from("  Tab next").dim());
+    }
     let mut lines = vec![fitting(first, width)];
     if let Some(unseen) = board.unseen {
         let before = milliseconds(unseen.as_millis() as u64);

@@ -1,7 +1,7 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::evidence;
 use super::scored::ScoreRecording;
+use super::{add_heaps, evidence, reached_of_heaps};
 use crate::gate::{Args, Measure};
 use crate::live::last_look::LastLook;
 use crate::live::{ending, signals};
@@ -9,8 +9,11 @@ use crate::tracing::DEPTH_TO_ROOTS;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, process_name, refuse};
-use memhook_gate::{Evidence, MOMENTS, Reached, Subject, Survivors, bound, growth_evidence};
+use memhook_gate::{
+    Evidence, MOMENTS, NameSource, Reached, Search, Subject, Survivors, bound, growth_evidence,
+};
 use memhook_heap::capture;
+use memhook_ledger::Totals;
 use std::{
     ops::ControlFlow,
     process::ExitCode,
@@ -19,7 +22,6 @@ use std::{
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
-    args.tracing.allocators.refuse("gate judges")?;
     let options = &args.running;
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");
@@ -38,7 +40,13 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if scores.is_some() && options.duration.is_none() {
         bail!("--min-lifetime-score takes time: add --duration 5m");
     }
+    let allocators = &args.tracing.allocators;
     let Some(duration) = options.duration else {
+        if allocators.is_used() {
+            bail!(
+                "the blocks of allocators of your own are known from a trace alone: add --duration 30s"
+            );
+        }
         let captured = capture(pid, None)?;
         let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
@@ -68,13 +76,18 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         next: begin,
         pause: duration / MOMENTS,
         moments: tick(duration / MOMENTS),
-        survivors: options.growth.then(Survivors::default),
+        survivors: options.growth.then(|| {
+            let heaps = trace.session().heaps().iter();
+            let of_heaps = heaps.map(|_| Survivors::default());
+            (Survivors::default(), of_heaps.collect())
+        }),
         look: None,
         gaps: Vec::new(),
     };
     ending::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
+    let totals_of_heaps: Vec<_> = state.heaps.iter().map(|h| h.ledger.totals()).collect();
     let mut found = match &watch.survivors {
         // Growth of an estimate may be chance.
         Some(_) if bound(&state.ledger).is_some() => Evidence {
@@ -82,15 +95,29 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
             gaps: Vec::from_iter(bound(&state.ledger)),
             ..Evidence::default()
         },
-        Some(survivors) => {
-            let verdicts = survivors.verdicts(options.confidence);
-            let mut found = evidence(&trace, |names| {
-                growth_evidence(names, &totals, &verdicts.grown)
+        Some((survivors, of_heaps)) => {
+            let grown = |survivors: &Survivors, names: NameSource<'_>, totals: &Totals| {
+                let verdicts = survivors.verdicts(options.confidence);
+                let mut found = growth_evidence(names, totals, &verdicts.grown);
+                found.gaps.extend(verdicts.unclear);
+                found
+            };
+            let mut found = evidence(&trace, |names| grown(survivors, names, &totals));
+            add_heaps(&trace, &mut found, |number, names| {
+                let mut found = grown(&of_heaps[number], names, &totals_of_heaps[number]);
+                found.gaps.extend(bound(&state.heaps[number].ledger));
+                found
             });
-            found.gaps.extend(verdicts.unclear);
             found
         }
         None => {
+            let none = || {
+                let error = "its memory could not be looked at".to_owned();
+                (Err(error), Search::default())
+            };
+            let look = watch.look.as_ref();
+            let (memory, search) = look.map_or_else(none, |look| look.memory(args.show_possible));
+            let mut of_heaps = reached_of_heaps(&trace, &state, memory, search).into_iter();
             let blocks = match watch.look.take() {
                 Some(look) => look.blocks(&state.ledger, args.show_possible),
                 None => Reached {
@@ -99,9 +126,14 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 },
             };
             let needs_all = measure.needs_all_sites();
-            evidence(&trace, |names| {
+            let mut found = evidence(&trace, |names| {
                 memhook_gate::evidence(needs_all, names, &totals, blocks)
-            })
+            });
+            add_heaps(&trace, &mut found, |number, names| {
+                let blocks = of_heaps.next().unwrap_or_default();
+                memhook_gate::evidence(needs_all, names, &totals_of_heaps[number], blocks)
+            });
+            found
         }
     };
     drop(state);
@@ -110,7 +142,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if let Some(scored) = scored {
         scored.finish(&mut trace, &mut found);
     }
-    if let Some(survivors) = &watch.survivors {
+    if let Some((survivors, _)) = &watch.survivors {
         survivors.complete(&mut found);
     }
     Ok(ExitCode::from(measure.conclude(vec![found])?))
@@ -124,7 +156,8 @@ struct Watch {
     pause: Duration,
     /// Wakes us for them: the pauses may be shorter than those between turns.
     moments: Receiver<Instant>,
-    survivors: Option<Survivors>,
+    /// Those of malloc's heap, and of the heaps that are described.
+    survivors: Option<(Survivors, Vec<Survivors>)>,
     look: Option<LastLook>,
     gaps: Vec<String>,
 }
@@ -139,7 +172,7 @@ impl Job for Watch {
         if turn.gone {
             self.gaps
                 .push("the process ended, or executed another program".into());
-        } else if let Some(survivors) = &mut self.survivors {
+        } else if let Some((survivors, of_heaps)) = &mut self.survivors {
             let now = trace.consumer().elapsed();
             if now >= self.next {
                 self.next += self.pause;
@@ -148,6 +181,15 @@ impl Job for Watch {
                 consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
                 let freed = consumer.lock().ledger.totals().unknown_releases;
                 survivors.count_walked(walk, freed);
+                for (number, survivors) in of_heaps.iter_mut().enumerate() {
+                    let mut walk = Survivors::walk(now, self.pause);
+                    consumer.in_slices(|state| state.heaps[number].ledger.walk_sites(&mut walk));
+                    let freed = consumer.lock().heaps[number]
+                        .ledger
+                        .totals()
+                        .unknown_releases;
+                    survivors.count_walked(walk, freed);
+                }
             }
         }
         ControlFlow::Continue(())

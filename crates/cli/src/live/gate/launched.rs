@@ -1,7 +1,7 @@
 //! A program that is started, and judged at its end; with its processes, if they are followed.
 
-use super::evidence;
 use super::scored::ScoreRecording;
+use super::{add_heaps, evidence, reached_of_heaps};
 use crate::exit_code;
 use crate::gate::{Args, Measure};
 use crate::live::ending::{end_as, of_program};
@@ -23,7 +23,6 @@ use std::{
 
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.tracing.allocators.refuse("gate judges")?;
     let measure = Measure::of(args, true)?;
     let config = args
         .tracing
@@ -233,7 +232,9 @@ impl Job for Judging {
             finds_possible: self.finds_possible,
         };
         let mut found = traced_blocks(&state.ledger, memory.clone(), search);
+        let mut of_heaps = reached_of_heaps(trace, &state, memory.clone(), search).into_iter();
         let totals = state.ledger.totals();
+        let totals_of_heaps: Vec<_> = state.heaps.iter().map(|h| h.ledger.totals()).collect();
         drop(state);
         if let Ok(snapshot) = memory {
             let caller = |id| session.stack(id)?.1.first().copied();
@@ -247,6 +248,10 @@ impl Job for Judging {
         drop(captured);
         let mut evidence = evidence(trace, |names| {
             memhook_gate::evidence(self.needs_all_sites, names, &totals, found)
+        });
+        add_heaps(trace, &mut evidence, |number, names| {
+            let found = of_heaps.next().unwrap_or_default();
+            memhook_gate::evidence(self.needs_all_sites, names, &totals_of_heaps[number], found)
         });
         evidence.program = std::mem::take(&mut self.program);
         evidence.ending = ending;

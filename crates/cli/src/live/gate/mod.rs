@@ -5,8 +5,11 @@ pub mod launched;
 mod scored;
 
 use super::frames::{SessionStacks, module_files};
-use memhook_attach::{Trace, unseen_allocators};
-use memhook_gate::{Evidence, NameSource};
+use memhook_attach::{State, Trace, unseen_allocators};
+use memhook_gate::{
+    DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,
+};
+use memhook_heap::Snapshot;
 
 /// What `gather` finds in a traced process, whose stacks it gives names.
 fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
@@ -21,4 +24,50 @@ fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> E
     let gaps = consumer.gaps(consumer.elapsed());
     evidence.note_missed(&session.region().losses(), &gaps);
     evidence
+}
+
+/// What is found of each heap that the user has described. The ledgers must have all events up to the snapshot.
+fn reached_of_heaps(
+    trace: &Trace,
+    state: &State,
+    memory: Result<&Snapshot, String>,
+    search: Search,
+) -> Vec<Reached> {
+    let session = trace.session();
+    let described = session.heaps().iter().zip(&state.heaps);
+    let heaps: Vec<DescribedBlocks> = described
+        .map(|(traced, heap)| DescribedBlocks {
+            name: traced.name.clone(),
+            live: heap.live_blocks(session.region()).collect(),
+            released: heap.released(session.region()).collect(),
+            releases: traced.releases,
+        })
+        .collect();
+    if heaps.is_empty() {
+        return Vec::new();
+    }
+    let mut found = match memory {
+        Ok(snapshot) => reached_in_heaps(snapshot, state.ledger.live_blocks(), &heaps, search),
+        // Why is said of malloc's heap.
+        Err(_) => heaps.iter().map(|_| Reached::default()).collect(),
+    };
+    for (found, heap) in found.iter_mut().zip(&state.heaps) {
+        found.gaps.extend(bound(&heap.ledger));
+    }
+    found
+}
+
+/// Adds the described heaps to the evidence: `gather` puts names to what was found of the one with this number.
+fn add_heaps(
+    trace: &Trace,
+    evidence: &mut Evidence,
+    mut gather: impl FnMut(usize, NameSource<'_>) -> Evidence,
+) {
+    let session = trace.session();
+    let stacks = SessionStacks(session);
+    for (number, heap) in session.heaps().iter().enumerate() {
+        let search = session.root().search_order();
+        let source = NameSource::of_trace(&stacks, module_files(session), search);
+        evidence.add_heap(&heap.name, gather(number, source));
+    }
 }

@@ -1,0 +1,17 @@
+// A loop of a function that does nothing but increment a variable, compiled as it is: what the oldest comparison of such
+// tools measured.
+#include "measured.hpp"
+
+using namespace measured;
+
+int ch;
+extern "C" [[gnu::noinline, gnu::noclone, gnu::optimize("O0")]] void bar() { ch = ch + 1; }
+
+int main() {
+  return serve(1, [](int, double milliseconds) {
+    constexpr int block = 2000;
+    return repeat(milliseconds, block, [] {
+      for (int i = 0; i < block; i++) bar();
+    });
+  });
+}

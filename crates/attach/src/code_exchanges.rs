@@ -1,0 +1,51 @@
+//! What every exchange of code in a process keeps to, whoever asks for it.
+
+use memhook_probe::JUMP_BYTES;
+use memhook_process::{Mapping, RemoteAddress, read_memory};
+use std::time::Duration;
+
+/// The shortest pause before code is tried again that a thread was in.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How many times longer than the last hold such a pause is: all threads are held for a tenth of the time at most,
+/// however many there are and however slow the machine is.
+const PAUSE_PER_HOLD: u32 = 9;
+
+/// How long to let the process run after all its threads were held for so long.
+pub(crate) fn pause_after(held: Duration) -> Duration {
+    PAUSE.max(held.saturating_mul(PAUSE_PER_HOLD))
+}
+
+/// Whether the process has this jump there, in the code of a file. What it has mapped for itself since then, in the
+/// place of a library that was closed, is its own, whatever bytes it holds.
+pub(crate) fn has_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
+    let is_code = mapping_at(maps, at).is_some_and(|m| m.exec && !m.shared && m.file_id.2 != 0);
+    is_code && holds(pid, at, jump)
+}
+
+/// Whether code of the process's own making has this jump there: what it leads to must stay.
+pub(crate) fn has_own_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
+    let is_own = mapping_at(maps, at).is_some_and(|m| m.exec && (m.shared || m.file_id.2 == 0));
+    is_own && holds(pid, at, jump)
+}
+
+fn mapping_at(maps: &[Mapping], at: u64) -> Option<&Mapping> {
+    let after = maps.partition_point(|m| m.end <= at);
+    maps.get(after).filter(|m| m.contains(at))
+}
+
+fn holds(pid: i32, at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
+    let mut now = [0; JUMP_BYTES];
+    read_memory(pid, RemoteAddress(at), &mut now).is_ok() && now == *jump
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_runs_for_most_of_the_time() {
+        assert_eq!(pause_after(Duration::from_micros(10)), PAUSE);
+        let held = Duration::from_millis(40);
+        assert_eq!(pause_after(held), held * 9);
+    }
+}

@@ -1,0 +1,117 @@
+//! The heap of an allocator that the user has described: its ledger, and where its blocks are.
+
+use crate::config::TraceConfig;
+use crate::recorder::Recorder;
+use memhook_abi::{Event, Op};
+use memhook_ledger::{
+    BlockOf, Ledger, LedgerOptions, LiveBlock, Observer, ReleaseBy, SampledAllocations,
+};
+use memhook_stream::Region;
+use std::collections::HashMap;
+
+/// A heap of an allocator that the user has described. Its blocks lie in memory that other allocators may count as
+/// theirs, so its sums are its own.
+pub struct DescribedHeap {
+    /// Live blocks and sites. In the place of addresses it has keys (`memhook_abi::heap_of`).
+    pub ledger: Ledger<ReleasedBlocks>,
+    /// What samples stand for.
+    pub counts: SampledAllocations,
+    /// Writes down what is drained, if that is asked for.
+    pub recorder: Option<Recorder>,
+}
+
+/// So many of them are kept at most. Without them, less is known to be left over.
+const MOST_RELEASED: usize = 1 << 20;
+
+/// Where released blocks were, as long as no other block is there: what such memory holds is left over, and keeps no
+/// other block alive.
+pub struct ReleasedBlocks {
+    /// Sizes by keys, if they are wanted.
+    sizes: Option<HashMap<u64, u64>>,
+}
+
+impl Observer for ReleasedBlocks {
+    #[inline]
+    fn allocated(&mut self, block: &BlockOf, _stack: u32) {
+        if let Some(sizes) = &mut self.sizes {
+            sizes.remove(&block.address);
+        }
+    }
+
+    #[inline]
+    fn released(&mut self, block: &BlockOf, _by: Option<ReleaseBy>) {
+        if let Some(sizes) = &mut self.sizes {
+            if sizes.len() >= MOST_RELEASED {
+                sizes.clear();
+            }
+            sizes.insert(block.address, block.size);
+        }
+    }
+
+    #[inline]
+    fn more_pairs(&mut self, block: &BlockOf, _stack: u32, by: ReleaseBy, _count: u64) {
+        self.released(block, Some(by));
+    }
+
+    #[inline]
+    fn reinstated(&mut self, block: &BlockOf, _by: ReleaseBy) {
+        self.allocated(block, 0);
+    }
+}
+
+/// How many allocations an event is about.
+pub(crate) fn allocations_of(event: &Event) -> u64 {
+    match event.op {
+        Op::Allocation => 1,
+        Op::Pair => u64::from(event.sequence),
+        _ => 0,
+    }
+}
+
+impl DescribedHeap {
+    pub(crate) fn new(options: LedgerOptions, config: &TraceConfig) -> DescribedHeap {
+        let released = ReleasedBlocks {
+            sizes: config.keeps_released.then(HashMap::new),
+        };
+        DescribedHeap {
+            ledger: Ledger::observed(options, released),
+            counts: SampledAllocations::new(
+                config.possible_sample_bytes(),
+                config.sample_bytes.is_some(),
+            ),
+            recorder: None,
+        }
+    }
+
+    pub(crate) fn event(&mut self, event: Event, level: u8, size_bytes: u64, time_ns: u64) {
+        let count = allocations_of(&event);
+        if level != 0 && count > 0 {
+            self.counts.count_samples(level, size_bytes, count);
+        }
+        self.ledger.event(event, size_bytes, time_ns);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(event.op, event.words(), size_bytes, time_ns);
+        }
+    }
+
+    pub(crate) fn end_pass(&mut self, now_ns: u64, region: &Region) {
+        self.ledger.end_pass(now_ns);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end_pass(now_ns, &self.ledger, region);
+        }
+    }
+
+    /// The live blocks, with their addresses.
+    pub fn live_blocks<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = LiveBlock> + 'a {
+        self.ledger.live_blocks().filter_map(|block| {
+            let address = region.address_of_described(block.address)?;
+            Some(LiveBlock { address, ..block })
+        })
+    }
+
+    /// Where released blocks were (address, bytes), if the configuration asks for that.
+    pub fn released<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let sizes = self.ledger.observer().sizes.iter().flatten();
+        sizes.filter_map(|(&key, &bytes)| Some((region.address_of_described(key)?, bytes)))
+    }
+}

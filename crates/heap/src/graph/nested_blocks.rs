@@ -1,0 +1,255 @@
+//! Blocks that an allocator of the program's own has cut out of larger ones.
+//!
+//! A pool takes its slabs from malloc, or maps them, and hands out pieces. Who asks which of the pieces are leaked
+//! must not search a slab as one block: a pointer to one piece would keep all of them. So the pieces are blocks, and
+//! the rest of a slab, where the pool keeps headers, lists and what it has not handed out yet, counts as roots. So do
+//! pieces from before the trace. A leaked piece may look reachable by what is left over there, but never the other way
+//! round.
+
+use crate::glibc::dissect::Heap;
+use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
+use crate::ranges::{Runs, joined, without};
+use crate::snapshot::Snapshot;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// Blocks further apart than this are in different segments.
+const GAP_BYTES: u64 = 1 << 20;
+const WORD_BYTES: u64 = 8;
+
+/// A block that is to be in the table: where it is, and what it is.
+type Placed = (u64, u64, SegmentKind);
+
+fn end_of(&(address, bytes): &(u64, u64)) -> u64 {
+    address.saturating_add(bytes.max(1))
+}
+
+impl Heap {
+    /// The heap with `pieces` (address, bytes) as blocks. Of pieces within others, the innermost are blocks. Left out
+    /// are those that cannot be blocks, as they are not aligned, overlap another one in part or were not copied; and
+    /// those that have gone with their slab, which is free. `released`: memory of pieces that were given back.
+    pub fn cut(
+        &self,
+        snapshot: &Snapshot,
+        pieces: &mut Vec<(u64, u64)>,
+        released: &[(u64, u64)],
+    ) -> Heap {
+        pieces.sort_unstable_by_key(|&(address, bytes)| (address, Reverse(bytes)));
+        let of_allocator = joined(self.ranges.clone());
+        let slabs = self.slabs(pieces);
+        let is_alive = |piece: &(u64, u64)| {
+            let end = end_of(piece);
+            within_one(&slabs, piece.0, end) || is_apart(&of_allocator, piece.0, end)
+        };
+        pieces.retain(is_alive);
+        let innermost = innermost(pieces);
+        let mut placed: Vec<Placed> = innermost
+            .iter()
+            .map(|&(address, bytes)| (address, bytes, SegmentKind::Described))
+            .collect();
+        for (_, block) in self.blocks.iter() {
+            let is_uncertain = !self.mmapped_exact
+                && matches!(
+                    self.blocks.segments()[self.segment_at(block.address)].kind,
+                    SegmentKind::Mapped { .. }
+                );
+            if is_uncertain || within_one(&slabs, block.address, block.address + 1) {
+                continue;
+            }
+            placed.push((block.address, block.bytes, SegmentKind::Foreign));
+        }
+        placed.sort_unstable_by_key(|&(address, ..)| address);
+        let (segments, places) = segments(snapshot, &placed);
+        let mut ranges: Runs = of_allocator
+            .iter()
+            .flat_map(|range| without(range.start, range.end, &slabs))
+            .collect();
+        ranges.extend(left_over(released, pieces));
+        ranges.extend(places);
+        Heap {
+            blocks: BlockTable::new(segments),
+            unparsed: self.unparsed.clone(),
+            ranges: joined(ranges),
+            ..Heap::empty()
+        }
+    }
+
+    /// The blocks out of which pieces are cut, in order and apart from each other.
+    fn slabs(&self, pieces: &[(u64, u64)]) -> Runs {
+        let blocks = self.blocks.iter().map(|(_, block)| block);
+        let slabs = blocks.filter_map(|block| {
+            let end = block.address + block.bytes.max(1);
+            let first = pieces.partition_point(|&(address, _)| address < block.address);
+            let has_piece = pieces.get(first).is_some_and(|piece| piece.0 < end);
+            has_piece.then_some(block.address..end)
+        });
+        slabs.collect()
+    }
+
+    fn segment_at(&self, address: u64) -> usize {
+        let segments = self.blocks.segments();
+        let after = segments.partition_point(|segment| segment.start <= address);
+        after.saturating_sub(1)
+    }
+}
+
+/// Whether one of the ranges, which are in order, has all of this one.
+fn within_one(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
+    let at = ranges.partition_point(|range| range.end <= start);
+    let found = ranges.get(at);
+    found.is_some_and(|range| range.start <= start && end <= range.end)
+}
+
+fn is_apart(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
+    let at = ranges.partition_point(|range| range.end <= start);
+    ranges.get(at).is_none_or(|range| range.start >= end)
+}
+
+/// Those that no other one lies in, nor begins in.
+fn innermost(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut next = u64::MAX;
+    let from_the_end = pieces.iter().rev().filter(|piece| {
+        let is_innermost = end_of(piece) <= next;
+        if is_innermost {
+            next = piece.0;
+        }
+        is_innermost
+    });
+    let mut found: Vec<(u64, u64)> = from_the_end.copied().collect();
+    found.reverse();
+    found
+}
+
+/// What released pieces have left over where no other piece is.
+fn left_over(released: &[(u64, u64)], pieces: &[(u64, u64)]) -> Runs {
+    let live = joined(pieces.iter().map(|p| p.0..end_of(p)).collect());
+    let released = released.iter().map(|piece| piece.0..end_of(piece));
+    let apart = released.filter(|range| is_apart(&live, range.start, range.end));
+    apart.collect()
+}
+
+/// Segments for blocks in order, and where those lie that are in them.
+fn segments(snapshot: &Snapshot, placed: &[Placed]) -> (Vec<Segment>, Runs) {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut places = Runs::new();
+    let mut last_end = 0;
+    for &(address, bytes, kind) in placed {
+        let words = bytes.max(1).div_ceil(WORD_BYTES);
+        let end = address.saturating_add(words.saturating_mul(WORD_BYTES));
+        if address % WORD_BYTES != 0 || address < last_end {
+            continue;
+        }
+        let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
+            continue;
+        };
+        let is_near = |last: &&mut Segment| {
+            last.kind == kind && address < last.end + GAP_BYTES && last.start >= region.start
+        };
+        let near = segments.last_mut().filter(is_near);
+        let fits = if let Some(last) = near
+            && last.push(address, end - address)
+        {
+            last.end = end;
+            true
+        } else {
+            let mut new = Segment::new(address, end, kind);
+            let fits = new.push(address, end - address);
+            segments.extend(fits.then_some(new));
+            fits
+        };
+        if fits {
+            last_end = end;
+            places.push(address..end);
+        }
+    }
+    (segments, places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::mark::{MarkOptions, mark};
+    use crate::testing;
+
+    const START: u64 = 0x7000_0000;
+
+    fn memory(words: &[(u64, u64)]) -> Snapshot {
+        let mut memory = vec![0u8; 0x1_0000];
+        for &(at, word) in words {
+            let at = (at - START) as usize;
+            memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        testing::snapshot(vec![(START, memory)])
+    }
+
+    /// malloc's memory from +0x1000 on: a block, a slab, and a free chunk behind it.
+    fn heap() -> Heap {
+        let mut arena = Segment::new(START + 0x1010, START + 0x8000, SegmentKind::Arena(0));
+        assert!(arena.push(START + 0x1010, 0x40));
+        assert!(arena.push(START + 0x2010, 0x1000));
+        let mut heap = Heap::empty();
+        heap.blocks = BlockTable::new(vec![arena]);
+        heap.ranges = std::iter::once(START + 0x1000..START + 0x8000).collect();
+        heap
+    }
+
+    fn reached(snapshot: &Snapshot, heap: &Heap, address: u64) -> Option<bool> {
+        let marked = mark(snapshot, heap, MarkOptions::default());
+        let (number, offset) = heap.blocks.find(address)?;
+        (offset == 0).then(|| marked.reached.contains(number))
+    }
+
+    #[test]
+    fn pieces_are_found_one_by_one() {
+        let [a, b, c, d] = [0x2020, 0x2060, 0x20a0, 0x20e0].map(|at| START + at);
+        let words = [
+            (START, a + 8),      // a root points into the first piece,
+            (a, START + 0x1010), // which points to a block of malloc's,
+            (START + 0x1010, c), // which points to another piece.
+            (START + 0x3000, d), // The header of a fourth one, in the slab, does not belong to any.
+            (b, b),
+        ];
+        let snapshot = memory(&words);
+        let mut pieces = vec![(b, 40), (a, 64), (d, 10), (c, 60)];
+        let cut = heap().cut(&snapshot, &mut pieces, &[]);
+        let found = [a, b, c, d].map(|piece| reached(&snapshot, &cut, piece));
+        assert_eq!(found, [Some(true), Some(false), Some(true), Some(true)]);
+    }
+
+    #[test]
+    fn what_released_pieces_hold_keeps_nothing() {
+        let [a, b] = [START + 0x2020, START + 0x2060];
+        let snapshot = memory(&[(b, a), (START + 0x7000, a)]);
+        let of = |released: &[(u64, u64)]| {
+            let cut = heap().cut(&snapshot, &mut vec![(a, 64)], released);
+            reached(&snapshot, &cut, a)
+        };
+        assert_eq!(of(&[]), Some(true), "it may be a header");
+        assert_eq!(of(&[(b, 64)]), Some(false));
+        // The memory has been cut anew.
+        assert_eq!(of(&[(a + 32, 64)]), Some(true));
+    }
+
+    #[test]
+    fn the_innermost_are_blocks() {
+        let [outer, inner] = [START + 0x2020, START + 0x2020];
+        let snapshot = memory(&[(START, inner)]);
+        let mut pieces = vec![(inner, 16), (outer, 512), (inner + 16, 16)];
+        let cut = heap().cut(&snapshot, &mut pieces, &[]);
+        assert_eq!(reached(&snapshot, &cut, inner), Some(true));
+        assert_eq!(reached(&snapshot, &cut, inner + 16), Some(false));
+        assert_eq!(cut.blocks.len(), 3, "the slab and the outer piece are none");
+    }
+
+    #[test]
+    fn pieces_go_with_their_slab() {
+        let snapshot = memory(&[]);
+        let free = START + 0x4000;
+        let mapped = START + 0x9000;
+        let mut pieces = vec![(free, 64), (mapped, 64), (START + 0x2021, 8)];
+        let cut = heap().cut(&snapshot, &mut pieces, &[]);
+        assert_eq!(reached(&snapshot, &cut, free), None);
+        assert_eq!(reached(&snapshot, &cut, mapped), Some(false));
+        assert!(!pieces.contains(&(free, 64)));
+    }
+}

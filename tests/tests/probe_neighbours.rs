@@ -1,0 +1,116 @@
+//! Probes beside others who change or trace the same process: a debugger, the kernel's own probes, a breakpoint.
+
+use memhook_tests::{Prober, Target, build_target, calls, changed_code, not_run, run};
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Refused in one line with this reason.
+fn check_refused(pid: &str, reason: &str) {
+    let (code, out, errors) = run(&["probe", pid, "--func", "relative"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains(reason), "{errors}");
+}
+
+/// Where the file has the function.
+fn svma(program: &Path) -> u64 {
+    let output = Command::new("nm").arg(program).output().expect("nm runs");
+    let symbols = String::from_utf8(output.stdout).expect("text");
+    let line = symbols.lines().find(|line| line.ends_with(" relative"));
+    let address = line.and_then(|line| line.split(' ').next());
+    u64::from_str_radix(address.expect("the symbol"), 16).expect("a number")
+}
+
+/// A probe of the kernel on a function of one process, which counts; `None` where that is not permitted.
+fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").ok()?;
+    let path = CString::new(program.to_str().expect("UTF-8")).expect("no zero byte");
+    // struct perf_event_attr (include/uapi/linux/perf_event.h): type, size, then config1 and config2 at 56 and 64.
+    const BYTES: usize = 112;
+    let mut attributes = [0u64; BYTES / 8];
+    let kind: u64 = kind.trim().parse().ok()?;
+    attributes[0] = kind | (BYTES as u64) << 32;
+    attributes[7] = path.as_ptr() as u64;
+    attributes[8] = offset;
+    // SAFETY: the kernel reads the attributes and the path, which live until it returns.
+    let file = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            attributes.as_ptr(),
+            pid as i32,
+            -1,
+            -1,
+            0,
+        )
+    };
+    // SAFETY: a file descriptor that nobody else has.
+    (file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file as i32) })
+}
+
+#[test]
+fn others_are_refused_or_get_along() {
+    let program = build_target("probed", &["-O2"]);
+    let target = Target::start(&program, &["1", "1000"]);
+    let (id, pid) = (target.pid(), target.pid().to_string());
+
+    // A debugger has the process: nothing is touched until it goes.
+    let native = id as i32;
+    // SAFETY: ptrace(2) with these requests takes plain numbers; the process is a child of ours.
+    let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, native, 0, 0) };
+    assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
+    check_refused(&pid, "already traced by");
+    let mut status = 0;
+    // SAFETY: as above; `status` outlives the call.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, native, 0, 0), 0);
+        assert_eq!(libc::waitpid(native, &mut status, libc::__WALL), native);
+        assert_eq!(libc::ptrace(libc::PTRACE_DETACH, native, 0, 0), 0);
+    }
+    assert_eq!(changed_code(id), Vec::<String>::new());
+
+    // A breakpoint is in the function, as a debugger writes it.
+    let svma = svma(&program);
+    let maps = target.maps();
+    let first = maps.lines().find(|line| line.contains("probed"));
+    let base = first.and_then(|line| line.split('-').next());
+    let base = u64::from_str_radix(base.expect("a mapping"), 16).expect("a number");
+    let memory = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))
+        .expect("a child's memory");
+    let mut byte = [0];
+    memory.read_exact_at(&mut byte, base + svma).expect("code");
+    memory.write_all_at(&[0xcc], base + svma).expect("written");
+    check_refused(&pid, "a breakpoint");
+    memory.write_all_at(&byte, base + svma).expect("written");
+
+    // A probe of the kernel is there.
+    match kernel_probe(id, &program, svma) {
+        Some(event) => {
+            check_refused(&pid, "a probe of the kernel");
+            drop(event);
+        }
+        None => not_run("the kernel permits no uprobes"),
+    }
+
+    // All have gone, and every call counts, also while a debugger looks at the process.
+    let mut target = target;
+    let prober = Prober::start(&target, "relative", &[]);
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, native, 0, 0), 0);
+        assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, native, 0, 0), 0);
+        assert_eq!(libc::waitpid(native, &mut status, libc::__WALL), native);
+        assert_eq!(libc::ptrace(libc::PTRACE_DETACH, native, 0, 0), 0);
+    }
+    target.go();
+    target.expect("done");
+    let report = prober.finish();
+    assert_eq!(calls(&report)["relative"], 2000, "{report}");
+    assert_eq!(changed_code(id), Vec::<String>::new());
+    assert!(target.finish().success());
+}
