@@ -3,11 +3,12 @@
 //!
 //! `cargo bench -p memhook-benches --bench probes`
 
+use memhook_benches::uprobe::address;
 use memhook_benches::{
-    FunctionProbe, Measured, Spread, bind_to, build, differences, is_test, place_many, placement,
-    ratios,
+    FastTracepoint, FunctionProbe, Measured, Spread, bind_to, build, differences, in_process_agent,
+    is_test, place_many, placement, ratios,
 };
-use std::path::Path;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Milliseconds of a round, and rounds.
@@ -18,11 +19,10 @@ const WRITTEN_MS: f64 = 20.0;
 const WRITTEN_ROUNDS: usize = 5;
 const FUNCTION: &str = "bar";
 const MANY: (&str, usize) = ("many_*", 1000);
-/// Where distributions keep what gdbserver needs in the program for fast tracepoints.
-const IN_PROCESS_AGENTS: [&str; 2] = [
-    "/usr/lib/libinproctrace.so",
-    "/usr/lib/x86_64-linux-gnu/libinproctrace.so",
-];
+/// The same with a tool whose buffer is soon full.
+const COLLECTED_MS: f64 = 2.0;
+/// So many calls fill the buffer of gdbserver's agent, of 5 MiB.
+const FULL_AT: u64 = 873_812;
 
 /// One round: nanoseconds a call without the probe and with it, and milliseconds to place it.
 fn round(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<[f64; 3], String> {
@@ -104,19 +104,30 @@ fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, St
     }
 }
 
-/// Why there is no figure for the fast tracepoints of gdbserver.
-fn gdbserver() -> String {
-    let is_there = Command::new("gdbserver").arg("--version").output();
-    let has_agent = IN_PROCESS_AGENTS
-        .iter()
-        .any(|path| Path::new(path).exists());
-    if is_there.is_err() || !has_agent {
-        return "gdbserver or its libinproctrace.so is not installed".into();
+/// A fast tracepoint without actions, which collects each call until its buffer is full: with so few calls it is not.
+fn gdbserver(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
+    let agent = in_process_agent()?;
+    // Its jumps do not reach a program that lies anywhere.
+    let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
+    let program = build("bar", &flags);
+    let mut plain = Measured::start(&program, &["1"], processors);
+    let mut command = Command::new("taskset");
+    let preload = format!("LD_PRELOAD={}", agent.display());
+    command
+        .args(["-c", processors, "env", &preload])
+        .process_group(0);
+    let mut traced = Measured::run(command.arg(&program).arg("1"));
+    let address = address(traced.pid() as i32, FUNCTION)?;
+    let (tracepoint, time) = FastTracepoint::place(traced.pid(), &agent, address)?;
+    let placed = time.as_secs_f64() * 1e3;
+    let found = (0..rounds)
+        .map(|_| Ok([ns(&mut plain, ms)?, ns(&mut traced, ms)?, placed]))
+        .collect();
+    match tracepoint.finish()? {
+        0 => Err("it has collected nothing".into()),
+        hits if hits >= FULL_AT => Err("its buffer was full".into()),
+        _ => found,
     }
-    "its client has to answer for symbols and relocated instructions, and its jumps do not reach a \
-     position-independent program; placed by hand, it collects until its buffer of 5 MiB is full \
-     (873,812 hits), and then takes itself out"
-        .into()
 }
 
 fn main() {
@@ -142,7 +153,10 @@ fn main() {
         "uftrace",
         uftrace(&place.target, written_rounds, written_ms),
     );
-    print("gdbserver, fast tracepoint", Err(gdbserver()));
+    print(
+        "gdbserver, fast tracepoint",
+        gdbserver(&place.target, written_rounds, ms.min(COLLECTED_MS)),
+    );
     // The function of the slides that measured the first such tools: nothing but an increment.
     let increment = build("increment", &["-rdynamic"]);
     let mut plain = Measured::start(&increment, &[], &place.target);

@@ -8,6 +8,10 @@ using namespace measured;
 static thread_local volatile uint64_t calls;
 
 extern "C" [[gnu::noinline, gnu::noclone]] void bar(uint64_t number) {
+#ifdef FIVE_BYTES
+  // gdbserver's fast tracepoints need an instruction that is as long as a jump.
+  asm volatile(".byte 0x0f, 0x1f, 0x44, 0, 0");
+#endif
   calls = calls + 1;
   asm volatile("" : : "r"(number));
 }

@@ -9,7 +9,11 @@ use std::process::Command;
 
 /// Refused in one line with this reason.
 fn check_refused(pid: &str, reason: &str) {
-    let (code, out, errors) = run(&["probe", pid, "--func", "relative"]);
+    check_function_refused(pid, "relative", reason);
+}
+
+fn check_function_refused(pid: &str, function: &str, reason: &str) {
+    let (code, out, errors) = run(&["probe", pid, "--func", function]);
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains(reason), "{errors}");
@@ -112,5 +116,28 @@ fn others_are_refused_or_get_along() {
     let report = prober.finish();
     assert_eq!(calls(&report)["relative"], 2000, "{report}");
     assert_eq!(changed_code(id), Vec::<String>::new());
+    assert!(target.finish().success());
+}
+
+/// Code that a program makes or changes itself is left alone; the rest of such a program can be probed.
+#[test]
+fn code_that_changes_is_refused() {
+    let program = build_target("own_code", &["-O2"]);
+    let mut target = Target::start(&program, &[]);
+    let pid = target.pid().to_string();
+    let before = changed_code(target.pid());
+    for (function, reason) in [
+        ("opened", "not in private, read-only memory of its file"),
+        ("written_over", "its code in memory is not that of its file"),
+    ] {
+        check_function_refused(&pid, function, reason);
+    }
+    assert_eq!(changed_code(target.pid()), before);
+    let prober = Prober::start(&target, "untouched", &[]);
+    target.go();
+    target.expect("done");
+    let report = prober.finish();
+    assert_eq!(calls(&report)["untouched"], 1000, "{report}");
+    assert_eq!(changed_code(target.pid()), before);
     assert!(target.finish().success());
 }

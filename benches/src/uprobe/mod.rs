@@ -12,7 +12,7 @@ use crate::tools::{Outcome, Running, Tool};
 use bpf::Program;
 pub use event::{Event, Place};
 use ring::Reader;
-pub use symbol::file_offset;
+pub use symbol::{address, file_offset};
 
 /// Frames that are collected where stacks are.
 pub const FRAMES: u16 = 10;

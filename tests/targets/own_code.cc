@@ -1,0 +1,48 @@
+// A program that makes code and changes its own: one function lies in memory that it has made writable, another was
+// written over and is read-only again, a third one is made while it runs.
+#include <cstdint>
+#include <sys/mman.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+#define FUNCTION(name) \
+  extern "C" __attribute__((noinline, aligned(4096))) int name(int number) { \
+    asm volatile("" : "+r"(number)); \
+    return number * 3 + 1; \
+  }
+FUNCTION(opened)
+FUNCTION(written_over)
+FUNCTION(untouched)
+
+static void* page_of(int (*function)(int)) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(function) & ~4095ul); }
+
+// mov eax, NUMBER; ret
+static void write_code(void* at, uint32_t number) {
+  auto* code = static_cast<unsigned char*>(at);
+  code[0] = 0xb8;
+  memcpy(code + 1, &number, 4);
+  code[5] = 0xc3;
+}
+
+int main() {
+  CHECK(mprotect(page_of(opened), 4096, PROT_READ | PROT_WRITE | PROT_EXEC) == 0);
+  CHECK(mprotect(page_of(written_over), 4096, PROT_READ | PROT_WRITE) == 0);
+  write_code(reinterpret_cast<void*>(written_over), 42);
+  CHECK(mprotect(page_of(written_over), 4096, PROT_READ | PROT_EXEC) == 0);
+  void* made = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(made != MAP_FAILED);
+  auto* call_made = reinterpret_cast<int (*)(int)>(made);
+  ready();
+  for (int round = 0; round < 1000; round++) {
+    // Each round changes what it is about to call.
+    write_code(made, static_cast<uint32_t>(round));
+    CHECK(call_made(0) == round);
+    CHECK(opened(round) == round * 3 + 1);
+    CHECK(written_over(round) == 42);
+    CHECK(untouched(round) == round * 3 + 1);
+  }
+  done();
+  return 0;
+}
