@@ -206,6 +206,17 @@ fn verdicts() {
     let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
 
+    let pools = build_target("own_pools", &["-g", "-O2"]);
+    let described = [
+        "--alloc-func",
+        "slab_get(size=arg2) -> ptr",
+        "--free-func",
+        "slab_put(ptr=arg2)",
+        "--heap-name",
+        "items",
+    ];
+    verdict(1, &described, &pools, &[]);
+
     // A service that runs on, and what of it keeps growing.
     let service = build_target("gate_service", &["-O1", "-g"]);
     let target = Target::start(&service, &["leak"]);
