@@ -41,6 +41,10 @@ fn assert_whole(reports: &BTreeMap<u64, Value>, child: u64, allocations: u64, li
     assert_eq!(total("live_blocks"), Some(live), "{report:#}");
     assert_eq!(total("live_bytes"), Some(LEAKED * 1000), "{report:#}");
     assert_eq!(total("lost_events"), Some(0), "{report:#}");
+}
+
+fn assert_named(reports: &BTreeMap<u64, Value>, child: u64) {
+    let report = &reports[&child];
     let sites = report["sites"].as_array().expect("sites");
     let leaks = |site: &&Value| site.to_string().contains("leak_at_birth");
     let site = sites.iter().find(leaks).expect("the site that leaks");
@@ -88,6 +92,7 @@ fn every_block_from_the_first_one_on() {
         let allocations = if is_middle { LEAKED } else { ALLOCATIONS };
         assert_whole(&reports, child, allocations, LEAKED);
     }
+    assert_named(&reports, short[0]);
     let stays = &reports[&staying[0]]["totals"];
     assert_eq!(stays["allocations"], ALLOCATIONS + 1, "{stays:#}");
     assert_eq!(stays["live_blocks"], LEAKED + 1, "{stays:#}");
