@@ -13,9 +13,9 @@
 // never name a block that is recorded. Only who owns a block stores its address, and who records one
 // takes its address out before anybody else can release it. The allocator's synchronization puts the
 // stores of earlier owners before those of the next, so an entry that has lost an address never
-// gets it back from them.
+// gets it back from them. With a budget, blocks of most pages need no entry: see recorded_pages.hpp.
 #pragma once
-#include "selection.hpp"
+#include "recorded_pages.hpp"
 
 namespace memhook {
 
@@ -30,24 +30,39 @@ inline constexpr uint64_t shortest_sampling_ns = 20'000'000, longest_sampling_ns
   return at<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().passed_mask);
 }
 
-[[gnu::always_inline]] inline bool was_passed(const void* block) {
-  if (__builtin_expect(!__atomic_load_n(&gate().has_passed, __ATOMIC_RELAXED), 1)) return false;
+[[gnu::always_inline]] inline bool has_passed_entry(const void* block) {
   auto address = reinterpret_cast<uint64_t>(block);
   return __atomic_load_n(passed_entry(address), __ATOMIC_RELAXED) == address;
+}
+
+[[gnu::always_inline]] inline bool was_passed(const void* block) {
+  if (__builtin_expect(!__atomic_load_n(&gate().has_passed, __ATOMIC_RELAXED), 1)) return false;
+  if ((gate().flags & flag_budget) && !may_be_on_marked_page(block)) return true;
+  return has_passed_entry(block);
+}
+
+[[gnu::always_inline]] inline void enter_passed(const void* block) {
+  auto address = reinterpret_cast<uint64_t>(block);
+  __atomic_store_n(passed_entry(address), address, __ATOMIC_RELAXED);
 }
 
 // pre: the block is not recorded, and its allocator has just returned it.
 [[gnu::always_inline]] inline void note_passed(const void* block) {
   if (gate().flags & flag_live_filter) return;  // that knows the recorded ones
   if (!gate().has_passed) __atomic_store_n(&gate().has_passed, true, __ATOMIC_RELAXED);
-  auto address = reinterpret_cast<uint64_t>(block);
-  __atomic_store_n(passed_entry(address), address, __ATOMIC_RELAXED);
+  // Who records a neighbour later marks the page; then this block's release is one too many.
+  if ((gate().flags & flag_budget) && !may_be_on_marked_page(block)) return;
+  enter_passed(block);
 }
 
 // pre: the block is going to be recorded, and its allocator has just returned it.
 [[gnu::always_inline]] inline void forget_passed(const void* block) {
-  if (__builtin_expect(was_passed(block), 0))
-    __atomic_store_n(passed_entry(reinterpret_cast<uint64_t>(block)), 0ul, __ATOMIC_RELAXED);
+  if (__builtin_expect(!gate().notes_recorded, 1)) return;
+  if (gate().flags & flag_budget) mark_page(block);
+  auto address = reinterpret_cast<uint64_t>(block);
+  uint64_t* entry = passed_entry(address);
+  if (gate().has_passed && __atomic_load_n(entry, __ATOMIC_RELAXED) == address)
+    __atomic_store_n(entry, 0ul, __ATOMIC_RELAXED);
 }
 
 inline uint64_t clock_now() { return __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED); }

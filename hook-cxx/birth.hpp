@@ -27,6 +27,8 @@ inline void prepare_gate() {
   g.has_python = at<PythonLayout>(python_offset)->state != python_off;
   g.simple = g.simple_releases && !g.has_python;
   g.has_passed = false;
+  // The live filter knows the recorded ones itself, in the memory that the marks of pages would be in.
+  g.notes_recorded = g.flags & (flag_adapt_when_full | flag_budget) && !(g.flags & flag_live_filter);
   g.sample_bytes = c->sample_bytes;
   g.passed_mask = c->passed_mask & (passed_blocks - 1);
   g.folds = g.simple && (g.flags & flag_fold_pairs);
@@ -36,7 +38,7 @@ inline void prepare_gate() {
   g.memo_words = 2 * g.depth;
   g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
-  g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
+  g.memo_mask = memos_in(python_chains_offset - memo_offset) - 1;
   g.first_memo_mask = memos_in(memo_first_bytes) - 1;
   g.last_epoch = c->epoch;
   g.filter_shift = c->filter_shift;

@@ -4,7 +4,8 @@
 // number of events, which costs nothing in between: the ring's `limit` ends there, as it does where the
 // ring is full. A thread that samples looks at it whenever it has allocated `look_bytes` more. As with
 // --on-full adapt, an event in the ring says where a distance begins, a change is decided behind one
-// allocation and made before the next, and the table of passed blocks says which releases are not recorded.
+// allocation and made before the next, and the table of passed blocks, with the marks of pages in
+// front of it, says which releases are not recorded.
 // Intervals between samples are exponential, so that what is left of one may be forgotten at any such moment.
 //
 // At these looks something is timed: the next allocation to be recorded, or a release, if the event that
@@ -19,8 +20,10 @@ namespace memhook {
 inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_timed = 2;
 
 inline constexpr uint64_t look_bytes = 32 << 10;
-// Of the looks, one in so many times calls that are passed by.
-inline constexpr uint64_t looks_a_pass_timing = 16;
+// Of the samples, one in so many is timed: time stamps cost about as much as the rest of a recording.
+inline constexpr uint64_t samples_a_timing = 16;
+// Of what is timed, one in so many times calls that are passed by.
+inline constexpr uint64_t timings_a_pass_timing = 8;
 // Longer than any recording takes, or a few calls that are passed by: the thread had to wait for a processor
 // meanwhile.
 inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
@@ -54,6 +57,10 @@ struct Timing {
   return true;
 }
 
+inline uint32_t sample_or_timed(RingHeader* ring) {
+  return draw_random(ring) >> 32 & (samples_a_timing - 1) ? is_recorded : is_timed;
+}
+
 // Bytes to the next sample or look.
 inline void count_down(RingHeader* ring, uint64_t bytes) {
   ring->sample_left = bytes < look_bytes ? bytes : look_bytes;
@@ -74,16 +81,19 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
   }
   if (order == 0) {
     ring->sampling = records_all;
+    ring->sample_left = ~0ull;
     ring->sample_rest = 0;
     ring->sample_shift = 0;
     return is_recorded;
   }
+  // Before anything is passed by.
+  __atomic_store_n(&gate().has_passed, true, __ATOMIC_RELAXED);
   ring->sample_shift = static_cast<uint64_t>(__builtin_clzll(order) - __builtin_clzll(largest));
   ring->sampling = records_samples;
   uint64_t bytes = draw_interval(ring);
   bool is_one = bytes < size;
   count_down(ring, is_one ? draw_interval(ring) : bytes - size);
-  return is_one ? is_timed : is_passed;
+  return is_one ? sample_or_timed(ring) : is_passed;
 }
 
 // The countdown is below 0. pre: begin_recording() was called.
@@ -102,7 +112,7 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
     ring->sampling = wants_other_order;
     ring->sample_left = ~0ull;
   }
-  return is_one ? is_timed : is_passed;
+  return is_one ? sample_or_timed(ring) : is_passed;
 }
 
 }  // namespace memhook

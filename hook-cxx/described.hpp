@@ -214,6 +214,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
     begin_recording(ring, frame);
     uint64_t key = key_of(d.heap(), frame[described_old]);
     if (gate().flags & flag_live_filter) enter_filter(key);
+    forget_passed(reinterpret_cast<void*>(key));
     if (reserve(ring)) commit(ring, op_realloc_failed, key, 0, 0, 0);
     end_recording(ring, frame);
   }

@@ -8,7 +8,7 @@
 // memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the
 // thread must be stopped outside of it.
 #include "described.hpp"
-#include "selective.hpp"
+#include "emitting.hpp"
 
 namespace memhook {
 
@@ -17,6 +17,7 @@ uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
+alignas(64) uint64_t emitted_live;
 #ifdef MEMHOOK_WITHOUT_TLS
 Claim claims[max_rings];
 uint16_t seats[seat_count];
@@ -34,6 +35,7 @@ __thread uint64_t tls_word __attribute__((tls_model("initial-exec")));
   },
 #define MEMHOOK_FULL(id, symbol, signature) MEMHOOK_REPLACEMENTS(wrap, id, signature)
 #define MEMHOOK_SELECTIVE_ONES(id, symbol, signature) MEMHOOK_REPLACEMENTS(selective, id, signature)
+#define MEMHOOK_EMITTING_ONES(id, symbol, signature) MEMHOOK_REPLACEMENTS(emitting, id, signature)
 static_assert(max_variants == 4);
 
 #define MEMHOOK_STUB(stub) reinterpret_cast<uint64_t>(&memhook_described_stubs[(stub) * described_stub_bytes])
@@ -48,6 +50,8 @@ const uint64_t replacements[function_count][max_variants] = {
     MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_FULL) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
 const uint64_t selective_replacements[function_count][max_variants] = {
     MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_SELECTIVE_ONES) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
+const uint64_t emitting_replacements[function_count][max_variants] = {
+    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_EMITTING_ONES) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
 
 }  // namespace memhook
 
@@ -70,7 +74,10 @@ extern "C" {
     reinterpret_cast<uint64_t>(&originals),
     reinterpret_cast<uint64_t>(&gate_area.page),
     reinterpret_cast<uint64_t>(&region),
+    reinterpret_cast<uint64_t>(&emitting_replacements),
 };
+// Not among the zeros that no file has: see arch/x86_64/otel_memory.hpp.
+[[gnu::section(".probes")]] uint32_t memhook_listeners = 0;
 }
 
 // Returns how many slots were patched, or why none: not_our_region, also where the process has one by now
@@ -86,6 +93,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
                 madv_wipeonfork) != 0)
     return no_wipe_on_fork;
   region = new_region;
+  __atomic_store_n(&emitted_live, 0ull, __ATOMIC_RELAXED);
   prepare_gate();
   if (gate().flags & flag_accesses) open_access_index();
   // Open before the first slot is patched: a block allocated through an early slot and released

@@ -116,6 +116,13 @@ inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t pro
 // Our wrappers.
 extern const uint64_t replacements[function_count][max_variants];
 extern const uint64_t selective_replacements[function_count][max_variants];
+extern const uint64_t emitting_replacements[function_count][max_variants];
+
+inline auto& wrappers_in_use() {
+  if (gate().flags & flag_emits) return emitting_replacements;
+  bool passes_calls_by = gate().flags & (flag_live_filter | flag_budget);
+  return passes_calls_by ? selective_replacements : replacements;
+}
 
 // Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
 // modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a
@@ -126,7 +133,7 @@ inline long patch_pending() {
     tell_count(loader_count);
     if (epoch_now() == 0) return 0;
     bool is_current = lists_are_current(loader_count), left_out = false;
-    auto& wrappers = gate().flags & flag_live_filter ? selective_replacements : replacements;
+    auto& wrappers = wrappers_in_use();
     WritablePage page;
     long patched = 0;
     uint32_t count = __atomic_load_n(&c->slot_count, __ATOMIC_ACQUIRE);

@@ -239,40 +239,67 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   return intern_stack(python_location, words, count, false);
 }
 
-// The id of the location of a frame that executes the instruction at `instruction` in a code object.
-[[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
-                                                   uint64_t instruction) {
-  const PythonLayout* p = layout();
-  uint64_t buffer[python_code_bytes / 8];
+// How many bytes from the beginning of an object its last word of interest ends at.
+inline uint64_t code_bytes(const PythonLayout* p) {
   uint64_t bytes = p->code_name + 8;
   if (p->code_file + 8 > bytes) bytes = p->code_file + 8;
   if (p->code_lines + 8 > bytes) bytes = p->code_lines + 8;
-  if (bytes > python_code_bytes) return 0;
+  return bytes;
+}
+
+inline uint64_t frame_bytes(const PythonLayout* p) {
+  uint64_t bytes = p->frame_code + 8;
+  if (p->frame_previous + 8 > bytes) bytes = p->frame_previous + 8;
+  if (p->frame_instruction + 8 > bytes) bytes = p->frame_instruction + 8;
+  if (p->frame_entry != no_offset && p->frame_entry + 1ull > bytes) bytes = p->frame_entry + 1ull;
+  return bytes;
+}
+
+// Finds a location that is not remembered, and remembers it at `place`; 0 if it cannot be had.
+[[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
+                                                           const uint64_t* object, uint64_t code,
+                                                           int64_t offset, Seen* place) {
+  const PythonLayout* p = layout();
+  if (offset > 1 << 24 || offset < -64) return 0;
+  // First and last, as for a chain: a signal handler may leave us by siglongjmp(3) at any place.
+  place->id = 0;
+  asm volatile("" ::: "memory");
+  place->code = code;
+  place->name = field<uint64_t>(object, p->code_name);
+  place->file = field<uint64_t>(object, p->code_file);
+  place->lines = field<uint64_t>(object, p->code_lines);
+  place->first_line = field<int32_t>(object, p->code_first_line);
+  place->offset = offset;
+  uint32_t id = write_location(ring, reader, *place);
+  asm volatile("" ::: "memory");
+  return place->id = id;
+}
+
+// The id of the location of a frame that executes the instruction at `instruction` in a code object. Each allocation
+// asks that for each frame, so what is remembered is compared where it is.
+[[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
+                                                   uint64_t instruction, uint64_t bytes) {
+  const PythonLayout* p = layout();
+  uint64_t buffer[python_code_bytes / 8];
   const uint64_t* object = reader.view(code, bytes, buffer);
   if (!object || object[1] != p->code_type) return 0;
-  Seen now{};
-  now.code = code;
-  now.name = field<uint64_t>(object, p->code_name);
-  now.file = field<uint64_t>(object, p->code_file);
-  now.lines = field<uint64_t>(object, p->code_lines);
-  now.first_line = field<int32_t>(object, p->code_first_line);
+  int64_t offset;
   if (p->instruction_kind == python_byte)
-    now.offset = static_cast<int32_t>(instruction);
+    offset = static_cast<int32_t>(instruction);
   else if (p->instruction_kind == python_unit)
-    now.offset = int64_t{static_cast<int32_t>(instruction)} * 2;
+    offset = int64_t{static_cast<int32_t>(instruction)} * 2;
   else
-    now.offset = static_cast<int64_t>(instruction - (code + p->code_instructions));
-  if (now.offset > 1 << 24 || now.offset < -64) return 0;
-  uint64_t hash = (code ^ static_cast<uint64_t>(now.offset) << 20) * 0x9e3779b97f4a7c15;
+    offset = static_cast<int64_t>(instruction - (code + p->code_instructions));
+  uint64_t hash = (code ^ static_cast<uint64_t>(offset) << 20) * 0x9e3779b97f4a7c15;
   auto* seen = reinterpret_cast<Seen*>(in_ring(ring, python_cache_offset)) +
                ((hash >> 40) & (python_cache_entries - 1));
-  if (seen->code == now.code && seen->offset == now.offset && seen->name == now.name &&
-      seen->file == now.file && seen->lines == now.lines && seen->first_line == now.first_line &&
-      seen->id != 0)
-    return seen->id;
-  now.id = write_location(ring, reader, now);
-  if (now.id != 0) *seen = now;
-  return now.id;
+  bool holds = (seen->code == code) & (seen->offset == offset) &
+               (seen->name == field<uint64_t>(object, p->code_name)) &
+               (seen->file == field<uint64_t>(object, p->code_file)) &
+               (seen->lines == field<uint64_t>(object, p->code_lines)) &
+               (seen->first_line == field<int32_t>(object, p->code_first_line)) & (seen->id != 0);
+  if (__builtin_expect(holds, 1)) return seen->id;
+  return find_location(ring, reader, object, code, offset, seen);
 }
 
 // The innermost frame of the calling thread, and whether plain loads are safe; false if there is none.
@@ -298,49 +325,176 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   return p->frame_in == no_offset || *frame == 0 || reader.word(*frame + p->frame_in, frame);
 }
 
-// Fills `out` with at most `most` frames, innermost first; returns how many.
-[[gnu::always_inline]] inline uint32_t frames(RingHeader* ring, uint64_t* out, uint32_t most) {
+// A frame of a chain that was walked before, and what its code object held then.
+struct Link {
+  uint64_t code, instruction, name, file, lines;
+  int32_t first_line;
+  uint32_t entry;
+};
+
+// A chain of frames, and the backtrace that it led to. A frame that is found to execute the same instruction of the
+// same code object has the same location, so a chain of which this is true of each frame gives the same backtrace.
+// What is remembered is compared whole, wherever it was found.
+struct Chain {
+  uint64_t key;  // the native backtrace and the function; 0: empty
+  uint32_t id;
+  uint16_t count;
+  bool is_whole;  // it ends behind the last link; else only so many frames are wanted
+  Link links[21];
+};
+static_assert(sizeof(Chain) == python_chain_bytes);
+
+inline bool is_function(const PythonLayout* p, uint8_t entry) {
+  return p->entry_kind <= python_marked || entry < 3;
+}
+
+inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
+  return p->frame_entry == no_offset ? 1 : field<uint8_t>(words, p->frame_entry);
+}
+
+// The code object of a frame. Since 3.14 the word is a `_PyStackRef`, whose lowest bits say how it is counted
+// (Include/internal/pycore_stackref.h).
+[[gnu::always_inline]] inline uint64_t code_of(const PythonLayout* p, const uint64_t* words) {
+  return field<uint64_t>(words, p->frame_code) & ~7ull;
+}
+
+// Where a chain is kept. The address of its first frame tells calls at different depths apart.
+[[gnu::always_inline]] inline Chain* chain_of(RingHeader* ring, uint64_t key, uint64_t frame) {
   const PythonLayout* p = layout();
-  uint32_t state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE), count = 0;
-  Reader reader{false};
-  uint64_t frame;
-  if (state == python_off || !innermost_frame(reader, state == python_direct, &frame)) return 0;
+  auto* words = reinterpret_cast<const uint64_t*>(frame);
+  uint64_t instruction = field<uint64_t>(words, p->frame_instruction);
+  if (p->instruction_kind <= python_unit) instruction = static_cast<uint32_t>(instruction);
+  uint64_t hash = (key ^ frame << 20 ^ instruction << 7) * 0x9e3779b97f4a7c15;
+  return reinterpret_cast<Chain*>(in_ring(ring, python_chains_offset)) + ((hash >> 40) & (python_chains - 1));
+}
+
+// Whether the frames from `frame` on are those of the chain. pre: plain loads are safe.
+[[gnu::always_inline]] inline bool still_holds(const Chain* chain, uint64_t frame) {
+  const PythonLayout* p = layout();
+  const Link* end = chain->links + chain->count;
+  for (const Link* link = chain->links; link != end; link++) {
+    if (frame < 4096 || frame >> 47 || (frame & 7)) return false;
+    auto* words = reinterpret_cast<const uint64_t*>(frame);
+    uint8_t entry = entry_of(p, words);
+    frame = field<uint64_t>(words, p->frame_previous);
+    if (link->entry != entry) return false;
+    if (!is_function(p, entry)) continue;
+    // Only the lower half of what is no pointer belongs to it.
+    uint64_t differs = field<uint64_t>(words, p->frame_instruction) ^ link->instruction;
+    if (p->instruction_kind <= python_unit) differs = static_cast<uint32_t>(differs);
+    if ((code_of(p, words) ^ link->code) | differs) return false;
+    // The frame holds on to its code object, so it is there, but it may be another one than last time.
+    auto* object = reinterpret_cast<const uint64_t*>(link->code);
+    differs = (object[1] ^ p->code_type) | (field<uint64_t>(object, p->code_name) ^ link->name) |
+              (field<uint64_t>(object, p->code_file) ^ link->file) |
+              (field<uint64_t>(object, p->code_lines) ^ link->lines) |
+              static_cast<uint32_t>(field<int32_t>(object, p->code_first_line) ^ link->first_line);
+    if (differs) return false;
+  }
+  return !chain->is_whole || frame == 0;
+}
+
+// Fills `out` with at most `most` frames from `frame` on, innermost first; returns how many. If a chain is given, its
+// links are written; its count is 0 if they are too many for it. Its key is left to the caller.
+[[gnu::always_inline]] inline uint32_t frames_from(RingHeader* ring, const Reader& reader, uint64_t frame,
+                                                   uint64_t* out, uint32_t most, Chain* chain) {
+  const PythonLayout* p = layout();
   uint64_t buffer[python_frame_bytes / 8];
-  uint64_t bytes = 0;
-  const uint32_t offsets[] = {p->frame_code, p->frame_previous, p->frame_instruction};
-  for (uint32_t offset : offsets)
-    if (offset + 8ull > bytes) bytes = offset + 8ull;
-  if (p->frame_entry != no_offset && p->frame_entry + 1ull > bytes) bytes = p->frame_entry + 1ull;
-  if (bytes > python_frame_bytes) return 0;
+  uint64_t bytes = frame_bytes(p), bytes_of_code = code_bytes(p);
+  if (bytes > python_frame_bytes || bytes_of_code > python_code_bytes) return 0;
+  uint32_t count = 0, steps = 0;
+  constexpr uint32_t most_links = sizeof(Chain::links) / sizeof(Link);
   // Between two functions there is at most one frame that is none.
-  for (uint32_t steps = 0; frame != 0 && count < most && steps < 2 * max_depth; steps++) {
+  for (; frame != 0 && count < most && steps < 2 * max_depth; steps++) {
     const uint64_t* words = reader.view(frame, bytes, buffer);
     if (!words) return 0;
-    uint8_t entry = p->frame_entry == no_offset ? 1 : field<uint8_t>(words, p->frame_entry);
+    uint8_t entry = entry_of(p, words);
     frame = field<uint64_t>(words, p->frame_previous);
-    if (p->entry_kind > python_marked && entry >= 3) {
+    Link* link = chain && steps < most_links ? &chain->links[steps] : nullptr;
+    if (link) link->entry = entry;
+    if (!is_function(p, entry)) {
       if (count > 0) out[count - 1] |= python_last;
       continue;
     }
-    uint32_t id = location_of(ring, reader, field<uint64_t>(words, p->frame_code),
-                              field<uint64_t>(words, p->frame_instruction));
+    uint64_t code = code_of(p, words);
+    uint64_t instruction = field<uint64_t>(words, p->frame_instruction);
+    uint32_t id = location_of(ring, reader, code, instruction, bytes_of_code);
     if (id == 0) return 0;
+    if (link) {
+      auto* object = reinterpret_cast<const uint64_t*>(code);
+      link->code = code;
+      link->instruction = instruction;
+      link->name = field<uint64_t>(object, p->code_name);
+      link->file = field<uint64_t>(object, p->code_file);
+      link->lines = field<uint64_t>(object, p->code_lines);
+      link->first_line = field<int32_t>(object, p->code_first_line);
+    }
     bool is_last = p->entry_kind == python_every || (p->entry_kind == python_marked && entry != 0);
     out[count++] = python_frame | id | (is_last ? python_last : 0);
+  }
+  if (chain) {
+    chain->count = static_cast<uint16_t>(steps <= most_links ? steps : 0);
+    chain->is_whole = frame == 0;
   }
   return count;
 }
 
-// The id of a backtrace together with the thread's Python functions; that of the backtrace alone where
-// there are none.
-[[gnu::noinline, gnu::cold]] inline uint32_t with_frames(RingHeader* ring, uint32_t function,
-                                                         uint32_t native) {
-  if (native == 0) return 0;
+// The backtrace of a chain that is walked whole. `chain`: where it is to be remembered, if it is.
+[[gnu::noinline]] inline uint32_t walk_chain(RingHeader* ring, const Reader& reader, uint32_t function,
+                                             uint32_t native, uint64_t frame, Chain* chain, uint64_t key) {
+  auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
+  uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
+  if (chain) {
+    chain->key = 0;
+    asm volatile("" ::: "memory");
+  }
+  words[0] = python_native | native;
+  uint32_t count = frames_from(ring, reader, frame, words + 1, depth, chain);
+  if (count == 0) return native;
+  uint32_t id = intern_stack(function, words, count + 1, false);
+  if (chain && id != 0 && chain->count != 0) {
+    chain->id = id;
+    // Last: a signal handler may leave us by siglongjmp(3) at any place.
+    asm volatile("" ::: "memory");
+    chain->key = key;
+  }
+  return id;
+}
+
+// Walks once more, without what is remembered of the chain, and counts a difference.
+[[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, const Reader& reader, uint32_t native,
+                                                     uint64_t frame, uint32_t id) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   words[0] = python_native | native;
-  uint32_t count = frames(ring, words + 1, depth);
-  return count == 0 ? native : intern_stack(function, words, count + 1, false);
+  uint32_t count = 1 + frames_from(ring, reader, frame, words + 1, depth, nullptr);
+  auto* entry = at<StackEntry>(arena_offset + uint64_t{id} * granule_bytes);
+  auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
+  bool same = entry->depth == count;
+  for (uint32_t i = 0; same && i < count; i++) same = frames[i] == words[i];
+  __atomic_store_n(&ring->memo_checked, ring->memo_checked + 1, __ATOMIC_RELAXED);
+  if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
+}
+
+// The id of a backtrace together with the thread's Python functions; that of the backtrace alone where
+// there are none.
+[[gnu::noinline]] inline uint32_t with_frames(RingHeader* ring, uint32_t function, uint32_t native) {
+  if (native == 0) return 0;
+  uint32_t state = __atomic_load_n(&layout()->state, __ATOMIC_ACQUIRE);
+  Reader reader{false};
+  uint64_t frame;
+  if (state == python_off || !innermost_frame(reader, state == python_direct, &frame) || frame == 0)
+    return native;
+  // The attacher has made its pages together with those of the other large caches.
+  bool has_chains = ring->memo_mask == gate().memo_mask;
+  if (!reader.direct || !has_chains || frame < 4096 || frame >> 47 || (frame & 7))
+    return walk_chain(ring, reader, function, native, frame, nullptr, 0);
+  uint64_t key = uint64_t{function} << 32 | native;
+  Chain* chain = chain_of(ring, key, frame);
+  if (__builtin_expect(chain->key != key || !still_holds(chain, frame), 0))
+    return walk_chain(ring, reader, function, native, frame, chain, key);
+  if (__builtin_expect(gate().flags & flag_check_memo, 0)) check_chain(ring, reader, native, frame, chain->id);
+  return chain->id;
 }
 
 }  // namespace memhook::python

@@ -7,6 +7,7 @@
 #include "access.hpp"
 #include "budget.hpp"
 #include "folding.hpp"
+#include "looks.hpp"
 #include "nested.hpp"
 
 namespace memhook {
@@ -52,6 +53,8 @@ namespace memhook {
 // Whether this allocation is recorded; asked once, before it is made. pre: enter() returned true.
 [[gnu::always_inline]] inline uint32_t is_sample(RingHeader* ring, Frame frame, uint64_t size) {
   if (__builtin_expect(ring->sampling == records_all, 1)) return is_recorded;
+  // No block has this size, and the countdown would start all over.
+  if (static_cast<int64_t>(size) < 0) return is_passed;
   ring->sample_left -= size;
   if (static_cast<int64_t>(ring->sample_left) >= 0) return is_passed;
   begin_recording(ring, frame);
@@ -76,8 +79,10 @@ namespace memhook {
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
   if (reserve(ring)) {
     if (gate().flags & flag_live_filter) enter_filter(address);
+    bool is_drawn = ring->drawn_head == ring->head;
     commit(ring, op_allocation, address, sequence, size, stack);
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
+    if (__builtin_expect(is_drawn, 0) && !(address & key_bit)) wait_for_look(ring, address, size);
   }
   end_recording(ring, frame);
 }

@@ -71,6 +71,8 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     ring->outer = 0;
     ring->last_tick = 0;
     ring->sampling = records_all;
+    // Below 0: nothing is passed by before samples are ordered.
+    if (gate().flags & flag_budget) ring->sample_left = ~0ull;
     ring->waited_ns = 0;
     ring->waited_at_ns = 0;
     ring->sample_rest = 0;
@@ -79,8 +81,9 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    // With a budget, its first event finds out what is ordered.
-    ring->limit = gate().flags & flag_budget ? 0 : gate().first_ring_mask + 1;
+    // With a budget, its first event finds out what is ordered; with looks, when the first one is drawn.
+    ring->drawn_head = ~0ull;
+    ring->limit = gate().flags & (flag_budget | flag_looks) ? 0 : gate().first_ring_mask + 1;
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
@@ -220,7 +223,7 @@ inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
   }
 }
 
-// With a budget: has the owner come back here at its next look, if that is before the ring is full. pre:
+// With a budget, or with looks: has the owner come back here at its next look, if that is before the ring is full. pre:
 // look_for_room() returned true.
 inline void keep_next_look(RingHeader* ring) {
   uint64_t limit = ring->next_look + reserve_events - 1;
@@ -248,6 +251,21 @@ inline uint64_t draw_look_distance(RingHeader* ring);
   ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
 }
 
+// Events to the next one that is drawn: at random, with the mean that the attacher wants.
+inline uint64_t draw_distance_of_looks(RingHeader* ring);
+
+// With looks: notes whether the event that is about to be written is one that was drawn, and has the owner come
+// back at the next one. An event that takes several places must be as likely to be drawn as any other, so it is
+// drawn only where its first place is; else the draw is void. pre: look_for_room() returned true.
+inline void meet_draw(RingHeader* ring) {
+  if (ring->head >= ring->next_look) {
+    // A thread's first event was not drawn.
+    if (ring->head == ring->next_look && ring->next_look != 0) ring->drawn_head = ring->head;
+    ring->next_look = ring->head + draw_distance_of_looks(ring);
+  }
+  keep_next_look(ring);
+}
+
 // A ring may be full: waits for room, or drops the event, or takes the attacher for dead. False: the event
 // is lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains
 // what was under way.
@@ -268,6 +286,7 @@ inline uint64_t draw_look_distance(RingHeader* ring);
         if (waited_ns > 0) __atomic_fetch_add(&c->waited_ns, waited_ns, __ATOMIC_RELAXED);
         if (is_time_to_look(ring)) look_at_order(ring);
       }
+      if (gate().flags & flag_looks) meet_draw(ring);
       return true;
     }
     if (gate().flags & flag_drop_when_full) break;

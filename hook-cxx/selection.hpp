@@ -16,7 +16,8 @@ inline constexpr uint32_t selects = flag_size_filter | flag_sample;
 inline constexpr uint8_t filter_unsure = 255;
 
 // Neighbouring blocks share a counter, and blocks of different 64 MiB arenas do not. Where few
-// blocks are recorded a counter stands for a page, so that those in use stay in the cache.
+// blocks are recorded a counter stands for a page, so that those in use stay in the cache. With a
+// budget it has the marks of a page instead: see recorded_pages.hpp.
 [[gnu::always_inline]] inline uint8_t* filter_counter(uint64_t address) {
   uint64_t near = address >> (gate().filter_shift & 63);
   return at<uint8_t>(filter_offset) + ((near ^ (address >> 26)) & (filter_counters - 1));
@@ -90,6 +91,11 @@ inline uint64_t draw_random(RingHeader* ring) {
 
 // One event in 256 on average.
 inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
+
+inline uint64_t draw_distance_of_looks(RingHeader* ring) {
+  uint64_t mean = __atomic_load_n(&control()->look_distance, __ATOMIC_RELAXED) & 0xffff'ffff;
+  return 1 + (draw_random(ring) >> 20) % (2 * mean + 1);
+}
 
 // Bytes to the next sample: a random quantile of the exponential distribution, interpolated.
 // Sampling is then a Poisson process over the bytes allocated, so that the attacher knows each

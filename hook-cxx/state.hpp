@@ -35,14 +35,17 @@ struct Gate {
   bool has_python;  // the attacher has described an interpreter: see python.hpp
   bool folds;  // see folding.hpp
   bool has_passed;  // blocks were passed by because a ring was nearly full: see adapting.hpp
+  bool notes_recorded;  // who records a block has to say so, for those that are passed by
+  // With what is above, all that calls look at that are passed by: one cache line of the program's.
+  uint32_t filter_shift;  // address bits that share a counter of the live filter
+  uint64_t passed_mask;  // see adapting.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp
   uint64_t first_ring_mask;  // events in a ring at first - 1
   uint64_t memo_mask;        // remembered backtraces at most - 1
   uint64_t first_memo_mask;  // and at first
   uint64_t memo_bytes;  // bytes of one
   uint32_t memo_words;  // stack words one can have
-  uint32_t filter_shift;  // address bits that share a counter of the live filter
-  uint64_t sample_bytes, passed_mask;  // see adapting.hpp
+  uint64_t sample_bytes;  // see adapting.hpp
   uint64_t min_size, max_size;
   uint32_t exact_count;
   uint64_t exact_sizes[16];
@@ -56,6 +59,7 @@ struct alignas(4096) GatePage {
 };
 static_assert(sizeof(GatePage) == 4096);
 static_assert(__builtin_offsetof(Gate, owner) == 8);
+static_assert(__builtin_offsetof(Gate, passed_mask) + 8 <= 64);
 static_assert(__builtin_offsetof(Gate, birth) == gate_birth_offset);
 
 // The gate, and behind its page what a fork child keeps of it: the list of regions that it may claim, which the

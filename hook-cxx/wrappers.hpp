@@ -71,16 +71,17 @@ template <typename... A>
   return block;
 }
 
-// What a call does that is passed by, but for the call of the original. The thread is inside a call of its
-// own, and stays so: `outer` is written as it is.
-[[gnu::noinline, gnu::cold]] inline uint64_t pass_once(RingHeader* ring, Frame frame, const void* block) {
-  uint64_t word = thread_word();
-  if ((word & 0xfff) != gate_word() || gate_word() == 0) return 0;
-  __atomic_store_n(&ring->outer, reinterpret_cast<uint64_t>(frame), __ATOMIC_RELAXED);
+// What an allocation does that is passed by (selective.hpp), but for the call of the original; and a release.
+[[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader* ring, const void* block) {
+  uint32_t epoch = gate_word();
+  if ((thread_word() & 0xfff) != epoch || epoch == 0 || gate().flags & selects) return 0;
   uint64_t left = __atomic_load_n(&ring->sample_left, __ATOMIC_RELAXED);
+  if (__atomic_load_n(&ring->outer, __ATOMIC_RELAXED) == 0) return 0;
   __atomic_store_n(&ring->sample_left, left, __ATOMIC_RELAXED);
-  return gate().flags & selects ? 0 : __atomic_load_n(passed_entry(reinterpret_cast<uint64_t>(block)),
-                                                      __ATOMIC_RELAXED);
+  return may_be_on_marked_page(block) && gate_word() == (thread_word() & 0xfff) && has_passed_entry(block);
+}
+[[gnu::noinline, gnu::cold]] inline uint64_t pass_a_release(RingHeader*, const void* block) {
+  return was_passed(block);
 }
 
 // Records an allocation and times that.
@@ -90,12 +91,18 @@ template <typename... A>
   Timing timing = Timing::begin();
   record_allocation(ring, f, frame, block, size);
   timing.end(&c->timed_allocations, &c->timed_allocation_counts);
-  if (draw_random(ring) >> 32 & (looks_a_pass_timing - 1)) return;
+  if (draw_random(ring) >> 32 & (timings_a_pass_timing - 1)) return;
   constexpr uint64_t passes = 16;
+  // Wrappers are called through slots.
+  auto allocation = pass_an_allocation, release = pass_a_release;
+  asm volatile("" : "+r"(allocation), "+r"(release));
+  // The wrappers are called all the time, these only here: else it would be timed how they come into the caches.
+  allocation(ring, block);
+  release(ring, block);
   uint64_t begun = cpu::time_stamp();
-  for (uint64_t i = 0; i < passes; i++) {
-    pass_once(ring, frame, block);
-    asm volatile("" ::: "memory");
+  for (uint64_t i = 0; i < passes; i += 2) {
+    allocation(ring, block);
+    release(ring, block);
   }
   uint64_t taken = cpu::time_stamp() - begun;
   if (taken > most_pass_counts) return;
@@ -174,6 +181,7 @@ template <typename... A>
   } else if (released && !zero_releases) {
     begin_recording(ring, frame);
     if (gate().flags & flag_live_filter) enter_filter(reinterpret_cast<uint64_t>(old));
+    forget_passed(old);
     if (reserve(ring)) commit(ring, op_realloc_failed, reinterpret_cast<uint64_t>(old), 0, 0, 0);
     end_recording(ring, frame);
   }

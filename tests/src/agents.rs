@@ -21,16 +21,26 @@ impl Agent {
     /// Starts one with these rules and stores. It keeps its state in the folder, answers at a port of its own choice,
     /// and is not held back by what it uses: targets of tests share two processors with it.
     pub fn start(folder: &Arc<Folder>, configuration: &str) -> Agent {
-        let mut agent = Agent::launch(folder, configuration);
+        Agent::start_with(folder, configuration, &[])
+    }
+
+    /// The same with further arguments.
+    pub fn start_with(folder: &Arc<Folder>, configuration: &str, arguments: &[&str]) -> Agent {
+        let mut agent = Agent::launch_with(folder, configuration, arguments);
         agent.hear("the agent runs");
         agent
     }
 
     /// The same, without waiting for it.
     pub fn launch(folder: &Arc<Folder>, configuration: &str) -> Agent {
+        Agent::launch_with(folder, configuration, &[])
+    }
+
+    fn launch_with(folder: &Arc<Folder>, configuration: &str, arguments: &[&str]) -> Agent {
         configure(folder, configuration);
         let mut child = Command::new(binary())
             .args(["agent", "--config", &folder.path("agent.toml")])
+            .args(arguments)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -380,7 +390,7 @@ impl Pprof {
     }
 }
 
-fn unpacked(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn unpacked(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     GzDecoder::new(bytes).read_to_end(&mut plain).expect("gzip");
     plain
@@ -442,7 +452,16 @@ pub struct ScriptedStore {
 impl ScriptedStore {
     /// Begins to listen.
     pub fn start(script: Vec<Reaction>) -> ScriptedStore {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        ScriptedStore::listen(TcpListener::bind("127.0.0.1:0").expect("a port"), script)
+    }
+
+    /// The same at an address that was free a moment ago; it takes everything.
+    pub fn start_at(address: SocketAddr) -> ScriptedStore {
+        let listener = TcpListener::bind(address).expect("the port is free");
+        ScriptedStore::listen(listener, Vec::new())
+    }
+
+    fn listen(listener: TcpListener, script: Vec<Reaction>) -> ScriptedStore {
         let store = ScriptedStore {
             address: listener.local_addr().expect("an address"),
             requests: Arc::default(),

@@ -4,7 +4,9 @@ pub mod agents;
 mod building;
 mod debian_sources;
 mod json_schema;
+pub mod listening;
 mod memory_box;
+pub mod otlp;
 mod patience;
 mod probing;
 pub mod programs;
@@ -221,6 +223,8 @@ impl Attacher {
         loop {
             let line = patience::line(&mut self.errors);
             assert!(!line.is_empty(), "it ended and did not say: {beginning}");
+            // Shown by a test that fails.
+            eprint!("{line}");
             if line.starts_with(beginning) {
                 return line;
             }
@@ -243,6 +247,7 @@ impl Attacher {
         loop {
             let line = patience::line(&mut self.errors);
             assert!(!line.is_empty(), "it does not say {words:?}");
+            eprint!("{line}");
             if line.contains(words) {
                 return;
             }

@@ -2,6 +2,7 @@
 
 use crate::building::{build_for, folder, source};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Names a release for which all targets of a test program are built, for a look at one of them.
 const VARIABLE: &str = "MEMHOOK_TEST_RELEASE";
@@ -82,6 +83,25 @@ impl Release {
             .expect("a version");
         let digits = version.split(|c: char| !c.is_ascii_digit()).next();
         digits.and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// Where a file of it is.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.root.join(file)
+    }
+
+    /// To start one of its programs with its libraries.
+    pub fn command(&self, program: &Path) -> Command {
+        let directories = self.directories();
+        let loaders = directories
+            .each_ref()
+            .map(|d| d.join("ld-linux-x86-64.so.2"));
+        let loader = loaders.iter().find(|loader| loader.exists());
+        let mut command = Command::new(loader.expect("a loader"));
+        let [lib, usr] = directories.map(|directory| directory.display().to_string());
+        command.arg("--library-path").arg(format!("{lib}:{usr}"));
+        command.arg(program);
+        command
     }
 
     /// Builds `tests/targets/NAME.cc` into a program that the loader of this release starts.

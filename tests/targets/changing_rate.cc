@@ -1,6 +1,9 @@
 // Allocates at rates that differ by a factor of a thousand and more, with bursts and idle times, from STACKS
-// call stacks. Blocks have up to 4 KiB; every tenth is kept. At the end it says what the truth is: "done
-// ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations).
+// call stacks. Blocks have up to 4 KiB; every tenth is kept, or every Nth, or none. At the end it says what the truth is:
+// "done ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations) N, and "release" if it
+// is to go on for a while and to release at last what it has kept.
+#include <sys/mman.h>
+
 #include <chrono>
 #include <thread>
 
@@ -10,6 +13,11 @@ using namespace target;
 
 static unsigned long long random_state = 88172645463325252ull;
 static unsigned long long allocations, allocated, live_blocks, live_bytes;
+
+static unsigned long long kept_of = 10;
+// Not from the heap that is measured.
+static void** kept;
+static constexpr size_t most_kept = 1 << 22;
 
 static unsigned long long draw() {
   random_state ^= random_state << 13;
@@ -24,7 +32,9 @@ static unsigned long long draw() {
   keep(block);
   allocations++;
   allocated += size;
-  if (allocations % 10 == 0) {
+  if (kept_of != 0 && allocations % kept_of == 0) {
+    CHECK(live_blocks < most_kept);
+    kept[live_blocks] = block;
     live_blocks++;
     live_bytes += size;
   } else {
@@ -46,7 +56,16 @@ static unsigned long long draw() {
   }
 }
 
+// No allocator has so much: the call fails, and changes nothing about what is recorded later.
+static void allocate_too_much() {
+  volatile size_t size = (1ull << 63) + (1 << 20);
+  void* none = malloc(size);
+  keep(none);
+  if (none) abort();
+}
+
 static void burst(long count, unsigned stacks) {
+  allocate_too_much();
   for (long i = 0; i < count; i++) walk(static_cast<unsigned>(draw() % stacks), 12);
 }
 
@@ -55,6 +74,11 @@ static void idle(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds
 int main(int argc, char** argv) {
   unsigned stacks = argc > 1 ? static_cast<unsigned>(atoi(argv[1])) : 1;
   long count = argc > 2 ? atol(argv[2]) : 100000;
+  if (argc > 3) kept_of = static_cast<unsigned long long>(atol(argv[3]));
+  void* room = mmap(nullptr, most_kept * sizeof(void*), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(room != MAP_FAILED);
+  kept = static_cast<void**>(room);
   ready();
   for (int i = 0; i < 30; i++) {
     burst(1, stacks);
@@ -68,6 +92,15 @@ int main(int argc, char** argv) {
     idle(10);
   }
   burst(count, stacks);
+  if (argc > 4) {
+    // Samples go on, and the attacher renews meanwhile what it has told of the recorded blocks.
+    for (int i = 0; i < 300; i++) {
+      burst(count / 100, stacks);
+      idle(5);
+    }
+    while (live_blocks > 0) free(kept[--live_blocks]);
+    live_bytes = 0;
+  }
   char line[128];
   snprintf(line, sizeof line, "done %llu %llu %llu %llu", allocations, allocated, live_blocks, live_bytes);
   say(line);

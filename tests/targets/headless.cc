@@ -8,14 +8,24 @@ using namespace target;
 static void* volatile kept[20];
 static pthread_t initial;
 
-static void* work(void*) {
-  pthread_join(initial, nullptr);
+__attribute__((noinline)) static void allocate() {
   for (int i = 0; i < 20; i++) {
     void* block = calloc(1, 700);
     if (i % 2) kept[i] = block;
     keep(block);
-    block = nullptr;
   }
+}
+
+// What is left in the frames of functions that have returned would be a reference to a lost block.
+__attribute__((noinline)) static void scrub_stack() {
+  volatile char frames[4096];
+  for (size_t i = 0; i < sizeof frames; i++) frames[i] = 0;
+}
+
+static void* work(void*) {
+  pthread_join(initial, nullptr);
+  allocate();
+  scrub_stack();
   say("ready");
   wait_for_byte();
   _exit(0);

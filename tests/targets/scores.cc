@@ -37,6 +37,24 @@ static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::millisec
   free(block);
 }
 
+// Plain: a buffer that doubles, as buffers should whose final size nobody knows.
+[[gnu::noinline]] static void doubled() {
+  void* block = nullptr;
+  for (size_t size = 1024; size <= 1 << 20; size *= 2) keep(block = lengthened(block, size));
+  free(block);
+}
+
+// Plain: two places lengthen one block in turn. Each step is replaced soon, but nothing could be used again.
+[[gnu::noinline]] static void in_turns() {
+  void* block = nullptr;
+  for (size_t step = 1; step < 1500; step++) {
+    keep(block = lengthened(block, 32 * step));
+    keep(block = lengthened(block, 32 * step + 16));
+    if (step % 300 == 0) pause_a_moment();
+  }
+  free(block);
+}
+
 struct Node {
   Node* next;
   long value[2];
@@ -77,6 +95,8 @@ int main() {
   looped();
   grown();
   chained();
+  doubled();
+  in_turns();
   Node* first = listed();
   few();
   reserved();

@@ -33,6 +33,34 @@ fn has_standard_library() -> bool {
     })
 }
 
+/// Whether the command can be compiled for that processor here. If not, the test has said why.
+fn can_compile() -> bool {
+    if !runs(LINKER) {
+        not_run("there is no compiler for AArch64: install g++-aarch64-linux-gnu");
+        return false;
+    }
+    if !has_standard_library() {
+        not_run(
+            "there is no standard library for AArch64: rustup target add aarch64-unknown-linux-gnu",
+        );
+        return false;
+    }
+    true
+}
+
+/// Has cargo do something with the command for that processor; a warning is an error.
+fn cargo(what: &str) -> Output {
+    Command::new(env!("CARGO"))
+        .args([what, "-q", "-p", "memhook-cli", "--target", PROCESSOR])
+        .arg("--message-format=json")
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
+        .env("RUSTFLAGS", "-D warnings")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo runs")
+}
+
 impl Elsewhere {
     /// Builds the command. `None`: it cannot be built or run here, and the test has said why.
     fn build() -> Option<Elsewhere> {
@@ -40,25 +68,10 @@ impl Elsewhere {
             not_run("there is no emulator for AArch64: install qemu-user-static");
             return None;
         };
-        if !runs(LINKER) {
-            not_run("there is no linker for AArch64: install g++-aarch64-linux-gnu");
+        if !can_compile() {
             return None;
         }
-        if !has_standard_library() {
-            not_run(
-                "there is no standard library for AArch64: rustup target add aarch64-unknown-linux-gnu",
-            );
-            return None;
-        }
-        let output = Command::new(env!("CARGO"))
-            .args(["build", "-q", "-p", "memhook-cli", "--target", PROCESSOR])
-            .arg("--message-format=json")
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
-            .env("RUSTFLAGS", "-D warnings")
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo runs");
+        let output = cargo("build");
         assert!(
             output.status.success(),
             "the command does not build for AArch64"
@@ -111,6 +124,17 @@ fn shown(output: &Output) -> String {
 }
 
 #[test]
+#[ignore = "compiles the whole command once more; .ci/run asks for it if there is time"]
+fn it_compiles_without_a_warning() {
+    if can_compile() {
+        let output = cargo("check");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+    }
+}
+
+#[test]
+#[ignore = "builds the whole command once more, for minutes; .ci/run asks for it if there is time"]
 fn recordings_are_read_alike_and_nothing_is_traced() {
     let Some(elsewhere) = Elsewhere::build() else {
         return;

@@ -1,12 +1,15 @@
 //! Reads and writes that a program tells of, from its compilation to its scores.
 
+use memhook_recording::{Recording, ScoreOptions};
 use memhook_tests::programs::Folder;
 use memhook_tests::{
     Attacher, JsonSchema, MemoryBox, Target, access_runtime, build_target, build_telling, not_run,
     run,
 };
 use serde_json::Value;
-use std::process::Command;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 fn json(arguments: &[&str]) -> Value {
     let (code, out, err) = run(arguments);
@@ -102,6 +105,61 @@ fn usage_is_exact_with_each_compiler() {
             assert_eq!(code, expected, "{out}{err}");
         }
     }
+}
+
+/// Blocks, bytes, reads and writes of each site, by the size of its blocks.
+type BySize = BTreeMap<u64, [u64; 4]>;
+
+/// valgrind's dhat sees the accesses of instructions, in bytes; the program accesses single bytes.
+#[test]
+fn counts_are_those_of_dhat() {
+    let folder = Folder::new("accesses_dhat");
+    let program = build_telling("g++", "accessed", &[]);
+    let program = program.to_str().expect("a plain path");
+    let found = folder.path("dhat.json");
+    let valgrind = Command::new("valgrind")
+        .args([
+            "-q",
+            "--tool=dhat",
+            &format!("--dhat-out-file={found}"),
+            program,
+        ])
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = valgrind else {
+        return not_run("valgrind is not installed");
+    };
+    assert!(output.status.success(), "{output:?}");
+    let dhat = std::fs::read_to_string(&found).expect("a file of dhat");
+    let dhat: Value = serde_json::from_str(&dhat).expect("JSON");
+    let mut by_dhat = BySize::new();
+    for site in dhat["pps"].as_array().expect("sites") {
+        let [blocks, bytes, reads, writes] =
+            ["tbk", "tb", "rb", "wb"].map(|name| site[name].as_u64().expect("a number"));
+        by_dhat.insert(bytes / blocks, [blocks, bytes, reads, writes]);
+    }
+    let file = folder.path("run.mhk");
+    let (code, _, err) = run(&["run", "-o", &file, "--", program]);
+    assert_eq!(code, 0, "{err}");
+    let recording = Recording::open(Path::new(&file)).expect("a recording");
+    let activity = recording.scored_activity(None, None, 1, Some(&ScoreOptions::default()));
+    let scored = activity.expect("whole").scored.expect("asked for");
+    let ours = scored.sites.iter().filter_map(|site| {
+        let sums = site.accesses.as_ref()?;
+        Some((
+            site.bytes / site.chunks,
+            [site.chunks, site.bytes, sums.reads, sums.writes],
+        ))
+    });
+    let ours: BySize = ours.collect();
+    for (size, numbers) in &ours {
+        assert_eq!(
+            by_dhat.get(size),
+            Some(numbers),
+            "blocks of {size} bytes: {by_dhat:?}"
+        );
+    }
+    assert_eq!(ours.len(), 7, "{ours:?}");
 }
 
 #[test]

@@ -90,6 +90,42 @@ fn sums_are_within_their_standard_errors() {
     assert!(scatter < 12.0, "{terms} sums scatter {scatter:.1} times");
 }
 
+/// What was counted and what is estimated is the same in a recording.
+#[test]
+fn a_recording_has_the_weights_of_the_samples() {
+    let folder = Folder::new("adapted");
+    let name = folder.path("run.mhk");
+    let mut sampled = 0;
+    for _ in 0..3 {
+        let options = [
+            "--on-full",
+            "adapt",
+            "--ring-size",
+            "64K",
+            "--force",
+            "-o",
+            &name,
+        ];
+        let (report, truth) = trace_crowd(&["8", "100000"], &options);
+        check(&report, truth);
+        let (code, output, errors) = run(&["report", &name, "--json"]);
+        assert_eq!(code, 0, "{errors}");
+        let recorded: Value = serde_json::from_str(&output).expect("JSON");
+        assert_eq!(report["sampling"], recorded["sampling"]);
+        sampled += u32::from(!report["sampling"].is_null());
+        for field in ["allocated_bytes", "released_bytes", "live_bytes"] {
+            // Added up in another order, and rounded.
+            let [found, of_file] =
+                [&report, &recorded].map(|report| number(&report["totals"][field]));
+            assert!(
+                (found - of_file).abs() <= 2.0,
+                "{field}: {found}, {of_file}"
+            );
+        }
+    }
+    assert!(sampled > 0, "no ring was nearly full");
+}
+
 /// Whatever was recorded, exactly or as a sample, is matched by its release, and no other block is.
 #[test]
 fn every_release_of_a_recorded_block_is_seen() {

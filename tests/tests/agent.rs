@@ -240,6 +240,35 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     assert!(target.finish().success());
 }
 
+/// What has waited for a long time goes to the store a little at a time, and the rest waits for the next start.
+#[test]
+fn a_backlog_is_not_sent_at_once() {
+    let folder = Arc::new(Folder::new("agent-backlog"));
+    let queue = folder.path("state/queue/pyroscope");
+    std::fs::create_dir_all(&queue).expect("made");
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = unix.expect("after 1970").as_millis() as u64;
+    // Forty minutes of them, which are sent within four: one each 600 ms, give or take a half.
+    const REQUESTS: u64 = 400;
+    for number in 0..REQUESTS {
+        let stamp = now_ms - 40 * 60_000 + number * 6000;
+        std::fs::write(format!("{queue}/{stamp:020}.push"), "a request").expect("written");
+    }
+    let store = ScriptedStore::start(Vec::new());
+    let begin = std::time::Instant::now();
+    let stores = format!("[pyroscope]\nurl = \"{}\"\n", store.url());
+    let more = "send = [\"pyroscope\"]";
+    let rules = rule(Path::new("/nowhere"), more);
+    let agent = Agent::start(&folder, &format!("{stores}{rules}"));
+    until("some arrive", || store.requests().len() >= 5);
+    // However slow this machine is, they came no faster.
+    assert!(begin.elapsed() >= std::time::Duration::from_millis(4 * 300));
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    let waiting = std::fs::read_dir(&queue).expect("there").count() as u64;
+    assert_eq!(waiting + store.requests().len() as u64, REQUESTS);
+}
+
 /// A killed agent leaves processes that go on; the next one finds them, even if no rule means them any more.
 #[test]
 fn an_agent_that_was_killed_is_cleaned_up_after() {
@@ -524,6 +553,74 @@ fn a_certificate_that_does_not_verify_is_refused() {
     assert!(target.finish().success());
 }
 
+/// However many targets there are, its end leaves each as it was, and nothing in the list of those that it has attached to.
+#[test]
+fn the_end_leaves_many_targets_as_they_were() {
+    let folder = Arc::new(Folder::new("agent-many"));
+    let mut targets = Vec::new();
+    let mut program = PathBuf::new();
+    for _ in 0..60 {
+        let (target, path) = service(&folder);
+        targets.push(target);
+        program = path;
+    }
+    // One rule whose time ends for all of them together, and one that lasts.
+    for (more, ends_by_itself) in [("duration = \"1ms\"", true), ("mode = \"exact\"", false)] {
+        let agent = Agent::start(&folder, &rule(&program, more));
+        let phase = if ends_by_itself { "left" } else { "traced" };
+        until(&format!("all are {phase}"), || {
+            let all = agent.targets();
+            all.values()
+                .filter(|target| target["phase"] == phase)
+                .count()
+                == targets.len()
+        });
+        for target in &mut targets {
+            assert_eq!(wrapped_slots(target.pid()) > 0, !ends_by_itself);
+            ask(target, "l");
+        }
+        let (code, said) = agent.end();
+        assert_eq!(code, Some(0), "{said}");
+        for target in &mut targets {
+            expect_untouched(target.pid());
+            ask(target, "l");
+        }
+        let left = std::fs::read_to_string(folder.path("state/attached")).expect("a list");
+        assert_eq!(left, "", "{said}");
+    }
+    for target in targets {
+        assert!(target.finish().success());
+    }
+}
+
+/// Events that come after a long pause are all there, and a thread that has begun meanwhile counts for itself.
+#[test]
+fn a_target_that_was_quiet_is_seen_exactly() {
+    let folder = Arc::new(Folder::new("agent-quiet"));
+    let (mut target, program) = service(&folder);
+    let agent = Agent::start(&folder, &rule(&program, "mode = \"exact\""));
+    let pid = target.pid();
+    agent.await_phase(pid, "traced");
+    for round in 1..=5 {
+        ask(&mut target, "l");
+        agent.await_number(pid, "live_bytes", 100_000 * round);
+        // Longer than it takes until nobody drains any more.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    let label = format!("pid=\"{pid}\"");
+    for (name, value) in [
+        ("memhook_target_lost_events_total", 0.0),
+        ("memhook_target_gaps_total", 0.0),
+    ] {
+        assert_eq!(agent.metric(name, &[&label]), Some(value), "{name}");
+    }
+    // Its end is noticed, although nothing of it has to be drained.
+    assert!(target.finish().success());
+    until("it is gone", || agent.targets().is_empty());
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+}
+
 /// Many targets, and an agent that is killed at any moment, again and again, while its store is down. Takes minutes:
 /// `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test agent -- --ignored --nocapture`.
 #[test]
@@ -582,4 +679,99 @@ fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
     for target in targets {
         assert!(target.finish().success());
     }
+}
+
+/// Nothing of ours is in a process that is only searched, and its lost blocks are found.
+#[test]
+fn a_process_is_searched_and_not_traced() {
+    let folder = Arc::new(Folder::new("agent-scan"));
+    let (mut target, program) = service(&folder);
+    ask(&mut target, "l");
+    let more = "mode = \"scan\"\ninterval = \"5s\"\nmax_hold = \"20s\"";
+    let agent = Agent::start(&folder, &rule(&program, more));
+    let pid = target.pid();
+    let found = |least: u64| {
+        let mut found = Default::default();
+        until(&format!("{least} lost blocks are found"), || {
+            let target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
+            let numbers = &target["numbers"];
+            let number = |name: &str| numbers[name].as_u64().unwrap_or(0);
+            found = [
+                "unreachable_blocks",
+                "unreachable_bytes",
+                "scans",
+                "live_blocks",
+            ]
+            .map(number);
+            found[0] >= least
+        });
+        found
+    };
+    // Of the last one, the stack may still have the address.
+    let [blocks, bytes, scans, live] = found(98);
+    assert!(blocks <= 100 && live >= blocks && scans == 1);
+    assert_eq!(bytes, blocks * 1000);
+    expect_untouched(pid);
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+    assert!(!maps.contains("/memfd:memhook"), "{maps}");
+    ask(&mut target, "l");
+    let [blocks, bytes, scans, _] = found(198);
+    assert!(blocks <= 200 && scans >= 2);
+    assert_eq!(bytes, blocks * 1000);
+    let labels = ["mode=\"scan\""];
+    let shown = agent.metric("memhook_target_unreachable_blocks", &labels);
+    assert!(shown >= Some(198.0), "{shown:?}");
+    assert!(agent.metric("memhook_target_scan_held_seconds_total", &labels) > Some(0.0));
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(target.finish().success());
+}
+
+/// What the parts of the account have is what is resident.
+#[test]
+fn what_is_resident_is_shown_where_a_rule_asks_for_it() {
+    let folder = Arc::new(Folder::new("agent-resident"));
+    let (mut target, program) = service(&folder);
+    let more = "mode = \"summary\"\nresident = true\ninterval = \"500ms\"";
+    let agent = Agent::start(&folder, &rule(&program, more));
+    let pid = target.pid();
+    agent.await_phase(pid, "traced");
+    ask(&mut target, "l");
+    let label = format!("pid=\"{pid}\"");
+    until("it has stacks in memory", || {
+        let labels = [&*label, "part=\"stacks\""];
+        agent.metric("memhook_target_resident_part_bytes", &labels) > Some(4095.0)
+    });
+    let numbers = agent.targets()[&u64::from(pid)]["numbers"].clone();
+    let parts = numbers["resident_parts"].as_object().expect("parts");
+    let sum: u64 = parts.values().filter_map(serde_json::Value::as_u64).sum();
+    let all = numbers["resident_bytes"].as_u64().expect("a number");
+    // One was read a moment after the other.
+    assert!(sum.abs_diff(all) <= all / 10, "{numbers:#}");
+    assert!(
+        parts.contains_key("rest of the allocator's memory"),
+        "{numbers:#}"
+    );
+    assert!(target.finish().success());
+}
+
+/// What a process executes next may fall under another rule, or under none.
+#[test]
+fn a_program_that_is_exchanged_is_searched_no_more() {
+    let folder = Arc::new(Folder::new("agent-scan-exec"));
+    let shell = PathBuf::from(folder.path("shell"));
+    memhook_tests::programs::copy_program(installed("bash"), &shell);
+    let mut child = Command::new(&shell)
+        .args(["-c", "read line; exec sleep 600"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let more = "mode = \"scan\"\nmax_hold = \"20s\"";
+    let agent = Agent::start(&folder, &rule(&shell, more));
+    agent.await_phase(child.id(), "traced");
+    drop(child.stdin.take());
+    until("nothing is searched", || agent.targets().is_empty());
+    assert!(child.try_wait().expect("a child").is_none(), "it goes on");
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
 }

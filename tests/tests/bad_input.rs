@@ -69,8 +69,17 @@ fn arguments() {
             "samples do not fill a ring",
         ),
         (
-            vec!["attach", &own, "-o", "x.mhk", "--on-full", "adapt"],
-            "a recording has all events",
+            vec![
+                "attach",
+                &own,
+                "-o",
+                "x.mhk",
+                "--record",
+                "summary",
+                "--on-full",
+                "adapt",
+            ],
+            "use --record events",
         ),
         (
             vec!["gate", "--on-full", "adapt", "--", "true"],

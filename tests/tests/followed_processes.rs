@@ -2,10 +2,11 @@
 //! processes of a name.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, build_target, run, until};
+use memhook_tests::{Attacher, Target, binary, build_target, run, until};
 use serde_json::Value;
+use std::fs::File;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// The third child that the server forks is made by a process that ends at once, so that nothing tells
 /// whose descendant it is.
@@ -36,6 +37,12 @@ fn is_whole(report: &Value) -> bool {
         && report["totals"]["lost_events"] == 0
 }
 
+/// Whether nothing was refused. Where the machine is busy, a process may have gone on untraced for a time, which status 1
+/// says.
+fn has_refused_none(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(0 | 1))
+}
+
 /// How often a process has gone to sleep: a worker does so once a round.
 fn sleeps(pid: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
@@ -48,15 +55,18 @@ fn sleeps(pid: &str) -> u64 {
 fn children_present_and_to_come() {
     let mut server = server();
     let mut made = fork_children(&mut server);
-    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    let pid = server.pid().to_string();
+    let mut attacher = Attacher::to(&[&pid, "--follow-fork", "-i", "1h"]);
     let (mut children, mut orphans) = (Vec::new(), Vec::new());
+    let of_process = |pid: &String| format!("Attached to {pid} ");
+    // A child that is there may be told of before its parent.
+    let mut awaited = vec![of_process(&pid)];
     for round in 0..3 {
         if round > 0 {
             made = fork_children(&mut server);
         }
         orphans.push(made.remove(ORPHAN));
-        let of_child = |child| format!("Attached to {child} ");
-        let mut awaited: Vec<String> = made.iter().map(of_child).collect();
+        awaited.extend(made.iter().map(of_process));
         while !awaited.is_empty() {
             let line = attacher.says("Attached to ");
             awaited.retain(|beginning| !line.starts_with(beginning));
@@ -70,7 +80,7 @@ fn children_present_and_to_come() {
     });
     let (status, errors, reports) = attacher.last_reports();
     assert!(status.success(), "{status}: {errors}");
-    for child in children.iter().chain([&server.pid().to_string()]) {
+    for child in children.iter().chain([&pid]) {
         let report = &reports[&child.parse().expect("a pid")];
         assert!(is_whole(report), "{report:#}");
     }
@@ -98,7 +108,7 @@ fn it_ends_with_the_family() {
     }
     assert!(server.finish().success());
     let (status, output, errors) = attacher.outcome();
-    assert!(status.success(), "{status}: {errors}");
+    assert!(has_refused_none(status), "{status}: {errors}");
     assert!(output.lines().count() >= 5, "{output}");
 }
 
@@ -135,7 +145,7 @@ fn children_of_busy_threads() {
             attacher.kill();
         } else {
             let (status, errors, reports) = attacher.last_reports();
-            assert!(status.success(), "{status}: {errors}");
+            assert!(has_refused_none(status), "{status}: {errors}");
             assert!(reports.len() >= 5, "{reports:?}");
         }
         assert!(server.is_alive());
@@ -311,8 +321,24 @@ fn children_say_from_when_on_they_are_seen() {
     let mut server = server();
     let children = fork_children(&mut server);
     let pid = server.pid().to_string();
-    let (code, output, errors) = run(&["attach", &pid, "--follow-fork", "-q", "-d", "1s"]);
-    assert_eq!(code, 0, "{errors}");
+    let folder = Folder::new("seen");
+    let [output, errors] = ["output", "errors"].map(|name| folder.path(name));
+    let file = |path: &String| File::create(path).expect("a file");
+    let text = |path: &String| std::fs::read_to_string(path).expect("text");
+    let mut attacher = Command::new(binary())
+        .args(["attach", &pid, "--follow-fork", "-i", "1h"])
+        .stdout(file(&output))
+        .stderr(file(&errors))
+        .spawn()
+        .expect("memhook-rs starts");
+    until("the server and four children are traced", || {
+        text(&errors).matches("Attached to ").count() == children.len()
+    });
+    // SAFETY: plain integers; the child has not been waited for.
+    unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };
+    let status = attacher.wait().expect("a child of ours");
+    let (output, errors) = (text(&output), text(&errors));
+    assert!(has_refused_none(status), "{status}: {errors}");
     let titles: Vec<&str> = output
         .lines()
         .filter(|line| line.starts_with("Process "))

@@ -4,6 +4,7 @@ use memhook_tests::programs::{Client, Folder, installed, nginx_configuration, se
 use memhook_tests::{Attacher, Target, build_library, run, sites, until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 fn json_of_attach(pid: &str) -> serde_json::Value {
     let (code, output, errors) = run(&["attach", "--json", "-d", "300ms", pid]);
@@ -114,10 +115,13 @@ fn postgresql_and_its_backends() {
     let attacher = Attacher::start(&postmaster, &[]);
     // Ended below; it ends by itself if it loses a backend.
     let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "80"]));
+    // The one whose answers pgbench asks for first may still be ending.
+    let mut backends = Vec::new();
     until("three backends", || {
-        backends_of(postmaster.pid()).len() >= 3
+        let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
+        std::thread::sleep(Duration::from_millis(200));
+        backends.len() == 3 && backends == before
     });
-    let backends = backends_of(postmaster.pid());
     let report = json_of_attach(&backends[0]);
     assert!(
         report["totals"]["allocations"].as_u64() > Some(0),

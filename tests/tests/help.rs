@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 23] = [
+const COMMANDS: [&[&str]; 24] = [
     &[],
     &["attach"],
     &["report"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 23] = [
     &["rss"],
     &["trim"],
     &["watch"],
+    &["emit"],
     &["mark"],
     &["agent"],
     &["doctor"],

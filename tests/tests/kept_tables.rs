@@ -34,7 +34,9 @@ fn backtraces_do_not_depend_on_kept_tables() {
         let (code, text, errors) = run_with(&report, &[]);
         assert_eq!(code, 0, "{errors}");
         assert!(text.lines().count() > 20, "{text}");
-        text
+        // How long the number of the parent is differs between runs.
+        let lines = text.lines().filter(|line| !line.contains("set_ppid"));
+        lines.collect::<Vec<_>>().join("\n")
     };
     let stacks = |caches: &str| stacks_with(caches, &[]);
     let compiled = stacks(&none);

@@ -37,16 +37,16 @@ fn hoarded(report: &Value, word: &str) -> (u64, u64) {
     (named, all)
 }
 
-#[test]
-fn functions_of_javascript_are_on_stacks() {
-    let directory = Folder::new("made");
+/// Runs the script with an option by which node names its code, and looks whose blocks are whose.
+fn check(directory: &Folder, option: &[&str]) {
     let script = directory.path("app.js");
     std::fs::write(&script, SCRIPT).expect("written");
     let mut node = Command::new(installed("node"));
     // It leaves a log where it runs.
     node.current_dir(directory.path("."));
     // Each function has machine code of its own from its first call on, so that every call of it has a name.
-    let mut target = Target::run(node.args(["--perf-basic-prof", "--always-sparkplug", &script]));
+    node.args(option).args(["--always-sparkplug", &script]);
+    let mut target = Target::run(&mut node);
     // What runs once has been compiled.
     target.send("go\n");
     target.expect("done");
@@ -64,4 +64,16 @@ fn functions_of_javascript_are_on_stacks() {
     let names = format!("/tmp/perf-{}.map", target.pid());
     assert!(target.finish().success());
     let _ = std::fs::remove_file(names);
+}
+
+#[test]
+fn functions_of_javascript_are_on_stacks() {
+    check(&Folder::new("made"), &["--perf-basic-prof"]);
+}
+
+/// The file for `perf inject --jit` lies where the program runs, and is known by its mapping.
+#[test]
+fn functions_have_their_names_in_a_dump_for_perf() {
+    let options = ["--perf-prof", "--interpreted-frames-native-stack"];
+    check(&Folder::new("dumped"), &options);
 }

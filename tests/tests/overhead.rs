@@ -1,7 +1,9 @@
 //! `--overhead`: everything is recorded while that fits into the budget, and samples otherwise, whose sums are known.
 
+use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// MEMHOOK_RUNS sets another number; the bounds hold for any.
 const RUNS: u32 = 3;
@@ -12,11 +14,11 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Runs the program whose rate changes, with this budget. The last report, and the truth: allocations, their bytes,
+/// Runs the program whose rate changes, with these options of `attach`. The last report, and the truth: allocations, their bytes,
 /// live blocks, their bytes.
-fn trace(overhead: &str, program: &[&str]) -> (Value, [f64; 4]) {
+fn trace(options: &[&str], program: &[&str]) -> (Value, [f64; 4]) {
     let mut target = Target::start(&build_target("changing_rate", &["-O1"]), program);
-    let attacher = Attacher::start(&target, &["--overhead", overhead]);
+    let attacher = Attacher::start(&target, options);
     target.go();
     let line = target.expect("done");
     let report = attacher.finish();
@@ -67,7 +69,7 @@ fn sums_are_within_their_standard_errors_though_the_rate_changes() {
     let (mut squares, mut terms, mut sampled) = (0.0, 0.0, 0);
     for round in 0..count {
         let stacks = ["1", "4096"][round as usize % 2];
-        let (report, truth) = trace("0.5%", &[stacks, "150000"]);
+        let (report, truth) = trace(&["--overhead", "0.5%"], &[stacks, "150000"]);
         for off in deviations(&report, truth) {
             squares += off * off;
             terms += 1.0;
@@ -101,9 +103,122 @@ fn sums_are_within_their_standard_errors_though_the_rate_changes() {
     );
 }
 
+/// Bytes of blocks of the program's own that are live, and how many were allocated.
+fn own_bytes(report: &Value) -> f64 {
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let own = sites.filter(|site| site["stack"].to_string().contains("\"allocate()"));
+    own.map(|site| number(&site["bytes"])).sum()
+}
+
+/// Not within an error, but exactly: of every recorded block the release is seen, and of no other one, also after
+/// what is known of recorded blocks was renewed several times, with filters too. Otherwise what lives would be
+/// estimated too high, or too low, however many samples there are.
+#[test]
+fn what_is_recorded_ends_with_its_own_release() {
+    for filter in [&[][..], &["--min-size", "1"]] {
+        let options = [&["--overhead", "0.5%"], filter].concat();
+        let (report, truth) = trace(&options, &["64", "20000", "3", "release"]);
+        assert_eq!(truth[3], 0.0);
+        assert!(!report["sampling"].is_null(), "{report}");
+        assert_eq!(own_bytes(&report), 0.0, "{report}");
+        assert_eq!(report["totals"]["unhooked_releases"], 0, "{report}");
+        let (report, _) = trace(&options, &["64", "20000", "1"]);
+        let totals = &report["totals"];
+        let released = number(&totals["allocated_bytes"]) - number(&totals["live_bytes"]);
+        assert!(released <= OTHER_BYTES, "{report}");
+    }
+}
+
+/// A recording has the weights of its samples.
+#[test]
+fn a_recording_has_the_sums_of_the_report() {
+    let folder = Folder::new("overhead-recorded");
+    let name = folder.path("run.mhk");
+    for filter in [&[][..], &["--min-size", "1"]] {
+        let options = [&["--overhead", "0.5%", "--force", "-o", &name], filter].concat();
+        let (report, truth) = trace(&options, &["64", "100000"]);
+        deviations(&report, truth);
+        let read = |words: &[&str]| {
+            let (code, output, errors) = run(words);
+            assert_eq!(code, 0, "{errors}");
+            output
+        };
+        let json = |words: &[&str]| serde_json::from_str::<Value>(&read(words)).expect("JSON");
+        let recorded = json(&["report", &name, "--json", "-T", "1000"]);
+        agree(&report, &recorded);
+        assert_eq!(report["overhead"], recorded["overhead"]);
+        let sums = |report: &Value| -> BTreeMap<String, f64> {
+            let sites = report["sites"].as_array().expect("sites").iter();
+            let sums = sites.map(|site| (site["stack"].to_string(), number(&site["bytes"])));
+            sums.filter(|(_, bytes)| *bytes > 0.0).collect()
+        };
+        let (live, found) = (sums(&report), sums(&recorded));
+        assert_eq!(live.len(), found.len());
+        for (stack, bytes) in live {
+            assert!((bytes - found[&stack]).abs() <= 2.0, "{stack}: {bytes}");
+        }
+        let text = read(&["report", &name]);
+        assert!(text.contains("of 0.5 %: exact for "), "{text}");
+        assert!(
+            text.contains("were all counted, and the others are estimated from"),
+            "{text}"
+        );
+        let same = json(&["diff", &name, &name, "--json"]);
+        // Sites are rounded one by one there.
+        let (sum, bytes) = (
+            number(&same["old"]["bytes"]),
+            number(&recorded["totals"]["live_bytes"]),
+        );
+        assert!((sum - bytes).abs() <= 100.0, "{sum} and {bytes}");
+        assert_eq!(
+            same["old"]["error_bytes"],
+            recorded["sampling"]["live_error_bytes"]
+        );
+        // The half of it that was before a moment, and the other one.
+        let half = number(&recorded["elapsed_s"]) / 2.0;
+        let until = json(&["report", &name, "--json", "--to", &format!("{half}s")]);
+        let since = json(&["report", &name, "--json", "--from", &format!("{half}s")]);
+        let allocated = |report: &Value| number(&report["totals"]["allocated_bytes"]);
+        let together = allocated(&until) + allocated(&since);
+        assert!((together - allocated(&recorded)).abs() <= 4.0, "{together}");
+        read(&["view", &name, "--force", "-o", &folder.path("page.html")]);
+        for (words, reason) in [
+            (&["report", &name, "--scores"][..], "--overhead"),
+            (&["gate", &name], "--overhead"),
+        ] {
+            let (code, _, errors) = run(words);
+            assert_eq!(code, 2, "{errors}");
+            assert!(errors.contains(reason), "{errors}");
+        }
+    }
+}
+
+/// The sums of the attacher's last report, and those of what it has recorded.
+fn agree(report: &Value, recorded: &Value) {
+    let (found, of_file) = (&report["totals"], &recorded["totals"]);
+    for field in [
+        "allocations",
+        "allocated_bytes",
+        "releases",
+        "released_bytes",
+        "live_blocks",
+        "live_bytes",
+    ] {
+        // Sums are added up in another order, and rounded.
+        let off = (number(&found[field]) - number(&of_file[field])).abs();
+        assert!(
+            off <= 2.0,
+            "{field}: {} and {}",
+            found[field],
+            of_file[field]
+        );
+    }
+    assert_eq!(report["sampling"], recorded["sampling"]);
+}
+
 #[test]
 fn what_fits_is_exact() {
-    let (report, truth) = trace("50%", &["1", "100"]);
+    let (report, truth) = trace(&["--overhead", "50%"], &["1", "100"]);
     assert!(report["sampling"].is_null(), "{report}");
     assert_eq!(report["overhead"]["kept"].as_array().map(Vec::len), Some(1));
     let allocated = number(&report["totals"]["allocated_bytes"]);

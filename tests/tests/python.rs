@@ -1,6 +1,7 @@
 //! Python programs: the site of an allocation is the line of Python that made it.
 
 use memhook_tests::programs::Folder;
+use memhook_tests::releases::Release;
 use memhook_tests::{Attacher, Target, not_run, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -91,20 +92,48 @@ fn planted(minor: u32) -> BTreeMap<(String, u64), (u64, u64)> {
     ])
 }
 
+/// A Python.
+struct Python {
+    /// 3.`minor`.
+    minor: u32,
+    program: PathBuf,
+    /// It is a Debian release's that is unpacked here.
+    root: Option<Release>,
+}
+
+impl Python {
+    fn command(&self) -> Command {
+        match &self.root {
+            None => Command::new(&self.program),
+            Some(release) => {
+                let mut command = release.command(&self.program);
+                command.env("PYTHONHOME", release.path("usr"));
+                command
+            }
+        }
+    }
+}
+
 /// The interpreters of this machine: Debian's, and others where they are.
-fn interpreters() -> Vec<(PathBuf, u32)> {
+fn interpreters() -> Vec<Python> {
     let mut found = Vec::new();
-    for minor in 8..=13 {
+    for minor in 8..=14 {
         let debian = PathBuf::from(format!("/usr/bin/python3.{minor}"));
         let home = std::env::var_os("HOME").unwrap_or_default();
         let versions = Path::new(&home).join(".pyenv/versions");
         let versions = std::fs::read_dir(versions).into_iter().flatten().flatten();
         let of_user = versions.map(|v| v.path().join(format!("bin/python3.{minor}")));
-        let found_here = [debian]
-            .into_iter()
-            .chain(of_user)
-            .filter(|path| path.exists());
-        found.extend(found_here.map(|path| (path, minor)));
+        let here = [debian].into_iter().chain(of_user).map(|path| (path, None));
+        let of_releases = Release::all().into_iter().map(|release| {
+            let path = release.path(&format!("usr/bin/python3.{minor}"));
+            (path, Some(release))
+        });
+        let there = here.chain(of_releases).filter(|(path, _)| path.exists());
+        found.extend(there.map(|(program, root)| Python {
+            minor,
+            program,
+            root,
+        }));
     }
     found
 }
@@ -113,13 +142,14 @@ fn interpreters() -> Vec<(PathBuf, u32)> {
 fn the_site_is_the_line() {
     let interpreters = interpreters();
     if interpreters.is_empty() {
-        return not_run("no Python from 3.8 to 3.13 is installed");
+        return not_run("no Python from 3.8 to 3.14 is installed");
     }
     let directory = Folder::new("python");
     let file = directory.path("service.py");
     std::fs::write(&file, SERVICE).unwrap();
-    for (python, minor) in interpreters {
-        let mut target = Target::run(Command::new(&python).arg(&file));
+    for python in interpreters {
+        let (program, minor) = (&python.program, python.minor);
+        let mut target = Target::run(python.command().arg(&file));
         let recording = &directory.path("run.mhk");
         let options = ["-o", recording, "--force"];
         let attacher = Attacher::start(&target, &options);
@@ -127,7 +157,7 @@ fn the_site_is_the_line() {
         target.expect("done");
         let report = attacher.finish();
         assert_eq!(report["totals"]["lost_events"], 0);
-        assert_eq!(by_line(&report), planted(minor), "{python:?}: {report:#}");
+        assert_eq!(by_line(&report), planted(minor), "{program:?}: {report:#}");
         // Callers are Python functions too, and the file has its name.
         let text = report.to_string();
         assert!(
@@ -137,7 +167,81 @@ fn the_site_is_the_line() {
         let (code, output, errors) = run(&["report", recording, "--json", "-T", "1000"]);
         assert_eq!(code, 0, "{errors}");
         let recorded: Value = serde_json::from_str(&output).expect("JSON");
-        assert_eq!(by_line(&recorded), planted(minor), "{python:?}: recorded");
-        assert!(target.finish().success(), "{python:?}");
+        assert_eq!(by_line(&recorded), planted(minor), "{program:?}: recorded");
+        assert!(target.finish().success(), "{program:?}");
     }
+}
+
+/// A program that comes by the same places on many ways, at many depths, and through functions whose code is thrown
+/// away, so that others with other lines take its place in memory.
+const WAYS: &str = r#"import sys
+kept = []
+
+def made(round):
+    space = {"kept": kept}
+    line = round % 7
+    text = "\n" * line + "def made(n):\n    kept.append(bytearray(n)); return bytearray(5_000)\n"
+    exec(compile(text, "<made>", "exec"), space)
+    for _ in range(20):
+        space["made"](40_000 + line)
+        kept.pop()
+    space["made"](40_000 + line)
+
+def down(depth):
+    if depth:
+        return down(depth - 1)
+    return [bytearray(3_000) for _ in range(20)]
+
+print("ready", flush=True)
+for line in sys.stdin:
+    for round in range(700):
+        made(round)
+        down(round % 30)
+        bytes(down(3)[0])
+    print("done", flush=True)
+"#;
+
+#[test]
+fn remembered_frames_are_right() {
+    let mut interpreters = interpreters();
+    // The oldest and the newest.
+    let newest = interpreters.pop();
+    let some = interpreters.into_iter().take(1).chain(newest);
+    let some: Vec<Python> = some.collect();
+    if some.is_empty() {
+        return not_run("no Python from 3.8 to 3.14 is installed");
+    }
+    some.iter().for_each(check_remembered_frames);
+}
+
+fn check_remembered_frames(python: &Python) {
+    let directory = Folder::new("python-ways");
+    let file = directory.path("ways.py");
+    std::fs::write(&file, WAYS).unwrap();
+    let mut command = python.command();
+    command.arg(&file).env("PYTHONMALLOC", "malloc");
+    let mut target = Target::run(&mut command);
+    // Its exit code is 3 when a remembered backtrace was wrong, which finish() would tell.
+    let options = ["--check-memo", "--depth", "40"];
+    let attacher = Attacher::start(&target, &options);
+    for _ in 0..3 {
+        target.send("go\n");
+        target.expect("done");
+    }
+    let report = attacher.finish();
+    let mut found = BTreeMap::new();
+    for site in report["sites"].as_array().expect("sites") {
+        let (bytes, blocks) = (site["bytes"].as_u64(), site["blocks"].as_u64());
+        let (bytes, blocks) = (bytes.expect("bytes"), blocks.expect("blocks"));
+        if blocks > 0 && (40_000..40_010).contains(&(bytes / blocks)) {
+            let frames = site["stack"].as_array().expect("a stack");
+            let frame = frames.iter().find(|frame| frame["module"] == "python");
+            let line = frame.and_then(|frame| frame["line"].as_u64());
+            *found.entry((bytes / blocks, line)).or_insert(0) += blocks;
+        }
+    }
+    // A block is one byte larger than its array.
+    let planted = (0..7).map(|line| ((40_001 + line, Some(line + 2)), 300));
+    assert_eq!(found, planted.collect(), "{report:#}");
+    assert!(target.finish().success());
 }

@@ -167,15 +167,18 @@ fn a_busy_program_again_and_again() {
     assert!(target.finish().success(), "its checks");
 }
 
-/// Reclaimers killed in a row.
-const KILLED: u32 = 25;
+/// Reclaimers killed in a row; the variable MEMHOOK_TEST_ROUNDS may set another number.
+fn killed() -> u32 {
+    let given = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
+    given.and_then(|rounds| rounds.parse().ok()).unwrap_or(25)
+}
 
 #[test]
 fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     // It loses no more than this for each of the reclaimers, however slow they are.
     let mut target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let mut state = 1u64;
-    for _ in 0..KILLED {
+    for _ in 0..killed() {
         heap(&mut target);
         let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
         // From the end of the first round on, at any moment of the later ones.

@@ -1,7 +1,7 @@
 //! Where the resident memory is: the account of programs with known parts against the kernel's own sums, and what
 //! pins memory against what comes back when it goes.
 
-use memhook_tests::programs::{Client, Folder, loaded_redis};
+use memhook_tests::programs::Folder;
 use memhook_tests::releases::Release;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, run};
 use serde_json::Value;
@@ -121,6 +121,58 @@ fn the_parts_are_those_that_were_planted() {
     }
 }
 
+/// Resident bytes by mapping, as the kernel counts page by page.
+fn by_mapping(pid: u32) -> Vec<(String, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it lives");
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        if first == "Rss:" {
+            let kibibytes: u64 = second.parse().expect("a number");
+            if let Some((_, bytes)) = found.last_mut() {
+                *bytes = kibibytes * 1024;
+            }
+        } else if first.contains('-') {
+            found.push((first.to_owned(), 0));
+        }
+    }
+    found
+}
+
+/// What the page tables say of a mapping is what the kernel counts page by page, whatever is on its pages.
+#[test]
+fn each_mapping_holds_what_the_kernel_counts() {
+    let target = Target::start(&build_target("resident_pages", &[]), &[]);
+    let report = rss(target.pid(), &["-T", "1000", "--max-hold", "2s"]);
+    let all = number(&report["rss_bytes"]);
+    let expected = resident(target.pid());
+    assert!(
+        all.abs_diff(expected) <= 64 << 10,
+        "{all}, and the kernel says {expected}"
+    );
+    assert_eq!(sum_of_parts(&report), all, "{report:#}");
+    let holdings = report["holdings"].as_array().expect("holdings");
+    let mut named = 0;
+    for (range, bytes) in by_mapping(target.pid()) {
+        let (start, end) = range.split_once('-').expect("a range");
+        let name = format!("anonymous, 0x{start}-0x{end}");
+        let held = holdings.iter().find(|holding| holding["name"] == name);
+        if let Some(held) = held {
+            assert_eq!(number(&held["bytes"]), bytes, "{range}");
+            named += 1;
+        }
+    }
+    // Those with every other page, the huge pages, what is left of two, and what is inaccessible.
+    assert!(named >= 7 + 3, "{report:#}");
+    let huge = number(&report["huge_page_bytes"]);
+    assert!(
+        huge <= 6 * MIB && huge.is_multiple_of(2 * MIB),
+        "{report:#}"
+    );
+    assert!(target.finish().success());
+}
+
 /// What is pinned is what comes back when the pins are freed and the heap is trimmed.
 #[test]
 fn pins_hold_what_comes_back_without_them() {
@@ -216,8 +268,10 @@ fn what_pins_the_memory_of_a_traced_process() {
     assert!(target.finish().success());
 
     // Without pins, nobody is held; what lives is known by the trace.
+    let folder = Folder::new("resident-recorded");
+    let recording = folder.path("run.mhk");
     let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
-    let attacher = Attacher::start(&target, &["--rss"]);
+    let attacher = Attacher::start(&target, &["--rss", "-o", &recording]);
     target.go();
     target.expect("ready");
     let expected = resident(target.pid());
@@ -243,6 +297,14 @@ fn what_pins_the_memory_of_a_traced_process() {
         "{account:#}"
     );
     assert!(account["snapshot"].is_null());
+    // The recording keeps it.
+    let (code, out, err) = run(&["report", &recording, "--json"]);
+    assert_eq!(code, 0, "{err}");
+    let recorded: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(&recorded["rss"], account);
+    JsonSchema::load("report-1").check(&recorded);
+    let (_, out, _) = run(&["report", &recording]);
+    assert!(out.contains("rest of the allocator's memory"), "{out}");
     // The census has the whole account, too.
     let pid = target.pid().to_string();
     let (code, out, err) = run(&["scan", &pid, "--census", "--json", "--max-hold", "2s"]);
@@ -257,6 +319,32 @@ fn what_pins_the_memory_of_a_traced_process() {
     assert!(part(&census["rss"], "fragmentation") > MIB, "{census:#}");
     target.go();
     target.expect("freed");
+    assert!(target.finish().success());
+}
+
+/// Most blocks of a service are older than the trace, and so are the heaps that they are in.
+#[test]
+fn heaps_of_before_the_attach_are_the_allocators() {
+    let program = build_target("pinned_pages", &[]);
+    let target = Target::run(Command::new(&program).args(["3", "untrimmed"]));
+    let split = rss(target.pid(), &["--max-hold", "2s"]);
+    let report = Attacher::start(&target, &["--rss"]).finish();
+    let account = &report["rss"];
+    assert_eq!(sum_of_parts(account), number(&account["rss_bytes"]));
+    let in_heaps: u64 = ["live heap", "rest of the allocator's memory"]
+        .iter()
+        .map(|name| part(account, name))
+        .sum();
+    let parts = ["live heap", "allocator overhead"];
+    let parts = parts
+        .iter()
+        .chain(&["free inside the allocator", "fragmentation"]);
+    let expected: u64 = parts.map(|name| part(&split, name)).sum();
+    assert!(expected > 30 * MIB, "{split:#}");
+    assert!(
+        in_heaps.abs_diff(expected) <= expected / 50,
+        "{in_heaps} in heaps, {expected} when they are split: {account:#}"
+    );
     assert!(target.finish().success());
 }
 
@@ -295,22 +383,6 @@ fn a_python_program() {
     assert!(number(&first["own_bytes"]) < 3 * MIB, "{first:#}");
     assert!(number(&report["trim_bytes"]) > 35 * MIB, "{report:#}");
     let _ = target.finish();
-}
-
-#[test]
-fn a_server_on_another_allocator() {
-    let folder = Folder::new("rss-redis");
-    let (redis, load, socket) = loaded_redis(&folder);
-    drop(load);
-    let mut client = Client::connect(&socket);
-    assert_eq!(client.redis("PING"), "+PONG");
-    let report = check_sums(redis.pid(), "redis-server");
-    let notes = report["notes"].to_string();
-    assert!(notes.contains("jemalloc"), "{report:#}");
-    assert!(
-        part(&report, "heap of another allocator, and mappings") > MIB,
-        "{report:#}"
-    );
 }
 
 #[test]

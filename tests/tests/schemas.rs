@@ -4,6 +4,7 @@
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program};
 use serde_json::Value;
+use std::process::Command;
 
 /// The output of a command that ends with this exit code, as JSON.
 fn json_with(code: i32, args: &[&str]) -> Value {
@@ -74,7 +75,7 @@ fn reports() {
     let kept = ["--overhead", "50%", "--rss", "--pins"];
     schema.check(&traced("sampled", &[], &kept));
     // The tests of marks, of `stale` and of described allocators look at theirs.
-    let mut unseen = schema.unseen();
+    let mut unseen = unseen_but_estimates(&schema);
     unseen.retain(|field| !field.starts_with("/marks") && !field.starts_with("/stale"));
     unseen.retain(|field| !field.starts_with("/heaps") && !field.ends_with("/heap"));
     assert_eq!(unseen, [""; 0]);
@@ -103,6 +104,15 @@ fn forsaken(file: &str) -> Value {
     serde_json::from_str(last).expect("JSON")
 }
 
+/// Fields that no document had, but for those of estimates, which take watchpoints: `looks.rs` has them.
+fn unseen_but_estimates(schema: &JsonSchema) -> Vec<String> {
+    let mut unseen = schema.unseen();
+    unseen.retain(|field| {
+        !field.ends_with("usage_error") && !field.ends_with("useful_lifetime_error")
+    });
+    unseen
+}
+
 #[test]
 fn trees_pairs_and_differences() {
     let folder = Folder::new("schema-views");
@@ -122,7 +132,7 @@ fn trees_pairs_and_differences() {
     }
     diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
     for schema in [tree, who_frees, diff] {
-        assert_eq!(schema.unseen(), [""; 0]);
+        assert_eq!(unseen_but_estimates(&schema), [""; 0]);
     }
 }
 
@@ -164,6 +174,10 @@ fn resident_memory() {
     rss.check(&bare);
     trim.check(&json(&["trim", &pid, "--json", "--dry-run"]));
     trim.check(&json(&["trim", &pid, "--json", "--max-hold", "20s"]));
+    let mut on_jemalloc = Command::new(build_target("pinned_pages", &[]));
+    on_jemalloc.args(["1", "untrimmed"]);
+    let on_jemalloc = Target::run(on_jemalloc.env("LD_PRELOAD", "libjemalloc.so.2"));
+    rss.check(&json(&["rss", &on_jemalloc.pid().to_string(), "--json"]));
     // Call stacks and ages are known of traced processes only.
     let unseen = rss.unseen();
     let of_frames = |field: &String| {
@@ -226,7 +240,7 @@ fn verdicts() {
     let (code, out, err) = run(&options);
     assert_eq!(code, 1, "{err}");
     schema.check(&document_in(&out));
-    assert_eq!(schema.unseen(), [""; 0]);
+    assert_eq!(unseen_but_estimates(&schema), [""; 0]);
 }
 
 /// The line of JSON among those of the text.

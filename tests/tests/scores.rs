@@ -23,8 +23,8 @@ fn json(arguments: &[&str]) -> Value {
 
 /// The function of the program itself that a stack belongs to.
 fn planted(stack: &Value) -> String {
-    const PLANTED: [&str; 7] = [
-        "looped", "grown", "chained", "listed", "kept", "few", "reserved",
+    const PLANTED: [&str; 9] = [
+        "looped", "grown", "chained", "doubled", "in_turns", "listed", "kept", "few", "reserved",
     ];
     let frames = stack.as_array().expect("frames").iter();
     let mut functions = frames.filter_map(|frame| frame["function"].as_str());

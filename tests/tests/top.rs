@@ -32,6 +32,7 @@ fn rows_orders_a_stack_a_pause_and_the_end() {
     // 1,000 reallocations in the other thread leave one block.
     terminal.wait_for("leak_in_other_thread");
     terminal.wait_for("leak_by_growing");
+    terminal.wait_for(" resident: ");
     terminal.press("n", "\u{25be}blocks");
     terminal.press("b", "\u{25be}live");
     terminal.press("Down", "q quit");
@@ -79,6 +80,35 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     target.go();
     target.expect("done");
     assert!(target.finish().success(), "the target's self-check");
+}
+
+/// As it comes from another machine: the process that is traced is not the one that is looked at.
+#[test]
+fn a_recording_that_comes_through_a_pipe() {
+    let mut target = Target::start(&build_target("leaks", &[]), &[]);
+    let (program, pid) = (binary().display(), target.pid());
+    let command = format!(
+        "'{program}' attach {pid} -q -o - 2>/dev/null | '{program}' top --from - -i 200ms; echo exit=$?; sleep 1000"
+    );
+    let terminal = Terminal::start("top-from", &command);
+    until("the attach", || {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+        maps.is_ok_and(|maps| maps.contains("memfd:memhook"))
+    });
+    // Slots are patched a moment later.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    target.go();
+    target.expect("done");
+    terminal.wait_for("leak_in_other_thread");
+    terminal.wait_for("leak_by_growing");
+    terminal.press("n", "\u{25be}blocks");
+    terminal.press("Down", "q quit");
+    terminal.press("Enter", "main");
+    terminal.press("q", "What was recorded so far");
+    // It can be traced on without anybody who looks.
+    assert!(target.finish().success(), "the target's self-check");
+    let (code, out, errors) = run(&["top", "--from", "/nowhere.mhk"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
 }
 
 /// Of a process with allocators of its own, one heap at a time is shown.

@@ -1,6 +1,5 @@
 //! Giving free memory of the heap back: what was predicted comes back, and the program goes on.
 
-use memhook_tests::programs::{Folder, loaded_redis};
 use memhook_tests::releases::Release;
 use memhook_tests::{Target, build_target, run};
 use serde_json::Value;
@@ -69,21 +68,6 @@ fn a_busy_program_goes_on() {
         assert!(done["held_ms"].as_f64() > Some(0.0), "{done:#}");
     }
     assert!(target.finish().success(), "it has checked all its blocks");
-}
-
-#[test]
-fn a_heap_of_another_allocator_is_left_alone() {
-    let folder = Folder::new("trim-redis");
-    let (redis, load, _) = loaded_redis(&folder);
-    let pid = redis.pid().to_string();
-    let (code, out, err) = run(&["trim", &pid, "--max-hold", "20s"]);
-    drop(load);
-    assert_eq!((code, out.as_str()), (2, ""), "{err}");
-    assert!(
-        err.contains("jemalloc") && err.lines().count() == 1,
-        "{err}"
-    );
-    assert!(redis.is_alive());
 }
 
 #[test]

@@ -10,6 +10,15 @@ const MOVING: [&str; 2] = ["sid", "experimental"];
 /// With the start files and the linker script, for linking against an older C library.
 const PACKAGES: [&str; 4] = ["libc6", "libc6-dev", "libstdc++6", "libgcc-s1"];
 
+/// An interpreter that the releases which stay do not have. Those that move on have it for a time.
+const PYTHON: [&str; 5] = [
+    "python3.14-minimal",
+    "libpython3.14-minimal",
+    "libpython3.14-stdlib",
+    "libexpat1",
+    "zlib1g",
+];
+
 /// Fetches and unpacks the packages into `target/debian-roots/RELEASE`, with apt's state kept there
 /// too: nothing of this system is changed.
 pub fn run() -> ExitCode {
@@ -85,6 +94,11 @@ fn fetch(release: &str) -> Result<(), String> {
     };
     apt_get(&["update"])?;
     apt_get(&[&["download"], &PACKAGES[..]].concat())?;
+    if release == "sid"
+        && let Err(why) = apt_get(&[&["download"], &PYTHON[..]].concat())
+    {
+        println!("{release}: without Python 3.14: {why}");
+    }
     for package in std::fs::read_dir(apt.join("debs")).map_err(fail)? {
         let package = package.map_err(fail)?.path();
         complete(Command::new("dpkg").arg("-x").arg(package).arg(&work))?;

@@ -5,6 +5,8 @@ mod check;
 mod debian_roots;
 mod dist;
 mod disturbance;
+mod fleet_demo;
+mod fleet_size;
 mod fuzz;
 mod gate_projects;
 mod man;
@@ -31,6 +33,10 @@ enum Task {
     Storm(storm::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
+    /// Run two hosts with services, agents and stores on this machine, and compare what arrives; needs root and Go
+    FleetDemo(fleet_demo::Args),
+    /// Say what a store gets from many hosts, by replaying what `fleet-demo` recorded
+    FleetSize(fleet_size::Args),
     /// Search for inputs that harm what reads foreign bytes
     Fuzz(fuzz::Args),
     /// Build what a release consists of: archives, packages, an image, their checksums
@@ -51,6 +57,8 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
         Task::DebianRoots => debian_roots::run(),
+        Task::FleetDemo(args) => fleet_demo::run(&args),
+        Task::FleetSize(args) => fleet_size::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Man(args) => man::run(&args),

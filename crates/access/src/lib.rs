@@ -11,12 +11,18 @@
 mod adversary;
 mod ages;
 mod answer;
+#[cfg(target_arch = "x86_64")]
+mod birth_looks;
 #[cfg(test)]
 mod classes;
+#[cfg(target_arch = "x86_64")]
+mod clearing;
 mod controller;
 #[cfg(target_arch = "x86_64")]
 mod earlier;
 mod error;
+#[cfg(target_arch = "x86_64")]
+mod lock_slices;
 mod looks;
 #[cfg(target_arch = "x86_64")]
 mod marked_pages;
@@ -38,6 +44,8 @@ mod watcher;
 
 pub use ages::{AGES_MS, AgeHistory, AgePoint, BANDS};
 pub use answer::{Evidence, SiteAnswer, State, answer};
+#[cfg(target_arch = "x86_64")]
+pub use birth_looks::{BirthLooks, SeenLook, SeenLooks, SeenWord};
 pub use controller::{Controller, Costs, PagePlan, Policy, Settings};
 #[cfg(target_arch = "x86_64")]
 pub use earlier::{EarlierBlocks, Kind};

@@ -10,21 +10,30 @@
 //! where the range is longer than 33 pages, everything of the process (`tlb_single_page_flush_ceiling` of
 //! arch/x86/mm/tlb.c).
 
+use crate::clearing::{Clearing, Progress};
 use crate::page_accesses::{PageAccesses, pieces};
 use crate::pages::{PAGE_BYTES, Pages};
-use memhook_inject::{PageScan, PageState, WriteWatch, clear_access_marks};
-use memhook_process::{MappingUse, mappings, reclaim_scans, resident_counters, smaps};
+use memhook_inject::{PageScan, PageState, WriteWatch};
+use memhook_process::{
+    Mapping, MappingUse, SmapsHold, mappings, reclaim_scans, resident_counters, smaps_by_mapping,
+};
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// In a larger process, other threads would wait too long for the kernel to get through the page tables.
+/// In a larger process, there would be too much to look at.
 const MOST_RESIDENT_BYTES: u64 = 4 << 30;
-/// The same by how long it takes to read the marks, which is about as long: at the best of some times, because we may
-/// have had to wait for a processor.
-const LONGEST_READING: Duration = Duration::from_millis(30);
+/// While the marks of one mapping are read, threads that map or unmap memory wait: so long at most.
+const LONGEST_READING: Duration = Duration::from_millis(5);
+/// It may also be that we had to wait for a processor. So many in a row, and it was not that.
 const MOST_SLOW_READINGS: u32 = 5;
-/// Pieces of a heap at most; a process may have 65,530 mappings by default (vm.max_map_count).
+/// What a page takes to be read, before any was; it is some 50 to 100 ns.
+const FIRST_PAGE_NS: f64 = 150.0;
+/// Pages from which on a mean is believed.
+const MANY_PAGES: u64 = 4096;
+/// Pieces of a heap at first; a process may have 65,530 mappings by default (vm.max_map_count).
 const MOST_PIECES: u64 = 512;
+/// Pieces of a heap that has grown. What comes behind is not cut.
+const MOST_PIECES_EVER: usize = 2048;
 const MOST_MAPPINGS: usize = 20_000;
 /// The least size of a piece: long enough for its protection to flush everything.
 const LEAST_PIECE_BYTES: u64 = 64 * PAGE_BYTES;
@@ -44,17 +53,24 @@ pub struct MarkedPages {
     /// Every second piece of the heap belongs to it.
     other: Option<WriteWatch>,
     piece_bytes: u64,
+    /// How many there are.
+    piece_count: usize,
     accesses: PageAccesses,
+    clearing: Clearing,
+    /// What is protected when the marks under way are cleared.
+    to_flush: Option<Range<u64>>,
     scans: Option<u64>,
     next_look_ms: u32,
     next_clear_ms: u32,
     clears: u64,
-    longest: Duration,
     slow_readings: u32,
+    page_ns: f64,
     /// Why the marks were not cleared, and whether they never will be.
     problem: Option<String>,
     is_over: bool,
 }
+
+const TOO_LARGE: &str = "the process is so large that to look would make it wait";
 
 impl MarkedPages {
     /// Prepares it; nothing has changed for the process but that its heap is about to be cut into pieces.
@@ -63,24 +79,27 @@ impl MarkedPages {
             pid,
             other: None,
             piece_bytes: u64::MAX,
+            piece_count: 0,
             accesses: PageAccesses::default(),
+            clearing: Clearing::of(pid),
+            to_flush: None,
             scans: None,
             next_look_ms: 0,
             next_clear_ms: 0,
             clears: 0,
-            longest: Duration::ZERO,
             slow_readings: 0,
+            page_ns: FIRST_PAGE_NS,
             problem: None,
             is_over: false,
         };
         let anonymous = resident_counters(pid).map_or(0, |counters| counters.anonymous);
-        let count = mappings(pid).map_or(usize::MAX, |all| all.len());
+        let mappings = mappings(pid).unwrap_or_default();
         if anonymous > MOST_RESIDENT_BYTES {
-            marks.give_up("the process is so large that to look would make it wait");
+            marks.give_up(TOO_LARGE);
         } else if reclaim_scans().is_none() {
             marks.give_up("the kernel does not tell when it reclaims memory");
-        } else if count <= MOST_MAPPINGS
-            && let Some(bytes) = piece_bytes(&smaps(pid).unwrap_or_default())
+        } else if mappings.len() <= MOST_MAPPINGS
+            && let Some(bytes) = piece_bytes(pid, &mappings)
             && let Ok(other) = WriteWatch::start(pid)
         {
             (marks.other, marks.piece_bytes) = (Some(other), bytes);
@@ -90,6 +109,7 @@ impl MarkedPages {
 
     fn give_up(&mut self, why: &str) {
         self.accesses.forget();
+        self.clearing.stop();
         self.is_over = true;
         self.problem = Some(why.to_owned());
     }
@@ -103,9 +123,9 @@ impl MarkedPages {
         ))
     }
 
-    /// How often the marks were cleared, and how long the longest of these took.
+    /// How often the marks were cleared, and how long the process had to wait for that at a time.
     pub fn clears(&self) -> (u64, Duration) {
-        (self.clears, self.longest)
+        (self.clears, self.clearing.longest())
     }
 
     /// Since when nothing of this range was accessed, if that is long enough.
@@ -113,81 +133,128 @@ impl MarkedPages {
         self.accesses.idle_since(range, older_ms)
     }
 
+    /// What every second piece of the heap belongs to.
+    pub fn other(&self) -> Option<&WriteWatch> {
+        self.other.as_ref()
+    }
+
     /// Watches writes to a mapping, in pieces if it is the heap.
-    pub fn watch(&self, watch: &WriteWatch, mapping: Range<u64>, is_heap: bool) -> bool {
-        let (Some(other), true) = (&self.other, is_heap) else {
+    pub fn watch(&mut self, watch: &WriteWatch, mapping: Range<u64>, is_heap: bool) -> bool {
+        let is_full = self.piece_count >= MOST_PIECES_EVER;
+        let (Some(other), true) = (&self.other, is_heap && !is_full) else {
             return watch.add(mapping).is_ok();
         };
-        let mut all = pieces(mapping, self.piece_bytes);
-        all.all(|(piece, is_odd)| if is_odd { other } else { watch }.add(piece).is_ok())
+        let left = MOST_PIECES_EVER - self.piece_count;
+        let end = mapping.end;
+        for (count, (piece, is_odd)) in pieces(mapping, self.piece_bytes).enumerate() {
+            self.piece_count += 1;
+            // The rest is one piece, so that there are never many.
+            let is_last = count + 1 >= left;
+            let piece = if is_last { piece.start..end } else { piece };
+            if if is_odd { other } else { watch }.add(piece).is_err() {
+                return false;
+            }
+            if is_last {
+                break;
+            }
+        }
+        true
     }
 
     /// To be called each second, after the pages were looked at for writes. `clock`: the time since the attach.
-    pub fn turn(
-        &mut self,
-        watch: &WriteWatch,
-        pages: &mut Pages,
-        older_ms: u32,
-        clock: impl Fn() -> u32,
-    ) {
+    pub fn turn(&mut self, pages: &Pages, older_ms: u32, clock: impl Fn() -> u32) {
         let now_ms = clock();
         let is_clear_due = now_ms >= self.next_clear_ms;
-        if self.is_over || !is_clear_due && now_ms < self.next_look_ms {
+        // Between two parts of a clearing, marks tell nothing.
+        let is_clearing = self.to_flush.is_some();
+        if self.is_over || is_clearing || !is_clear_due && now_ms < self.next_look_ms {
             return;
         }
-        let Some(mappings) = self.look(&clock) else {
+        let Some((mappings, hold)) = self.look(&clock) else {
             return;
         };
         if is_clear_due {
             self.next_clear_ms = now_ms
                 .saturating_add(older_ms)
                 .saturating_add(LEAST_APART_MS);
-            self.clear(watch, pages, &mappings, &clock);
+            self.begin_clearing(pages, &mappings, hold, &clock);
         }
     }
 
     /// Reads the marks now.
     pub fn look_again(&mut self, clock: impl Fn() -> u32) {
-        if !self.is_over && self.accesses.cleared_ms().is_some() {
+        let is_clearing = self.to_flush.is_some();
+        if !self.is_over && !is_clearing && self.accesses.cleared_ms().is_some() {
             self.look(&clock);
         }
     }
 
-    fn look(&mut self, clock: &impl Fn() -> u32) -> Option<Vec<MappingUse>> {
-        let (begin, now_ms) = (Instant::now(), clock());
-        let mappings = smaps(self.pid).ok()?;
-        let took = begin.elapsed();
-        let apart_ms = took.as_millis() as u32 * READING_SHARE;
-        self.next_look_ms = now_ms.saturating_add(apart_ms.max(LEAST_APART_MS));
-        if took > LONGEST_READING && self.clears == 0 {
-            self.slow_readings += 1;
-            if self.slow_readings >= MOST_SLOW_READINGS {
-                self.give_up("the process is so large that to look would make it wait");
-            }
+    fn look(&mut self, clock: &impl Fn() -> u32) -> Option<(Vec<MappingUse>, SmapsHold)> {
+        let now_ms = clock();
+        self.next_look_ms = now_ms.saturating_add(LEAST_APART_MS);
+        if self.has_larger_mapping() {
+            self.was_slow();
             return None;
+        }
+        let (mappings, hold) = smaps_by_mapping(self.pid).ok()?;
+        let apart_ms = hold.all.as_millis() as u32 * READING_SHARE;
+        self.next_look_ms = now_ms.saturating_add(apart_ms.max(LEAST_APART_MS));
+        let pages = mappings.iter().map(|one| one.memory.rss).sum::<u64>() / PAGE_BYTES;
+        if pages >= MANY_PAGES {
+            self.page_ns = hold.all.as_nanos() as f64 / pages as f64;
+        }
+        if hold.longest > LONGEST_READING {
+            self.was_slow();
+        } else {
+            self.slow_readings = 0;
         }
         // The kernel clears marks, too, when it looks for what it may swap out.
         let scans = reclaim_scans();
         if scans != self.scans {
             self.accesses.forget();
         }
-        let unmarked = mappings.iter().filter(|one| {
-            let m = &one.mapping;
-            m.read && m.write && !m.shared && m.file_id.2 == 0 && one.memory.referenced == 0
-        });
-        let unmarked: Vec<Range<u64>> = unmarked
+        let unmarked: Vec<Range<u64>> = mappings
+            .iter()
+            .filter(|one| is_private(&one.mapping) && one.memory.referenced == 0)
             .map(|one| one.mapping.start..one.mapping.end)
             .collect();
         self.accesses.looked(&unmarked, now_ms);
-        Some(mappings)
+        (!self.is_over).then_some((mappings, hold))
     }
 
-    /// Clears the marks, and makes processors forget what they have cached of the page tables.
-    fn clear(
+    fn was_slow(&mut self) {
+        self.problem = Some(TOO_LARGE.to_owned());
+        self.slow_readings += 1;
+        if self.slow_readings >= MOST_SLOW_READINGS {
+            self.give_up(TOO_LARGE);
+        }
+    }
+
+    /// Whether a mapping has so much in memory that to read its marks takes too long. To count that is several times as
+    /// fast, and is done in slices.
+    fn has_larger_mapping(&self) -> bool {
+        // The mean is of many mappings, and some pages take longer than others.
+        let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));
+        let most = pages as u64 * PAGE_BYTES;
+        let Ok(scan) = PageScan::open(self.pid) else {
+            return true;
+        };
+        let all = mappings(self.pid).unwrap_or_default().into_iter();
+        let mut large = all.filter(|m| m.end - m.start > most);
+        large.any(|m| {
+            let mut found = Vec::new();
+            let counted = scan.find(m.start..m.end, PageState::Resident, &mut found);
+            let bytes = found.iter().map(|run| run.end - run.start).sum::<u64>();
+            counted.is_ok() && bytes > most
+        })
+    }
+
+    /// Begins to clear the marks of what was accessed. What was not has none, and must not lose one that is set now.
+    fn begin_clearing(
         &mut self,
-        watch: &WriteWatch,
-        pages: &mut Pages,
+        pages: &Pages,
         mappings: &[MappingUse],
+        hold: SmapsHold,
         clock: &impl Fn() -> u32,
     ) {
         let Some(flushed) = flushed(self.pid, mappings, pages) else {
@@ -195,14 +262,49 @@ impl MarkedPages {
             self.next_clear_ms = clock().saturating_add(LEAST_APART_MS);
             return;
         };
+        let is_first = self.accesses.cleared_ms().is_none();
+        let marked = mappings.iter().filter(|one| {
+            is_private(&one.mapping)
+                && one.memory.rss > 0
+                && (is_first || one.memory.referenced > 0)
+        });
+        let marked = marked.map(|one| one.mapping.start..one.mapping.end);
         self.scans = reclaim_scans();
-        let begin = Instant::now();
-        if let Err(error) = clear_access_marks(self.pid) {
-            self.give_up(&error.to_string());
+        self.clearing.begin(marked.collect(), hold.all);
+        self.to_flush = Some(flushed);
+    }
+
+    /// To be called every few milliseconds: goes on with what was begun.
+    pub fn go_on(&mut self, watch: &WriteWatch, pages: &mut Pages, clock: impl Fn() -> u32) {
+        let Some(flushed) = self.to_flush.clone() else {
             return;
+        };
+        match self.clearing.go_on(self.pid) {
+            Ok(Progress::UnderWay) => {}
+            Ok(Progress::Done) => {
+                self.to_flush = None;
+                self.clears += 1;
+                self.flush(flushed, watch, pages, &clock);
+            }
+            Ok(Progress::TooLong) => {
+                self.to_flush = None;
+                self.was_slow();
+            }
+            Err(error) => {
+                self.to_flush = None;
+                self.give_up(&error.to_string());
+            }
         }
-        self.longest = self.longest.max(begin.elapsed());
-        self.clears += 1;
+    }
+
+    /// Makes processors forget what they have cached of the page tables.
+    fn flush(
+        &mut self,
+        flushed: Range<u64>,
+        watch: &WriteWatch,
+        pages: &mut Pages,
+        clock: &impl Fn() -> u32,
+    ) {
         // What was protected is opened, so that there is something to protect.
         let mut protected = Vec::new();
         let runs = std::slice::from_ref(&flushed);
@@ -219,15 +321,21 @@ impl MarkedPages {
     }
 }
 
+/// Memory that the kernel keeps marks for that are the process's own.
+fn is_private(m: &Mapping) -> bool {
+    m.read && m.write && !m.shared && m.file_id.2 == 0
+}
+
 /// How large the pieces of the heap are; `None` if it is too small to be cut, or if there is none.
-fn piece_bytes(mappings: &[MappingUse]) -> Option<u64> {
-    let heap = mappings.iter().filter(|one| one.mapping.path == "[heap]");
-    let (mut bytes, mut huge) = (0, 0);
-    for one in heap {
-        bytes += one.mapping.end - one.mapping.start;
-        huge += one.memory.huge_pages;
+fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
+    let heap = mappings.iter().filter(|m| m.path == "[heap]");
+    let scan = PageScan::open(pid).ok()?;
+    let (mut bytes, mut huge) = (0, Vec::new());
+    for m in heap {
+        bytes += m.end - m.start;
+        scan.find(m.start..m.end, PageState::Huge, &mut huge).ok()?;
     }
-    let may_be_huge = huge > 0 || always_huge();
+    let may_be_huge = !huge.is_empty() || always_huge();
     let least = if may_be_huge {
         HUGE_BYTES
     } else {

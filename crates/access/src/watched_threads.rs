@@ -1,7 +1,7 @@
 //! Watchpoints on the same word for all threads of a process, those that come later included.
 
 use memhook_inject::{Access, AccessRing, Watchpoint};
-use memhook_process::thread_ids;
+use memhook_process::{inner_tid, thread_ids};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -107,6 +107,44 @@ impl WatchedThreads {
         let armed = armed.filter_map(|(&tid, ring)| Some((tid, self.armed(tid, address, ring)?)));
         let by_thread: BTreeMap<i32, Watchpoint> = armed.collect();
         (!by_thread.is_empty()).then_some(WatchedWord { address, by_thread })
+    }
+
+    /// The thread that calls itself by this number.
+    pub fn outer_tid(&self, inner: u32) -> Option<i32> {
+        let tid = inner as i32;
+        if self.rings.contains_key(&tid) && inner_tid(self.pid, tid) == Some(inner) {
+            return Some(tid);
+        }
+        let tids = thread_ids(self.pid).ok()?;
+        tids.into_iter()
+            .find(|&tid| inner_tid(self.pid, tid) == Some(inner))
+    }
+
+    /// Watches a word for one thread, or for all if it is not known which. `None` if none can.
+    pub fn watch_first(&mut self, tid: Option<i32>, address: u64) -> Option<WatchedWord> {
+        let Some(tid) = tid else {
+            return self.watch(address);
+        };
+        // A thread that has just begun.
+        let with_kernel = self.with_kernel;
+        let ring = self.rings.entry(tid);
+        let ring = ring.or_insert_with(|| AccessRing::open(tid, with_kernel).ok());
+        let watchpoint = Watchpoint::reserve(tid, address, with_kernel).ok()?;
+        watchpoint.arm(ring.as_ref()).ok()?;
+        let by_thread = BTreeMap::from([(tid, watchpoint)]);
+        Some(WatchedWord { address, by_thread })
+    }
+
+    /// Watches a word for all the other threads, too.
+    pub fn extend(&self, word: &mut WatchedWord) {
+        for (&tid, ring) in &self.rings {
+            if word.by_thread.contains_key(&tid) {
+                continue;
+            }
+            if let Some(watchpoint) = self.armed(tid, word.address, ring) {
+                word.by_thread.insert(tid, watchpoint);
+            }
+        }
     }
 
     /// What was recorded since the last time.

@@ -4,6 +4,7 @@ use crate::ages::{AgeHistory, AgePoint};
 use crate::answer::{Evidence, SiteAnswer, answer};
 use crate::controller::{Controller, Policy, Settings};
 use crate::error::Error;
+use crate::lock_slices::in_slices;
 use crate::looks::{Look, Looks, kept_ms};
 use crate::marked_pages::MarkedPages;
 use crate::measure::{Means, measure};
@@ -192,6 +193,9 @@ impl Watcher {
             self.next_second_ms = now_ms + SECOND_MS;
             self.look(now_ms);
         }
+        if let (Some(marks), Some(watch)) = (&mut self.marks, &self.write_watch) {
+            marks.go_on(watch, &mut self.controller.pages, clock_from(now_ms));
+        }
         self.arm(now_ms);
     }
 
@@ -248,7 +252,7 @@ impl Watcher {
         };
         let registered = std::mem::take(&mut self.registered);
         for (area, is_heap) in watchable_mappings(self.pid) {
-            let add = || match &self.marks {
+            let mut add = || match &mut self.marks {
                 Some(marks) => marks.watch(watch, area.clone(), is_heap),
                 None => watch.add(area.clone()).is_ok(),
             };
@@ -262,25 +266,27 @@ impl Watcher {
         let mut written = Vec::new();
         for area in &areas {
             // Fails where the process has unmapped it meanwhile.
-            let _ = watch.written_so_far(area.clone(), &mut written);
+            let _ = in_slices(area.clone(), |slice| {
+                watch.written_so_far(slice, &mut written)
+            });
         }
         self.controller.looked(&written, now_ms);
         let plan = self.controller.plan_pages(now_ms);
         for run in &plan.lift {
-            let _ = watch.lift(run.clone());
+            let _ = in_slices(run.clone(), |slice| watch.lift(slice));
         }
         self.controller.pages.lift(&plan.lift, now_ms);
         let mut guarded = Vec::new();
         for run in plan.guard {
-            if watch.written(run.clone(), &mut Vec::new()).is_ok() {
+            let guard = |slice| watch.written(slice, &mut Vec::new());
+            if in_slices(run.clone(), guard).is_ok() {
                 guarded.push(run);
             }
         }
         self.controller.pages.guard(&guarded, now_ms);
         if let Some(marks) = &mut self.marks {
             let older_ms = self.controller.settings().older_ms;
-            let clock = clock_from(now_ms);
-            marks.turn(watch, &mut self.controller.pages, older_ms, clock);
+            marks.turn(&self.controller.pages, older_ms, clock_from(now_ms));
         }
     }
 
@@ -424,6 +430,28 @@ impl Watcher {
     }
 }
 
+/// Gives back what is watched part by part: when a userfaultfd is closed, the kernel does so at one go, and threads of
+/// the process that map or unmap memory wait for that.
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let Some(watch) = &self.write_watch else {
+            return;
+        };
+        let other = self.marks.as_ref().and_then(MarkedPages::other);
+        for (area, _) in watchable_mappings(self.pid) {
+            // Fails where it is not watched, or the other one watches it.
+            let _ = in_slices(area, |slice| {
+                let removed = watch.remove(slice.clone());
+                let _ = removed.or_else(|error| match other {
+                    Some(other) => other.remove(slice),
+                    None => Err(error),
+                });
+                Ok::<(), ()>(())
+            });
+        }
+    }
+}
+
 type LiveKey = (u64, Option<u32>);
 
 fn key(block: &LiveBlock) -> LiveKey {
@@ -459,7 +487,11 @@ fn uses_userfaultfd(pid: i32) -> bool {
 }
 
 /// Watchpoints for a process and how many, or why there are none.
-fn words(pid: i32, means: &Means, settings: &Settings) -> Result<(WatchedThreads, usize), String> {
+pub(crate) fn words(
+    pid: i32,
+    means: &Means,
+    settings: &Settings,
+) -> Result<(WatchedThreads, usize), String> {
     let none = |error: &io::Error| {
         let what_to_do = match error.kind() {
             io::ErrorKind::PermissionDenied => {

@@ -2,9 +2,10 @@
 
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Growth is told over this time.
@@ -46,6 +47,11 @@ pub struct Numbers {
     pub lost: u64,
     /// Times in which the target went on untraced: how many, and seconds in all.
     pub gaps: (u64, f64),
+    /// Bytes and blocks that nothing reaches; `None` if nobody has looked.
+    pub unreachable: Option<(u64, u64)>,
+    /// Searches for them, and how long all threads were held for all of them, in seconds.
+    pub scans: u64,
+    pub scan_held: f64,
     /// Mean bytes between samples; 0: every allocation is recorded.
     pub sample_bytes: u64,
     /// How long the attach took, and how long a thread was held for it, in seconds.
@@ -54,6 +60,8 @@ pub struct Numbers {
     pub profiles: u64,
     /// Bytes in memory.
     pub resident: u64,
+    /// Of those, what each part of the account has; empty unless the rule asks for it.
+    pub resident_parts: Vec<(&'static str, u64)>,
     /// The tightest limit of its memory, and what is free below it; 0 if there is none but the machine's.
     pub limit: (u64, u64),
 }
@@ -113,17 +121,44 @@ pub struct Row {
 }
 
 /// What is between the supervisor, the thread of a target, and the board.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Link {
     is_wanted_back: AtomicBool,
-    is_attached: AtomicBool,
+    attached: OnceLock<Instant>,
+    has_left: AtomicBool,
     numbers: Mutex<Option<Numbers>>,
+    calls: (Sender<()>, Receiver<()>),
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link {
+            is_wanted_back: AtomicBool::default(),
+            attached: OnceLock::new(),
+            has_left: AtomicBool::default(),
+            numbers: Mutex::default(),
+            // Whoever takes one call looks at everything.
+            calls: bounded(1),
+        }
+    }
 }
 
 impl Link {
+    /// Has the thread look at once what there is to do.
+    pub fn call(&self) {
+        // Full: the last call is still there.
+        let _ = self.calls.0.try_send(());
+    }
+
+    /// The calls, which must be taken.
+    pub fn calls(&self) -> &Receiver<()> {
+        &self.calls.1
+    }
+
     /// Asks the thread to detach.
     pub fn ask_back(&self) {
         self.is_wanted_back.store(true, Relaxed);
+        self.call();
     }
 
     /// Whether it was asked.
@@ -133,12 +168,27 @@ impl Link {
 
     /// Every slot has been patched.
     pub fn tell_attached(&self) {
-        self.is_attached.store(true, Relaxed);
+        let _ = self.attached.set(Instant::now());
     }
 
     /// Whether that is so.
     pub fn is_attached(&self) -> bool {
-        self.is_attached.load(Relaxed)
+        self.attached.get().is_some()
+    }
+
+    /// Since how long.
+    pub fn attached_for(&self) -> Option<Duration> {
+        self.attached.get().map(Instant::elapsed)
+    }
+
+    /// Nothing of the process is held or changed any more.
+    pub fn tell_left(&self) {
+        self.has_left.store(true, Relaxed);
+    }
+
+    /// Whether that is so.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Relaxed)
     }
 
     /// Hands numbers over.
@@ -200,7 +250,7 @@ pub struct AgentState {
 pub struct Board {
     rows: Mutex<Vec<Row>>,
     agent: Mutex<AgentState>,
-    deliveries: [(Destination, Deliveries); 2],
+    deliveries: [(Destination, Deliveries); 3],
     alive: Mutex<Instant>,
     began: Instant,
 }
@@ -208,11 +258,10 @@ pub struct Board {
 impl Board {
     /// With nothing on it.
     pub fn new() -> Arc<Board> {
-        let all = [Destination::Files, Destination::Pyroscope];
         Arc::new(Board {
             rows: Mutex::default(),
             agent: Mutex::default(),
-            deliveries: all.map(|destination| (destination, Deliveries::default())),
+            deliveries: Destination::ALL.map(|destination| (destination, Deliveries::default())),
             alive: Mutex::new(Instant::now()),
             began: Instant::now(),
         })

@@ -65,23 +65,28 @@ impl Stat {
     }
 }
 
+/// The path of the file that a process executes. A kernel thread executes none.
+pub fn executable_of(pid: i32) -> Option<String> {
+    let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let executable = executable.to_string_lossy();
+    Some(executable.trim_end_matches(" (deleted)").to_owned())
+}
+
 impl Facts {
     fn of(pid: i32, stat: Stat) -> Option<Facts> {
         let path = |file: &str| format!("/proc/{pid}/{file}");
-        // A kernel thread executes no file.
-        let executable = std::fs::read_link(path("exe")).ok()?;
+        let executable = executable_of(pid)?;
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let groups = proc_text(path("cgroup")).unwrap_or_default();
         let is_pod = groups.contains("kubepods");
         let inside = |file: &str| is_pod.then(|| text_inside(pid, file)).flatten();
-        let executable = executable.to_string_lossy();
         Some(Facts {
             pid,
             parent: stat.parent,
             started: stat.started,
             name: stat.name,
-            executable: executable.trim_end_matches(" (deleted)").to_owned(),
+            executable,
             uid: uids.split_ascii_whitespace().nth(1)?.parse().ok()?,
             resident: stat.resident,
             container: container(&groups),

@@ -15,6 +15,7 @@ mod metrics;
 mod proc_events;
 mod rules;
 mod said;
+mod scanning;
 mod send;
 mod sums;
 mod supervisor;
@@ -52,24 +53,29 @@ pub enum AgentError {
     /// Nobody can be answered.
     #[error(transparent)]
     Listen(#[from] http_server::ListenError),
+    /// A thread of its own cannot be started.
+    #[error(
+        "no thread can be started: too many of them run, or a limit of this process is too low (ulimit -u)"
+    )]
+    Thread(#[source] std::io::Error),
     /// What cannot change while the agent runs.
-    #[error("{}: state, [http], [files], [pyroscope], [labels] and redact change with a restart only", path.display())]
+    #[error("{}: state, [http], [files], [pyroscope], [otlp], [labels] and redact change with a restart only", path.display())]
     NeedsRestart {
         /// The configuration.
         path: PathBuf,
     },
 }
 
-pub use config::ConfigError;
+pub use config::{ConfigError, Experiments};
 
 /// Reads a configuration, checks it, and does nothing else. Returns how many rules it has.
-pub fn check(path: &Path) -> Result<usize, ConfigError> {
-    config::read(path).map(|file| file.rule.len())
+pub fn check(path: &Path, experiments: Experiments) -> Result<usize, ConfigError> {
+    config::read(path, experiments).map(|file| file.rule.len())
 }
 
 /// Works by a configuration until SIGTERM or SIGINT comes. SIGHUP has it read again.
-pub fn run(path: &Path) -> Result<Outcome, AgentError> {
-    let file = config::read(path)?;
+pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
+    let file = config::read(path, experiments)?;
     // Before anything is attached to: a signal that comes now must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
@@ -78,7 +84,8 @@ pub fn run(path: &Path) -> Result<Outcome, AgentError> {
     if let Some(address) = file.http.listen {
         http_server::serve(address, file.http.per_process, &board)?;
     }
-    let mut supervisor = Supervisor::new(path.to_owned(), file, state, &left, board)?;
+    let mut supervisor =
+        Supervisor::new((path.to_owned(), experiments), file, state, &left, board)?;
     said::say(&format!("the agent runs, by {}", path.display()));
     supervisor.run();
     Ok(supervisor.finish())

@@ -2,6 +2,7 @@
 
 use crate::board::{Identity, Phase, Row};
 use crate::config::Rule;
+use crate::supervisor::Why;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub struct Member {
     /// Since when it is traced, for the order in which targets are given up.
     pub since: Instant,
     state: State,
+    /// It is to be left: why.
+    leaves: Option<Why>,
     failures: u32,
     /// What was told about it.
     told: Option<String>,
@@ -51,6 +54,7 @@ impl Member {
             is_inherited,
             since: now,
             state: State::waiting(now, now),
+            leaves: None,
             failures: 0,
             told: None,
         }
@@ -91,9 +95,30 @@ impl Member {
         }
     }
 
+    /// It is to be left. Returns whether that is something new.
+    pub fn leaves(&mut self, why: Why) -> bool {
+        let is_new = self.leaves.is_none();
+        // Whatever was to become of it afterwards: the agent ends.
+        if is_new || why == Why::AgentEnds {
+            self.leaves = Some(why);
+        }
+        is_new
+    }
+
+    /// Whether it is to be left.
+    pub fn is_leaving(&self) -> bool {
+        self.leaves.is_some()
+    }
+
+    /// It is not traced any more. Returns why it was to be left, if it was.
+    pub fn has_left(&mut self) -> Option<Why> {
+        self.leaves.take()
+    }
+
     /// Now it is traced.
     pub fn traced_by(&mut self, worker: Worker, now: Instant) {
         self.since = now;
+        self.leaves = None;
         self.state = State::Traced(worker);
     }
 
@@ -152,7 +177,7 @@ impl Member {
         let phase = match &self.state {
             State::Waiting { why: None, .. } => Phase::Waiting,
             State::Waiting { why: Some(why), .. } => Phase::Refused(why.clone()),
-            State::Traced(worker) if worker.link.is_asked_back() => Phase::Leaving,
+            State::Traced(_) if self.is_leaving() => Phase::Leaving,
             State::Traced(worker) if worker.link.is_attached() => Phase::Traced,
             State::Traced(_) => Phase::Attaching,
             State::LetBe(why) => Phase::Left(why.clone()),

@@ -185,7 +185,8 @@ impl Scrape {
                 .map(|(labels, value)| (labels.clone(), value));
             family(encoder, metric.name, metric.help, metric.kind, values)?;
         }
-        Ok(())
+        parts(encoder, &shown)?;
+        scans(encoder, &shown)
     }
 
     fn agent(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> Result<(), Error> {
@@ -327,6 +328,80 @@ impl Scrape {
     }
 }
 
+/// What is resident, of those of which that is asked.
+fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
+    let mut parts: BTreeMap<Labels, f64> = BTreeMap::new();
+    for (labels, numbers) in shown {
+        for (part, bytes) in &numbers.resident_parts {
+            let mut labels = labels.clone();
+            labels.push(("part", (*part).into()));
+            *parts.entry(labels).or_default() += *bytes as f64;
+        }
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    family(
+        encoder,
+        "target_resident_part_bytes",
+        "Bytes of the process in memory, by what they are",
+        MetricType::Gauge,
+        parts,
+    )
+}
+
+/// What searches have found, of those that are searched.
+fn scans(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
+    // By labels: bytes, blocks, searches, seconds.
+    let mut sums: BTreeMap<&Labels, [f64; 4]> = BTreeMap::new();
+    for (labels, numbers) in shown {
+        if let Some((bytes, blocks)) = numbers.unreachable {
+            let sum = sums.entry(labels).or_default();
+            let these = [
+                bytes as f64,
+                blocks as f64,
+                numbers.scans as f64,
+                numbers.scan_held,
+            ];
+            for (sum, one) in sum.iter_mut().zip(these) {
+                *sum += one;
+            }
+        }
+    }
+    if sums.is_empty() {
+        return Ok(());
+    }
+    let families = [
+        (
+            "target_unreachable_bytes",
+            "Bytes of blocks that nothing in the process reaches",
+            MetricType::Gauge,
+        ),
+        (
+            "target_unreachable_blocks",
+            "Blocks that nothing in the process reaches",
+            MetricType::Gauge,
+        ),
+        (
+            "target_scans",
+            "Searches for such blocks",
+            MetricType::Counter,
+        ),
+        (
+            "target_scan_held_seconds",
+            "How long all threads were held for these searches",
+            MetricType::Counter,
+        ),
+    ];
+    for (index, (name, help, kind)) in families.into_iter().enumerate() {
+        let values = sums
+            .iter()
+            .map(|(labels, sums)| ((*labels).clone(), sums[index]));
+        family(encoder, name, help, kind, values)?;
+    }
+    Ok(())
+}
+
 fn family(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -384,6 +459,7 @@ mod tests {
             numbers: Some(Numbers {
                 live: (live, 1),
                 allocated: (live + 10, 3),
+                resident_parts: vec![("live heap", live), ("stacks", 4096)],
                 ..Numbers::default()
             }),
         }
@@ -399,6 +475,9 @@ mod tests {
             format!("memhook_target_live_bytes{labels},pid=\"7\"}} 100.0"),
             format!("memhook_target_live_bytes{labels},pid=\"8\"}} 50.0"),
             format!("memhook_target_allocations_total{labels},pid=\"8\"}} 3.0"),
+            format!(
+                "memhook_target_resident_part_bytes{labels},pid=\"8\",part=\"live heap\"}} 50.0"
+            ),
             "memhook_agent_targets{phase=\"traced\"} 2.0".to_owned(),
             "memhook_agent_process_events 0.0".to_owned(),
             "memhook_agent_held_back{by=\"processor\"} 0.0".to_owned(),
@@ -411,6 +490,9 @@ mod tests {
             all.contains(&format!("memhook_target_live_bytes{labels}}} 150.0\n")),
             "{all}"
         );
+        let stacks =
+            format!("memhook_target_resident_part_bytes{labels},part=\"stacks\"}} 8192.0\n");
+        assert!(all.contains(&stacks), "{all}");
         assert!(!all.contains("pid="));
         // What is gone leaves nothing behind.
         board.set_rows(Vec::new());

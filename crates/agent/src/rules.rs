@@ -108,7 +108,7 @@ mod tests {
         let path =
             std::env::temp_dir().join(format!("memhook-rules-{}-{:p}", std::process::id(), text));
         std::fs::write(&path, text).expect("written");
-        let file = read(&path);
+        let file = read(&path, crate::config::Experiments::default());
         std::fs::remove_file(&path).expect("removed");
         Rules::new(&file.expect("right"))
     }

@@ -1,47 +1,62 @@
 //! The loop of the agent: finds processes, attaches to those that rules choose, within the budget, and leaves them.
 
+mod departures;
+mod finding;
+mod leaving;
+mod reloading;
+
+use crate::AgentError;
 use crate::board::{Board, Identity, Link};
 use crate::budget::{Budget, OwnUse, Scarce, Verdict, machine_memory, processors};
-use crate::config::{ConfigError, File, Rule};
-use crate::facts::{Facts, Machine};
+use crate::config::{ConfigError, Experiments, File, Mode, Rule};
+use crate::facts::Machine;
 use crate::journal::State;
 use crate::member::Member;
-use crate::proc_events::{News, ProcEvents};
+use crate::proc_events::ProcEvents;
 use crate::rules::Rules;
 use crate::said::{chain, say};
 use crate::send::{Outbox, Senders};
 use crate::target_job::TargetJob;
-use crate::worker::{Ended, Worker};
-use crate::{AgentError, Outcome};
-use memhook_attach::{Obstacle, TraceConfig, obstacle};
+use crate::worker::{Shared, Worker};
+use departures::Departures;
+pub use departures::Why;
+use memhook_attach::{Lookout, Obstacle, SharedFiles, TraceConfig, obstacle};
 use memhook_inject::{reloads, stops};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The longest time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
+/// The same while targets are being left: each that has been makes room for the next.
+const LEAVING_ROUND: Duration = Duration::from_millis(20);
 /// How often what the agent itself uses is looked at.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
+/// How often free memory is given back. What names are found in is released in many arenas, each of which would keep
+/// it.
+const TRIM_PERIOD: Duration = Duration::from_secs(30);
 /// After this, one round lets the others of the machine have the processor.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
 /// A ledger of less keeps too few blocks for an estimate.
 const LEAST_LEDGER: u64 = 4 << 20;
-/// Looking at all processes takes at most one part in so many of a processor's time.
-const SCAN_SHARE: u32 = 50;
 
 /// The supervisor.
 pub struct Supervisor {
     path: PathBuf,
+    experiments: Experiments,
     file: File,
     rules: Rules,
     machine: Machine,
     members: BTreeMap<i32, Member>,
+    departures: Departures,
+    /// What the threads of all targets have in common.
+    shared: Arc<Shared>,
     budget: Budget,
     verdict: Verdict,
     next_judge: Instant,
+    next_trim: Instant,
     next_scan: Instant,
     events: Option<ProcEvents>,
     state: State,
@@ -56,7 +71,7 @@ impl Supervisor {
     /// A supervisor that has attached to nothing yet. `left`: what an agent before this one has left attached, which is put
     /// right first.
     pub fn new(
-        path: PathBuf,
+        (path, experiments): (PathBuf, Experiments),
         file: File,
         state: State,
         left: &BTreeMap<i32, u64>,
@@ -67,13 +82,21 @@ impl Supervisor {
         let now = Instant::now();
         let mut supervisor = Supervisor {
             path,
+            experiments,
             rules: Rules::new(&file),
             file,
             machine: Machine::default(),
             members: BTreeMap::new(),
+            departures: Departures::default(),
+            shared: Arc::new(Shared {
+                lookout: Lookout::start().map_err(AgentError::Thread)?,
+                files: SharedFiles::default(),
+                one_scan: Mutex::default(),
+            }),
             budget: Budget::new(rate, memory),
             verdict: Verdict::Free,
             next_judge: now,
+            next_trim: now + TRIM_PERIOD,
             next_scan: now,
             events: ProcEvents::listen().ok(),
             state,
@@ -131,287 +154,12 @@ impl Supervisor {
             self.reload();
             self.find(begin);
             self.collect(begin);
+            self.end_durations();
             self.judge(begin);
+            self.depart();
             self.attend(begin);
             self.show();
             self.wait(begin);
-        }
-    }
-
-    /// Leaves every target as it was, sends what can be sent, and ends.
-    pub fn finish(mut self) -> Outcome {
-        let now = Instant::now();
-        let pids: Vec<i32> = self.members.keys().copied().collect();
-        // They all see the signal by themselves, and detach side by side.
-        for &pid in &pids {
-            if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
-                worker.link.ask_back();
-            }
-        }
-        for pid in pids {
-            let worker = self
-                .members
-                .get_mut(&pid)
-                .and_then(|m| m.take_worker(true, now));
-            if let Some(worker) = worker {
-                let ended = worker.join();
-                self.ended(pid, ended, now);
-            }
-        }
-        self.members.clear();
-        self.senders.finish();
-        if self.has_failed_to_restore {
-            Outcome::NotRestored
-        } else {
-            Outcome::Done
-        }
-    }
-
-    fn reload(&mut self) {
-        let asked = reloads();
-        if asked == self.reloads {
-            return;
-        }
-        self.reloads = asked;
-        match self.reread() {
-            Ok(()) => {
-                say("the configuration was read again");
-                self.board.agent().has_refused_configuration = false;
-            }
-            Err(error) => {
-                say(&format!(
-                    "{}; the configuration before it stays in use",
-                    chain(&error)
-                ));
-                let mut agent = self.board.agent();
-                agent.has_refused_configuration = true;
-                agent.refused_configurations += 1;
-            }
-        }
-    }
-
-    fn reread(&mut self) -> Result<(), AgentError> {
-        let file = crate::config::read(&self.path)?;
-        if file.agent.state != self.file.agent.state || file.http.listen != self.file.http.listen {
-            return Err(AgentError::NeedsRestart {
-                path: self.path.clone(),
-            });
-        }
-        // Before the old ones end: what cannot be used is refused as a whole.
-        let changes_stores = file.files != self.file.files
-            || unplaced(&file.pyroscope) != unplaced(&self.file.pyroscope)
-            || unplaced(&file.labels) != unplaced(&self.file.labels)
-            || file.agent.redact != self.file.agent.redact;
-        if changes_stores {
-            return Err(AgentError::NeedsRestart {
-                path: self.path.clone(),
-            });
-        }
-        let (rate, memory) = bounds(&file);
-        self.budget.set(rate, memory);
-        self.rules = Rules::new(&file);
-        self.file = file;
-        self.next_scan = Instant::now();
-        self.drop_unchosen(true);
-        Ok(())
-    }
-
-    /// Looks for processes: at those that the kernel tells of, and at all of them now and then.
-    fn find(&mut self, now: Instant) {
-        let mut is_scan_due = now >= self.next_scan;
-        let mut found = Vec::new();
-        if let Some(events) = &self.events {
-            match events.news() {
-                Ok(news) => {
-                    for one in news {
-                        match one {
-                            News::Forked(pid) | News::Executes(pid) => found.push(pid),
-                            News::Ended(_) => {}
-                            News::Missed => is_scan_due = true,
-                        }
-                    }
-                }
-                Err(_) => {
-                    self.events = None;
-                    self.board.agent().has_events = false;
-                }
-            }
-        }
-        if is_scan_due {
-            let begin = Instant::now();
-            self.machine.look(now);
-            let pause = self.file.agent.scan.0.max(begin.elapsed() * SCAN_SHARE);
-            self.next_scan = now + pause;
-            self.drop_unchosen(false);
-            let pids: Vec<i32> = self.machine.processes().map(|facts| facts.pid).collect();
-            pids.into_iter().for_each(|pid| self.choose(pid, now));
-        } else {
-            found.sort_unstable();
-            found.dedup();
-            for pid in found {
-                self.machine.look_at(pid, now);
-                self.choose(pid, now);
-            }
-        }
-    }
-
-    /// The rule that a process falls under now, and whether only because of its parent.
-    fn rule_of(&self, facts: &Facts) -> Option<(Arc<Rule>, bool)> {
-        if let Some(rule) = self.rules.of(facts, None) {
-            return Some((rule, false));
-        }
-        let parent = self.members.get(&facts.parent)?;
-        Some((self.rules.of(facts, Some(&parent.rule))?, true))
-    }
-
-    fn choose(&mut self, pid: i32, now: Instant) {
-        let Some(facts) = self.machine.get(pid) else {
-            return;
-        };
-        // If the process id is used again, or another program is executed, its thread will notice.
-        let is_known = |member: &Member| {
-            let identity = &member.identity;
-            let is_same = identity.started == facts.started && identity.process == facts.program();
-            is_same || member.worker().is_some()
-        };
-        if self.members.get(&pid).is_some_and(is_known) {
-            return;
-        }
-        match self.rule_of(facts) {
-            Some((rule, is_inherited)) => {
-                let identity = identity(facts, &rule);
-                let member = Member::new(identity, rule, is_inherited, now);
-                self.members.insert(pid, member);
-            }
-            None => drop(self.members.remove(&pid)),
-        }
-    }
-
-    /// Leaves what no rule means any more, and forgets what has ended.
-    fn drop_unchosen(&mut self, is_reloaded: bool) {
-        let mut gone = Vec::new();
-        for (&pid, member) in &self.members {
-            let facts = self.machine.get(pid);
-            let facts = facts.filter(|facts| facts.started == member.identity.started);
-            let Some(facts) = facts else {
-                // Its thread notices the end by itself.
-                if member.worker().is_none() && !is_reloaded {
-                    gone.push(pid);
-                }
-                continue;
-            };
-            // A process that was chosen for its memory stays chosen when it has shrunk, or when it was chosen with its parent.
-            let as_chosen = Facts {
-                resident: u64::MAX,
-                ..facts.clone()
-            };
-            let parents = member.is_inherited.then_some(&*member.rule);
-            let chosen = self.rules.of(&as_chosen, parents);
-            if chosen.is_some_and(|rule| rule.is_same(&member.rule)) {
-                continue;
-            }
-            match member.worker() {
-                Some(worker) => worker.link.ask_back(),
-                None => gone.push(pid),
-            }
-        }
-        for pid in gone {
-            self.members.remove(&pid);
-            self.forget(pid);
-        }
-    }
-
-    /// Takes in what became of the traces that have ended.
-    fn collect(&mut self, now: Instant) {
-        for pid in self.members.keys().copied().collect::<Vec<i32>>() {
-            let worker = self
-                .members
-                .get_mut(&pid)
-                .and_then(|m| m.take_worker(false, now));
-            if let Some(worker) = worker {
-                let was_asked = worker.link.is_asked_back();
-                let ended = worker.join();
-                self.ended(pid, ended, now);
-                if was_asked {
-                    self.after_leaving(pid, now);
-                }
-            }
-        }
-    }
-
-    fn ended(&mut self, pid: i32, ended: Ended, now: Instant) {
-        let retry = self.file.agent.retry.0;
-        let Some(member) = self.members.get_mut(&pid) else {
-            return;
-        };
-        let program = member.identity.process.clone();
-        match ended {
-            Ended::Gone => {
-                // What it executes now may fall under another rule, or under none.
-                self.members.remove(&pid);
-                self.forget(pid);
-                self.machine.look_at(pid, now);
-                return self.choose(pid, now);
-            }
-            Ended::Left => member.let_be("its time by the rule is over"),
-            Ended::NotRestored(why) => {
-                say(&format!(
-                    "process {pid} ({program}): {why}; run: memhook-rs detach {pid}"
-                ));
-                self.has_failed_to_restore = true;
-                member.let_be(&why);
-                // It stays in the journal.
-                return;
-            }
-            Ended::Refused(error) => {
-                let why = chain(&error);
-                self.refused(pid, why, now);
-            }
-            Ended::Panicked => {
-                if let Some(member) = self.members.get_mut(&pid) {
-                    say(&format!(
-                        "process {pid} was left because of a fault of ours"
-                    ));
-                    member.failed(now, retry, "a fault of the agent".into());
-                }
-            }
-        }
-        self.forget(pid);
-    }
-
-    /// An attach has failed.
-    fn refused(&mut self, pid: i32, why: String, now: Instant) {
-        if memhook_process::has_ended(pid) {
-            self.members.remove(&pid);
-            return;
-        }
-        let retry = self.file.agent.retry.0;
-        self.board.agent().failures += 1;
-        if let Some(member) = self.members.get_mut(&pid)
-            && let Some(why) = member.failed(now, retry, why)
-        {
-            let program = &member.identity.process;
-            say(&format!("process {pid} ({program}) is not traced: {why}"));
-        }
-    }
-
-    /// A target that was asked to come back has: by a rule that ended, or to save resources.
-    fn after_leaving(&mut self, pid: i32, now: Instant) {
-        let Some(member) = self.members.get_mut(&pid) else {
-            return;
-        };
-        let is_chosen = self.machine.get(pid).is_some_and(|facts| {
-            let parents = member.is_inherited.then_some(&*member.rule);
-            let rule = self.rules.of(facts, parents);
-            rule.is_some_and(|rule| rule.is_same(&member.rule))
-        });
-        if is_chosen {
-            let pause = self.file.agent.retry.0.saturating_mul(6);
-            member.rest(now, pause, "it was left to stay within the budget");
-        } else {
-            // Another rule may choose it.
-            self.members.remove(&pid);
-            self.choose(pid, now);
         }
     }
 
@@ -421,13 +169,17 @@ impl Supervisor {
             return;
         }
         self.next_judge = now + JUDGE_PERIOD;
+        if now >= self.next_trim {
+            self.next_trim = now + TRIM_PERIOD;
+            memhook_inject::give_memory_back();
+        }
         let used = OwnUse::now();
         self.verdict = self.budget.judge(now, used);
         self.board.agent().used = used;
         if let Verdict::Shed(scarce) = self.verdict {
             let traced = self.members.values().filter(|member| {
                 let worker = member.worker();
-                worker.is_some_and(|w| w.link.is_attached() && !w.link.is_asked_back())
+                worker.is_some_and(|w| w.link.is_attached()) && !member.is_leaving()
             });
             // The newest: what it has to tell is the least.
             if let Some(newest) = traced.max_by_key(|member| member.since) {
@@ -436,9 +188,8 @@ impl Supervisor {
                     "process {} ({}) is left, because the agent uses more {name} than it may",
                     newest.identity.pid, newest.identity.process
                 ));
-                if let Some(worker) = newest.worker() {
-                    worker.link.ask_back();
-                }
+                let pid = newest.identity.pid;
+                self.let_go(pid, Why::Scarce);
                 self.budget.has_shed(now);
                 self.board.agent().shed += 1;
             }
@@ -510,6 +261,7 @@ impl Supervisor {
             .filter(|(_, member)| member.worker().is_some());
         let obstacle = obstacle(pid, traced.map(|(&pid, _)| pid), &config);
         match obstacle {
+            None if rule.mode == Mode::Scan => self.begin_scans(pid, rule, identity, now),
             None => self.begin(pid, config, rule, identity, now),
             Some(obstacle) => {
                 let Some(member) = self.members.get_mut(&pid) else {
@@ -543,7 +295,20 @@ impl Supervisor {
         let link = Arc::new(Link::default());
         let outbox: Outbox = self.senders.outbox();
         let job = TargetJob::new(Arc::clone(&link), identity, rule, outbox);
-        match Worker::start(pid, config, job, link) {
+        let worker = Worker::start(pid, config, job, link, &self.shared);
+        self.started(pid, worker, now);
+    }
+
+    fn begin_scans(&mut self, pid: i32, rule: Arc<Rule>, identity: Arc<Identity>, now: Instant) {
+        let (_, memory) = bounds(&self.file);
+        let link = Arc::new(Link::default());
+        // One copy at a time: it may take what the ledgers leave.
+        let worker = Worker::start_scans(identity, rule, memory / 2, link, &self.shared);
+        self.started(pid, worker, now);
+    }
+
+    fn started(&mut self, pid: i32, worker: std::io::Result<Worker>, now: Instant) {
+        match worker {
             Ok(worker) => {
                 if let Some(member) = self.members.get_mut(&pid) {
                     member.traced_by(worker, now);
@@ -586,8 +351,13 @@ impl Supervisor {
         let soonest = self.members.values().filter_map(Member::next_attempt).min();
         let until = soonest.map_or(ROUND, |at| at.saturating_duration_since(now));
         // A round takes its time, and must not be all that a processor does.
+        let round = if self.is_leaving() {
+            LEAVING_ROUND
+        } else {
+            ROUND
+        };
         let pause = until
-            .min(ROUND)
+            .min(round)
             .max(LEAST_PAUSE)
             .max(now.duration_since(begin));
         let Some(events) = &self.events else {
@@ -607,29 +377,10 @@ impl Supervisor {
     }
 }
 
-fn unplaced<T>(spanned: &Option<toml::Spanned<T>>) -> Option<&T> {
-    spanned.as_ref().map(toml::Spanned::get_ref)
-}
-
 /// Processor seconds a second, and bytes.
 fn bounds(file: &File) -> (f64, u64) {
     let memory = file.agent.max_memory.bytes(machine_memory());
     (file.agent.max_cpu.0 * processors(), memory)
-}
-
-fn identity(facts: &Facts, rule: &Rule) -> Identity {
-    let program = facts.program().to_owned();
-    Identity {
-        pid: facts.pid,
-        started: facts.started,
-        rule: rule.name.get_ref().clone(),
-        service: rule.service.clone().unwrap_or_else(|| program.clone()),
-        process: program,
-        version: rule.version.clone().unwrap_or_default(),
-        namespace: facts.namespace.clone().unwrap_or_default(),
-        pod: facts.pod.clone().unwrap_or_default(),
-        container: facts.container.clone().unwrap_or_default(),
-    }
 }
 
 impl From<ConfigError> for AgentError {

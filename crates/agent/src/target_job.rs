@@ -4,8 +4,9 @@ use crate::board::{Growth, Identity, Link, Numbers};
 use crate::config::{Destination, Mode, Rule};
 use crate::send::{Made, Outbox};
 use crate::sums::{SampledSites, sites};
-use memhook_attach::{Consumer, End, Job, Session, Trace, Turn};
-use memhook_process::{CgroupMemory, TargetRoot, memory_use};
+use crossbeam_channel::Select;
+use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, account_of_session};
+use memhook_process::{CgroupMemory, TargetRoot, resident_counters};
 use memhook_report::recorded::{made_module, python_of};
 use memhook_report::{
     Amount, Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
@@ -17,10 +18,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Between two looks at the numbers.
 const NUMBERS_PERIOD: Duration = Duration::from_secs(1);
-/// Where samples are taken, the live blocks have to be walked over for them.
-const SAMPLED_PERIOD: Duration = Duration::from_secs(5);
+/// Where samples are taken, the live blocks have to be walked over for them; and of a target that is quiet, there is little
+/// to tell.
+const SELDOM: Duration = Duration::from_secs(5);
+/// The longest time between two turns of a target that is quiet.
+const QUIET_PACE: Duration = Duration::from_secs(5);
 /// How long the last profile waits for names.
 const LAST_NAMES: Duration = Duration::from_secs(2);
+/// What was read of a module for names takes much more memory than these. After some profiles, new names are rare.
+const NAMES_KEPT: Duration = Duration::from_secs(30);
 /// Sites of a profile; stores refuse more samples.
 const MOST_SITES: usize = 8000;
 
@@ -34,11 +40,16 @@ pub struct TargetJob {
     profiler: Option<LiveProfiler>,
     next_profile: Duration,
     next_numbers: Duration,
+    next_account: Duration,
+    /// When the last turn was, since the attach.
+    now: Duration,
+    /// When the numbers were last taken, and the passes over the rings until then.
+    last_numbers: Duration,
+    passes: u64,
     began_unix_ms: u64,
     growth: Growth,
     numbers: Numbers,
     memory: CgroupMemory,
-    until: Option<Duration>,
     /// Where names come from, also when the process has ended.
     _root: TargetRoot,
 }
@@ -80,6 +91,10 @@ impl TargetJob {
             outbox,
             next_profile: interval,
             next_numbers: Duration::ZERO,
+            next_account: Duration::ZERO,
+            now: Duration::ZERO,
+            last_numbers: Duration::ZERO,
+            passes: 0,
             began_unix_ms: 0,
             growth: Growth::default(),
             numbers: Numbers {
@@ -87,7 +102,6 @@ impl TargetJob {
                 ..Numbers::default()
             },
             memory: CgroupMemory::of(pid),
-            until: rule.duration.map(|duration| duration.0),
             rule,
             _root: root,
         }
@@ -121,11 +135,20 @@ impl TargetJob {
         numbers.growth_per_minute = self.growth.next(now, live.bytes);
         numbers.lost = losses.dropped + losses.ringless;
         numbers.gaps = (gaps.len() as u64, untraced as f64 / 1e9);
-        numbers.resident = memory_use(self.identity.pid).map_or(numbers.resident, |m| m.rss);
+        // Not by a walk over its pages, during which its own calls of mmap would wait.
+        let counters = resident_counters(self.identity.pid);
+        numbers.resident = counters.map_or(numbers.resident, |counters| counters.resident());
         let levels = self.memory.now();
         let tightest = levels.iter().filter(|level| !level.is_machine());
         let tightest = tightest.min_by_key(|level| level.free);
         numbers.limit = tightest.map_or((0, 0), |level| (level.limit, level.free));
+        if self.rule.resident && now >= self.next_account {
+            self.next_account = now + self.rule.interval.get_ref().0;
+            let account = account_of_session(trace.session(), trace.consumer());
+            let parts = account.map(|account| account.parts.into_iter());
+            let parts = parts.map(|parts| parts.map(|(part, bytes)| (part.name(), bytes)));
+            numbers.resident_parts = parts.into_iter().flatten().collect();
+        }
         self.link.tell(numbers);
     }
 
@@ -218,6 +241,29 @@ impl Job<SampledSites> for TargetJob {
         Duration::from_millis(100)
     }
 
+    /// Until the next numbers or profile.
+    fn quiet_pace(&self) -> Duration {
+        let names_are_due = self.profiler.as_ref().is_some_and(LiveProfiler::is_busy);
+        if names_are_due {
+            return self.pace();
+        }
+        let next = match &self.profiler {
+            Some(_) => self.next_numbers.min(self.next_profile),
+            None => self.next_numbers,
+        };
+        let until = next.saturating_sub(self.now);
+        until.clamp(self.pace(), QUIET_PACE)
+    }
+
+    /// All targets at once would be too many: the supervisor has them left, a few at a time.
+    fn ends_by_signal(&self) -> bool {
+        false
+    }
+
+    fn listen<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(self.link.calls());
+    }
+
     fn begin(&mut self, trace: &Trace<SampledSites>) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         self.began_unix_ms = unix.map_or(0, |time| time.as_millis() as u64);
@@ -234,31 +280,35 @@ impl Job<SampledSites> for TargetJob {
             return ControlFlow::Continue(());
         }
         let now = trace.consumer().elapsed();
+        self.now = now;
+        let _ = self.link.calls().try_recv();
         if now >= self.next_profile && self.profiler.is_some() {
             self.next_profile = now + self.rule.interval.get_ref().0;
             self.begin_profile(trace);
         } else if now >= self.next_numbers {
             let is_sampled = self.numbers.sample_bytes > 0;
-            let period = if is_sampled {
-                SAMPLED_PERIOD
-            } else {
-                NUMBERS_PERIOD
-            };
+            let period = if is_sampled { SELDOM } else { NUMBERS_PERIOD };
             self.next_numbers = now + period;
-            self.look(trace);
+            let passes = trace.consumer().passes();
+            if passes != self.passes || now >= self.last_numbers + SELDOM {
+                (self.passes, self.last_numbers) = (passes, now);
+                self.look(trace);
+            }
         }
         // Names may take their time; a dlopen of the target does not wait for them.
         if let Some(profiler) = &mut self.profiler {
             let profile = profiler.poll(Duration::ZERO);
+            profiler.close_unused(NAMES_KEPT);
             self.hand_over(profile);
         }
-        if self.link.is_asked_back() || self.until.is_some_and(|until| now >= until) {
+        if self.link.is_asked_back() {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     }
 
     fn end(&mut self, trace: &mut Trace<SampledSites>, _: &End) {
+        self.link.tell_left();
         if self.profiler.is_some() {
             self.begin_profile(trace);
             self.finish_profile(Some(LAST_NAMES));

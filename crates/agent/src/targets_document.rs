@@ -2,6 +2,7 @@
 
 use crate::board::{Board, Phase};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 #[derive(Serialize)]
 struct Targets {
@@ -43,6 +44,11 @@ struct Measured {
     attach_ms: f64,
     held_ms: f64,
     resident_bytes: u64,
+    resident_parts: BTreeMap<&'static str, u64>,
+    unreachable_bytes: Option<u64>,
+    unreachable_blocks: Option<u64>,
+    scans: u64,
+    scan_held_ms: f64,
     memory_limit_bytes: u64,
     memory_free_bytes: u64,
     profiles: u64,
@@ -83,6 +89,11 @@ pub fn json(board: &Board) -> serde_json::Result<String> {
             attach_ms: n.attach.0 * 1e3,
             held_ms: n.attach.1 * 1e3,
             resident_bytes: n.resident,
+            resident_parts: n.resident_parts.into_iter().collect(),
+            unreachable_bytes: n.unreachable.map(|found| found.0),
+            unreachable_blocks: n.unreachable.map(|found| found.1),
+            scans: n.scans,
+            scan_held_ms: n.scan_held * 1e3,
             memory_limit_bytes: n.limit.0,
             memory_free_bytes: n.limit.1,
             profiles: n.profiles,

@@ -1,11 +1,13 @@
 //! The thread that traces one target, from the attach to the end: ptrace requests must come from the thread that
 //! seized.
 
-use crate::board::Link;
+use crate::board::{Identity, Link};
+use crate::config::Rule;
+use crate::scanning::scan_periodically;
 use crate::sums::SampledSites;
 use crate::target_job::TargetJob;
-use memhook_attach::{Detached, End, Error, Trace, TraceConfig};
-use std::sync::Arc;
+use memhook_attach::{Detached, End, Lookout, SharedFiles, Trace, TraceConfig};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// How a trace ended.
@@ -18,14 +20,24 @@ pub enum Ended {
     /// The process goes on, but not everything could be put back: why.
     NotRestored(String),
     /// It was never traced.
-    Refused(Error),
+    Refused(String),
     /// We have failed. The process was detached from.
     Panicked,
 }
 
+/// What the threads of all targets have in common.
+pub struct Shared {
+    /// Looks after those that are quiet.
+    pub lookout: Lookout,
+    /// What was read of the files of targets.
+    pub files: SharedFiles,
+    /// Held by the one whose memory is being copied and searched.
+    pub one_scan: Mutex<()>,
+}
+
 /// The thread.
 pub struct Worker {
-    thread: JoinHandle<Result<End, Error>>,
+    thread: JoinHandle<Ended>,
     /// What is told in both directions.
     pub link: Arc<Link>,
 }
@@ -37,12 +49,35 @@ impl Worker {
         config: TraceConfig,
         mut job: TargetJob,
         link: Arc<Link>,
+        shared: &Arc<Shared>,
     ) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("target".into());
+        let shared = Arc::clone(shared);
         let thread = builder.spawn(move || {
             let sampled = SampledSites::new(config.sample_bytes);
-            let mut trace = Trace::observed(pid, config, sampled)?;
-            Ok(trace.run(None, &mut job))
+            match Trace::observed_sharing(pid, config, sampled, &shared.files) {
+                Ok(mut trace) => {
+                    trace.watch_from(&shared.lookout);
+                    trace.run(None, &mut job).into()
+                }
+                Err(error) => Ended::Refused(crate::said::chain(&error)),
+            }
+        })?;
+        Ok(Worker { thread, link })
+    }
+
+    /// Begins to scan a process that is not traced; `memory`: what a copy of its memory may take.
+    pub fn start_scans(
+        identity: Arc<Identity>,
+        rule: Arc<Rule>,
+        memory: u64,
+        link: Arc<Link>,
+        shared: &Arc<Shared>,
+    ) -> std::io::Result<Worker> {
+        let builder = std::thread::Builder::new().name("scans".into());
+        let (shared, of_thread) = (Arc::clone(shared), Arc::clone(&link));
+        let thread = builder.spawn(move || {
+            scan_periodically(&identity, &rule, memory, &of_thread, &shared.one_scan)
         })?;
         Ok(Worker { thread, link })
     }
@@ -54,18 +89,22 @@ impl Worker {
 
     /// Waits until then.
     pub fn join(self) -> Ended {
-        match self.thread.join() {
-            Ok(Ok(End::Detached(Detached::SlotsLeft(left)))) => Ended::NotRestored(format!(
+        // Dropping the trace has detached from the process.
+        self.thread.join().unwrap_or(Ended::Panicked)
+    }
+}
+
+impl From<End> for Ended {
+    fn from(end: End) -> Ended {
+        match end {
+            End::Detached(Detached::SlotsLeft(left)) => Ended::NotRestored(format!(
                 "{left} slots could not be restored; they pass through"
             )),
-            Ok(Ok(End::Detached(Detached::Failed(error)))) => {
+            End::Detached(Detached::Failed(error)) => {
                 Ended::NotRestored(crate::said::chain(&error))
             }
-            Ok(Ok(End::Detached(Detached::Clean))) => Ended::Left,
-            Ok(Ok(_)) => Ended::Gone,
-            Ok(Err(error)) => Ended::Refused(error),
-            // Dropping the trace has detached from the process.
-            Err(_) => Ended::Panicked,
+            End::Detached(Detached::Clean) => Ended::Left,
+            _ => Ended::Gone,
         }
     }
 }

@@ -181,6 +181,11 @@ impl BudgetKeeper {
         self.kept.push(Kept { from, mean_bytes });
     }
 
+    /// Whether samples are ordered.
+    pub fn is_sampling(&self) -> bool {
+        self.controller.level() > 0
+    }
+
     /// What has been kept until now.
     pub fn kept(&self) -> BudgetKept {
         let share = |ns: f64| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long a lock may outlive the attacher that is named in the process. One that was killed has watchdogs, and one
 /// that had just been started has a copy of its descriptors for a moment, until it is killed too.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The right to attach to a process or to detach from it, until dropped; a killed attacher loses it.

@@ -1,5 +1,6 @@
 //! What to record of a process, and how: all that is decided before the process is touched.
 
+use crate::emission::Emission;
 use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
@@ -95,6 +96,8 @@ pub enum Accesses {
     IfTold,
     /// The trace fails if the program does not tell of them.
     Needed,
+    /// Of a sample of the blocks, which watchpoints are put on; the program tells of nothing.
+    Sampled,
 }
 
 /// The resolved configuration of a trace.
@@ -142,6 +145,9 @@ pub struct TraceConfig {
     /// Whether it is kept where released blocks of [`TraceConfig::allocators`] were: who searches memory for pointers
     /// leaves out what these have left behind.
     pub keeps_released: bool,
+    /// Nothing is recorded: listeners are told by probes of the hook. With [`TraceConfig::sample_bytes`] of a sample of
+    /// the allocations, else of all.
+    pub emits: Option<Emission>,
 }
 
 impl Default for TraceConfig {
@@ -166,6 +172,7 @@ impl Default for TraceConfig {
             accesses: Accesses::Off,
             allocators: Vec::new(),
             keeps_released: false,
+            emits: None,
         }
     }
 }
@@ -201,6 +208,11 @@ pub enum ConfigError {
         "--access on counts the accesses of every block: leave --sample, --overhead, the sizes and --clock attacher out"
     )]
     PartialAccesses,
+    /// Blocks drawn from some of the allocations only, or without times.
+    #[error(
+        "--access sampled draws blocks from all allocations: leave --sample, --overhead, --on-full adapt, the sizes and --clock attacher out"
+    )]
+    PartialLooks,
     /// A budget, and another reason to take samples.
     #[error(
         "--overhead with --sample or --on-full adapt: it decides on samples itself; leave the other out"
@@ -251,6 +263,9 @@ impl TraceConfig {
         }
         if self.accesses == Accesses::Needed && !self.may_count_accesses() {
             return Err(ConfigError::PartialAccesses);
+        }
+        if self.accesses == Accesses::Sampled && !self.may_have_looks() {
+            return Err(ConfigError::PartialLooks);
         }
         if let Some(share) = self.overhead {
             if !(share > 0.0 && share <= MOST_OVERHEAD) {
@@ -323,6 +338,7 @@ impl TraceConfig {
             && self.clock == Clock::Coarse
             && self.unwinding != Unwinding::LibcBacktrace
             && !self.is_selective()
+            && self.emits.is_none()
             && !self.check_memo
     }
 
@@ -350,9 +366,17 @@ impl TraceConfig {
     /// Whether reads and writes are counted where the program tells of them: not if a part of the blocks is left
     /// out, and not if only the attacher knows what time it is.
     fn may_count_accesses(&self) -> bool {
-        self.accesses != Accesses::Off
+        matches!(self.accesses, Accesses::IfTold | Accesses::Needed)
             && !self.is_selective()
             && self.overhead.is_none()
+            && self.clock != Clock::Attacher
+    }
+
+    /// Whether blocks can be drawn for watchpoints.
+    fn may_have_looks(&self) -> bool {
+        !self.is_selective()
+            && self.overhead.is_none()
+            && self.on_full != OnFull::Adapt
             && self.clock != Clock::Attacher
     }
 
@@ -366,7 +390,11 @@ impl TraceConfig {
         [
             (self.is_filtered(), flags::SIZE_FILTER),
             (self.sample_bytes.is_some(), flags::SAMPLE),
-            (self.is_selective(), flags::LIVE_FILTER),
+            (
+                self.is_selective() || self.emits.is_some(),
+                flags::LIVE_FILTER,
+            ),
+            (self.emits.is_some(), flags::EMITS),
             (self.stacks == Stacks::All, flags::RELEASE_STACKS),
             (self.folds_pairs(), flags::FOLD_PAIRS),
             (

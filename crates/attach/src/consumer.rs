@@ -5,8 +5,10 @@ use crate::budget::{BudgetKeeper, BudgetKept};
 use crate::config::{Clock, Stacks, TraceConfig};
 use crate::described_heap::{DescribedHeap, allocations_of};
 use crate::gap_log::GapLog;
+use crate::lookout::Watched;
 use crate::memory_budget::for_a_ledger;
 use crate::pacing::Pacing;
+use crate::recorded_pages::RecordedPages;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
@@ -14,25 +16,16 @@ use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, heap_of};
 use memhook_ledger::{
     LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
 };
-use memhook_stream::{
-    Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
-};
+use memhook_stream::{Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::Thread,
     time::{Duration, Instant},
 };
 
-/// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
-/// for dead after 300 ms.
-const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
-/// How long the watchdog advances the clock word for a drain thread that does not come to its next pass. After
-/// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
-/// without end.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How often the main thread is woken for new threads: it looks for their stacks no more often.
 const WELCOME_PAUSE: Duration = Duration::from_millis(5);
 /// How long we wait for calls that were under way at the detach.
@@ -48,6 +41,8 @@ pub struct State<O = ()> {
     pub recorder: Option<Recorder>,
     /// Keeps tracing within a budget, if there is one.
     pub(crate) budget: Option<BudgetKeeper>,
+    /// Where recorded blocks are, as the hook sees it.
+    recorded_pages: RecordedPages,
     /// The heaps of the allocators that the user has described, in their order.
     pub heaps: Vec<DescribedHeap>,
     /// The mappings, if they are traced.
@@ -77,6 +72,7 @@ impl<O: Observer> State<O> {
             ),
             recorder: None,
             budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
+            recorded_pages: RecordedPages::default(),
             heaps: config
                 .allocators
                 .iter()
@@ -93,6 +89,16 @@ impl<O: Observer> State<O> {
             Memory::Heap => &mut self.recorder,
             Memory::Mappings => &mut self.mapping_recorder,
             Memory::Described(heap) => &mut self.heaps[heap].recorder,
+        }
+    }
+
+    /// With a budget: tells the hook where recorded blocks are, while it takes samples.
+    fn renew_pages(&mut self, region: &Region, is_selective: bool, clock: impl Fn() -> Duration) {
+        // Blocks of described allocators have ledgers of their own.
+        let is_wanted = self.budget.as_ref().is_some_and(BudgetKeeper::is_sampling);
+        // Nor has the hook any marks if it knows the recorded blocks themselves.
+        if is_wanted && self.heaps.is_empty() && !is_selective {
+            self.recorded_pages.turn(&self.ledger, region, clock);
         }
     }
 
@@ -132,20 +138,16 @@ pub struct Consumer<O = ()> {
     config: TraceConfig,
     start: Instant,
     ticks: ClockPair,
-    admission: Admission,
+    /// What those see of it who look after the drain thread.
+    pub(crate) watched: Arc<Watched>,
     /// The drain thread waits for the state.
     drain_waits: CachePadded<AtomicBool>,
-    /// When the last pass ended, in nanoseconds since the attach.
-    drained_ns: CachePadded<AtomicU64>,
     /// Passes that have ended.
     passes: CachePadded<AtomicU64>,
     gaps: Mutex<GapLog>,
-    /// The last dlopen or dlclose of the target that was answered.
-    pub(crate) answered: AtomicU32,
     finishing: AtomicBool,
     /// No thread of the target runs any more, so nothing more can come into the rings.
     stands_still: AtomicBool,
-    finished: AtomicBool,
 }
 
 /// Runs something when it is dropped.
@@ -254,9 +256,13 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
     fn set_sampling(&mut self, mean_bytes: u64) {
         // Only what the configuration asked for: the ring is the target's.
         self.level = self.config.sampling_level(mean_bytes);
+        self.state.counts.announce(self.level);
         self.state.ledger.set_sampling(self.level);
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.set_sampling(self.level);
+        }
         for heap in &mut self.state.heaps {
-            heap.ledger.set_sampling(self.level);
+            heap.set_sampling(self.level);
         }
     }
     fn access(&mut self, accesses: Accesses) {
@@ -317,24 +323,31 @@ impl<O: Observer + Send> Consumer<O> {
                 clock: Clock::of_mode(region.clock_mode()).unwrap_or(config.clock),
                 ..config.clone()
             },
+            watched: Arc::new(Watched::new(pid, Arc::clone(&region), start)),
             region,
             start,
             ticks: ClockPair::now(),
-            admission: Admission::default(),
             drain_waits: CachePadded::new(AtomicBool::new(false)),
-            drained_ns: CachePadded::new(AtomicU64::new(0)),
             passes: CachePadded::new(AtomicU64::new(0)),
             gaps: Mutex::default(),
-            answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
             stands_still: AtomicBool::new(false),
-            finished: AtomicBool::new(false),
         }
     }
 
     /// Time since the attach.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// The region of the trace.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// What CLOCK_MONOTONIC shows at the zero of the times of events.
+    pub fn monotonic_origin_ns(&self) -> u64 {
+        self.ticks.monotonic_ns
     }
 
     /// Now, as the ledger dates events: what is allocated later has this time or a later one.
@@ -365,7 +378,7 @@ impl<O: Observer + Send> Consumer<O> {
     }
 
     /// Passes over the rings that have ended.
-    pub(crate) fn passes(&self) -> u64 {
+    pub fn passes(&self) -> u64 {
         self.passes.load(Relaxed)
     }
 
@@ -386,22 +399,33 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
+    /// Whether the target is quiet, and the drain thread sleeps until a lookout wakes it.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.watched.is_asleep()
+    }
+
     /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
     /// `work` has to close the gate at its end. It gets a message when the target waits for its new modules, or
     /// a thread has come.
     pub(crate) fn while_draining<T>(&self, work: impl FnOnce(&Receiver<()>) -> T) -> T {
         // One message is enough: whoever takes it looks at everything.
         let (tell, news) = bounded(1);
+        self.watched.tells(tell.clone());
         std::thread::scope(|scope| {
-            let watchdog = scope.spawn(|| self.watch()).thread().clone();
+            // A lookout does for all targets what the watchdog does for one.
+            let is_alone = !self.watched.has_lookout();
+            let watchdog = is_alone.then(|| scope.spawn(|| self.watched.watch()).thread().clone());
             let told = watchdog.clone();
             let draining = std::thread::Builder::new();
-            let drainer = match draining.spawn_scoped(scope, move || self.drain(&tell, &told)) {
+            let drain = move || self.drain(&tell, told.as_ref());
+            let drainer = match draining.spawn_scoped(scope, drain) {
                 Ok(drainer) => drainer,
                 Err(error) => {
                     // Else the watchdog, and with it the scope, would never end. Whoever catches this detaches.
-                    self.finished.store(true, Relaxed);
-                    watchdog.unpark();
+                    self.watched.finish();
+                    if let Some(watchdog) = watchdog {
+                        watchdog.unpark();
+                    }
                     panic!("no thread to empty the rings with: {error}");
                 }
             };
@@ -435,17 +459,21 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
-    fn drain(&self, tell: &Sender<()>, watchdog: &Thread) {
+    fn drain(&self, tell: &Sender<()>, watchdog: Option<&Thread>) {
         // Also after a panic: the watchdog must not keep the clock going when nobody empties the rings.
         // The target then takes us for dead and goes on untraced.
         let _end = AtEnd(|| {
-            self.finished.store(true, Relaxed);
-            watchdog.unpark();
+            self.watched.finish();
+            if let Some(watchdog) = watchdog {
+                watchdog.unpark();
+            }
         });
+        self.watched.drains_here();
         // Where everything else is busy, our turn would come too late for a target that waits for room.
         memhook_inject::take_precedence();
         let mut drain = Drain::new();
-        let mut pacing = Pacing::new(self.config.is_selective() || self.config.overhead.is_some());
+        let is_selective = self.config.is_selective() || self.config.overhead.is_some();
+        let mut pacing = Pacing::new(is_selective, self.watched.has_lookout());
         let mut writers = vec![0; MAX_RINGS];
         let mut next_welcome = Duration::ZERO;
         let mut finishing_since = None;
@@ -453,8 +481,7 @@ impl<O: Observer + Send> Consumer<O> {
         loop {
             let now = self.elapsed();
             let now_ns = now.as_nanos() as u64;
-            self.region.set_clock_ns(now_ns + 1);
-            self.admission.answer(&self.region);
+            self.watched.begin_pass(now_ns);
             drain.set_tick_time(self.tick_time());
             self.drain_waits.store(true, Relaxed);
             let mut state = self.lock();
@@ -472,10 +499,11 @@ impl<O: Observer + Send> Consumer<O> {
             let has_new_writer = sink.has_new_writer;
             if let Some(keeper) = &mut state.budget {
                 keeper.turn(&self.region, now, self.ticks.ns_per_count());
+                pacing.set_sampling(keeper.is_sampling());
             }
+            state.renew_pages(&self.region, self.config.is_selective(), || self.elapsed());
             drop(state);
-            let ended = self.elapsed().as_nanos() as u64;
-            self.drained_ns.store(ended, Relaxed);
+            self.watched.end_pass();
             self.passes.fetch_add(1, Relaxed);
             self.region.grant(drain.waiting());
             // Until it has been told where its stack ends, a new thread reads it by system calls.
@@ -483,7 +511,8 @@ impl<O: Observer + Send> Consumer<O> {
             if is_due {
                 next_welcome = now + WELCOME_PAUSE;
             }
-            if is_due || self.region.module_requests() != self.answered.load(Relaxed) {
+            let asks = self.region.module_requests() != self.watched.answered.load(Relaxed);
+            if is_due || asks {
                 // Full: the last message is still there.
                 let _ = tell.try_send(());
             }
@@ -507,7 +536,17 @@ impl<O: Observer + Send> Consumer<O> {
                 continue;
             }
             // Ends early when there is nothing more to wait for.
-            std::thread::park_timeout(pacing.pause_after(&stats));
+            let pause = pacing.pause_after(&stats);
+            if asks {
+                pacing.expect_more();
+            }
+            // To keep to a budget, what tracing costs is looked at all the time.
+            let may_sleep = self.watched.has_lookout() && self.config.overhead.is_none();
+            let is_over = || self.finishing.load(Relaxed);
+            if may_sleep && pacing.is_quiet() && self.watched.sleep(is_over) {
+                continue;
+            }
+            std::thread::park_timeout(pause);
         }
         let mut state = self.lock();
         drain.last_pass(
@@ -532,29 +571,20 @@ impl<O: Observer + Send> Consumer<O> {
             state.record_mappings(&self.region, now_ns);
         }
     }
-
-    /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
-    fn watch(&self) {
-        memhook_inject::take_precedence();
-        let mut last = 0;
-        while !self.finished.load(Relaxed) {
-            let clock = self.region.clock_ns();
-            let drained = Duration::from_nanos(self.drained_ns.load(Relaxed));
-            if clock == last && self.elapsed().saturating_sub(drained) < LONGEST_WAIT {
-                self.region
-                    .set_clock_ns(self.elapsed().as_nanos() as u64 + 1);
-            }
-            last = clock;
-            self.admission.answer(&self.region);
-            std::thread::park_timeout(WATCHDOG_PAUSE);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lookout::{LONGEST_WAIT, Lookout};
+    use std::os::unix::fs::FileExt;
+
     fn with_consumer(work: impl FnOnce(&Region, &Consumer)) {
+        with_consumer_of_file(|region, consumer, _| work(region, consumer));
+    }
+
+    /// The file is what the target sees of the region.
+    fn with_consumer_of_file(work: impl FnOnce(&Region, &Consumer, &std::fs::File)) {
         let config = TraceConfig::default();
         let file = memhook_stream::sealed_file(config.region_bytes()).expect("sparse");
         let region = Region::map(&file).expect("mapped");
@@ -571,6 +601,7 @@ mod tests {
                 &config,
                 (),
             ),
+            &file.into(),
         );
     }
 
@@ -580,7 +611,7 @@ mod tests {
         with_consumer(|_, consumer| {
             let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|_| panic!("work")));
             assert!(std::panic::catch_unwind(work).is_err());
-            assert!(consumer.finished.load(Relaxed));
+            assert!(consumer.watched.is_finished());
         });
     }
 
@@ -609,6 +640,38 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });
+        });
+    }
+    /// As long as nothing comes no pass is made, and the clock goes on all the same.
+    #[test]
+    fn a_quiet_target_costs_no_passes() {
+        let lookout = Lookout::start().expect("a thread");
+        with_consumer_of_file(|region, consumer, file| {
+            lookout.add(&consumer.watched);
+            let until = Instant::now() + Duration::from_secs(60);
+            let wait = |what: &str, is: &dyn Fn() -> bool| {
+                while !is() {
+                    assert!(Instant::now() < until, "{what}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            consumer.while_draining(|news| {
+                wait("it does not sleep", &|| consumer.is_asleep());
+                let (passes, clock) = (consumer.passes(), region.clock_ns());
+                wait("the clock stands still", &|| {
+                    region.clock_ns() > clock + 100_000_000
+                });
+                assert_eq!(consumer.passes(), passes);
+                // A dlopen of the target ends the sleep, and is told.
+                let requests = std::mem::offset_of!(memhook_abi::Control, module_requests);
+                file.write_all_at(&1u32.to_le_bytes(), requests as u64)
+                    .expect("a memory file");
+                assert_eq!(news.recv_timeout(Duration::from_secs(60)), Ok(()));
+                wait("it is not woken", &|| consumer.passes() > passes);
+                consumer.watched.answered.store(1, Relaxed);
+                wait("it does not sleep again", &|| consumer.is_asleep());
+            });
+            assert!(consumer.watched.is_finished());
         });
     }
 }

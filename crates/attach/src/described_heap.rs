@@ -83,6 +83,15 @@ impl DescribedHeap {
         }
     }
 
+    /// How the allocations that follow of this ring are sampled.
+    pub(crate) fn set_sampling(&mut self, level: u8) {
+        self.counts.announce(level);
+        self.ledger.set_sampling(level);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.set_sampling(level);
+        }
+    }
+
     pub(crate) fn event(&mut self, event: Event, level: u8, size_bytes: u64, time_ns: u64) {
         let count = allocations_of(&event);
         if level != 0 && count > 0 {

@@ -96,6 +96,14 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
+    /// The hook would be mapped without the loader, where listeners find no probes.
+    #[error(
+        "process {pid} cannot emit: its loader would not load the hook (it is static, or on musl, or has no /proc), and listeners find probes only in what it loads; attach can trace it"
+    )]
+    NoPlaceToListen {
+        /// The process.
+        pid: i32,
+    },
     /// The hook could not keep its state from the children of the process.
     #[error(
         "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"

@@ -28,9 +28,10 @@ use crate::config::TraceConfig;
 use crate::error::Error;
 use crate::program::Work;
 use births::{Newborn, Watch};
+use crossbeam_channel::RecvTimeoutError;
 use member::{Advice, Member};
 use memhook_inject::{allow_many_open_files, share_memory, stops};
-use memhook_process::{Selector, children};
+use memhook_process::{Selector, children, has_ended, own_processor_time};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -44,6 +45,8 @@ const CHILDREN_PAUSE: Duration = Duration::from_millis(2);
 const MATCHING_PAUSE: Duration = Duration::from_millis(100);
 /// Looking takes at most one part in so many of a processor's time, however many processes there are.
 const SHARE: u32 = 20;
+/// A signal that asks for the end is noticed within this time.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Which processes are followed.
 #[derive(Clone, Debug)]
@@ -135,7 +138,8 @@ impl Following {
         let mut has_waited = false;
         let is_over = |until| Instant::now() >= until;
         while stops() == 0 && !self.until.is_some_and(is_over) && !assigner.is_over() {
-            let begin = Instant::now();
+            // Not the time that passes: on a busy machine most of that is others', and the pause would be minutes.
+            let before = own_processor_time();
             self.collect(assigner)?;
             self.receive(assigner);
             for pid in self.look() {
@@ -154,16 +158,30 @@ impl Following {
                 }
             }
             self.attend(assigner)?;
-            self.wait(self.pause(begin.elapsed()));
+            self.wait(self.pause(own_processor_time().saturating_sub(before)));
         }
         Ok(())
     }
 
-    /// Waits so long, or until a child has been found that is traced from its birth.
+    /// Waits so long, or until a signal asks for the end or a child has been found that is traced from its birth.
     fn wait(&mut self, pause: Duration) {
-        match &self.watch {
-            None => std::thread::sleep(pause),
-            Some(watch) => self.newborn.extend(watch.found.recv_timeout(pause)),
+        let until = Instant::now() + pause;
+        while stops() == 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let slice = left.min(LONGEST_WAIT);
+            let found = self.watch.as_ref().map(|w| w.found.recv_timeout(slice));
+            match found {
+                Some(Ok(newborn)) => {
+                    self.newborn.push(newborn);
+                    break;
+                }
+                Some(Err(RecvTimeoutError::Timeout)) => {}
+                // Nobody finds children from their birth.
+                None | Some(Err(RecvTimeoutError::Disconnected)) => std::thread::sleep(slice),
+            }
         }
     }
 
@@ -226,7 +244,7 @@ impl Following {
         self.count.missed += self.missed.len() as u64;
     }
 
-    /// Until the next look, after one that took this long.
+    /// Until the next look, after one that used so much of a processor.
     fn pause(&self, look: Duration) -> Duration {
         let least = match self.followed {
             Followed::Family(_) => CHILDREN_PAUSE,
@@ -339,6 +357,8 @@ impl Following {
                     None
                 }
                 Some(Obstacle::Error(why)) if is_head && !member.was_traced() => return Err(why),
+                // The next look forgets it, and counts it if it was never traced.
+                Some(Obstacle::Error(_)) if has_ended(pid) => None,
                 Some(Obstacle::Error(why)) => member.wait(now, Some(why)),
             };
             if let Some(why) = why {

@@ -24,6 +24,11 @@ pub(crate) struct GapWatch {
 }
 
 impl GapWatch {
+    /// Whether one has been noticed and not ended yet.
+    pub fn is_under_way(&self) -> bool {
+        self.resume_at.is_some()
+    }
+
     /// Called on every turn. Returns a gap that has ended.
     pub fn turn<O: Observer + Send>(
         &mut self,

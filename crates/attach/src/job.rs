@@ -38,6 +38,18 @@ pub trait Job<O: Observer = ()> {
         Duration::from_millis(10)
     }
 
+    /// The same while the target is quiet and somebody else looks after it ([`Trace::watch_from`]), who ends the wait when
+    /// there is something to do.
+    fn quiet_pace(&self) -> Duration {
+        self.pace()
+    }
+
+    /// Whether a signal that asks this process to end, counted by [`memhook_inject::catch_stops`], ends the trace, too. If
+    /// not, the job has to ask for the detach itself.
+    fn ends_by_signal(&self) -> bool {
+        true
+    }
+
     /// Called at that pace, and when a message has come. `Break` asks for the detach; a process that was
     /// started here is followed to its end nevertheless.
     fn turn(&mut self, _trace: &Trace<O>, _turn: &Turn) -> ControlFlow<()> {

@@ -6,7 +6,7 @@
 use crate::restore::Files;
 use crate::unwind_tables::{KnownTables, UnwindTables};
 use memhook_process::{ModuleBytes, ModuleImage};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files that the last process did not use are forgotten when all of them together are larger than this (bytes).
 const MOST_BYTES: u64 = 512 << 20;
@@ -14,6 +14,7 @@ const MOST_BYTES: u64 = 512 << 20;
 const MOST_FILES: usize = 64;
 
 /// Files that were read for one process, to be used for the next.
+#[derive(Clone)]
 pub struct KnownFiles {
     files: Files,
     tables: KnownTables,
@@ -57,5 +58,32 @@ impl KnownFiles {
             self.files.keep_only(modules);
             self.tables.keep_only(modules);
         }
+    }
+}
+
+/// The same for who attaches to many processes, on several threads, one by one: the bytes of a library, its symbols and its
+/// unwind table are in memory once for all of them.
+#[derive(Default)]
+pub struct SharedFiles(Mutex<KnownFiles>);
+
+impl SharedFiles {
+    fn lock(&self) -> MutexGuard<'_, KnownFiles> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For one attach, which does not keep others waiting.
+    pub(crate) fn known(&self) -> KnownFiles {
+        self.lock().clone()
+    }
+
+    /// What that attach knows now. What another one has found meanwhile may be found again.
+    pub(crate) fn learn(&self, known: KnownFiles) {
+        *self.lock() = known;
+    }
+
+    /// Forgets all of them, so that nothing is open any more but what an attach under way uses: to be called when a process
+    /// has ended or been left, whose file system may be about to be unmounted.
+    pub fn forget(&self) {
+        *self.lock() = KnownFiles::default();
     }
 }

@@ -19,9 +19,24 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     checks.extend(checks_within(&budget, pid, config));
     match memhook_process::first_failure(&checks) {
         Some(why) => Err(Error::Refused(why)),
-        None => budget.plan(),
+        None => {
+            let mut plan = budget.plan()?;
+            if config
+                .sample_bytes
+                .is_some_and(|mean| mean >= SELDOM_SAMPLED)
+            {
+                plan.first_ring = plan.first_ring.min(RING_OF_SAMPLES);
+            }
+            Ok(plan)
+        }
     }
 }
+
+/// Where so many bytes are allocated between two samples (mean), a ring has little in it: at ten gigabytes a second, some
+/// 1,600 events between two passes that are 10 ms apart.
+const SELDOM_SAMPLED: u64 = 128 << 10;
+/// Bytes of such a ring at first, with room for 2,048 of them. It grows where that is not enough.
+const RING_OF_SAMPLES: u64 = 32 << 10;
 
 /// Compares the limits of the process with what would be mapped.
 pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {

@@ -1,10 +1,11 @@
 //! How the hook comes into a process: by its loader, or mapped without it.
 
+use crate::emission::Emission;
 use crate::error::Error;
 use crate::hook_object::{HookObject, LOADED, MAPPED, hook_at};
 use memhook_abi::{HOOKED_FUNCTIONS, Role, may_throw};
-use memhook_inject::{Dlopen, Held, load_object};
-use memhook_process::{CLibrary, CLibraryKind, has_proc, is_static};
+use memhook_inject::{Dlopen, Held, load_file, load_object};
+use memhook_process::{CLibrary, CLibraryKind, Mapping, has_proc, is_hook, is_static, mappings};
 
 /// The way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,42 @@ impl Loading {
         }
     }
 
+    /// The same for a hook that emits: listeners find probes in files and in memory objects, where only the loader
+    /// maps them from.
+    pub fn to_emit(
+        pid: i32,
+        libc: Option<&CLibrary>,
+        present: Option<u64>,
+    ) -> Result<Loading, Error> {
+        match Loading::of(pid, libc, present)? {
+            Loading::WithoutLoader => Err(Error::NoPlaceToListen { pid }),
+            loading => Ok(loading),
+        }
+    }
+
+    /// Brings the hook in as [`Loading::load`] does, but for a hook that emits.
+    pub fn load_to_emit(
+        self,
+        held: &mut Held,
+        emission: &Emission,
+    ) -> Result<(u64, &'static HookObject), Error> {
+        let base = match (self, &emission.file) {
+            (Loading::Present(base), _) => base,
+            (Loading::ByLoader(dlopen), None) => load_object(held, dlopen, LOADED.bytes)?,
+            (Loading::ByLoader(dlopen), Some(file)) => {
+                let maps = mappings(held.pid())?;
+                let name = file.name.as_str();
+                // Of one that is gone, the loader would give the old object for the same name.
+                let earlier = maps
+                    .iter()
+                    .filter(|m| m.offset == 0 && m.path.ends_with(name));
+                load_file(held, dlopen, &file.folder, name, earlier.count())?
+            }
+            (Loading::WithoutLoader, _) => return Err(Error::NoPlaceToListen { pid: held.pid() }),
+        };
+        Ok((base, &LOADED))
+    }
+
     /// Brings the hook in. Returns its load bias, and which build it is: where the loader refuses, because
     /// a sandbox forbids to open files or no room is left for static TLS, it is mapped without it.
     /// `may_map` says whether that would do.
@@ -79,6 +116,22 @@ impl Loading {
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     object.is_mapped && hooked.is_some_and(|f| may_throw(f) || f.role == Role::Touches)
+}
+
+/// Where the process has a hook already that can emit as is asked for (avma).
+pub fn hook_to_emit(pid: i32, maps: &[Mapping], emission: &Emission) -> Option<u64> {
+    let is_right = |m: &&Mapping| match &emission.file {
+        Some(file) => {
+            !m.deleted && m.file_id.2 == file.inode && m.path.ends_with(file.name.as_str())
+        }
+        None => true,
+    };
+    let first = |m: &&Mapping| m.offset == 0 && is_hook(m);
+    let mut hooks = maps.iter().filter(first).filter(is_right);
+    // The build that is mapped without the loader has no file that a probe could be placed in.
+    let is_loaded =
+        |m: &&Mapping| hook_at(pid, m.start).is_some_and(|object| std::ptr::eq(object, &LOADED));
+    hooks.find(is_loaded).map(|m| m.start)
 }
 
 fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {

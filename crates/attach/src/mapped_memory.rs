@@ -3,7 +3,7 @@
 use crate::consumer::Consumer;
 use crate::session::Session;
 use memhook_ledger::{LiveWalk, Observer};
-use memhook_process::{Mapping, blocked_at, mappings, threads};
+use memhook_process::{Mapping, blocked_at, is_ours, mappings, threads};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -185,7 +185,7 @@ fn part_of(
         is_closed && mapping.end - mapping.start <= LARGEST_GUARD
     };
     let guarded = || next.filter(|next| next.start == mapping.end && is_guard());
-    let kind = if path.starts_with("/memfd:memhook") {
+    let kind = if is_ours(mapping) {
         MappedKind::Ourselves
     } else if path == "[heap]" {
         MappedKind::Heap

@@ -9,11 +9,15 @@ use crate::error::Error;
 use memhook_foreign::size_text;
 use memhook_process::{CgroupMemory, Check, MemoryLevel, thread_ids};
 use memhook_stream::Plan;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The share of what is free that tracing may take: one part in so many.
 const SHARE: u64 = 50;
 /// A target that has less than this below its limit is left alone (bytes).
 const LEAST_FREE: u64 = 1 << 20;
+/// For so long, what is free counts as the same.
+const MOMENT: Duration = Duration::from_millis(90);
 
 /// Refuses to charge so many bytes to a process, or to its control groups: pages of its own that we write, and memory
 /// that its threads are the first to touch.
@@ -155,9 +159,23 @@ impl Budget {
 
 /// What may be taken now, when `taken` bytes are: less when memory has become scarce.
 pub fn budget_now(plan: &Plan, taken: u64) -> u64 {
-    let ours = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
-    let more = ours.map_or(u64::MAX, |level| level.free / SHARE);
+    let more = free_for_us().map_or(u64::MAX, |free| free / SHARE);
     plan.budget.min(taken.saturating_add(more))
+}
+
+/// What is free for this process, as it was a moment ago: who traces many processes would read the same files for each.
+fn free_for_us() -> Option<u64> {
+    static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match *last {
+        Some((at, free)) if at.elapsed() < MOMENT => free,
+        _ => {
+            let ours = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
+            let free = ours.map(|level| level.free);
+            *last = Some((Instant::now(), free));
+            free
+        }
+    }
 }
 
 /// The share of what is free that live blocks and call stacks of one process may take, unless the user

@@ -62,6 +62,11 @@ impl Recorder {
         }
     }
 
+    /// How the allocations that follow of this ring are sampled; 0: all are recorded.
+    pub fn set_sampling(&mut self, level: u8) {
+        self.writer.set_sampling(level);
+    }
+
     /// Records what was read and written of the block that the next release is about.
     pub fn access(&mut self, accesses: &Accesses) {
         self.writer.access(accesses);

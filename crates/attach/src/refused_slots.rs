@@ -4,7 +4,7 @@
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words, force_words_of_held};
-use memhook_process::{HookCopy, RemoteAddress};
+use memhook_process::{HookCopy, RemoteAddress, Wrappers};
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ struct Forced {
     place_of_original: u64,
 }
 
-fn forced(region: &Region, hook: &HookCopy, selective: bool) -> Vec<Forced> {
+fn forced(region: &Region, hook: &HookCopy, which: Wrappers) -> Vec<Forced> {
     let open = |slot: &SlotView| matches!(slot.state, REFUSED | PENDING);
     let slots = region.slots().into_iter().filter(open);
     slots
         .filter_map(|slot| {
             Some(Forced {
-                wrapper: hook.wrapper(slot.function, slot.variant, selective)?,
+                wrapper: hook.wrapper(slot.function, slot.variant, which)?,
                 place_of_original: hook.place_of_original(slot.function, slot.variant)?,
                 slot,
             })
@@ -35,11 +35,11 @@ pub fn patch(
     pid: i32,
     region: &Region,
     hook: &HookCopy,
-    selective: bool,
+    which: Wrappers,
     are_current: &dyn Fn() -> bool,
 ) -> Result<Duration, memhook_inject::Error> {
     let force = |words: &[WordExchange]| force_words(pid, words, are_current);
-    patch_by(&force, region, forced(region, hook, selective))
+    patch_by(&force, region, forced(region, hook, which))
 }
 
 /// The same, of slots that are never unmapped, in a process all of whose threads the caller holds.
@@ -47,10 +47,10 @@ pub fn patch_held(
     pid: i32,
     region: &Region,
     hook: &HookCopy,
-    selective: bool,
+    which: Wrappers,
     is_wanted: &dyn Fn(&SlotView) -> bool,
 ) -> Result<(), memhook_inject::Error> {
-    let mut slots = forced(region, hook, selective);
+    let mut slots = forced(region, hook, which);
     slots.retain(|forced| is_wanted(&forced.slot));
     let force =
         |words: &[WordExchange]| Ok((force_words_of_held(pid, words, &|| true)?, Duration::ZERO));

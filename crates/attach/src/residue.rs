@@ -59,8 +59,7 @@ pub fn is_attacher(pid: u32) -> bool {
 pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
     let hooks = hook_copies(pid, maps);
     let mut found = Residue {
-        // Its first bytes hold the build-id: a hook of another version does not count as ours.
-        hook_base: hooks.iter().map(|h| h.base).find(|&b| has_hook(pid, b)),
+        hook_base: hook_in_use(pid, &hooks),
         regions: Vec::new(),
         closed_regions: Vec::new(),
         never_used: Vec::new(),
@@ -75,6 +74,15 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         found.take_in(pid, m);
     }
     found
+}
+
+/// The hook of this version, of several the one whose gate is open. Its first bytes hold the build-id: a hook of another
+/// version does not count as ours.
+fn hook_in_use(pid: i32, hooks: &[HookCopy]) -> Option<u64> {
+    let ours = || hooks.iter().filter(|hook| has_hook(pid, hook.base));
+    let is_open = |hook: &&HookCopy| hook.epoch(pid).is_some_and(|epoch| epoch != 0);
+    let hook = ours().find(is_open).or_else(|| ours().next())?;
+    Some(hook.base)
 }
 
 /// Where the region of an attach is in the target.

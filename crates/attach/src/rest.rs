@@ -1,7 +1,7 @@
 //! Whether a region can be used again: no thread is inside a wrapper any more.
 
 use memhook_process::{
-    Mapping, RemoteAddress, inner_tid, mappings, proc_text, read_memory, thread_ids,
+    Mapping, RemoteAddress, inner_tid, is_hook, mappings, proc_text, read_memory, thread_ids,
 };
 use memhook_stream::{Region, barrier};
 use std::ops::Range;
@@ -99,7 +99,7 @@ impl Threads {
 
     fn is_hook(&self, address: u64) -> bool {
         let hook = self.mapping(address);
-        hook.is_some_and(|m| m.path == "/memfd:memhook-hook")
+        hook.is_some_and(is_hook)
     }
 
     /// Whether the frame lies below the stack pointer of the same stack, so that the call has returned.

@@ -1,7 +1,7 @@
 //! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
 
 use crate::config::TraceConfig;
-use crate::consumer::{Consumer, Memory};
+use crate::consumer::{Consumer, Memory, State};
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
@@ -10,8 +10,8 @@ use memhook_ledger::Observer;
 use memhook_process::{ModuleImage, resident_counters};
 use memhook_recording::{
     ACCESS_NOTE, ClockPoint, FUNCTIONS_NOTE, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame,
-    RESIDENT_NOTE, RecordingEnd, ResidentSample, ThreadName, WriterState, gaps_text, marks_text,
-    resident_text,
+    RESIDENT_NOTE, RecordingEnd, ResidentSample, SAMPLES_NOTE, ThreadName, WriterState, gaps_text,
+    marks_text, resident_text, samples_text,
 };
 use memhook_stream::{Region, time_stamp_counter};
 use std::{
@@ -100,6 +100,18 @@ impl Facts {
         self.memory
     }
 
+    /// Notes at which distances samples were taken until now.
+    fn note_samples<O: Observer>(&mut self, state: &State<O>) {
+        let counts = match self.memory {
+            Memory::Heap => &state.counts,
+            Memory::Described(heap) => &state.heaps[heap].counts,
+            Memory::Mappings => return,
+        };
+        if !counts.always && counts.estimator.sample_bytes.is_some() {
+            self.note(SAMPLES_NOTE, samples_text(counts));
+        }
+    }
+
     /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
     pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
@@ -119,9 +131,12 @@ impl Facts {
             let lines = lines.map(|(id, name)| format!("{id} {name}\n"));
             self.note(FUNCTIONS_NOTE, lines.collect());
         }
-        if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
+        let mut state = consumer.lock();
+        self.note_samples(&state);
+        if let Some(recorder) = state.recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
+        drop(state);
         self.follow(session, consumer, true);
     }
 
@@ -343,6 +358,7 @@ impl Facts {
             self.note(name, text.clone());
         }
         let mut state = consumer.lock();
+        self.note_samples(&state);
         let mut recorder = state.recorder_of(self.memory).take()?;
         let now = consumer.elapsed();
         let time_ns = now.as_nanos() as u64;

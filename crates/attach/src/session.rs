@@ -12,12 +12,13 @@ pub(crate) use slots::is_of_allocator;
 
 use crate::claim::{Claim, claim};
 use crate::config::{Accesses, TraceConfig};
+use crate::emission::Emission;
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
-use crate::known_files::KnownFiles;
+use crate::known_files::{KnownFiles, SharedFiles};
 use crate::limits::plan;
-use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
+use crate::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
 use crate::pads::{Pads, TracedHeap, plan_described, plan_pads};
 use crate::reach::Reach;
 use crate::recorder::OwnCode;
@@ -109,6 +110,8 @@ pub struct Session {
     has_missed_marks: bool,
     /// Where mappings are traced: those that there were at the attach.
     pub mapped_before: Vec<Mapping>,
+    /// If it tells listeners, and records nothing.
+    emission: Option<Emission>,
     /// None of a process that has ended.
     _claim: Option<Claim>,
 }
@@ -117,6 +120,22 @@ impl Session {
     /// Attaches to a running process; on return every slot that can be patched is.
     pub fn start(pid: i32, config: &TraceConfig) -> Result<Session, Error> {
         Session::start_by(&mut Reach::Running, pid, config, &mut KnownFiles::default())
+    }
+
+    /// As [`Session::start`], with files that were read for other processes.
+    pub(crate) fn start_sharing(
+        pid: i32,
+        config: &TraceConfig,
+        shared: &SharedFiles,
+    ) -> Result<Session, Error> {
+        let mut known = shared.known();
+        let mut session = Session::start_by(&mut Reach::Running, pid, config, &mut known)?;
+        shared.learn(known);
+        // It holds no file open that only another process uses.
+        let modules = with(&session.modules, &session.vdso);
+        session.files.keep_only(&modules);
+        session.tables.keep_only(&modules);
+        Ok(session)
     }
 
     /// As [`Session::start`], with another way to its threads, and with files that were read before.
@@ -131,9 +150,14 @@ impl Session {
         let mut functions = config.function_ids();
         let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
+        let emission = config.emits.clone();
         let allocators = config.allocators.clone();
         let needs_accesses = config.accesses == Accesses::Needed;
+        let has_looks = config.accesses == Accesses::Sampled;
         let mut config = config.hook_config();
+        if has_looks {
+            count_accesses(&mut config, abi::flags::LOOKS);
+        }
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
         config.plan = plan;
@@ -151,8 +175,11 @@ impl Session {
         if residue.is_untidy() {
             held_time = residue.tidy_up(pid, &mut files)?.held;
         }
-        let hook_base = residue.hook_base;
         let maps = mappings(pid)?;
+        if let Some(emission) = &emission {
+            residue.hook_base = hook_to_emit(pid, &maps, emission);
+        }
+        let hook_base = residue.hook_base;
         let loaded = modules(pid, &maps, &mut files)?;
         if needs_accesses {
             let is_listener = |name: &str| name == ACCESS_LISTENER;
@@ -172,7 +199,10 @@ impl Session {
             let libc = libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
             libc.function(name).ok_or(Error::NoFunction { pid, name })
         };
-        let loading = Loading::of(pid, libc.as_ref(), hook_base)?;
+        let loading = match &emission {
+            Some(_) => Loading::to_emit(pid, libc.as_ref(), hook_base)?,
+            None => Loading::of(pid, libc.as_ref(), hook_base)?,
+        };
         let object = loading.object(pid);
         let mut pads = plan_pads(pid, &maps, &loaded, &|f| leaves_alone(object, f));
         plan_described(
@@ -192,7 +222,7 @@ impl Session {
         let mut scan = find_slots(pid, &loaded, &maps, &wanted, &copies)?;
         pads.add_to(&mut scan, &loaded, &copies);
         if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
-            count_accesses(&mut config);
+            count_accesses(&mut config, abi::flags::ACCESSES);
         } else {
             let is_needed = |f: usize| HOOKED_FUNCTIONS[f].role != Role::Touches;
             scan.slots.retain(|slot| !touches(&slot.symbol));
@@ -288,6 +318,7 @@ impl Session {
             next_mark: 0,
             has_missed_marks: false,
             mapped_before: Vec::new(),
+            emission,
             _claim: Some(claim),
         };
         session.journal(&scan);
@@ -331,7 +362,11 @@ impl Session {
             }
             Ok(())
         };
-        let (base, object) = match loading.load(&mut held, may_map) {
+        let loaded = match &self.emission {
+            Some(emission) => loading.load_to_emit(&mut held, emission),
+            None => loading.load(&mut held, may_map),
+        };
+        let (base, object) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 // Nobody knows of a new region, so nobody would ever use it again.
@@ -578,10 +613,10 @@ impl Session {
     }
 }
 
-/// The program tells of its reads and writes: they are counted, and dated more exactly than by the coarse clock, in
-/// one step of which a short-lived block has all of its accesses.
-fn count_accesses(config: &mut Config) {
-    config.flags |= abi::flags::ACCESSES;
+/// Reads and writes are counted, or seen of some blocks, as a flag says, and dated more exactly than by the coarse
+/// clock, in one step of which a short-lived block has all of its accesses.
+fn count_accesses(config: &mut Config, flag: u32) {
+    config.flags |= flag;
     config.flags &= !abi::flags::FOLD_PAIRS;
     if config.clock_mode == abi::clock_mode::COARSE {
         config.clock_mode = abi::clock_mode::TSC;

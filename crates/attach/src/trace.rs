@@ -3,6 +3,8 @@
 use crate::config::TraceConfig;
 use crate::consumer::Consumer;
 use crate::error::Error;
+use crate::known_files::SharedFiles;
+use crate::lookout::Lookout;
 use crate::recording::Recording;
 use crate::run_facts::{Facts, Recorded};
 use crate::session::Session;
@@ -37,6 +39,17 @@ impl<O: Observer + Send> Trace<O> {
         Ok(Trace::of(session, &config, observer))
     }
 
+    /// The same for one of many processes, which have most of their files in common.
+    pub fn observed_sharing(
+        pid: i32,
+        config: TraceConfig,
+        observer: O,
+        files: &SharedFiles,
+    ) -> Result<Trace<O>, Error> {
+        let session = Session::start_sharing(pid, &config, files)?;
+        Ok(Trace::of(session, &config, observer))
+    }
+
     pub(crate) fn of(session: Session, config: &TraceConfig, observer: O) -> Trace<O> {
         let region = Arc::clone(session.shared_region());
         Trace {
@@ -59,9 +72,20 @@ impl<O: Observer + Send> Trace<O> {
         &self.session
     }
 
+    /// Has somebody look after the process while it is quiet, who does the same for others: to be called before
+    /// [`Trace::run`].
+    pub fn watch_from(&self, lookout: &Lookout) {
+        lookout.add(&self.consumer.watched);
+    }
+
     /// What the events have come to.
     pub fn consumer(&self) -> &Consumer<O> {
         &self.consumer
+    }
+
+    /// The same, for a thread of one's own.
+    pub fn shared_consumer(&self) -> Arc<Consumer<O>> {
+        Arc::clone(&self.consumer)
     }
 
     /// The thread with this index of a [`Block`](crate::Block): its id as the process sees it, and its name

@@ -2,9 +2,12 @@
 
 use crate::job::{End, Job};
 use crate::trace::Trace;
-use crossbeam_channel::{Receiver, Select, TryRecvError, never, tick};
+use crossbeam_channel::{Receiver, Select, TryRecvError, never};
 use memhook_ledger::Observer;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// What the follower of a process that was started here is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,19 +84,34 @@ impl<O: Observer + Send> Trace<O> {
     }
 
     /// Whether it is time to leave a process that runs on.
-    fn is_over(&self, duration: Option<Duration>) -> bool {
+    fn is_over(&self, duration: Option<Duration>, job: &dyn Job<O>) -> bool {
         duration.is_some_and(|duration| self.consumer.elapsed() >= duration)
-            || memhook_inject::stops() > 0
+            || job.ends_by_signal() && memhook_inject::stops() > 0
+    }
+
+    /// The time until the next turn, if nothing happens before.
+    fn pause(&self, job: &dyn Job<O>) -> Duration {
+        // A thread that stops late stays stopped until a turn lets it go.
+        let is_quiet = self.consumer.is_asleep()
+            && self.upkeep.is_settled()
+            && !memhook_inject::has_late_threads();
+        if is_quiet {
+            // A process for each target would do nothing but be there.
+            memhook_inject::hold_nothing_for_long();
+            job.quiet_pace()
+        } else {
+            job.pace()
+        }
     }
 
     fn turns(&mut self, news: &Receiver<()>, until: &Until<'_>, job: &mut dyn Job<O>) -> Over {
-        let ticker = tick(job.pace());
         let nobody = never();
         let course = match until {
             Until::Told(course) => course,
             Until::Over { .. } => &nobody,
         };
         loop {
+            let begin = Instant::now();
             // Asked for before the turn, which is taken once more then: the last modules explain the last
             // backtraces.
             let told = match course.try_recv() {
@@ -103,7 +121,7 @@ impl<O: Observer + Send> Trace<O> {
             };
             let mut turn = self.upkeep.turn(&mut self.session, &self.consumer);
             turn.is_last = match *until {
-                Until::Over { duration } => turn.gone || self.is_over(duration),
+                Until::Over { duration } => turn.gone || self.is_over(duration, job),
                 Until::Told(_) => told.is_some(),
             };
             let facts = self.facts.iter_mut();
@@ -129,11 +147,10 @@ impl<O: Observer + Send> Trace<O> {
             let mut select = Select::new();
             select.recv(news);
             select.recv(course);
-            select.recv(&ticker);
             job.listen(&mut select);
-            select.ready();
             // Whatever it was, the next turn looks at everything.
-            let _ = (news.try_recv(), ticker.try_recv());
+            let _ = select.ready_deadline(begin + self.pause(job));
+            let _ = news.try_recv();
         }
     }
 }

@@ -72,6 +72,13 @@ impl UnwindTables {
         }
     }
 
+    /// Forgets those of other modules that are not in the region.
+    pub fn keep_only(&mut self, modules: &[ModuleImage]) {
+        let used: HashSet<FileKey> = modules.iter().map(key_of).collect();
+        self.files
+            .retain(|key, file| file.first_row.is_some() || used.contains(key));
+    }
+
     /// Adds all that were found until now.
     pub fn tell(&self, known: &mut KnownTables) {
         let found = self.files.iter();

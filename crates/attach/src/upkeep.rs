@@ -82,6 +82,11 @@ impl Upkeep {
         }
     }
 
+    /// Whether nothing is due before long.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.next_verify.is_none() && !self.gaps.is_under_way()
+    }
+
     /// Does what is due; called every few milliseconds.
     pub fn turn<O: Observer + Send>(
         &mut self,
@@ -90,9 +95,9 @@ impl Upkeep {
     ) -> Turn {
         memhook_inject::let_late_threads_go();
         let now = consumer.elapsed();
-        let mut answered = consumer.answered.load(Relaxed);
+        let mut answered = consumer.watched.answered.load(Relaxed);
         let mut gone = session.follow_modules(&mut answered).is_err() && !self.target.is_alive();
-        let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
+        let modules_changed = consumer.watched.answered.swap(answered, Relaxed) != answered;
         self.owners.care(session.region());
         let mut notices = Vec::new();
         if let Some(gap) = self.gaps.turn(session, consumer) {

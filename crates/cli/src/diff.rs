@@ -1,7 +1,7 @@
 //! `diff`: what changed from one run to another.
 
 use crate::exit_code;
-use crate::report::{self, OutputArgs, sources};
+use crate::report::{self, OutputArgs, TypeArgs, sources};
 use crate::scores;
 use anyhow::Context;
 use memhook_foreign::check_output;
@@ -44,6 +44,8 @@ pub struct Args {
     /// Write JSON instead of text
     #[arg(short, long)]
     json: bool,
+    #[command(flatten)]
+    types: TypeArgs,
     #[command(flatten)]
     scores: scores::Args,
     #[command(flatten)]
@@ -103,6 +105,12 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let profile = memhook_report::read_back(&text, measure);
         let profile = profile.with_context(|| path.display().to_string())?;
+        if args.types.is_used() {
+            anyhow::bail!(
+                "--type: {} is a report, which has no types of blocks; compare recordings",
+                path.display()
+            );
+        }
         if args.scores.scores && profile.scores.is_none() {
             anyhow::bail!(
                 "{}: the report has no scores: make it with report --scores --json",
@@ -131,7 +139,8 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             .map(|()| ScoreOptions::default())
     });
     let window = Window::default();
-    let (profile, _) = report::read(&recording, path, &args.sources, window, scores)?;
+    let (mut profile, symbols) = report::read(&recording, path, &args.sources, window, scores)?;
+    args.types.apply(&mut profile, &symbols);
     Ok(profile)
 }
 

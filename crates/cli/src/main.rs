@@ -29,8 +29,8 @@ mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use live::{
-    access_runtime, agent, attach, demo, detach, doctor, mark, probe, rss, run, scan, signals,
-    stale, top, trim, watch,
+    access_runtime, agent, attach, demo, detach, doctor, emit, mark, probe, rss, run, scan,
+    signals, stale, top, trim, watch,
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
@@ -101,6 +101,9 @@ enum Command {
     /// Trace a process, and keep the evidence if it runs out of memory
     #[command(after_long_help = include_str!("help/watch.txt"))]
     Watch(Box<watch::Args>),
+    /// Let other profilers listen to the allocations of a running process
+    #[command(after_long_help = include_str!("help/emit.txt"))]
+    Emit(emit::Args),
     /// Name a moment of a trace that is under way
     #[command(after_long_help = include_str!("help/mark.txt"))]
     Mark(mark::Args),
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => scan::run(&args),
         Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Emit(args) => emit::run(&args),
         Command::Mark(args) => mark::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),

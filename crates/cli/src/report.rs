@@ -1,10 +1,10 @@
 //! `report`: what a recording has to say.
 
-mod follow;
+pub mod follow;
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, open, presentable, read, write};
+pub use target::{OutputArgs, TypeArgs, open, presentable, read, write};
 
 use crate::options::{GroupBy, SortBy, duration, moment};
 use crate::scores;
@@ -83,6 +83,8 @@ pub struct Args {
     /// Time between the reports of --follow
     #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s")]
     interval: Duration,
+    #[command(flatten)]
+    types: TypeArgs,
     #[command(flatten)]
     scores: scores::Args,
     #[command(flatten)]
@@ -198,7 +200,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         FormatChoice::Export(format) => page_scores(format, &recording),
         _ => args.scores.options(),
     };
-    let (profile, symbols) = read(&recording, &file, &args.sources, window, scores)?;
+    let (mut profile, symbols) = read(&recording, &file, &args.sources, window, scores)?;
+    let is_page = matches!(format, FormatChoice::Export(format) if format.name() == Html.name());
+    if is_page {
+        recorded::add_types(&mut profile, &symbols);
+    }
+    args.types.apply(&mut profile, &symbols);
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
         return Ok(ExitCode::SUCCESS);
@@ -245,13 +252,15 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--follow prints reports as text or JSON: leave -f out");
     }
     follow::follow(&args.file, args.interval, &mut |recording| {
+        let recording = &*recording;
         check(args, recording)?;
         let mut symbols = sources::symbolizer(recording, &args.sources)?;
         // Of a moment that has not come yet, nothing is known.
         let Ok(window) = args.window.window(recording) else {
             return Ok(());
         };
-        let profile = recorded::profile(recording, &mut symbols, window, None)?;
+        let mut profile = recorded::profile(recording, &mut symbols, window, None)?;
+        args.types.apply(&mut profile, &symbols);
         let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
         let report = report.context("the recorder's note of what it saw cannot be read")?;
         args.output.write_document(&report, as_json)

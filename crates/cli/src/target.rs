@@ -59,7 +59,8 @@ impl Target {
             _ => return self.pid(),
         };
         let found = selector.look();
-        let resident = |pid| memhook_process::memory_use(pid).map_or(0, |memory| memory.rss);
+        let counters = memhook_process::resident_counters;
+        let resident = |pid| counters(pid).map_or(0, |counters| counters.resident());
         let largest = found.iter().max_by_key(|candidate| resident(candidate.pid));
         match largest {
             Some(largest) => Ok(largest.pid),

@@ -59,6 +59,9 @@ pub enum Access {
     Auto,
     /// Always: a program that does not tell of them is refused
     On,
+    /// Of a sample of the blocks, in any program: some allocations wait, for 2 ms at most, until watchpoints are on
+    /// their block, and each access to a watched word costs a trap
+    Sampled,
     /// Never
     Off,
 }
@@ -136,10 +139,10 @@ pub struct Tracing {
     /// At a full event ring: wait, drop or adapt
     #[arg(long, value_enum, value_name = "ACTION", default_value = "wait")]
     pub on_full: OnFull,
-    /// Count reads and writes of blocks: auto, on or off
+    /// Count reads and writes of blocks: auto, on, sampled or off
     ///
-    /// That takes a program that tells of them: see `memhook-rs access-runtime`. Usage and useful lifetime
-    /// follow from it (--scores).
+    /// Counting all takes a program that tells of them: see `memhook-rs access-runtime`. Those of a sample of the
+    /// blocks are seen in any program. Usage and useful lifetime follow from it (--scores).
     #[arg(
         long,
         value_enum,
@@ -148,6 +151,9 @@ pub struct Tracing {
         hide_short_help = true
     )]
     pub access: Access,
+    /// Share of the program's time that --access sampled may cost [default: 2%]
+    #[arg(long, value_name = "SHARE", value_parser = share, hide_short_help = true)]
+    pub access_budget: Option<f64>,
     /// Limit of memory for live blocks (512M, 2G)
     ///
     /// memhook-rs keeps the live blocks and call stacks of each traced process in so much memory. The

@@ -1,14 +1,14 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
 use crate::output::say;
-use crate::report::{self, WindowArgs, of_memory, open, sources as symbols};
+use crate::report::{self, TypeArgs, WindowArgs, of_memory, open, sources as symbols};
 use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
 use memhook_recording::{GroupLimit, Recording, ScoreOptions};
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
-use memhook_report::recorded::Window;
+use memhook_report::recorded::{Window, add_types};
 use memhook_report::view::{self, Server};
 use std::{
     net::SocketAddr,
@@ -58,6 +58,8 @@ pub struct Args {
     #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
     group: Option<GroupLimit>,
     #[command(flatten)]
+    types: TypeArgs,
+    #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
     symbols: symbols::Args,
@@ -75,13 +77,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
     let scores = score_options(args, &recording);
-    let (mut profile, _) = report::read(&recording, &file, &args.symbols, window, scores)?;
+    let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, scores)?;
+    add_types(&mut profile, &names);
+    args.types.apply(&mut profile, &names);
     if let Some(older) = &args.diff {
         let older = &of_memory(older, args.mappings)?;
         let recording = open(older)?;
         let scores = score_options(args, &recording);
         let whole = Window::default();
-        let (old, _) = report::read(&recording, older, &args.symbols, whole, scores)?;
+        let (mut old, names) = report::read(&recording, older, &args.symbols, whole, scores)?;
+        add_types(&mut old, &names);
+        args.types.apply(&mut old, &names);
         profile = view::beside(profile, old);
     }
     profile.sources = view::source_lines(&profile, &args.source_dir);

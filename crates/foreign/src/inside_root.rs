@@ -19,14 +19,30 @@ use std::{
 /// # Errors
 /// Those of openat2(2).
 pub fn open_below(root: &Path, path: &Path) -> Result<File> {
+    open_found(find_below(root, path)?)
+}
+
+/// The directory at a path, as a process finds it whose root directory is `root`: to make and remove files in it
+/// (`O_PATH`). Links stay within the root.
+///
+/// # Errors
+/// Those of open(2), and if it is not a directory.
+pub fn open_folder_below(root: &Path, path: &Path) -> Result<OwnedFd> {
+    let found = find_below(root, path)?;
+    if fstat(&found)?.st_mode & libc::S_IFMT != libc::S_IFDIR {
+        return Err(Errno::ENOTDIR.into());
+    }
+    Ok(found)
+}
+
+fn find_below(root: &Path, path: &Path) -> nix::Result<OwnedFd> {
     let folder = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let root = nix::fcntl::open(root, folder, Mode::empty())?;
-    let found = match by_kernel(&root, path) {
+    match by_kernel(&root, path) {
         // Before Linux 5.6, or under a seccomp filter that does not know the call.
         Err(Errno::ENOSYS | Errno::EPERM) => by_steps(&root, path),
         found => found,
-    };
-    open_found(found?)
+    }
 }
 
 /// How often a look-up is tried again that a rename made uncertain (openat2(2), EAGAIN).

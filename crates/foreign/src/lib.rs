@@ -21,7 +21,7 @@ mod visible;
 pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
 pub use inflate::{Compression, inflate, is_believable};
-pub use inside_root::open_below;
+pub use inside_root::{open_below, open_folder_below};
 pub use mapped_file::open_mapped;
 pub use output_error::{OutputError, exists_already};
 pub use output_file::{

@@ -17,6 +17,7 @@ pub mod growth;
 mod growth_of_size;
 #[cfg(test)]
 mod growth_simulation;
+mod heap_sums;
 mod judge;
 mod leak_report;
 mod limits;
@@ -46,6 +47,7 @@ pub use leak_report::FoundLeaks;
 pub use limits::{Limits, SiteLimit};
 pub use names::{MappedModule, NameSource};
 pub use outputs::{OutputOptions, Outputs};
+pub use pattern::template_matches;
 pub use process_evidence::{bound, is_allocators, traced_blocks};
 pub use reached::{Search, reached};
 pub use recorded::{RecordedOptions, recorded_evidence, recorded_time, score_evidence};

@@ -10,6 +10,8 @@
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
 #[cfg(target_arch = "x86_64")]
+mod allocators;
+#[cfg(target_arch = "x86_64")]
 mod capture;
 mod error;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +30,8 @@ mod snapshot;
 #[cfg(test)]
 mod testing;
 
+#[cfg(target_arch = "x86_64")]
+pub use allocators::{AllocatorStatistics, Counter, KnownAllocator, ReleasedMemory};
 #[cfg(target_arch = "x86_64")]
 pub use capture::core_dump::capture_core;
 #[cfg(target_arch = "x86_64")]
@@ -54,7 +58,7 @@ pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable,
 pub use resident::{
     Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,
     TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace,
-    look_at_memory,
+    look_at_memory, refusal_to_trim, time_to_give_back,
 };
 pub use room::Room;
 pub use scan::Scan;

@@ -200,6 +200,20 @@ pub enum Error {
         /// Signal number.
         signal: i32,
     },
+    /// A function called in the target has not returned. It holds locks, so the thread finishes it by itself and then
+    /// goes back to its work.
+    #[error(
+        "function {function} called in process {pid} has not returned within {waited:?}; its thread finishes the call \
+         and then goes back to its work"
+    )]
+    CallGoesOn {
+        /// Process id.
+        pid: i32,
+        /// Address of the function.
+        function: RemoteAddress,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// A function called in the target did not return. The thread was put back although the
     /// function had not finished: it waited for a lock that it did not get.
     #[error(

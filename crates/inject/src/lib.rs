@@ -16,6 +16,7 @@ mod error;
 mod hold;
 mod launch;
 mod open_files;
+mod own_memory;
 mod precedence;
 mod ptrace;
 mod remote;
@@ -50,7 +51,7 @@ mod stop_tests;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
-pub use access_marks::clear_access_marks;
+pub use access_marks::{RangeMarks, clear_access_marks};
 pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, hold_all};
 pub use call_with_data::MAX_CALL_DATA;
@@ -64,14 +65,15 @@ pub use held::Held;
 pub use huge_pages::prefer_huge_pages;
 pub use idle::IdleThreads;
 pub use kernel_places::kernel_places;
-pub use late::let_late_threads_go;
+pub use late::{has_late_threads, let_late_threads_go};
 pub use launch::{
     Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
 };
-pub use load::{Dlopen, NAME as HOOK_NAME, load_object};
+pub use load::{Dlopen, NAME as HOOK_NAME, load_file, load_object};
 pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
+pub use own_memory::give_memory_back;
 pub use page_scan::{PageScan, PageState};
 pub use precedence::take_precedence;
 pub use region::{Region, close_descriptor, create_region, unmap_region};
@@ -81,7 +83,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
-pub use watchdog::start as prepare_to_hold;
+pub use watchdog::{dismiss as hold_nothing_for_long, start as prepare_to_hold};
 pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;
 

@@ -6,6 +6,13 @@
 //! blocks, each divided by its p, is an unbiased estimate of the sum over all blocks, and as blocks are
 //! sampled independently of each other, (1 - p) / p² · size² summed over the recorded blocks is an unbiased
 //! estimate of its variance.
+//!
+//! That estimate knows only of blocks that were hit. Where samples get rarer while a program is traced, few hits or
+//! none may stand for much, beside older blocks that are known well; the variance of the recorded ones then says that
+//! the sum is nearly exact, though most of it was passed by. So sums whose samples had several distances get what a
+//! Poisson process with one more hit would add, at the largest distance ([`SampledAllocations::unhit_variance`]): the
+//! number of hits *k* is known, and *k* + 1 is the variance of what it may have come from (that is the posterior of a
+//! uniform prior).
 
 use crate::LiveBlock;
 use std::iter::Sum;
@@ -123,7 +130,7 @@ pub struct SampledAllocations {
     pub estimator: Estimator,
     /// Every recorded allocation is a sample; else those are that were announced as such.
     pub always: bool,
-    /// The highest level of a sample.
+    /// The highest level that was announced, or that a sample has.
     coarsest: u8,
     /// What the samples stand for.
     estimated: Estimate,
@@ -144,9 +151,24 @@ impl SampledAllocations {
 
     /// Mean bytes between samples, if anything may be an estimate because of them: the largest that there was.
     pub fn sample_bytes(&self) -> Option<u64> {
-        let is_sampled = self.always || self.samples > 0;
+        let is_sampled = self.always || self.coarsest > 0;
         let coarsest = self.at(self.coarsest.max(1));
         coarsest.sample_bytes.filter(|_| is_sampled)
+    }
+
+    /// Allocations are samples of this level from now on: what is passed by is not known, also if none is hit.
+    pub fn announce(&mut self, level: u8) {
+        self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
+    }
+
+    /// To be added to the variance of a sum over the run: what no sample has hit may be as much as one hit
+    /// stands for. 0 where all samples have one distance, or where there are none: each sum then comes from
+    /// hits, whose number tells how many there might have been.
+    pub fn unhit_variance(&self) -> f64 {
+        match self.sample_bytes() {
+            Some(mean) if !self.always => (mean as f64).powi(2),
+            _ => 0.0,
+        }
     }
 
     /// Knows what a sample of this level stands for.
@@ -179,7 +201,8 @@ impl SampledAllocations {
         all
     }
 
-    /// All allocations since the attach, of which so many were recorded.
+    /// All allocations since the attach, of which so many were recorded. The variance is without
+    /// [`unhit_variance`](SampledAllocations::unhit_variance).
     pub fn all(&self, recorded_blocks: u64, recorded_bytes: u64) -> Estimate {
         let mut all = Estimate::exact(
             recorded_blocks.saturating_sub(self.samples),
@@ -187,6 +210,15 @@ impl SampledAllocations {
         );
         all += self.estimated;
         all
+    }
+
+    /// What a recorded block of this level and size stands for.
+    #[inline]
+    pub fn block(&self, level: u8, size: u64) -> Estimate {
+        match level {
+            0 if !self.always => Estimate::exact(1, size),
+            level => self.at(level).block(size),
+        }
     }
 
     /// How many blocks this one stands for by the samples.
@@ -252,6 +284,53 @@ mod tests {
         }
         assert_eq!(counts.all(3, sizes.iter().sum()), expected);
         assert_eq!(counts.sample_bytes(), Some(1024));
+    }
+
+    /// Blocks that are known well must not make a sum look exact of which most was passed by: with samples that get
+    /// rarer, at distances like the sum itself, hits are often missing altogether.
+    #[test]
+    fn a_sum_that_no_rare_sample_has_hit_is_not_called_exact() {
+        let (early, late, size, rare) = (1000u64, 100_000u64, 100u64, 16);
+        let truth = ((early + late) * size) as f64;
+        let mut random = 3u64;
+        let (mut without_hits, runs) = (0, 2000);
+        for _ in 0..runs {
+            let mut counts = SampledAllocations::new(Some(256), false);
+            let mut live = Estimate::exact(0, 0);
+            for (level, blocks) in [(0, early), (rare, late)] {
+                counts.announce(level);
+                let share = 1.0 / counts.weight_of(level, size);
+                let hits = (0..blocks).filter(|_| unit(&mut random) < share).count();
+                (0..hits).for_each(|_| live += counts.block(level, size));
+                if level == rare {
+                    without_hits += u32::from(hits == 0);
+                }
+            }
+            let error = (live.variance + counts.unhit_variance()).sqrt();
+            let off = (live.bytes - truth).abs() / error;
+            assert!(off < 6.0, "{} ± {error} instead of {truth}", live.bytes);
+        }
+        assert!(without_hits > runs / 10, "{without_hits}");
+    }
+
+    /// Nothing is added where nothing was passed by, nor to samples of one distance.
+    #[test]
+    fn what_was_not_hit_counts_where_distances_change() {
+        let mut counts = SampledAllocations::new(Some(256), false);
+        assert_eq!(
+            (counts.unhit_variance(), counts.sample_bytes()),
+            (0.0, None)
+        );
+        counts.announce(0);
+        assert_eq!(counts.sample_bytes(), None);
+        // Announced, and no sample yet: that is no longer exact.
+        counts.announce(3);
+        assert_eq!(
+            (counts.unhit_variance(), counts.sample_bytes()),
+            (1024f64.powi(2), Some(1024))
+        );
+        let all = SampledAllocations::new(Some(256), true);
+        assert_eq!((all.unhit_variance(), all.sample_bytes()), (0.0, Some(256)));
     }
 
     #[test]

@@ -221,6 +221,13 @@ impl LiveMap {
         entry
     }
 
+    /// The entry of a block that lives at an address.
+    pub fn alive_at(&self, address: u64) -> Option<Entry> {
+        let segment = &self.segments[self.segment_of(address)];
+        let index = segment.find(key_of(address), 0).ok()?;
+        Some(segment.get(index)).filter(|entry| entry.is_alive())
+    }
+
     /// Size in bytes of a live entry of this map.
     #[inline]
     pub fn size_of(&self, entry: Entry) -> u64 {

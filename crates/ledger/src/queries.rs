@@ -32,9 +32,20 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
 
+    /// The same, with the samples of a stack at each distance as sites of their own
+    /// ([`SiteTotals::sampling`](crate::SiteTotals::sampling)).
+    pub fn sites_by_sampling(&self) -> Vec<SiteTotals> {
+        self.walked(SiteWalk::new(None)).into_sites_by_sampling()
+    }
+
     /// Whether some allocations were samples of others, which are not known.
     pub fn is_sampled(&self) -> bool {
         self.is_sampled || self.options.all_are_samples
+    }
+
+    /// When the block that lives at an address was allocated, in nanoseconds since the attach, to the millisecond.
+    pub fn alive_since(&self, address: u64) -> Option<u64> {
+        Some(self.map.alive_at(address)?.time_ns())
     }
 
     /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.

@@ -53,7 +53,22 @@ impl SiteWalk {
     }
 
     /// Every call stack that was ever seen, ordered by its id; `bytes` and `blocks` are of the blocks walked over.
-    pub fn into_sites(mut self) -> Vec<SiteTotals> {
+    pub fn into_sites(self) -> Vec<SiteTotals> {
+        let mut sites = self.into_sites_by_sampling();
+        // Samples of a stack are sites of their own.
+        sites.dedup_by(|site, of_stack| {
+            let is_same = site.stack == of_stack.stack;
+            if is_same {
+                of_stack.add(site);
+            }
+            is_same
+        });
+        sites.iter_mut().for_each(|site| site.sampling = 0);
+        sites
+    }
+
+    /// The same, with the samples of a stack as sites of their own.
+    pub fn into_sites_by_sampling(mut self) -> Vec<SiteTotals> {
         for (site, (blocks, bytes)) in self.sites.iter_mut().zip(self.counted) {
             (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
             if self.older_than_ns.is_none() {
@@ -66,15 +81,8 @@ impl SiteWalk {
                 site.oldest_ns = 0;
             }
         }
-        self.sites.sort_unstable_by_key(|site| site.stack);
-        // Samples of a stack are sites of their own.
-        self.sites.dedup_by(|site, of_stack| {
-            let is_same = site.stack == of_stack.stack;
-            if is_same {
-                of_stack.add(site);
-            }
-            is_same
-        });
+        self.sites
+            .sort_unstable_by_key(|site| (site.stack, site.sampling));
         self.sites
     }
 
@@ -122,6 +130,7 @@ impl<O: Observer> Ledger<O> {
                 let all = |sum: u64| if each == 1.0 { sum } else { all(sum) };
                 SiteTotals {
                     stack: site.stack,
+                    sampling: site.level,
                     bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
                     blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
                     oldest_ns: u64::MAX,

@@ -31,6 +31,8 @@ pub struct Totals {
 pub struct SiteTotals {
     /// Stack id of the allocations.
     pub stack: u32,
+    /// How they were sampled, 0: every one was recorded, or these are all of the stack.
+    pub sampling: u8,
     /// Live bytes.
     pub bytes: u64,
     /// Live blocks.

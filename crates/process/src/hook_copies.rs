@@ -10,8 +10,14 @@ use std::{collections::HashMap, mem::offset_of, ops::Range};
 
 /// The name of the hook's memory object, as /proc/PID/maps shows it.
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
+/// How the name of a file begins and ends that the hook was written to, for listeners who look at files only.
+pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
+/// See [`HOOK_FILE_PREFIX`].
+pub const HOOK_FILE_SUFFIX: &str = ".so";
 /// How many bytes of a copy's writable data are searched for its description.
 const MOST_DATA: u64 = 1 << 20;
+/// From this version on a description has wrappers that emit.
+const WITH_EMITTING: u32 = 2;
 /// No version has more functions, variants, or tables of wrappers.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
 
@@ -41,7 +47,7 @@ pub struct HookCopy {
 struct Description {
     /// The function and the variant of each wrapper (avma).
     wrappers: HashMap<u64, (u32, u32)>,
-    /// The wrappers by function and variant; the second table has the selective ones.
+    /// The wrappers by function and variant, in the order of [`Wrappers`].
     tables: Vec<Vec<u64>>,
     originals: Vec<u64>,
     originals_address: u64,
@@ -50,13 +56,38 @@ struct Description {
     region: u64,
 }
 
+/// The wrappers that an attach puts into slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrappers {
+    /// Those that record every call.
+    Recording,
+    /// Those for when most calls are passed by.
+    Selective,
+    /// Those that tell listeners.
+    Emitting,
+}
+
+/// Whether this is a mapping of the hook, from memory of its own or from a file that it was written to.
+pub fn is_hook(mapping: &Mapping) -> bool {
+    let name = || mapping.path.rsplit('/').next().unwrap_or_default();
+    mapping.path == MAPPING_NAME
+        || (mapping.file_id.2 != 0
+            && name().starts_with(HOOK_FILE_PREFIX)
+            && name().ends_with(HOOK_FILE_SUFFIX))
+}
+
+/// Whether this is a mapping of ours: of the hook, or of memory that it shares with us.
+pub fn is_ours(mapping: &Mapping) -> bool {
+    mapping.path.starts_with("/memfd:memhook") || is_hook(mapping)
+}
+
 /// The mappings of one copy, whose first one this is.
 fn parts<'a>(
     first: &'a Mapping,
     maps: &'a [Mapping],
 ) -> impl Iterator<Item = &'a Mapping> + Clone + 'a {
     maps.iter().filter(|m| {
-        m.path == MAPPING_NAME
+        m.path == first.path
             && m.file_id == first.file_id
             && m.start >= first.start
             && m.start - first.start < 1 << 30
@@ -64,7 +95,7 @@ fn parts<'a>(
 }
 
 fn first_parts(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
-    let is_first = |m: &&Mapping| m.path == MAPPING_NAME && m.offset == 0;
+    let is_first = |m: &&Mapping| m.offset == 0 && is_hook(m);
     maps.iter().filter(is_first)
 }
 
@@ -184,9 +215,9 @@ impl HookCopy {
     }
 
     /// The wrapper (avma) of a function's variant.
-    pub fn wrapper(&self, function: u32, variant: u32, selective: bool) -> Option<u64> {
+    pub fn wrapper(&self, function: u32, variant: u32, which: Wrappers) -> Option<u64> {
         let d = self.description.as_ref()?;
-        let table = d.tables.get(usize::from(selective))?;
+        let table = d.tables.get(which as usize)?;
         let index = function as usize * d.variants as usize + variant as usize;
         (variant < d.variants).then(|| table.get(index).copied())?
     }
@@ -249,6 +280,8 @@ impl Description {
             return None;
         }
         let count = u64::from(functions * variants);
+        let emitting = half(offset_of!(HookDescription, version)) >= WITH_EMITTING;
+        let emitting = emitting.then_some(offset_of!(HookDescription, emitting_wrappers));
         let places = [
             offset_of!(HookDescription, wrappers),
             offset_of!(HookDescription, selective_wrappers),
@@ -256,6 +289,7 @@ impl Description {
         let tables = places
             .into_iter()
             .take(tables as usize)
+            .chain(emitting)
             .map(|at| words(pid, word(at), count))
             .collect::<Option<Vec<_>>>()?;
         let originals_address = word(offset_of!(HookDescription, originals));
@@ -329,7 +363,7 @@ mod tests {
         assert_eq!(behind(&copies, 0x1001), Behind::Unknown);
         assert_eq!(behind(&copies, 0x2000), Behind::Itself);
         assert_eq!(copies[0].originals().count(), 2);
-        assert_eq!(copies[0].wrapper(1, 0, true), Some(0x1020));
+        assert_eq!(copies[0].wrapper(1, 0, Wrappers::Selective), Some(0x1020));
         // Now it claims to have a million functions.
         memory[at + 3] = halves(1, 1 << 20);
         assert!(Description::find(pid, &mapping(start)).is_none());

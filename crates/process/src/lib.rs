@@ -55,7 +55,10 @@ pub use control_group::ControlGroup;
 pub use core_file::{CoreError, CoreFile, CoreModules, CoreSegment, CoreThread, MissingModule};
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
-pub use hook_copies::{Behind, HookCopy, behind, hook_copies, unfinished_copies};
+pub use hook_copies::{
+    Behind, HOOK_FILE_PREFIX, HOOK_FILE_SUFFIX, HookCopy, Wrappers, behind, hook_copies, is_hook,
+    is_ours, unfinished_copies,
+};
 pub use loader::{Auxiliary, Loader, is_audited, is_static};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
@@ -70,13 +73,14 @@ pub use preflight::{
 pub use proc_text::{proc_bytes, proc_text};
 pub use processor_time::{own_processor_time, processor_time};
 pub use python::{Interpreter, PythonError, Verdict};
-pub use reclaim_scans::reclaim_scans;
+pub use reclaim_scans::{has_swap, reclaim_scans};
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use smaps::{
-    MappingUse, MemoryUse, ResidentCounters, memory_use, parse_smaps, resident_counters, smaps,
+    MappingUse, MemoryUse, ResidentCounters, SmapsHold, memory_use, parse_smaps, resident_counters,
+    smaps, smaps_by_mapping,
 };
 pub use target_root::TargetRoot;
 pub use thread_state::{
@@ -84,6 +88,7 @@ pub use thread_state::{
     processor, sleeps, thread_state, tracer, waits_in,
 };
 pub use threads::{
-    Thread, effective_user, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread,
-    process_age, process_ids, seccomp_filters, thread_ids, thread_start_time, threads,
+    SeccompFilters, Thread, effective_user, has_ended, has_seccomp_filter, inner_tid, is_filtered,
+    living_thread, process_age, process_ids, seccomp_filters, thread_ids, thread_start_time,
+    threads,
 };

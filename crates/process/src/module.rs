@@ -1,5 +1,6 @@
 //! Loaded modules.
 
+use crate::hook_copies::is_ours;
 use crate::{
     CLibrary, ElfView, Error, Loader, Mapping, ModuleBytes, ModuleFacts, ModuleFiles,
     RemoteAddress, TargetRoot, read_memory,
@@ -97,7 +98,7 @@ pub fn modules(
         if first.offset != 0 || first.file_id.2 == 0 || !first.path.starts_with('/') {
             continue;
         }
-        if first.path.starts_with("/memfd:memhook") || first.shared {
+        if is_ours(first) || first.shared {
             continue;
         }
         let end = end_of(first, &maps[i + 1..]);

@@ -6,11 +6,15 @@ use crate::proc_text;
 /// but whoever writes to `/proc/PID/clear_refs` clears the marks of accesses in page tables. `None` on
 /// kernels that do not tell.
 pub fn reclaim_scans() -> Option<u64> {
-    let swaps = proc_text("/proc/meminfo").ok()?;
-    scans(&proc_text("/proc/vmstat").ok()?, has_swap(&swaps))
+    scans(&proc_text("/proc/vmstat").ok()?, has_swap())
 }
 
-fn has_swap(meminfo: &str) -> bool {
+/// Whether the kernel may swap anything out; also where that is not known.
+pub fn has_swap() -> bool {
+    proc_text("/proc/meminfo").map_or(true, |text| names_swap(&text))
+}
+
+fn names_swap(meminfo: &str) -> bool {
     let mut lines = meminfo.lines();
     let total = lines.find_map(|line| line.strip_prefix("SwapTotal:"));
     total.is_none_or(|rest| rest.split_whitespace().next() != Some("0"))
@@ -43,8 +47,8 @@ mod tests {
         assert_eq!(scans(text, true), Some(127));
         assert_eq!(scans("pgscan_anon x\n", false), None);
         assert_eq!(scans("", true), None);
-        assert!(!has_swap("MemTotal: 9 kB\nSwapTotal:       0 kB\n"));
-        assert!(has_swap("SwapTotal:       8 kB\n") && has_swap(""));
+        assert!(!names_swap("MemTotal: 9 kB\nSwapTotal:       0 kB\n"));
+        assert!(names_swap("SwapTotal:       8 kB\n") && names_swap(""));
         assert!(reclaim_scans().is_some());
     }
 }

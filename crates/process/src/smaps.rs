@@ -2,6 +2,12 @@
 
 use crate::maps::parse_line;
 use crate::{Error, Mapping, proc_text};
+use std::fs::File;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// Of 65,530 mappings, some 700 bytes each.
+const MOST_TEXT: usize = 128 << 20;
 
 /// Bytes of one mapping, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +76,43 @@ pub fn smaps(pid: i32) -> Result<Vec<MappingUse>, Error> {
     read(format!("/proc/{pid}/smaps")).map(|text| parse_smaps(&text))
 }
 
+/// How long the kernel took for a reading of `/proc/PID/smaps`. It goes through the page tables of one mapping at a time,
+/// and threads of the process that map or unmap memory wait meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SmapsHold {
+    /// For one mapping at most.
+    pub longest: Duration,
+    /// For all.
+    pub all: Duration,
+}
+
+/// The mappings of a process and what they hold, in address order, mapping by mapping; and how long it took.
+pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error> {
+    // Less than the text of one mapping: the kernel stops behind the mapping that fills it (`seq_read_iter` of
+    // fs/seq_file.c).
+    const TEXT_BYTES: usize = 512;
+    let path = format!("/proc/{pid}/smaps");
+    let failed = |cause| Error::Proc {
+        path: path.clone(),
+        cause,
+    };
+    let mut file = File::open(&path).map_err(failed)?;
+    let mut text = Vec::new();
+    let mut hold = SmapsHold::default();
+    loop {
+        let (begin, mut part) = (Instant::now(), [0; TEXT_BYTES]);
+        let read = file.read(&mut part).map_err(failed)?;
+        let took = begin.elapsed();
+        hold.longest = hold.longest.max(took);
+        hold.all += took;
+        if read == 0 || text.len() > MOST_TEXT {
+            break;
+        }
+        text.extend_from_slice(&part[..read]);
+    }
+    Ok((parse_smaps(&String::from_utf8_lossy(&text)), hold))
+}
+
 /// What all mappings of a process hold together, which the kernel adds up at one go.
 pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     let text = read(format!("/proc/{pid}/smaps_rollup"))?;
@@ -89,6 +132,15 @@ pub struct ResidentCounters {
     pub shared: u64,
     /// Bytes swapped out, which are not resident.
     pub swap: u64,
+    /// Bytes of hugetlbfs, which the kernel does not count as resident.
+    pub hugetlb: u64,
+}
+
+impl ResidentCounters {
+    /// All that is resident.
+    pub fn resident(&self) -> u64 {
+        self.anonymous + self.file + self.shared
+    }
 }
 
 /// These counters; `None` if the process has ended.
@@ -104,6 +156,7 @@ pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
         file: bytes("RssFile:")?,
         shared: bytes("RssShmem:")?,
         swap: bytes("VmSwap:").unwrap_or(0),
+        hugetlb: bytes("HugetlbPages:").unwrap_or(0),
     })
 }
 

@@ -34,6 +34,35 @@ pub fn seccomp_filters(pid: i32) -> Option<u32> {
     status_field(pid, pid, "Seccomp_filters:")?.parse().ok()
 }
 
+/// The same count, looked at again and again at the price of one read: the file stays open, and stays that of this thread
+/// whatever becomes of its number.
+#[derive(Debug)]
+pub struct SeccompFilters {
+    pid: i32,
+    status: fs::File,
+}
+
+impl SeccompFilters {
+    /// Of the main thread; `None` if it has ended.
+    pub fn of(pid: i32) -> Option<SeccompFilters> {
+        let status = fs::File::open(format!("/proc/{pid}/task/{pid}/status")).ok()?;
+        Some(SeccompFilters { pid, status })
+    }
+
+    /// How many there are now.
+    pub fn now(&self) -> Option<u32> {
+        use std::os::unix::fs::FileExt;
+        let mut text = [0; 4096];
+        let read = self.status.read_at(&mut text, 0).ok()?;
+        let start = String::from_utf8_lossy(&text[..read]);
+        match in_status(&start, "Seccomp_filters:") {
+            Some(count) => count.parse().ok(),
+            // The list of its groups may be of any length.
+            None => seccomp_filters(self.pid),
+        }
+    }
+}
+
 /// A field of a thread's status (proc_pid_status(5)).
 pub(crate) fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let status = proc_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;

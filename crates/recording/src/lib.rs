@@ -18,12 +18,17 @@ pub use file::options::{Mode, Options, path_of_heap, path_of_mappings};
 pub use file::part::STREAM;
 pub use file::reader::Recording;
 pub use file::records::{ClockPoint, Meta, Module, NamedFrame, RecordingEnd, ThreadName};
-pub use file::resident::{RESIDENT_NOTE, ResidentSample, STALE_NOTE, resident_of, resident_text};
+pub use file::resident::{
+    ACCOUNT_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, ResidentSample, STALE_NOTE, resident_of,
+    resident_text,
+};
+pub use file::samples::{SAMPLES_NOTE, samples_text};
 pub use file::stacks::{StackView, Stacks};
 pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use file::writer::{Writer, WriterState};
 pub use replay::{Replay, Window};
 pub use scores::{
-    AccessSums, Chunk, GroupLimit, GrowingRuns, KeptChunks, Loops, ScoreOptions, ScoredRun,
-    ScoredSite, geometric_mean, variance,
+    AccessSums, Chunk, ChunkAccesses, GroupLimit, GrowingRuns, KeptChunks, LOOKS_NOTE, Look,
+    LookWord, Loops, SampledAccesses, SampledScore, ScoreOptions, ScoredRun, ScoredSite,
+    geometric_mean, looks_text, variance,
 };

@@ -174,7 +174,7 @@ fn run(profile: &Profile, measure: Measure) -> Run {
         gaps: profile.gaps.clone(),
         bytes: amount.bytes,
         blocks: amount.blocks,
-        error_bytes: amount.error_bytes(),
+        error_bytes: profile.error_of_sum(measure, amount),
     }
 }
 

@@ -48,7 +48,8 @@ pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use fail_on::FailOn;
 pub use formats::{
-    Document, Format, FormatChoice, FormatOptions, Nature, PprofShape, document, pprof,
+    Document, Format, FormatChoice, FormatOptions, Nature, OtlpSource, PprofShape, document,
+    otlp_request, pprof,
 };
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use heaps::{HeapTotals, MAIN_HEAP};

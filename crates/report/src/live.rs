@@ -175,6 +175,7 @@ impl LiveNumbers {
 }
 
 /// A report that waits for names.
+#[derive(Clone)]
 struct Draft {
     parts: Vec<Part>,
     /// Sorted and cut to what is shown. Before that, the names that decide the rows are waited for.
@@ -187,6 +188,8 @@ struct Draft {
     overhead: Option<Overhead>,
     /// Of all allocated bytes.
     allocated_variance: f64,
+    /// Of what no sample has hit.
+    unhit_variance: f64,
     bounded: Option<Bounded>,
     gaps: Vec<Gap>,
     unseen: Estimate,
@@ -295,7 +298,7 @@ impl LiveReporter {
             recorded_allocations: samples.samples(),
             exact_allocations: (!samples.always)
                 .then(|| recorded.saturating_sub(samples.samples())),
-            allocated_error_bytes: all.error_bytes(),
+            allocated_error_bytes: standard_error(all.variance + samples.unhit_variance()),
             ..Sampling::default()
         });
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
@@ -322,6 +325,7 @@ impl LiveReporter {
             sampling,
             overhead: numbers.overhead,
             allocated_variance: all.variance,
+            unhit_variance: samples.unhit_variance(),
             bounded: numbers.bounded,
             gaps: numbers.gaps,
             unseen: numbers.unseen,
@@ -357,6 +361,17 @@ impl LiveReporter {
             self.make_rows(&mut draft, run);
         }
         Some(self.finish(draft, run))
+    }
+
+    /// The report that was begun, with the names that are there; it goes on to wait for the others.
+    pub fn so_far(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
+        let draft = self.draft.clone()?;
+        // The whole report says the same of what has changed since the one before.
+        let before = (self.last.clone(), self.last_live_bytes, self.last_elapsed);
+        let report = self.give_up_names(run);
+        (self.last, self.last_live_bytes, self.last_elapsed) = before;
+        self.draft = Some(draft);
+        report
     }
 
     /// Has the names of these backtraces looked up, and waits for them until `is_given_up`.
@@ -397,10 +412,11 @@ impl LiveReporter {
             t.live_blocks = live.blocks.round() as u64;
             t.released_bytes = t.allocated_bytes.saturating_sub(t.live_bytes);
             t.releases = t.allocations.saturating_sub(t.live_blocks);
-            sampling.live_error_bytes = live.error_bytes();
+            let unhit = draft.unhit_variance;
+            sampling.live_error_bytes = standard_error(live.variance + unhit);
             // Every block is chosen for itself, so the variances of what lives and what was released add up.
             sampling.released_error_bytes =
-                standard_error(draft.allocated_variance - live.variance);
+                standard_error((draft.allocated_variance - live.variance).max(0.0) + unhit);
         }
         t.live_growth_bytes = t.live_bytes as i64 - self.last_live_bytes as i64;
         self.last_live_bytes = t.live_bytes;

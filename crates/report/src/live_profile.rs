@@ -158,6 +158,11 @@ impl LiveProfiler {
         self.give_up_names()
     }
 
+    /// Closes the files of modules of which no profile had a new address for this time.
+    pub fn close_unused(&mut self, time: Duration) {
+        self.symbols.close_unused(time);
+    }
+
     /// The profile that was begun, with the names that are there.
     pub fn give_up_names(&mut self) -> Option<Profile> {
         let draft = self.draft.take()?;

@@ -167,6 +167,9 @@ pub struct Sampling {
     /// Standard error of [`ReportTotals::released_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_error_bytes: Option<u64>,
+    /// They were sampled to keep to a budget.
+    #[serde(skip)]
+    pub is_in_budget: bool,
 }
 
 /// What is no longer known since the ledger reached `--max-memory`.

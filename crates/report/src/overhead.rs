@@ -1,13 +1,13 @@
 //! What `--overhead` has kept: the budget, what tracing cost, and what was recorded for that.
 
 use crate::units::{counted, milliseconds};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Times that the text lists one by one.
 const LISTED: usize = 3;
 
 /// What tracing within a budget has come to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Overhead {
     /// The share of the process's time that tracing may take.
     pub budget: f64,
@@ -26,7 +26,7 @@ pub struct Overhead {
 }
 
 /// How allocations were recorded for a time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KeptTime {
     /// Its begin, seconds since the attach.
     pub from_s: f64,

@@ -6,12 +6,17 @@ use crate::{
 };
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 pub use memhook_recording::HISTOGRAM_BUCKETS;
 
 /// One run, or a window of it. Indices point into its own tables.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Profile {
+    /// The types of the blocks that stacks allocate, by the number of the stack, if they were looked up
+    /// ([`crate::recorded::add_types`]).
+    #[serde(skip)]
+    pub types: BTreeMap<u32, String>,
     /// The process.
     pub target: Target,
     /// Milliseconds since 1970 at the attach.
@@ -130,6 +135,17 @@ impl Profile {
     /// asked for.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
+    }
+
+    /// The standard error of a sum over all sites: where distances between samples change, what none of them has hit
+    /// counts, too.
+    pub(crate) fn error_of_sum(&self, measure: Measure, sum: Amount) -> Option<u64> {
+        match (self.sampling, measure) {
+            (Some(sampling), Measure::Live) => sampling.live_error_bytes,
+            (Some(sampling), Measure::Allocated) => sampling.allocated_error_bytes,
+            (Some(sampling), Measure::Released) => sampling.released_error_bytes,
+            _ => sum.error_bytes(),
+        }
     }
 
     /// Counts the stacks of the sites that a measure has something of.

@@ -94,6 +94,7 @@ pub(crate) struct RowKey {
 }
 
 /// One row.
+#[derive(Clone)]
 pub(crate) struct Row {
     pub key: RowKey,
     pub amount: Estimate,

@@ -125,7 +125,7 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         match sampling.exact_allocations {
             None => writeln!(out, "Estimates from {samples}")?,
-            Some(exact) if model.overhead.is_some() => writeln!(
+            Some(exact) if model.overhead.is_some() || sampling.is_in_budget => writeln!(
                 out,
                 "Of about {}, {} were all counted, and the others are estimated from {samples} at most",
                 counted(model.totals.allocations, "allocation"),

@@ -98,6 +98,11 @@ impl WatchReport {
         }
     }
 
+    /// The same with another report of the live blocks: one that has more names.
+    pub fn with_report(self, report: ReportModel) -> WatchReport {
+        WatchReport { report, ..self }
+    }
+
     /// With what there was before.
     pub fn with_history(self, history: Vec<WatchMoment>) -> WatchReport {
         WatchReport { history, ..self }

@@ -56,6 +56,7 @@ fn full_report() -> ReportModel {
             live_error_bytes: Some(1),
             allocated_error_bytes: Some(1),
             released_error_bytes: Some(1),
+            is_in_budget: false,
         }),
         bounded: Some(Bounded {
             max_memory_bytes: 1,

@@ -130,6 +130,10 @@ impl Region {
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
             self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
         } else if config.flags & (flags::ADAPT_WHEN_FULL | flags::BUDGET) != 0 {
+            if config.flags & flags::BUDGET != 0 {
+                self.mark_all_pages();
+                self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
+            }
             // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
             m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
             self.note_spent(passed * 8);
@@ -261,6 +265,13 @@ impl Region {
         self.memory
             .u64(offset_of!(Control, clock_ns))
             .store(now_ns, Relaxed);
+    }
+
+    /// Advances the clock word, unless it is not `from` any more: for who looks after a target beside its drain thread, whose
+    /// later time must not be taken back.
+    pub fn advance_clock_ns(&self, from: u64, now_ns: u64) {
+        let word = self.memory.u64(offset_of!(Control, clock_ns));
+        let _ = word.compare_exchange(from, now_ns, Relaxed, Relaxed);
     }
 
     /// The clock word, nanoseconds since the attach.

@@ -10,8 +10,8 @@ use crate::Region;
 use memhook_abi::{
     ARENA_BYTES, ARENA_OFFSET, Control, GRANULE_BYTES, GROWTH, INDEX_ENTRIES, INDEX_FIRST_ENTRIES,
     INDEX_OFFSET, LEAST_RING_BYTES, MAX_RINGS, MEMO_FIRST_BYTES, MEMO_GUIDES_OFFSET, MEMO_OFFSET,
-    RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, SEQUENCE_OFFSET, SEQUENCE_WORDS,
-    ring_state,
+    PYTHON_CHAINS_OFFSET, RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, SEQUENCE_OFFSET,
+    SEQUENCE_WORDS, python_state, ring_state,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -288,7 +288,13 @@ impl Region {
         let misses = word(offset_of!(RingHeader, memo_misses)).load(Relaxed);
         if caches.load(Relaxed) == 0 && misses > MANY_UNWINDINGS {
             let first = MEMO_GUIDES_OFFSET + PAGE;
-            let bytes = RING_PREFIX_BYTES - first;
+            let has_python = self.python_state() != python_state::OFF;
+            let end = if has_python {
+                RING_PREFIX_BYTES
+            } else {
+                PYTHON_CHAINS_OFFSET
+            };
+            let bytes = end - first;
             if accounts.spend_on_growth(bytes as u64) {
                 self.memory.touch(start + first, bytes);
                 accounts.rings[ring] += bytes as u64;

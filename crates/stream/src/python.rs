@@ -112,6 +112,12 @@ impl Region {
         self.memory.u32(offset).store(state, Release);
     }
 
+    /// How the hook looks for Python frames: one of [`memhook_abi::python_state`].
+    pub(crate) fn python_state(&self) -> u32 {
+        let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
+        self.memory.u32(offset).load(Relaxed)
+    }
+
     /// The words of an entry of the stack table, with its head: function, truncated, words.
     pub(crate) fn entry(&self, id: u32) -> Option<(u8, bool, Vec<u64>)> {
         let start = (id as usize).checked_mul(GRANULE_BYTES)?;

@@ -66,6 +66,24 @@ impl Region {
         (used as usize).min(MAX_RINGS)
     }
 
+    /// What tells the owners of all rings at this moment from those of another one; `None` if an event waits in a ring.
+    pub fn owners_at_rest(&self) -> Option<u64> {
+        let mut owners = 0u64;
+        for ring in 0..self.rings_used() {
+            let word = |field| self.ring64(ring, field);
+            let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
+            // A ring that is freed meanwhile has 0 in both, the head first: then this is one look too early.
+            if word(offset_of!(RingHeader, head)).load(Acquire) != tail {
+                return None;
+            }
+            let tid = self.ring32(ring, offset_of!(RingHeader, tid));
+            // FNV-1a, a word at a time: the order counts.
+            owners = (owners ^ u64::from(tid.load(Acquire)) ^ 1 << 32)
+                .wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Some(owners)
+    }
+
     /// The rings that were ever claimed.
     pub fn rings(&self) -> impl Iterator<Item = RingView> + '_ {
         (0..self.rings_used()).map(|index| {

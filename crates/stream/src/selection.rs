@@ -1,14 +1,16 @@
 //! What the hook needs when it does not record every allocation.
 
 use crate::{Config, Region};
-use memhook_abi::{PASSED_BLOCKS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
+use memhook_abi::{PASSED_BLOCKS, SAMPLE_OFFSET, SAMPLE_QUANTILES, flags};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What a counter of the live filter stands for: a page where few pages hold a recorded block, so that
-/// the counters in use are few; else 64 bytes. As the number of address bits that it leaves out.
+/// the counters in use are few, and for the marks that a budget has in their place; else 64 bytes. As the
+/// number of address bits that it leaves out.
 pub(crate) fn filter_shift(config: &Config) -> u32 {
     const PAGE: u64 = 4096;
-    if config.sample_bytes >= 16 * PAGE || config.min_size >= PAGE {
+    let has_marks = config.flags & (flags::BUDGET | flags::LIVE_FILTER) == flags::BUDGET;
+    if has_marks || config.sample_bytes >= 16 * PAGE || config.min_size >= PAGE {
         12
     } else {
         6

@@ -5,7 +5,7 @@ mod hook_program;
 
 use hook_program::{compile, region_file};
 use memhook_abi::{Event, Op, ring_state};
-use memhook_stream::{Admission, Config, Drain, Plan, Region, Sink};
+use memhook_stream::{Admission, Config, Drain, PageRenewal, Plan, Region, Sink};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -280,7 +280,8 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
         .spawn()
         .unwrap();
     let (mut drain, admission) = (Drain::new(), Admission::default());
-    let mut found = Adapted::default();
+    let (mut found, mut pages, mut renewals) = (Adapted::default(), PageRenewal::default(), 0);
+    let has_pages = flags & memhook_abi::flags::BUDGET != 0;
     let start = Instant::now();
     for pass in 0.. {
         let ended = child.try_wait().unwrap();
@@ -289,12 +290,24 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
         admission.answer(&region);
         each_pass(&region, pass);
         assert_eq!(drain.pass(&region, &mut found).damaged, 0);
+        // All the time, and so that pages lose their marks.
+        if has_pages && pages.is_at_rest() {
+            pages.begin(&region);
+        }
+        if pages.step(&region) {
+            let live = found.live.keys();
+            live.for_each(|&address| pages.mark(&region, address));
+            pages.finish(&region);
+            renewals += 1;
+        }
         if let Some(status) = ended {
             assert!(status.success(), "{status}");
             break;
         }
     }
     drain.last_pass(&region, &mut found);
+    println!("marks of pages were renewed {renewals} times");
+    assert!(!has_pages || renewals > 2);
     assert_eq!(region.losses().dropped, 0);
     assert!(found.live.is_empty(), "{} blocks", found.live.len());
     assert!(found.changes > 10, "only {} changes", found.changes);

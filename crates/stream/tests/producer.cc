@@ -109,7 +109,10 @@ static void adapt(uint64_t t, uint64_t events) {
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
   if (!ring) abort();
   auto release_block = [ring](uint64_t address) {
-    if (was_passed(reinterpret_cast<void*>(address))) return;
+    auto* block = reinterpret_cast<void*>(address);
+    // As passes_release().
+    if ((gate().flags & flag_budget) && !may_be_recorded(block)) return;
+    if (was_passed(block)) return;
     if (!reserve(ring)) abort();
     commit(ring, op_release, address, next_release(address), 0, 0);
   };
@@ -126,8 +129,12 @@ static void adapt(uint64_t t, uint64_t events) {
                    ring->sampling != wants_other_order;
       if (!reserve(ring)) abort();
       // The change that reserve() may have asked for comes with the next allocation.
+      ring->outer = 1;
+      asm volatile("" ::: "memory");
       forget_passed(block);
       commit(ring, op_allocation, address, 0, size, exact ? 1 : 2);
+      asm volatile("" ::: "memory");
+      ring->outer = 0;
     } else {
       note_passed(block);
     }
@@ -172,6 +179,8 @@ int main(int arguments, char** argv) {
   g.clock_mode = control()->clock_mode;
   g.sample_bytes = control()->sample_bytes;
   g.passed_mask = control()->passed_mask;
+  g.filter_shift = control()->filter_shift;
+  g.notes_recorded = g.flags & (flag_adapt_when_full | flag_budget);
   g.first_ring_mask = control()->first_ring_bytes / sizeof(RawEvent) - 1;
   reset_recorders();
   constexpr int register_global_expedited = 1 << 2;

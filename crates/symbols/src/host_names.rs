@@ -40,15 +40,31 @@ impl Resolver for Getent {
         };
         let port = uri.port_u16().unwrap_or(default);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let found = match host.parse::<IpAddr>() {
-            Ok(address) => vec![address],
-            Err(_) => ask(host, *timeout.after)?,
-        };
         let mut addresses = self.empty();
-        for address in found.into_iter().take(MAX_ADDRESSES) {
+        for address in found_for(host, *timeout.after)?
+            .into_iter()
+            .take(MAX_ADDRESSES)
+        {
             addresses.push(SocketAddr::new(address, port));
         }
         Ok(addresses)
+    }
+}
+
+impl Getent {
+    /// The addresses of a host, for who speaks to it without ureq.
+    ///
+    /// # Errors
+    /// There is no such host, or the answer takes too long.
+    pub fn addresses(host: &str, within: Duration) -> std::io::Result<Vec<IpAddr>> {
+        found_for(host, within).map_err(Error::into_io)
+    }
+}
+
+fn found_for(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
+    match host.parse::<IpAddr>() {
+        Ok(address) => Ok(vec![address]),
+        Err(_) => ask(host, within),
     }
 }
 

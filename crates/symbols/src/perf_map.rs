@@ -38,11 +38,19 @@ impl PerfMap {
     pub fn parse(bytes: &[u8]) -> PerfMap {
         let mut map = PerfMap::default();
         for line in bytes.split(|&byte| byte == b'\n') {
-            if let Some((start, end, name)) = entry(line) {
-                map.add(start, end, name);
+            if let Some((start, bytes, name)) = entry(line) {
+                map.add_code(start, bytes, name);
             }
         }
         map
+    }
+
+    /// Adds a piece of code, if that is possible.
+    pub(crate) fn add_code(&mut self, start: u64, bytes: u64, name: String) {
+        let is_possible = bytes > 0 && bytes <= LARGEST_CODE && !name.is_empty();
+        if let Some(end) = start.checked_add(bytes).filter(|_| is_possible) {
+            self.add(start, end, name);
+        }
     }
 
     fn add(&mut self, start: u64, end: u64, name: String) {
@@ -88,10 +96,7 @@ fn entry(line: &[u8]) -> Option<(u64, u64, String)> {
     let (start, size) = (number()?, number()?);
     let name = fields.next()?;
     let name = &name[..name.len().min(LONGEST_NAME)];
-    let name = String::from_utf8_lossy(name).trim().to_owned();
-    let is_possible = size > 0 && size <= LARGEST_CODE && !name.is_empty();
-    let end = start.checked_add(size).filter(|_| is_possible)?;
-    Some((start, end, name))
+    Some((start, size, String::from_utf8_lossy(name).trim().to_owned()))
 }
 
 /// Made code as a frame.

@@ -13,8 +13,10 @@ use std::{
 /// A module that was ever seen. It stays the same one when it is mapped twice, or again.
 struct Known {
     file: ModuleFile,
-    /// Requests to its thread; `None` before its first address.
+    /// Requests to its thread; `None` before its first address, and after its files were closed.
     requests: Option<Sender<Vec<u64>>>,
+    /// When the last one was sent.
+    requested: Instant,
     frames: HashMap<u64, Vec<Frame>>,
     symbols: Option<ModuleSymbols>,
     /// How many requests its thread has not answered.
@@ -108,6 +110,7 @@ impl Symbolizer {
                 self.modules.push(Known {
                     file,
                     requests: None,
+                    requested: Instant::now(),
                     frames,
                     symbols,
                     pending: 0,
@@ -180,8 +183,20 @@ impl Symbolizer {
             }
             if requests.send(svmas).is_ok() {
                 module.pending += 1;
+                module.requested = Instant::now();
             }
             module.requests = Some(requests);
+        }
+    }
+
+    /// Closes the files of modules of which no new address was asked for in this time, and gives back what was read of
+    /// them. Names that are known stay; the next address that is not known opens them again.
+    pub fn close_unused(&mut self, time: Duration) {
+        for module in &mut self.modules {
+            // A thread that has nothing to answer loses no answer.
+            if module.pending == 0 && module.requested.elapsed() >= time {
+                module.requests = None;
+            }
         }
     }
 

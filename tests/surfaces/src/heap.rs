@@ -1,16 +1,21 @@
 //! Snapshots, which may be anybody's files, and heaps, in whatever state a program has left them.
 
 use crate::Input;
+use crate::scratch_file::with_file;
 use lz4_flex::frame::FrameEncoder;
 use memhook_heap::{
-    BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, census, dissect, load,
-    why,
+    BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, capture_core, census,
+    dissect, load, why,
 };
+use memhook_process::CoreFile;
 use memhook_report::{CensusReport, Document, Style, scan_report};
 use std::cell::Cell;
 use std::io::Write;
 use std::ops::Range;
 use std::sync::OnceLock;
+
+/// More than any core dump here needs.
+const MOST_CORE_BYTES: u64 = 16 << 20;
 
 /// As it is, or, after a byte that is not the frame's, as the contents of a whole frame: no mutation gets
 /// through its checksums.
@@ -209,4 +214,29 @@ pub fn made_up(bytes: &[u8]) {
     }
     snapshot.meta = template.meta.clone();
     UNCHANGED.with(|all| all[number].set(Some(snapshot)));
+}
+
+/// A core dump, with zeros where it is cut: what a segment holds need not be in an input.
+pub fn core_dump(bytes: &[u8]) {
+    const LEAST_BYTES: usize = 64 << 10;
+    let mut whole = bytes.to_vec();
+    whole.resize(whole.len().max(LEAST_BYTES), 0);
+    with_file(&whole, |path| {
+        let Ok(core) = CoreFile::open(&path) else {
+            return;
+        };
+        for pair in core.segments.windows(2) {
+            assert!(pair[0].mapping.end <= pair[1].mapping.start);
+        }
+        for segment in &core.segments {
+            let mapping = &segment.mapping;
+            for stored in core.stored(segment) {
+                assert!(stored.start >= mapping.start && stored.end <= mapping.end);
+            }
+            core.read(mapping.start, &mut [0; 64]);
+        }
+        if let Ok(captured) = capture_core(&core, Some(MOST_CORE_BYTES)) {
+            search(&captured.snapshot, MarkOptions::default());
+        }
+    });
 }

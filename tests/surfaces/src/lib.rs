@@ -8,6 +8,7 @@ mod elf;
 mod files;
 mod heap;
 mod input;
+mod made_code;
 mod names;
 mod raced;
 mod recording;
@@ -23,16 +24,19 @@ pub use input::Input;
 pub type Surface = fn(&[u8]);
 
 /// All surfaces by name. The directory in `fuzz/corpus` with their inputs has the same name.
-pub const SURFACES: [(&str, Surface); 17] = [
+pub const SURFACES: [(&str, Surface); 20] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),
+    ("core_dump", heap::core_dump),
     ("debuglink", names::debug_link),
     ("demangle", names::demangle),
     ("dwarf", names::look_up),
     ("eh_frame", elf::unwinding),
     ("elf", elf::view),
     ("heap", heap::made_up),
+    ("jit_dump", made_code::jit_dump),
     ("json_report", report::read_back),
+    ("perf_map", made_code::perf_map),
     ("proc_text", text::proc_text),
     ("recording", recording::chunks),
     ("recording_file", recording::file),

@@ -62,7 +62,7 @@ fn flags_of(choice: u16) -> u32 {
     if choice >> 12 == 0xf {
         flags
     } else {
-        flags & !memhook_abi::flags::LIVE_FILTER
+        flags & !(memhook_abi::flags::LIVE_FILTER | memhook_abi::flags::BUDGET)
     }
 }
 

@@ -56,5 +56,18 @@ fn blocks_have_types_by_templates_and_constructors() {
     assert_eq!(types(&recorded), all, "{recorded}");
     let total = sum(&recorded["groups"], "bytes");
     assert_eq!(total, number(&recorded["totals"]["live_bytes"]));
+    for (pattern, expected) in [
+        ("Point", &all[1..]),
+        ("^shapes::", &all[..2]),
+        ("^std::_*node<*Point>$", &all[2..3]),
+        ("Square", &[]),
+    ] {
+        let some = json(&["report", &file, "--by", "type", "--type", pattern, "--json"]);
+        assert_eq!(types(&some), expected, "{pattern}: {some}");
+    }
+    // Against itself nothing has changed; the sums are those of the types that are left.
+    let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
+    assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
+    assert_eq!(same["sites"].as_array().map(Vec::len), Some(0), "{same}");
     assert!(target.finish().success());
 }

@@ -49,6 +49,12 @@ pub mod flags {
     /// Count reads and writes of blocks ([`super::AccessRecord`]), as the access runtime of a program tells
     /// of them.
     pub const ACCESSES: u32 = 4096;
+    /// A random allocation now and then waits until the attacher watches its block, if the attacher has asked for one
+    /// ([`super::Control::look_state`]).
+    pub const LOOKS: u32 = 8192;
+    /// Record nothing, and tell those who listen to the probes otel_memory:alloc and otel_memory:free. Together with
+    /// [`LIVE_FILTER`], whose place the blocks that were told take.
+    pub const EMITS: u32 = 16384;
 }
 
 /// Values of [`Control::birth`]: of a region that waits for a fork child ([`SPARES_BEHIND_GATE`]).
@@ -63,6 +69,18 @@ pub mod birth {
     pub const CLAIMED: u32 = 3;
     /// No child may take it.
     pub const CLOSED: u32 = 4;
+}
+
+/// Values of [`Control::look_state`].
+pub mod look {
+    /// No block is asked for.
+    pub const CLOSED: u32 = 0;
+    /// The attacher wants the next block that is drawn.
+    pub const OPEN: u32 = 1;
+    /// A thread writes which block that is.
+    pub const NAMED: u32 = 2;
+    /// It waits, with the block not yet handed to the program.
+    pub const ASKED: u32 = 3;
 }
 
 /// Sizes that `--size` can name at once.
@@ -112,7 +130,9 @@ shared_struct! {
         /// Originals by function and variant; copied by the hook into its private memory.
         originals: [u64; 256],
         /// Own cache line: nanoseconds since the attach, advanced by the attacher.
-        clock_line: [u64; 14],
+        clock_line: [u64; 13],
+        /// Which marks of pages with recorded blocks are set, and which count ([`flags::BUDGET`]).
+        page_phase: AtomicU64,
         /// Mean number of bytes between samples that the attacher wants now ([`flags::BUDGET`]): a power
         /// of two up to `sample_bytes`; 0: every allocation is to be recorded.
         sampling_order: AtomicU64,
@@ -218,6 +238,16 @@ shared_struct! {
         births_missed: AtomicU64,
         /// How often rings of ended threads were looked for.
         ring_sweeps: AtomicU64,
+        /// [`look`].
+        look_state: AtomicU32,
+        /// The thread that waits, by the number that its ring has.
+        look_tid: AtomicU32,
+        /// Its block (avma).
+        look_address: AtomicU64,
+        /// The size of the block.
+        look_size: AtomicU64,
+        /// Mean number of events of a ring between two that are drawn ([`flags::LOOKS`]).
+        look_distance: AtomicU64,
     }
 }
 

@@ -4,8 +4,8 @@ use super::shared_struct::{Field, shared_struct};
 
 /// "MEMHOOK description", as the hook holds it: two words that occur nowhere else, [`HookDescription::magic`].
 pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3_ad25];
-/// Of [`HookDescription`]. Unlike [`ABI_VERSION`] it never changes for fields that are only added.
-pub const DESCRIPTION_VERSION: u32 = 1;
+/// Of [`HookDescription`]. Fields are only added, at its end; 2 has [`HookDescription::emitting_wrappers`].
+pub const DESCRIPTION_VERSION: u32 = 2;
 
 shared_struct! {
     /// What a loaded hook says of itself, so that whoever finds it in a process, another version of
@@ -22,7 +22,7 @@ shared_struct! {
         functions: u32,
         /// Wrappers of a function, each with an original of its own.
         variants: u32,
-        /// Tables of wrappers.
+        /// Tables of wrappers, without those that emit: a reader of version 1 believes no more than two.
         tables: u32,
         /// Address (avma) of `u64[functions][variants]`: the wrappers.
         wrappers: u64,
@@ -34,6 +34,8 @@ shared_struct! {
         gate: u64,
         /// Address (avma) of the hook's pointer to its region.
         region: u64,
+        /// As `wrappers`: those that tell listeners. Since version 2.
+        emitting_wrappers: u64,
     }
 }
 

@@ -2,14 +2,15 @@
 
 use super::{
     AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
-    PYTHON_CACHE_OFFSET, PythonLayout, RingHeader, SlotEntry,
+    PYTHON_CACHE_OFFSET, PYTHON_CHAIN_BYTES, PYTHON_CHAINS, PYTHON_CHAINS_OFFSET, PythonLayout,
+    RingHeader, SlotEntry,
 };
 use crate::event::RawEvent;
 
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 15;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -31,7 +32,7 @@ pub const MAX_DEPTH: usize = 128;
 pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
 /// cost nothing.
-pub const RING_PREFIX_BYTES: usize = 1 << 18;
+pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
 /// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
 /// page of a stack that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
@@ -47,7 +48,7 @@ pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE
 pub const PC_CACHE_ENTRIES: usize = 2_048;
 /// Entries of the PC cache of a ring at first: what is left of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
-/// Offset of the backtraces remembered by a ring's thread; they can take the rest of the prefix.
+/// Offset of the backtraces remembered by a ring's thread; they can take what is left up to [`PYTHON_CHAINS_OFFSET`].
 pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Bytes of remembered backtraces that a ring has at first.
 pub const MEMO_FIRST_BYTES: usize = 8_192;

@@ -70,6 +70,13 @@ pub const PYTHON_FILE_BYTES: usize = 700;
 pub const PYTHON_CACHE_OFFSET: usize = 45_056;
 /// How many of them, a power of two.
 pub const PYTHON_CACHE_ENTRIES: usize = 256;
+/// Where a ring's thread keeps whole chains of Python frames with their backtraces. Only a thread with large caches
+/// of a process that has an interpreter uses it.
+pub const PYTHON_CHAINS_OFFSET: usize = 1 << 18;
+/// How many of them, a power of two.
+pub const PYTHON_CHAINS: usize = 64;
+/// Bytes of one.
+pub const PYTHON_CHAIN_BYTES: usize = 1_024;
 
 shared_struct! {
     /// All that the hook has to know of the interpreter. Addresses are avma, offsets in bytes.

@@ -86,8 +86,10 @@ shared_struct! {
         described_frames: [u64; 8],
         /// By described heap: the block that this call replaces; 0: none.
         described_olds: [u64; 8],
+        /// `head` at the event that was drawn for a look ([`flags::LOOKS`]).
+        drawn_head: u64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 10],
+        producer_pad: [u64; 9],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.

@@ -21,6 +21,7 @@ pub struct File {
     pub rule: Vec<Spanned<Rule>>,
     pub files: Option<Files>,
     pub pyroscope: Option<Spanned<Store>>,
+    pub otlp: Option<Spanned<Store>>,
 }
 
 /// `[agent]`
@@ -35,6 +36,7 @@ pub struct Agent {
     pub scan: Period,
     pub retry: Period,
     pub redact: bool,
+    pub experimental_otlp: bool,
 }
 
 impl Default for Agent {
@@ -48,6 +50,7 @@ impl Default for Agent {
             scan: Period(std::time::Duration::from_secs(1)),
             retry: Period(std::time::Duration::from_secs(10)),
             redact: false,
+            experimental_otlp: false,
         }
     }
 }
@@ -91,6 +94,9 @@ pub struct Rule {
     pub interval: Spanned<Period>,
     pub service: Option<String>,
     pub version: Option<String>,
+    #[serde(default)]
+    pub resident: bool,
+    pub max_hold: Option<Period>,
     #[serde(default = "yes")]
     pub follow_forks: bool,
     pub max_targets: Option<u32>,
@@ -116,6 +122,8 @@ pub enum Mode {
     Exact,
     /// A sample of the allocations, of which only sums are kept: no profiles are made.
     Summary,
+    /// Nothing is recorded; a copy of its memory is searched for lost blocks, again and again.
+    Scan,
 }
 
 impl Mode {
@@ -125,6 +133,7 @@ impl Mode {
             Mode::Sampled => "sampled",
             Mode::Exact => "exact",
             Mode::Summary => "summary",
+            Mode::Scan => "scan",
         }
     }
 }
@@ -137,6 +146,8 @@ pub enum Destination {
     Files,
     /// Grafana Pyroscope.
     Pyroscope,
+    /// An OpenTelemetry collector.
+    Otlp,
 }
 
 impl Destination {
@@ -145,8 +156,27 @@ impl Destination {
         match self {
             Destination::Files => "files",
             Destination::Pyroscope => "pyroscope",
+            Destination::Otlp => "otlp",
         }
     }
+
+    /// All of them.
+    pub const ALL: [Destination; 3] = [
+        Destination::Files,
+        Destination::Pyroscope,
+        Destination::Otlp,
+    ];
+}
+
+/// What an OpenTelemetry collector is spoken to in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP/1.1 with protobuf.
+    #[default]
+    Http,
+    /// gRPC.
+    Grpc,
 }
 
 /// `[files]`
@@ -168,11 +198,13 @@ fn default_max_bytes() -> Size {
     Size(1 << 30)
 }
 
-/// `[pyroscope]`
+/// `[pyroscope]` and `[otlp]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub url: Spanned<String>,
+    /// For `[otlp]` only.
+    pub protocol: Option<Spanned<Protocol>>,
     pub tenant: Option<Spanned<String>>,
     pub username: Option<Spanned<String>>,
     pub password_file: Option<PathBuf>,
@@ -184,6 +216,14 @@ pub struct Store {
     pub queue: Size,
     #[serde(default = "default_max_age")]
     pub max_age: Period,
+}
+
+impl Store {
+    /// What it is spoken to in.
+    pub fn protocol(&self) -> Protocol {
+        let protocol = self.protocol.as_ref();
+        protocol.map_or(Protocol::default(), |protocol| *protocol.get_ref())
+    }
 }
 
 fn default_timeout() -> Period {

@@ -3,8 +3,9 @@
 mod keys;
 mod values;
 
-pub use keys::{Destination, File, Files, Mode, Rule, Store};
+pub use keys::{Destination, File, Files, Mode, Protocol, Rule, Store};
 pub use values::Pattern;
+use values::Period;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,10 +21,20 @@ const DEPTH: u32 = 64;
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
 /// Profiles that follow each other faster than this cost more than they tell.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
+/// The same where memory is copied and searched each time, and what it is if nothing is said.
+const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
+const SCAN_INTERVAL: Duration = Duration::from_secs(600);
 /// More targets than that on one machine have never been tried.
 const MOST_TARGETS: u32 = 1000;
 /// Names of labels that are ours to set.
 const OWN_LABELS: [&str; 6] = ["service_name", "namespace", "pod", "host", "version", "pid"];
+
+/// What is permitted beside what a configuration says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Experiments {
+    /// Profiles are sent by OTLP.
+    pub otlp: bool,
+}
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +63,8 @@ pub enum ConfigError {
     },
 }
 
-/// Reads a configuration and checks it.
-pub fn read(path: &Path) -> Result<File, ConfigError> {
+/// Reads a configuration and checks it. `experiments`: what is experimental may be used without a key that says so.
+pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: path.to_owned(),
         source,
@@ -65,7 +76,7 @@ pub fn read(path: &Path) -> Result<File, ConfigError> {
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| failed(std::io::Error::other("it is not UTF-8 text")))?;
-    parse(&text).map_err(|(span, why)| {
+    parse(&text, experiments).map_err(|(span, why)| {
         let (line, column) = place(&text, span.start);
         let path = path.to_owned();
         ConfigError::Wrong {
@@ -87,11 +98,19 @@ fn place(text: &str, at: usize) -> (usize, usize) {
 /// A fault, and the bytes that it is in.
 type Fault = (Range<usize>, String);
 
-fn parse(text: &str) -> Result<File, Fault> {
-    let file: File = toml::from_str(text).map_err(|error| {
+fn parse(text: &str, experiments: Experiments) -> Result<File, Fault> {
+    let mut file: File = toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
         (span, error.message().replace('\n', "; "))
     })?;
+    file.agent.experimental_otlp |= experiments.otlp;
+    for rule in &mut file.rule {
+        let rule = rule.get_mut();
+        // Only what was left out has no place in the file.
+        if rule.mode == Mode::Scan && rule.interval.span().is_empty() {
+            *rule.interval.get_mut() = Period(SCAN_INTERVAL);
+        }
+    }
     check(&file)?;
     Ok(file)
 }
@@ -139,6 +158,13 @@ fn check(file: &File) -> Result<(), Fault> {
     }
     if let Some(store) = &file.pyroscope {
         check_store(store)?;
+        if let Some(protocol) = &store.get_ref().protocol {
+            return Err((protocol.span(), "protocol is a key of [otlp] only".into()));
+        }
+    }
+    if let Some(store) = &file.otlp {
+        check_store(store)?;
+        check_otlp(file, store)?;
     }
     Ok(())
 }
@@ -180,20 +206,63 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         let why = "the shortest interval is \"500ms\"";
         return Err((rule.interval.span(), why.into()));
     }
+    if rule.mode == Mode::Scan {
+        check_scans(spanned)?;
+    } else if rule.max_hold.is_some() {
+        let why = "max_hold is for mode = \"scan\": leave it out";
+        return Err((spanned.span(), why.into()));
+    }
     for destination in &rule.send {
-        if rule.mode == Mode::Summary {
-            let why = "mode = \"summary\" makes no profiles: leave send out";
-            return Err((destination.span(), why.into()));
+        if matches!(rule.mode, Mode::Summary | Mode::Scan) {
+            let mode = rule.mode.name();
+            let why = format!("mode = \"{mode}\" makes no profiles: leave send out");
+            return Err((destination.span(), why));
         }
         let is_there = match destination.get_ref() {
             Destination::Files => file.files.is_some(),
             Destination::Pyroscope => file.pyroscope.is_some(),
+            Destination::Otlp => file.otlp.is_some(),
         };
         if !is_there {
             let name = destination.get_ref().name();
             let why = format!("there is no [{name}], which says where to send to");
             return Err((destination.span(), why));
         }
+    }
+    Ok(())
+}
+
+/// Of a rule by which nothing is traced.
+fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
+    let rule = spanned.get_ref();
+    let sample = rule.sample.as_ref().map(toml::Spanned::span);
+    let span = sample.or_else(|| rule.depth.as_ref().map(toml::Spanned::span));
+    if let Some(span) = span {
+        let why = "mode = \"scan\" records no allocations: leave sample and depth out";
+        return Err((span, why.into()));
+    }
+    if rule.resident {
+        let why = "resident = true needs a trace: choose another mode, or leave it out";
+        return Err((spanned.span(), why.into()));
+    }
+    if rule.interval.get_ref().0 < SHORTEST_SCAN_INTERVAL {
+        let why = "each scan copies the heap: the shortest interval of mode = \"scan\" is \"5s\"";
+        return Err((rule.interval.span(), why.into()));
+    }
+    Ok(())
+}
+
+fn check_otlp(file: &File, store: &toml::Spanned<Store>) -> Result<(), Fault> {
+    if !file.agent.experimental_otlp {
+        let why = "profiles by OTLP are an alpha, whose messages may change: set experimental_otlp = true in [agent], or give --experimental-otlp";
+        return Err((store.span(), why.into()));
+    }
+    let url = &store.get_ref().url;
+    let after_scheme = url.get_ref().split_once("://").map_or("", |(_, rest)| rest);
+    let is_call = store.get_ref().protocol() == Protocol::Grpc;
+    if is_call && after_scheme.trim_end_matches('/').contains('/') {
+        let why = "protocol = \"grpc\" has no path: give http:// or https:// and a host";
+        return Err((url.span(), why.into()));
     }
     Ok(())
 }
@@ -254,7 +323,7 @@ impl Rule {
     pub fn tracing(&self, ledger_bytes: u64) -> memhook_attach::TraceConfig {
         let depth = match self.mode {
             // Nobody asks for call stacks.
-            Mode::Summary => 1,
+            Mode::Summary | Mode::Scan => 1,
             Mode::Sampled | Mode::Exact => {
                 self.depth.as_ref().map_or(DEPTH, |depth| *depth.get_ref())
             }
@@ -295,6 +364,8 @@ impl std::fmt::Debug for Unplaced<'_> {
             interval,
             service,
             version,
+            resident,
+            max_hold,
             follow_forks,
             max_targets,
             duration,
@@ -319,6 +390,8 @@ impl std::fmt::Debug for Unplaced<'_> {
             interval.get_ref(),
             service,
             version,
+            resident,
+            max_hold,
         );
         let bounds = (follow_forks, max_targets, duration);
         write!(f, "{} {choice:?} {work:?} {bounds:?}", name.get_ref())
@@ -328,6 +401,10 @@ impl std::fmt::Debug for Unplaced<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<File, Fault> {
+        super::parse(text, Experiments::default())
+    }
 
     const RULE: &str = "[[rule]]\nname = \"web\"\nprocess = \"nginx\"\n";
 
@@ -357,7 +434,32 @@ mod tests {
             (with("tpyo = 1\n"), 4, 1, "unknown field `tpyo`"),
             (with("interval = \"5\"\n"), 4, 12, "is not a time"),
             (with("interval = 5\n"), 4, 12, "expected a time"),
-            (with("mode = \"scan\"\n"), 4, 8, "unknown variant `scan`"),
+            (with("mode = \"all\"\n"), 4, 8, "unknown variant `all`"),
+            (
+                with("mode = \"scan\"\ndepth = 8\n"),
+                5,
+                9,
+                "leave sample and depth out",
+            ),
+            (
+                with("mode = \"scan\"\nsend = [\"files\"]\n"),
+                5,
+                9,
+                "makes no profiles",
+            ),
+            (
+                with("mode = \"scan\"\ninterval = \"1s\"\n"),
+                5,
+                12,
+                "\"5s\"",
+            ),
+            (
+                with("mode = \"scan\"\nresident = true\n"),
+                1,
+                1,
+                "needs a trace",
+            ),
+            (with("max_hold = \"1s\"\n"), 1, 1, "is for mode = \"scan\""),
             (
                 with("mode = \"exact\"\nsample = \"1K\"\n"),
                 5,
@@ -375,6 +477,26 @@ mod tests {
             ),
             (with("[agent]\nmax_targets = 0\n"), 5, 15, "from 1 to"),
             (with("[pyroscope]\nurl = \"ftp://x\"\n"), 5, 7, "http://"),
+            (
+                with("[otlp]\nurl = \"http://x\"\n"),
+                4,
+                1,
+                "experimental_otlp = true",
+            ),
+            (
+                with(
+                    "[agent]\nexperimental_otlp = true\n[otlp]\nprotocol = \"grpc\"\nurl = \"http://x/y\"\n",
+                ),
+                8,
+                7,
+                "has no path",
+            ),
+            (
+                with("[pyroscope]\nurl = \"http://x\"\nprotocol = \"grpc\"\n"),
+                6,
+                12,
+                "a key of [otlp]",
+            ),
             (with("[http]\nlisten = \"here\"\n"), 5, 10, "socket address"),
             (with(RULE), 5, 8, "two rules"),
             ("[[rule]]\nname = \"all\"\n".into(), 1, 1, "every process"),
@@ -386,6 +508,20 @@ mod tests {
             assert!(!found.2.contains('\n'), "{found:?}");
             assert_eq!((found.0, found.1), (line, column), "{text}: {found:?}");
         }
+    }
+
+    #[test]
+    fn searches_are_further_apart_than_profiles() {
+        let interval = |more: &str| {
+            let file = parse(&format!("{RULE}{more}")).expect("right");
+            file.rule[0].get_ref().interval.get_ref().0
+        };
+        assert_eq!(interval(""), Duration::from_secs(15));
+        assert_eq!(interval("mode = \"scan\"\n"), SCAN_INTERVAL);
+        assert_eq!(
+            interval("mode = \"scan\"\ninterval = \"7s\"\n"),
+            Duration::from_secs(7)
+        );
     }
 
     #[test]

@@ -1,27 +1,34 @@
 //! Requests to a store: to this host and no other, with certificates that verify, within bounds of time and size.
 
-use super::SendError;
+use super::connection::Place;
+use super::{SendError, grpc, http2};
 use crate::config::Store as Configured;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use memhook_symbols::Getent;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+use ureq::http::Uri;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
 /// So much of an answer is read: stores answer with a word or an error of some lines.
-const MOST_OF_AN_ANSWER: u64 = 64 << 10;
+pub(super) const MOST_OF_AN_ANSWER: u64 = 64 << 10;
 /// A store that asks for a longer pause is asked again after this one.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// A file with a secret or certificates is not larger.
 const MOST_OF_A_FILE: u64 = 1 << 20;
+
+const USER_AGENT: &str = concat!("memhook-rs/", env!("CARGO_PKG_VERSION"));
 
 /// What a store answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It has taken the request.
-    Taken,
+    Taken {
+        /// What it says to that.
+        body: Vec<u8>,
+    },
     /// It may take it later, not before this time.
     Later {
         /// Why, in one line.
@@ -36,13 +43,28 @@ pub enum Answer {
     },
 }
 
+/// How a store is spoken to.
+pub struct Manner {
+    /// The path, below that of the address.
+    pub path: &'static str,
+    /// Set for each request, beside those of the configuration.
+    pub headers: Vec<(&'static str, String)>,
+    /// Whether a request that was answered with this status may be taken later.
+    pub comes_back: fn(u16) -> bool,
+    /// It is a method of gRPC.
+    pub is_call: bool,
+}
+
 /// The client of one store.
 pub struct Client {
     agent: Agent,
-    url: String,
-    /// Set for each request.
+    /// Where calls of gRPC go, if that is what is spoken.
+    calls: Option<Place>,
+    uri: Uri,
     headers: Vec<(&'static str, String)>,
+    comes_back: fn(u16) -> bool,
     secret: Option<Secret>,
+    timeout: Duration,
 }
 
 /// What proves who we are. Read anew for each request, because tokens are replaced in their files.
@@ -72,7 +94,7 @@ fn secret(path: &Path) -> Result<String, SendError> {
     Ok(secret.to_owned())
 }
 
-fn certificates(path: &Path) -> Result<RootCerts, SendError> {
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, SendError> {
     let bytes = read(path)?;
     let items = parse_pem(&bytes).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -84,21 +106,25 @@ fn certificates(path: &Path) -> Result<RootCerts, SendError> {
             path: path.to_owned(),
         });
     }
-    Ok(RootCerts::from(found))
+    Ok(found)
 }
 
 impl Client {
-    /// For the store of this configuration, and this path there.
-    pub fn new(
-        configured: &Configured,
-        path: &str,
-        headers: Vec<(&'static str, String)>,
-    ) -> Result<Client, SendError> {
-        let roots = match &configured.ca {
-            Some(path) => certificates(path)?,
-            None => RootCerts::PlatformVerifier,
+    /// For the store of this configuration.
+    pub fn new(configured: &Configured, manner: Manner) -> Result<Client, SendError> {
+        let certificates = configured.ca.as_deref().map(certificates).transpose()?;
+        let address = configured.url.get_ref().trim_end_matches('/');
+        let uri = format!("{address}{}", manner.path).parse::<Uri>();
+        let uri = uri.map_err(|_| SendError::Host {
+            host: address.to_owned(),
+        })?;
+        let calls = if manner.is_call {
+            Some(Place::new(&uri, certificates.clone())?)
+        } else {
+            None
         };
-        let mut headers = headers;
+        let roots = certificates.map_or(RootCerts::PlatformVerifier, RootCerts::from);
+        let mut headers = manner.headers;
         if let Some(tenant) = &configured.tenant {
             headers.push(("X-Scope-OrgID", tenant.get_ref().clone()));
         }
@@ -124,13 +150,16 @@ impl Client {
             .http_status_as_error(false)
             // Of the environment of a service nobody thinks: what is sent where is for the configuration to say.
             .proxy(None)
-            .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
+            .user_agent(USER_AGENT)
             .build();
         let client = Client {
             agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
-            url: format!("{}{path}", configured.url.get_ref().trim_end_matches('/')),
+            calls,
+            uri,
             headers,
+            comes_back: manner.comes_back,
             secret,
+            timeout: total,
         };
         client.authorization()?;
         Ok(client)
@@ -149,15 +178,23 @@ impl Client {
 
     /// Sends a request.
     pub fn post(&self, body: &[u8]) -> Answer {
-        let later = |why: String| Answer::Later { why, after: None };
-        let mut request = self.agent.post(&self.url);
+        let authorization = match self.authorization() {
+            Ok(authorization) => authorization,
+            Err(error) => return later(crate::said::chain(&error)),
+        };
+        match &self.calls {
+            Some(place) => self.call(place, authorization, body),
+            None => self.request(authorization, body),
+        }
+    }
+
+    fn request(&self, authorization: Option<String>, body: &[u8]) -> Answer {
+        let mut request = self.agent.post(&self.uri);
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
-        match self.authorization() {
-            Ok(Some(authorization)) => request = request.header("Authorization", authorization),
-            Ok(None) => {}
-            Err(error) => return later(crate::said::chain(&error)),
+        if let Some(authorization) = authorization {
+            request = request.header("Authorization", authorization);
         }
         let response = match request.send(body) {
             Ok(response) => response,
@@ -168,29 +205,88 @@ impl Client {
             let value = response.headers().get(name)?;
             value.to_str().ok().map(str::to_owned)
         };
-        let after = header("retry-after").and_then(|text| retry_after(&text, SystemTime::now()));
-        let to = header("location");
+        let (after, to) = (header("retry-after"), header("location"));
         // The answer is complete only when its body is.
         let body = response.into_body().into_with_config();
-        let text = body.limit(MOST_OF_AN_ANSWER).read_to_vec();
+        let body = body.limit(MOST_OF_AN_ANSWER).read_to_vec();
+        if !(200..=299).contains(&status) {
+            let said = body.unwrap_or_default();
+            return self.failure(status, after.as_deref(), to.as_deref(), &said);
+        }
+        match body {
+            Ok(body) => Answer::Taken { body },
+            Err(error) => later(format!("the answer is not complete: {error}")),
+        }
+    }
+
+    fn call(&self, place: &Place, authorization: Option<String>, body: &[u8]) -> Answer {
+        let scheme = self.uri.scheme_str().unwrap_or("https");
+        let authority = self
+            .uri
+            .authority()
+            .map_or("", |authority| authority.as_str());
+        let mut fields = vec![
+            (":method", "POST"),
+            (":scheme", scheme),
+            (":path", self.uri.path()),
+            (":authority", authority),
+            ("user-agent", USER_AGENT),
+        ];
+        let names: Vec<String> = self
+            .headers
+            .iter()
+            .map(|(name, _)| name.to_ascii_lowercase())
+            .collect();
+        for (name, (_, value)) in names.iter().zip(&self.headers) {
+            fields.push((name, value));
+        }
+        if let Some(authorization) = &authorization {
+            fields.push(("authorization", authorization));
+        }
+        let until = Instant::now() + self.timeout;
+        let response = place.connect(until).and_then(|stream| {
+            http2::call(
+                stream,
+                &fields,
+                &grpc::framed(body),
+                MOST_OF_AN_ANSWER as usize,
+            )
+        });
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => return later(error.to_string()),
+        };
+        let status = response
+            .field(":status")
+            .and_then(|status| status.parse().ok());
+        match status.unwrap_or(0) {
+            200 => grpc::answer(&response),
+            // Somebody on the way, who does not know gRPC.
+            status => self.failure(
+                status,
+                response.field("retry-after"),
+                response.field("location"),
+                &response.body,
+            ),
+        }
+    }
+
+    /// What a status means that is no success.
+    fn failure(&self, status: u16, after: Option<&str>, to: Option<&str>, said: &[u8]) -> Answer {
         match status {
-            200..=299 => match text {
-                Ok(_) => Answer::Taken,
-                Err(error) => later(format!("the answer is not complete: {error}")),
-            },
             300..=399 => later(format!(
                 "it answers {status} and names {}: redirects are not followed; set url to where the store is",
-                to.as_deref().unwrap_or("nothing")
+                to.unwrap_or("nothing")
             )),
             401 | 403 | 407 => later(format!(
                 "it answers {status}: look at the token, the password or the tenant"
             )),
-            408 | 425 | 429 | 500.. => Answer::Later {
+            _ if (self.comes_back)(status) => Answer::Later {
                 why: format!("it answers {status}"),
-                after,
+                after: after.and_then(|text| retry_after(text, SystemTime::now())),
             },
             _ => {
-                let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+                let text = String::from_utf8_lossy(said);
                 let said: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
                 let said: String = said.chars().take(200).collect();
                 Answer::Refused {
@@ -199,6 +295,10 @@ impl Client {
             }
         }
     }
+}
+
+fn later(why: String) -> Answer {
+    Answer::Later { why, after: None }
 }
 
 /// Seconds, or a date (RFC 9110, 10.2.3); bounded.

@@ -1,14 +1,20 @@
 //! From a profile to where it is sent. A thread of its own encodes profiles and puts them where they wait; another one
 //! for each store sends them. So nothing that is slow, a disk or a network, keeps a target waiting.
 
+mod backlog;
+mod connection;
 mod files;
+mod grpc;
+mod hpack;
+mod http2;
 mod http_client;
+mod otlp;
 mod pyroscope;
 mod queue;
 mod store;
 
 use crate::board::{Board, Identity};
-use crate::config::{Destination, File};
+use crate::config::{Destination, File, Protocol};
 use crate::said::say;
 use files::Directory;
 use memhook_report::Profile;
@@ -102,6 +108,15 @@ pub enum SendError {
         /// The file.
         path: std::path::PathBuf,
     },
+    /// No certificate can be verified.
+    #[error("cannot use TLS")]
+    Tls(#[source] rustls::Error),
+    /// The address of a store is none.
+    #[error("{host} is no address of a store: http:// or https:// and a host are expected")]
+    Host {
+        /// What it is.
+        host: String,
+    },
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
@@ -125,7 +140,14 @@ impl Senders {
         };
         let common = common(file);
         let mut stores = Vec::new();
-        let configured = [(Destination::Pyroscope, &file.pyroscope, Encode::Pyroscope)];
+        let otlp = match file.otlp.as_ref().map(|store| store.get_ref().protocol()) {
+            Some(Protocol::Grpc) => Encode::OtlpCalls,
+            Some(Protocol::Http) | None => Encode::Otlp,
+        };
+        let configured = [
+            (Destination::Pyroscope, &file.pyroscope, Encode::Pyroscope),
+            (Destination::Otlp, &file.otlp, otlp),
+        ];
         for (to, configured, encode) in configured {
             if let Some(configured) = configured {
                 let store = Store::new(to, encode, configured.get_ref(), state, board)?;

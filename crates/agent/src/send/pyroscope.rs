@@ -11,9 +11,9 @@ use std::io::Write;
 /// Where pushes go, below the address of the store.
 pub const PATH: &str = "/push.v1.PusherService/Push";
 /// Pyroscope takes no larger profile by default (`validation.max-profile-size-bytes`).
-const MOST_BYTES: usize = 4 << 20;
+pub(super) const MOST_BYTES: usize = 4 << 20;
 /// Nor one with more samples (`validation.max-profile-stacktrace-samples`).
-const MOST_SAMPLES: usize = 16_000;
+pub(super) const MOST_SAMPLES: usize = 16_000;
 /// Nor a longer value of a label (`validation.max-label-value-length`).
 const MOST_OF_A_LABEL: usize = 2048;
 
@@ -74,7 +74,7 @@ pub fn headers() -> Vec<(&'static str, String)> {
 
 /// A push, ready to be sent.
 pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
-    let samples = bounded(profile)
+    let samples = profiles(profile)
         .into_iter()
         .map(|raw_profile| RawProfileSeries {
             labels: labels(identity, common),
@@ -89,18 +89,29 @@ pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> 
     gzip(&request.encode_to_vec())
 }
 
-/// The profiles within the bounds of the store: what is too much is summed up, not left out.
-fn bounded(profile: &Profile) -> [Vec<u8>; 2] {
-    let mut most = MOST_SAMPLES;
+/// What is sent of a profile, within the bounds of a store: what is too much is summed up, not left out.
+pub(super) fn bounded<const N: usize>(
+    profile: &Profile,
+    most_samples: usize,
+    most_bytes: usize,
+    encode: impl Fn(&Profile) -> [Vec<u8>; N],
+) -> [Vec<u8>; N] {
+    let mut most = most_samples;
     let mut profile = profile.clone().with_fewer_sites(most);
     loop {
-        let made = SHAPES.map(|shape| pprof(&profile, &shape));
-        if made.iter().all(|bytes| bytes.len() < MOST_BYTES) || most < 2 {
+        let made = encode(&profile);
+        if made.iter().all(|bytes| bytes.len() < most_bytes) || most < 2 {
             return made;
         }
         most = (most / 2).min(profile.sites.len() / 2).max(1);
         profile = profile.with_fewer_sites(most);
     }
+}
+
+fn profiles(profile: &Profile) -> [Vec<u8>; 2] {
+    bounded(profile, MOST_SAMPLES, MOST_BYTES, |profile| {
+        SHAPES.map(|shape| pprof(profile, &shape))
+    })
 }
 
 /// Who was profiled. No process id: each would be a series of its own.
@@ -203,7 +214,7 @@ mod tests {
     fn what_is_too_much_is_summed_up() {
         for (sites, name_bytes) in [(100, 10), (20_000, 10), (9_000, 1_000)] {
             let bytes: u64 = (0..sites).map(|number| 2 * sites - number).sum();
-            for made in bounded(&large(sites, name_bytes)) {
+            for made in profiles(&large(sites, name_bytes)) {
                 assert!(made.len() < MOST_BYTES);
                 let (samples, found) = sums(&made);
                 assert!(samples <= MOST_SAMPLES && samples > 0);

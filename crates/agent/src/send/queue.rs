@@ -1,5 +1,6 @@
 //! Requests that wait on the disk until a store takes them. Bounded: the oldest go first.
 
+use super::backlog::Queued;
 use std::collections::VecDeque;
 use std::fs::{DirBuilder, File};
 use std::io::{Error, Read, Write};
@@ -76,6 +77,16 @@ impl Queue {
     /// Bytes that wait.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What waits.
+    pub fn queued(&self) -> Option<Queued> {
+        let (oldest, newest) = (self.waiting.front()?.stamp, self.waiting.back()?.stamp);
+        Some(Queued {
+            count: self.waiting.len(),
+            oldest: Duration::from_millis(now_ms().saturating_sub(oldest)),
+            stamps: (oldest, newest),
+        })
     }
 
     /// Puts a request at its end.

@@ -1,8 +1,9 @@
 //! One store: requests wait in its queue, and a thread sends them, the oldest first.
 
-use super::http_client::{Answer, Client};
+use super::backlog::Backlog;
+use super::http_client::{Answer, Client, Manner};
 use super::queue::Queue;
-use super::{Common, SendError, pyroscope};
+use super::{Common, SendError, otlp, pyroscope};
 use crate::board::{Board, Deliveries, Identity};
 use crate::config::{Destination, Store as Configured};
 use crate::said::say;
@@ -23,6 +24,52 @@ const LAST_SENDS: Duration = Duration::from_secs(3);
 pub enum Encode {
     /// Those of Pyroscope.
     Pyroscope,
+    /// Those of OpenTelemetry collectors, over HTTP.
+    Otlp,
+    /// The same as calls of gRPC.
+    OtlpCalls,
+}
+
+impl Encode {
+    fn manner(self) -> Manner {
+        match self {
+            Encode::Pyroscope => Manner {
+                path: pyroscope::PATH,
+                headers: pyroscope::headers(),
+                comes_back: |status| matches!(status, 408 | 425 | 429 | 500..),
+                is_call: false,
+            },
+            Encode::Otlp => Manner {
+                path: otlp::PATH,
+                headers: otlp::headers(),
+                // OTLP, "Retryable response codes": no others may be.
+                comes_back: |status| matches!(status, 429 | 502..=504),
+                is_call: false,
+            },
+            Encode::OtlpCalls => Manner {
+                path: otlp::METHOD,
+                headers: otlp::call_headers(),
+                // gRPC, "HTTP to gRPC status code mapping": what becomes UNAVAILABLE.
+                comes_back: |status| matches!(status, 429 | 502..=504),
+                is_call: true,
+            },
+        }
+    }
+
+    fn encode(self, profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
+        match self {
+            Encode::Pyroscope => pyroscope::push(profile, identity, common),
+            Encode::Otlp | Encode::OtlpCalls => otlp::request(profile, identity, common),
+        }
+    }
+
+    /// What it did not take, although it says that all is well.
+    fn refused(self, answer: &[u8]) -> Option<String> {
+        match self {
+            Encode::Pyroscope => None,
+            Encode::Otlp | Encode::OtlpCalls => otlp::refused(answer),
+        }
+    }
 }
 
 /// A store.
@@ -52,10 +99,7 @@ impl Store {
         state: &Path,
         board: &Arc<Board>,
     ) -> Result<Store, SendError> {
-        let (path, headers) = match encode {
-            Encode::Pyroscope => (pyroscope::PATH, pyroscope::headers()),
-        };
-        let client = Client::new(configured, path, headers)?;
+        let client = Client::new(configured, encode.manner())?;
         let directory = state.join("queue").join(of.name());
         let queue = Queue::open(&directory, configured.queue.0, configured.max_age.0);
         let queue = queue.map_err(|source| SendError::Directory {
@@ -93,9 +137,7 @@ impl Store {
 
     /// Puts a profile into the queue.
     pub fn put(&self, profile: &Profile, identity: &Identity, common: &Common) {
-        let request = match self.encode {
-            Encode::Pyroscope => pyroscope::push(profile, identity, common),
-        };
+        let request = self.encode.encode(profile, identity, common);
         let mut state = self.lock();
         let put = state.queue.put(&request);
         self.tell_waiting(&state);
@@ -141,6 +183,7 @@ impl Store {
     /// Sends until the agent ends.
     pub fn run(&self) {
         let mut pauses = Pauses::default();
+        let mut backlog = Backlog::default();
         let mut fault = None;
         loop {
             let mut state = self.lock();
@@ -163,17 +206,26 @@ impl Store {
             if ends.is_some_and(|ends| Instant::now() >= ends) {
                 return;
             }
-            let answer = self.client.post(&request);
+            let answer = match self.client.post(&request) {
+                Answer::Taken { body } => match self.encode.refused(&body) {
+                    Some(why) => Answer::Refused { why },
+                    None => Answer::Taken { body },
+                },
+                answer => answer,
+            };
+            let mut pause = Duration::ZERO;
+            let is_done = !matches!(answer, Answer::Later { .. });
             match answer {
-                Answer::Taken | Answer::Refused { .. } => {
+                Answer::Taken { .. } | Answer::Refused { .. } => {
                     let mut state = self.lock();
                     state.queue.remove(waiting);
                     self.tell_waiting(&state);
+                    pause = backlog.pause(state.queue.queued());
                 }
                 Answer::Later { .. } => {}
             }
             match answer {
-                Answer::Taken => {
+                Answer::Taken { .. } => {
                     self.deliveries().sent.fetch_add(1, Relaxed);
                     pauses = Pauses::default();
                     if fault.take().is_some() {
@@ -193,11 +245,15 @@ impl Store {
                         &mut fault,
                         format!("takes no profiles, which wait on the disk: {why}"),
                     );
-                    if self.pause(pauses.next(after)) {
-                        // What still waits is for the next start.
-                        return;
-                    }
+                    pause = pauses.next(after);
                 }
+            }
+            if is_done {
+                pause = pause.mul_f64(pauses.jitter());
+            }
+            if !pause.is_zero() && self.pause(pause) {
+                // What still waits is for the next start.
+                return;
             }
         }
     }
@@ -229,14 +285,23 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// Longer each time, and different on each host, so that not all of them come back at once to a store that was away.
-    fn next(&mut self, wanted: Option<Duration>) -> Duration {
+    /// At random, from 0 to 1.
+    fn share(&mut self) -> f64 {
         // xorshift64
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        let pause = self.next.mul_f64(0.5 + 0.5 * share);
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// At random, with the mean 1: so that hosts that send a backlog do not do it in step.
+    fn jitter(&mut self) -> f64 {
+        0.5 + self.share()
+    }
+
+    /// Longer each time, and different on each host, so that not all of them come back at once to a store that was away.
+    fn next(&mut self, wanted: Option<Duration>) -> Duration {
+        let pause = self.next.mul_f64(0.5 + 0.5 * self.share());
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         match wanted {
             // Not before it was asked for, and not all at the very moment.

@@ -12,7 +12,9 @@ use crate::unwind_tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
 use memhook_inject::{Held, create_region};
 use memhook_probe::CountsLayout;
-use memhook_process::{Mapping, ModuleFiles, ModuleImage, RemoteAddress, mappings, modules, vdso};
+use memhook_process::{
+    Mapping, ModuleFiles, ModuleImage, RemoteAddress, is_ours, mappings, modules, vdso,
+};
 use memhook_stream::{Config, Region};
 use std::fs::File;
 use std::mem::offset_of;
@@ -280,8 +282,7 @@ fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage>
 
 /// Code of files, and nothing of ours.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
-    let is_code =
-        |m: &&Mapping| m.exec && m.file_id.2 != 0 && !m.path.starts_with("/memfd:memhook");
+    let is_code = |m: &&Mapping| m.exec && m.file_id.2 != 0 && !is_ours(m);
     maps.iter().filter(is_code).cloned().collect()
 }
 

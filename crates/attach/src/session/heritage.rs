@@ -47,9 +47,10 @@ pub(crate) struct Heritage {
 
 impl Session {
     /// What children inherit; `None` where a child could not be traced from its birth by that alone: pads, and
-    /// counted accesses, have memory of their own.
+    /// counted accesses, have memory of their own, and looks are at one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
-        let has_more = self.config.flags & flags::ACCESSES != 0 || !self.pads.is_empty();
+        let has_more =
+            self.config.flags & (flags::ACCESSES | flags::LOOKS) != 0 || !self.pads.is_empty();
         if self.is_static || has_more {
             return None;
         }
@@ -172,6 +173,7 @@ impl Heritage {
             next_mark: 0,
             has_missed_marks: false,
             mapped_before: maps.unwrap_or_default(),
+            emission: None,
             _claim: if lives { claim(pid).ok() } else { None },
         }
     }

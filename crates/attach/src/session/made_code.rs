@@ -1,7 +1,7 @@
 //! Code that a process makes while it runs: where it is, and what the process calls it.
 
 use memhook_process::{Mapping, TargetRoot, effective_user, inner_tid, mappings};
-use memhook_symbols::PerfMap;
+use memhook_symbols::{JitDump, PerfMap};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -21,8 +21,12 @@ type Version = (u64, u64, Option<SystemTime>);
 pub(super) struct MadeCode {
     areas: Vec<Range<u64>>,
     next_look: Duration,
+    /// The file for `perf inject --jit` that the process writes: it has mapped it, so that perf(1) finds it.
+    dump: Option<Mapping>,
     /// The names as last read.
     names: Mutex<Option<(Version, Arc<PerfMap>)>>,
+    /// The same of that file, and which one it was.
+    dumped: Mutex<Option<(u64, JitDump, Arc<PerfMap>)>>,
 }
 
 impl MadeCode {
@@ -30,6 +34,7 @@ impl MadeCode {
     pub fn of(maps: &[Mapping]) -> MadeCode {
         MadeCode {
             areas: areas(maps),
+            dump: dump(maps),
             next_look: LOOK_PAUSE,
             ..MadeCode::default()
         }
@@ -50,18 +55,51 @@ impl MadeCode {
             return false;
         };
         let areas = areas(&maps);
+        self.dump = dump(&maps).or(self.dump.take());
         let is_other = areas != self.areas;
         self.areas = areas;
         is_other
     }
 
-    /// What the process has written of it by now, in the file that perf(1) reads (`/tmp/perf-PID.map`, with the pid that
-    /// the process sees). Anybody can put a file there, so it counts only if it belongs to the process's user or
-    /// to root.
+    /// What the process has written of it by now.
     pub fn names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         if self.areas.is_empty() {
             return None;
         }
+        self.dumped_names(root)
+            .filter(|names| !names.is_empty())
+            .or_else(|| self.listed_names(pid, root))
+    }
+
+    /// From the file that the process has mapped. Its path counts only if it leads to that very file.
+    fn dumped_names(&self, root: &TargetRoot) -> Option<Arc<PerfMap>> {
+        let mut dumped = self.dumped.lock().unwrap_or_else(|e| e.into_inner());
+        let known = |dumped: &Option<(u64, JitDump, Arc<PerfMap>)>| {
+            dumped.as_ref().map(|(_, _, names)| Arc::clone(names))
+        };
+        let Some(mapping) = &self.dump else {
+            return known(&dumped);
+        };
+        let number = mapping.file_id.2;
+        let Ok(file) = root.open(Path::new(&mapping.path)) else {
+            return known(&dumped);
+        };
+        if file.metadata().ok()?.ino() != number {
+            return known(&dumped);
+        }
+        if dumped.as_ref().is_none_or(|(file, ..)| *file != number) {
+            *dumped = Some((number, JitDump::default(), Arc::default()));
+        }
+        let (_, dump, names) = dumped.as_mut()?;
+        if dump.read_on(&file).ok()? {
+            *names = Arc::new(dump.names().clone());
+        }
+        Some(Arc::clone(names))
+    }
+
+    /// From the file that perf(1) reads (`/tmp/perf-PID.map`, with the pid that the process sees). Anybody can put a
+    /// file there, so it counts only if it belongs to the process's user or to root.
+    fn listed_names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         let known = || {
             let names = self.names.lock().unwrap_or_else(|e| e.into_inner());
             names.as_ref().map(|(_, map)| Arc::clone(map))
@@ -90,6 +128,19 @@ impl MadeCode {
         *names = Some((version, Arc::clone(&map)));
         Some(map)
     }
+}
+
+/// The file for `perf inject --jit`: `jit-PID.dump`, mapped as if it were code.
+fn dump(maps: &[Mapping]) -> Option<Mapping> {
+    let is_dump = |m: &&Mapping| {
+        let name = m.path.rsplit('/').next().unwrap_or_default();
+        let number = name
+            .strip_prefix("jit-")
+            .and_then(|n| n.strip_suffix(".dump"));
+        let is_number = |n: &str| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit());
+        m.exec && m.offset == 0 && !m.deleted && number.is_some_and(is_number)
+    };
+    maps.iter().find(is_dump).cloned()
 }
 
 /// Executable memory that is of no file, and what its compiler has reserved beside it to make executable as it
@@ -134,5 +185,16 @@ mod tests {
              e000-f000 r-xp 00000000 00:00 0 [vdso]\n",
         );
         assert_eq!(areas(&maps), [0x3000..0xa000, 0xd000..0xe000]);
+        assert_eq!(dump(&maps), None);
+    }
+
+    #[test]
+    fn the_file_for_perf_is_known_by_its_mapping() {
+        let maps = parse_maps(
+            "1000-2000 r-xp 00000000 08:01 7 /tmp/jit-.dump\n\
+             2000-3000 rw-p 00000000 08:01 8 /tmp/jit-12.dump\n\
+             3000-4000 r-xp 00000000 08:01 9 /tmp/x/jit-12.dump\n",
+        );
+        assert_eq!(dump(&maps).map(|m| m.start), Some(0x3000));
     }
 }

@@ -13,7 +13,8 @@ use memhook_abi::{
     self as abi, HOOKED_FUNCTIONS, Role, flags, forwarding_operators, function_by_name, slot_state,
 };
 use memhook_process::{
-    ModuleImage, RemoteAddress, SlotScan, find_slots, hook_copies, mappings, modules, read_word,
+    ModuleImage, RemoteAddress, SlotScan, Wrappers, find_slots, hook_copies, mappings, modules,
+    read_word,
 };
 use memhook_stream::{SlotSpec, SlotView, barrier};
 use std::collections::HashSet;
@@ -275,6 +276,12 @@ impl Session {
         Ok(())
     }
 
+    /// Whether the wrappers are those that decide first whether a call is passed by (`patch_pending` of
+    /// `hook-cxx/patch.hpp`).
+    fn passes_calls_by(&self) -> bool {
+        self.region.flags() & (flags::LIVE_FILTER | flags::BUDGET) != 0
+    }
+
     /// Patches with all threads held what the hook could not patch. Returns for how long they were held.
     pub(super) fn force_slots(&mut self) -> Result<Duration, Error> {
         let mut longest = Duration::ZERO;
@@ -284,9 +291,9 @@ impl Session {
             let Some(hook) = copies.iter().find(|copy| copy.base == self.hook_base) else {
                 return Err(Error::OtherProgram { pid: self.pid });
             };
-            let selective = self.region.flags() & flags::LIVE_FILTER != 0;
             let are_current = || mappings(self.pid).is_ok_and(|maps| layout(&maps) == self.layout);
-            let held = refused_slots::patch(self.pid, &self.region, hook, selective, &are_current)?;
+            let held =
+                refused_slots::patch(self.pid, &self.region, hook, self.wrappers(), &are_current)?;
             longest = longest.max(held);
             let slots = self.region.slots();
             if !slots.iter().any(|slot| slot.state == slot_state::PENDING) {
@@ -297,15 +304,23 @@ impl Session {
         Ok(longest)
     }
 
+    /// What the hook puts into slots.
+    fn wrappers(&self) -> Wrappers {
+        match self.region.flags() {
+            flags if flags & flags::EMITS != 0 => Wrappers::Emitting,
+            _ if self.passes_calls_by() => Wrappers::Selective,
+            _ => Wrappers::Recording,
+        }
+    }
+
     /// Leads the functions that have a pad to their wrappers, in a program that has not begun.
     pub(super) fn fill_cells(&self) -> Result<(), Error> {
         let copies = hook_copies(self.pid, &mappings(self.pid)?);
         let Some(hook) = copies.iter().find(|copy| copy.base == self.hook_base) else {
             return Err(Error::OtherProgram { pid: self.pid });
         };
-        let selective = self.region.flags() & flags::LIVE_FILTER != 0;
         let is_cell = |slot: &SlotView| self.pads.has_cell(slot.address);
-        refused_slots::patch_held(self.pid, &self.region, hook, selective, &is_cell)?;
+        refused_slots::patch_held(self.pid, &self.region, hook, self.wrappers(), &is_cell)?;
         Ok(())
     }
 

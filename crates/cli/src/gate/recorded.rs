@@ -46,7 +46,9 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     }
     let chosen = flags::SIZE_FILTER | flags::SAMPLE;
     if recording.meta().flags & chosen != 0 || recording.sample_bytes().is_some() {
-        bail!("the recording leaves allocations out (--sample or a size filter): a gate needs all");
+        bail!(
+            "the recording leaves allocations out (--sample, --overhead or a size filter): a gate needs all"
+        );
     }
     if args.limits.need_accesses() {
         let checked = recording.check_accesses();

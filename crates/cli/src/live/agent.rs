@@ -2,7 +2,7 @@
 
 use crate::exit_code;
 use crate::output::say;
-use memhook_agent::Outcome;
+use memhook_agent::{Experiments, Outcome};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,17 +17,26 @@ pub struct Args {
     /// Check the configuration, and do nothing else
     #[arg(long)]
     check: bool,
+    /// Permit `[otlp]`, whose protocol is an alpha
+    ///
+    /// It sends profiles to OpenTelemetry collectors. experimental_otlp = true in the configuration does the same. Collectors and agents must know the same
+    /// version of the messages.
+    #[arg(long)]
+    experimental_otlp: bool,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let experiments = Experiments {
+        otlp: args.experimental_otlp,
+    };
     if args.check {
-        let rules = memhook_agent::check(&args.config)?;
+        let rules = memhook_agent::check(&args.config, experiments)?;
         let plural = if rules == 1 { "" } else { "s" };
         say!("{}: right, {rules} rule{plural}", args.config.display());
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(match memhook_agent::run(&args.config)? {
+    Ok(match memhook_agent::run(&args.config, experiments)? {
         Outcome::Done => ExitCode::SUCCESS,
         Outcome::NotRestored => ExitCode::from(exit_code::NOT_RESTORED),
     })

@@ -2,14 +2,17 @@
 
 pub mod access_runtime;
 pub mod agent;
+mod allocator;
 pub mod attach;
 pub mod demo;
 pub mod detach;
 pub mod doctor;
+pub mod emit;
 mod ending;
 mod frames;
 pub mod gate;
 mod last_look;
+mod looks;
 pub mod mark;
 mod model;
 pub mod probe;

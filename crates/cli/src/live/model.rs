@@ -263,6 +263,16 @@ impl Reporter {
         }
     }
 
+    /// The report that was begun with the names that are there, and whether it goes on to wait for the others.
+    pub fn so_far(&mut self, session: &Session) -> Option<(ReportModel, bool)> {
+        if !session.heaps().is_empty() || session.traces_mappings() {
+            // Its parts are put together once.
+            return Some((self.give_up_names(session)?, false));
+        }
+        let (reports, mut run) = self.on(session);
+        Some((reports.so_far(&mut run)?, true))
+    }
+
     /// Has the names of these backtraces looked up, and waits for them until the user gives up.
     pub fn look_up(&mut self, session: &Session, stacks: impl Iterator<Item = u32>) {
         let (reports, run) = self.on(session);

@@ -4,7 +4,9 @@ use crate::options::{duration, size};
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
-use memhook_recording::{Mode, Options, RecordingEnd, STALE_NOTE, STREAM};
+use memhook_recording::{
+    ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM,
+};
 use memhook_report::{ReportModel, output_name};
 use std::{
     io::IsTerminal,
@@ -82,16 +84,6 @@ impl Args {
 
     /// The settings of the file. `force`: it may overwrite another one.
     pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
-        if tracing.adapts() {
-            bail!(
-                "--on-full adapt with a recording: a recording has all events or samples of them; use --on-full wait or --sample"
-            );
-        }
-        if tracing.overhead.is_some() {
-            bail!(
-                "--overhead with a recording (-o FILE.mhk, --scores): a recording has all events, or samples at one distance; use --sample, or leave the recording out"
-            );
-        }
         let mode = match self.record.unwrap_or(What::Events) {
             What::Events => Mode::Events,
             What::Summary => Mode::Summary {
@@ -102,6 +94,11 @@ impl Args {
             if tracing.sample_bytes().is_some() {
                 bail!(
                     "--record summary with --sample: sums of samples are no estimates; use --record events"
+                );
+            }
+            if tracing.overhead.is_some() || tracing.adapts() {
+                bail!(
+                    "--record summary with --overhead or --on-full adapt: sums of samples are no estimates; use --record events"
                 );
             }
             if self.max_files > 1 {
@@ -131,12 +128,22 @@ pub fn refuse_stream(path: Option<&Path>, why: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a recording keeps of the last report, as JSON: what of each module was seen, and what nobody touched.
+/// What a recording keeps of the last report, as JSON: what of each module was seen, what nobody touched, and what was
+/// resident.
 pub fn notes(report: &ReportModel) -> Vec<(&'static str, String)> {
     let coverage = serde_json::to_string(&report.coverage).ok();
     let stale = report.stale.as_ref();
     let stale = stale.and_then(|stale| serde_json::to_string(stale).ok());
-    let all = [("coverage", coverage), (STALE_NOTE, stale)];
+    let account = report.rss.as_ref();
+    let account = account.and_then(|account| serde_json::to_string(account).ok());
+    let overhead = report.overhead.as_ref();
+    let overhead = overhead.and_then(|overhead| serde_json::to_string(overhead).ok());
+    let all = [
+        ("coverage", coverage),
+        (STALE_NOTE, stale),
+        (ACCOUNT_NOTE, account),
+        (OVERHEAD_NOTE, overhead),
+    ];
     all.into_iter()
         .filter_map(|(name, text)| Some((name, text?)))
         .collect()

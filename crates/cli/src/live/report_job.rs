@@ -2,6 +2,7 @@
 
 use super::frames::module_files;
 use super::last_look::LastLook;
+use super::looks::Looks;
 use super::model::Reporter;
 use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
@@ -11,7 +12,7 @@ use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
 use crate::report::parse;
-use crate::tracing::Tracing;
+use crate::tracing::{Access, Tracing};
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_process::process_age;
 use memhook_recording::{Mode, Options, ScoreOptions};
@@ -129,6 +130,11 @@ impl Args {
 
     /// Refuses scores that a trace with these options cannot have. `recording`: how it is recorded, if it is.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
+        if self.tracing.access == Access::Sampled && recording.is_none() {
+            anyhow::bail!(
+                "--access sampled is for scores: add --scores, or record with -o FILE.mhk"
+            );
+        }
         if !self.scores.scores {
             return Ok(());
         }
@@ -140,6 +146,11 @@ impl Args {
         if self.tracing.overhead.is_some() {
             anyhow::bail!(
                 "--scores with --overhead: scores need every allocation; leave --overhead out"
+            );
+        }
+        if self.tracing.adapts() {
+            anyhow::bail!(
+                "--scores with --on-full adapt: scores need every allocation; use --on-full wait"
             );
         }
         if self.tracing.sample_bytes().is_some() {
@@ -159,6 +170,8 @@ impl Args {
     }
 }
 
+/// The share of the process's time that looks at blocks may cost.
+const LOOK_BUDGET: f64 = 0.02;
 /// How long one look for names takes at the end; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
@@ -251,6 +264,12 @@ pub struct ReportJob {
     last_look: Option<Handover>,
     /// What nobody touches, if that is asked for.
     stale: Option<StaleSection>,
+    /// Looks at single blocks, while they last.
+    looks: Option<Looks>,
+    /// What they have come to, for the recording.
+    seen: Option<(&'static str, String)>,
+    /// What they may cost.
+    look_budget: f64,
     /// Whether reports say what is resident.
     has_account: bool,
     /// Whether the last one says what pins it.
@@ -291,6 +310,9 @@ impl ReportJob {
             is_scratch: false,
             last_look,
             stale: None,
+            looks: None,
+            seen: None,
+            look_budget: args.tracing.access_budget.unwrap_or(LOOK_BUDGET),
             has_account: args.rss,
             has_pins: args.pins,
             triggered: args.triggers.of(pid),
@@ -401,6 +423,17 @@ impl ReportJob {
         }
     }
 
+    /// Takes all watchpoints away.
+    fn end_looks(&mut self) {
+        if let Some(looks) = self.looks.take() {
+            let (seen, told) = looks.end();
+            self.seen = Some(seen);
+            for text in told.iter().filter(|_| !self.is_quiet) {
+                eprintln!("memhook-rs: {text}");
+            }
+        }
+    }
+
     fn account_view(&self) -> RssView {
         RssView {
             top: self.top,
@@ -412,7 +445,11 @@ impl ReportJob {
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
         let _progress = Progress::start("looking up names");
-        let wait = NameWait::begin();
+        let wait = if self.title.is_some() {
+            NameWait::begin_beside_others()
+        } else {
+            NameWait::begin()
+        };
         self.reporter.begin(session, consumer, true);
         let report = loop {
             if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
@@ -462,6 +499,11 @@ impl Job for ReportJob {
         if let Some(announce) = self.announce {
             announce(trace.session());
         }
+        self.looks = Looks::begin(trace, self.look_budget).unwrap_or_else(|error| {
+            eprintln!("memhook-rs: accesses are not sampled: {error:#}");
+            self.reports.is_incomplete.store(true, Relaxed);
+            None
+        });
     }
 
     fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
@@ -507,6 +549,7 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
+        self.end_looks();
         // First: the copy of the memory watches pages, too.
         if let Some(section) = &mut self.stale {
             section.before_detach(trace);
@@ -529,6 +572,7 @@ impl Job for ReportJob {
     }
 
     fn end(&mut self, trace: &mut Trace, end: &End) {
+        self.end_looks();
         let gaps = trace.consumer().gaps(trace.consumer().elapsed());
         if let Some(gap) = gaps.last() {
             self.reports.has_gaps.store(true, Relaxed);
@@ -542,7 +586,8 @@ impl Job for ReportJob {
             End::Executed => None,
             _ => self.last_report(trace),
         };
-        let notes = report.as_ref().map_or(Vec::new(), record::notes);
+        let mut notes = report.as_ref().map_or(Vec::new(), record::notes);
+        notes.extend(self.seen.take());
         let mut recordings = trace.finish_recordings(&notes).into_iter();
         let of_heap = recordings.next();
         for of_mappings in recordings {

@@ -1,63 +1,15 @@
 //! What is resident of a traced process, for its reports.
 
 use super::model::Reporter;
-use memhook_attach::{Consumer, Session};
-use memhook_heap::{
-    Account, Limits, Looked, MemoryCopy, TracedBlock, TracedHeap, account_of_mappings,
-    account_of_trace,
-};
+use memhook_attach::{Consumer, Session, account_of_session};
+use memhook_heap::{Account, Limits, Looked, MemoryCopy, TracedBlock, account_of_mappings};
 use memhook_ledger::LiveWalk;
-use memhook_process::{Mapping, smaps};
 use memhook_report::{RssReport, RssView};
-use std::collections::HashSet;
-use std::ops::Range;
-
-/// Which mappings have live blocks is found out by at most so many slices of the blocks, a sample of them: an account is
-/// to cost little.
-const MOST_SLICES: u32 = 4;
 
 /// The account at this moment, by the kernel's sums and the trace. `None` if the process has gone.
 pub fn of_trace(session: &Session, consumer: &Consumer, view: RssView) -> Option<RssReport> {
-    let pid = session.pid();
-    let mappings = smaps(pid).ok().filter(|found| !found.is_empty())?;
-    let starts: Vec<Range<u64>> = mappings
-        .iter()
-        .map(|used| used.mapping.start..used.mapping.end)
-        .collect();
-    let of_address = |address: u64| {
-        let behind = starts.partition_point(|range| range.start <= address);
-        let range = starts.get(behind.checked_sub(1)?)?;
-        (address < range.end).then_some(range.start)
-    };
-    let (mut walk, mut slices) = (LiveWalk::default(), 0);
-    let (mut of_heap, mut live_bytes) = (HashSet::new(), 0);
-    let mut traced: Vec<Range<u64>> = Vec::new();
-    consumer.in_slices(|state| {
-        if slices == 0 {
-            live_bytes = state.ledger.totals().live_bytes;
-            if let Some(mappings) = &state.mappings {
-                traced = mappings.ranges().map(|(range, _)| range).collect();
-            }
-        }
-        slices += 1;
-        let has_more = state.ledger.walk_blocks(&mut walk, |block| {
-            of_heap.extend(of_address(block.address));
-        });
-        has_more && slices < MOST_SLICES
-    });
-    let is_traced = |mapping: &Mapping| {
-        let behind = traced.partition_point(|range| range.end <= mapping.start);
-        traced
-            .get(behind)
-            .is_some_and(|range| range.start < mapping.end)
-    };
-    let heap = TracedHeap {
-        live_bytes,
-        has_block: &|mapping| of_heap.contains(&mapping.start),
-        is_traced: &is_traced,
-    };
-    let account = account_of_trace(pid, mappings, &heap);
-    Some(RssReport::new(pid, &account, None, view))
+    let account = account_of_session(session, consumer)?;
+    Some(RssReport::new(session.pid(), &account, None, view))
 }
 
 /// A copy of the memory for the last report, which says what pins it.

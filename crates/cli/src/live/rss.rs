@@ -1,11 +1,12 @@
 //! `rss`: what the resident memory of a process consists of, with no tracing.
 
+use super::allocator::{self, Callable};
 use crate::options::Color;
 use crate::output::style;
 use crate::target::Target;
 use anyhow::bail;
 use memhook_foreign::{visible_json, visible_lines};
-use memhook_heap::{Limits, Looked, look_at_memory};
+use memhook_heap::{AllocatorStatistics, Limits, Looked, Part, look_at_memory};
 use memhook_report::{Progress, ReportStream, RssReport, RssView, document};
 use std::io::Write;
 use std::process::ExitCode;
@@ -38,6 +39,21 @@ pub struct Args {
     /// A heap that is larger is shown as one part.
     #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
     max_memory: Option<u64>,
+    /// Do not ask jemalloc or tcmalloc what they hold
+    ///
+    /// Their heaps are split by their own statistics: one thread calls the allocator's function for
+    /// them, where it is safe to. Without that, such a heap is shown as one part.
+    #[arg(long)]
+    no_calls: bool,
+}
+
+/// What an allocator other than glibc's says of itself, if it is one that can.
+fn said_by_allocator(pid: i32) -> anyhow::Result<Option<AllocatorStatistics>> {
+    let found = allocator::find(pid)?;
+    let Some((allocator, images)) = found.filter(|(found, _)| found.has_statistics()) else {
+        return Ok(None);
+    };
+    Ok(Some(Callable::new(pid, allocator, images)?.ask()?))
 }
 
 /// Runs the command.
@@ -52,7 +68,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let pins = args.pins || args.json;
     let work = || look_at_memory(pid, limits, pins);
-    let Looked { account, meta } = Progress::during("looking at the memory", work)?;
+    let Looked { mut account, meta } = Progress::during("looking at the memory", work)?;
+    if account.parts.contains_key(&Part::ForeignHeap) && !args.no_calls {
+        let ask = || said_by_allocator(pid);
+        match Progress::during("asking the allocator", ask) {
+            Ok(Some(said)) => account.split_by(said),
+            Ok(None) => {}
+            Err(why) => account
+                .notes
+                .push(format!("the allocator was not asked: {why:#}")),
+        }
+    }
     let view = RssView {
         top: args.top,
         pins: args.pins,

@@ -131,7 +131,8 @@ impl<'a> Started<'a> {
         } else {
             memhook_recording::Options::default()
         };
-        reports.check_scores(Some(&options))?;
+        let is_recorded = is_scratch || recorded.is_some();
+        reports.check_scores(is_recorded.then_some(&options))?;
         let output = reports.open(ReportStream::Err, path.as_deref(), false)?;
         let mut started = Started {
             args,

@@ -19,6 +19,15 @@ pub struct NameWait {
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {
+    /// Begins to wait for the names of one of several processes: the first signal ends the traces of all, and is not
+    /// about the names of one that has ended before.
+    pub fn begin_beside_others() -> NameWait {
+        NameWait {
+            before: stops().max(1),
+            begin: Instant::now(),
+        }
+    }
+
     /// Begins to wait.
     pub fn begin() -> NameWait {
         NameWait {

@@ -1,5 +1,6 @@
 //! `top`: the live heap of a running process on the terminal.
 
+mod recorded;
 mod several;
 
 use super::ending;
@@ -14,10 +15,11 @@ use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
-use memhook_process::TargetRoot;
-use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
+use memhook_process::{TargetRoot, resident_counters};
+use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
 use memhook_symbols::Symbolizer;
+use std::path::PathBuf;
 use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 
 /// Options of `top`.
@@ -42,12 +44,21 @@ pub struct Args {
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
           value_parser = duration, conflicts_with_all = ["follow_fork", "mappings"])]
     stale: Option<Duration>,
+    /// Show a recording that is still being written (attach -o FILE.mhk)
+    ///
+    /// As - it comes through a pipe, from another machine for example. The process itself is left
+    /// alone.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "newest", "cgroup", "follow_fork", "stale"])]
+    from: Option<PathBuf>,
     #[command(flatten)]
     tracing: Tracing,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &args.from {
+        return recorded::run(file, args.interval);
+    }
     let pid = args.target.pid()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
@@ -55,6 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
         bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
+    args.tracing.refuse_sampled_accesses("top")?;
     if args.follow_fork && args.tracing.allocators.is_used() {
         bail!(
             "--follow-fork shows the heap of malloc of each process: leave it out, or the allocators of your own"
@@ -276,6 +288,24 @@ impl Job for TopJob {
     }
 }
 
+/// What the process has in memory, by counters that cost it nothing: a look at its pages, once a second, could keep it
+/// from mapping more.
+fn resident(trace: &Trace, live_bytes: u64) -> Option<Resident> {
+    let found = resident_counters(trace.session().pid())?;
+    // Blocks that were never written are not in memory.
+    let live = live_bytes.min(found.anonymous);
+    let parts = [
+        ("live heap", live),
+        ("other anonymous memory", found.anonymous - live),
+        ("file pages", found.file),
+        ("shared memory", found.shared),
+    ];
+    Some(Resident {
+        rss_bytes: found.anonymous + found.file + found.shared,
+        parts: parts.map(|(name, bytes)| (name.to_owned(), bytes)).into(),
+    })
+}
+
 fn sample(trace: &Trace) -> Sample {
     let consumer = trace.consumer();
     let mut of_mappings = SiteWalk::new(None);
@@ -297,10 +327,16 @@ fn sample(trace: &Trace) -> Sample {
     let state = consumer.lock();
     let bounded = state.ledger.bounded().filter(|_| !traces_mappings);
     let counts = state.counts;
+    let of_heap = state.ledger.totals().live_bytes;
     drop(state);
     if is_sampled {
         estimate(&mut totals, &counts, &sites);
     }
+    let heap_bytes = if traces_mappings {
+        of_heap
+    } else {
+        totals.live_bytes
+    };
     let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),
@@ -311,6 +347,7 @@ fn sample(trace: &Trace) -> Sample {
         overhead: consumer.budget_kept().map(overhead),
         stale: None,
         is_sampled,
+        resident: resident(trace, heap_bytes),
     }
 }
 
@@ -339,6 +376,7 @@ fn sample_of_heap(trace: &Trace, number: usize) -> Sample {
         overhead: None,
         stale: None,
         is_sampled,
+        resident: None,
     }
 }
 

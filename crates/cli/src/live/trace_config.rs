@@ -46,10 +46,11 @@ impl Tracing {
             mappings: self.mappings,
             allocators: self.allocators.all(),
             keeps_released: false,
+            emits: None,
             keep_tables: !self.cache.no_symbol_cache,
             accesses: match self.access {
                 Access::On => memhook_attach::Accesses::Needed,
-                Access::Auto | Access::Off => memhook_attach::Accesses::Off,
+                Access::Auto | Access::Sampled | Access::Off => memhook_attach::Accesses::Off,
             },
         }
     }
@@ -70,6 +71,19 @@ impl Tracing {
         if is_recorded && self.access == Access::Auto {
             config.accesses = memhook_attach::Accesses::IfTold;
         }
+        if is_recorded && self.access == Access::Sampled {
+            config.accesses = memhook_attach::Accesses::Sampled;
+        }
         config
+    }
+
+    /// Refuses sampled accesses where nobody asks what they say.
+    pub fn refuse_sampled_accesses(&self, command: &str) -> anyhow::Result<()> {
+        if self.access == Access::Sampled {
+            anyhow::bail!(
+                "{command} has no scores of sampled accesses: use attach or run with --access sampled, or leave it out"
+            );
+        }
+        Ok(())
     }
 }

@@ -98,7 +98,7 @@ impl Triggered {
         let measured = Measured {
             live_bytes: totals.live_bytes,
             live_blocks: totals.live_blocks,
-            rss_bytes: resident_counters(self.pid).map(|r| r.anonymous + r.file + r.shared),
+            rss_bytes: resident_counters(self.pid).map(|counters| counters.resident()),
         };
         for (condition, action) in self.triggers.due(now, &measured) {
             let at = milliseconds(now.as_millis() as u64);

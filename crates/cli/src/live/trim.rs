@@ -1,13 +1,16 @@
-//! `trim`: has a process give back what malloc_trim(3) would.
+//! `trim`: has a process's allocator give free memory back.
 
+use super::allocator::{self, Callable};
 use crate::options::Color;
 use crate::output::style;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::{visible_json, visible_lines};
-use memhook_heap::{Limits, Trimmer};
-use memhook_process::{filter_may_kill, first_failure, preflight, preflight_to_read};
+use memhook_heap::{KnownAllocator, Limits, Trimmer, refusal_to_trim, time_to_give_back};
+use memhook_process::{
+    ModuleImage, filter_may_kill, first_failure, memory_use, preflight, preflight_to_read,
+};
 use memhook_report::{Progress, ReportStream, TrimReport, document};
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,6 +31,7 @@ pub struct Args {
     ///
     /// One thread makes the call, and others wait where they need the part of the heap that is
     /// being trimmed. A trim that would take longer is refused, because it cannot be ended half-way.
+    /// On a busy machine it may take longer than estimated.
     #[arg(long, value_name = "TIME", value_parser = crate::options::duration)]
     max_hold: Option<Duration>,
     /// Limit of memory for the copy of the heap [default: all]
@@ -48,6 +52,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if let Some(why) = first_failure(&checks) {
         bail!("{why}");
+    }
+    if let Some((allocator, images)) = allocator::find(pid)? {
+        return of_allocator(args, pid, allocator, images);
     }
     let limits = Limits {
         hold: args.max_hold.or(Limits::default().hold),
@@ -72,6 +79,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
     let done = trimmer.trim(&mut hold, most)?;
     print(args, &TrimReport::done(&trimmer, &done))
+}
+
+/// The same where the heap is not glibc's.
+fn of_allocator(
+    args: &Args,
+    pid: i32,
+    allocator: KnownAllocator,
+    images: Vec<ModuleImage>,
+) -> anyhow::Result<ExitCode> {
+    let nothing = "nothing is trimmed";
+    let rss = memory_use(pid)?.rss;
+    let callable = Callable::new(pid, allocator, images).context(nothing)?;
+    let allocator = &callable.allocator;
+    let said = allocator.has_statistics().then(|| callable.ask());
+    let said = said.transpose().context(nothing)?;
+    // Of one that has no statistics, all could be free.
+    let free = said.as_ref().map_or(rss, |said| said.releasable_bytes);
+    let estimate = time_to_give_back(free);
+    let report = TrimReport::dry_of(pid, allocator, said.as_ref(), estimate, rss);
+    if args.dry_run {
+        return print(args, &report);
+    }
+    let most = args.max_hold.or(Limits::default().hold);
+    let most = most.unwrap_or(Duration::MAX);
+    if let Some(why) = refusal_to_trim(pid, allocator.release_name(), estimate, most) {
+        bail!("{nothing}: {why}");
+    }
+    print(args, &report.with(&callable.release()?))
 }
 
 fn print(args: &Args, report: &TrimReport) -> anyhow::Result<ExitCode> {

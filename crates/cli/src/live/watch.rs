@@ -9,7 +9,7 @@ use crate::exit_code;
 use crate::options::{View, duration, size};
 use crate::target::Target;
 use crate::tracing::{DEPTH_TO_ROOTS, Tracing};
-use evidence::Evidence;
+use evidence::{Evidence, Place};
 use memhook_attach::{End, Job, Trace, Turn, refuse};
 use memhook_heap::account_of_mappings;
 use memhook_process::{AlarmAt, MemoryAlarm, Trigger, ended_with, resident_counters};
@@ -93,6 +93,7 @@ fn share(text: &str) -> Result<AlarmAt, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The only one that there is.
     let What::Summary = args.record;
+    args.tracing.refuse_sampled_accesses("watch")?;
     let pid = args.target.largest()?;
     let mut config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
     if !args.exact {
@@ -115,6 +116,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         next_names: Duration::ZERO,
         history: VecDeque::new(),
         evidence,
+        unnamed: None,
         died: None,
         code: exit_code::DONE,
     };
@@ -141,6 +143,8 @@ struct Watch {
     /// The last minutes.
     history: VecDeque<WatchMoment>,
     evidence: Evidence,
+    /// A report that was written before its names were there, and its place.
+    unnamed: Option<(Place, WatchReport)>,
     /// Its wait status, if it could be read.
     died: Option<i32>,
     code: u8,
@@ -154,7 +158,7 @@ impl Watch {
         };
         self.history.push_back(WatchMoment {
             time_s: report.elapsed_s,
-            rss_bytes: found.anonymous + found.file + found.shared,
+            rss_bytes: found.resident(),
             live_bytes: report.totals.live_bytes,
         });
         if self.history.len() > HISTORY_MOMENTS {
@@ -167,15 +171,15 @@ impl Watch {
         self.died = ended_with(self.pid).or(self.died);
     }
 
-    /// A report with the names that are there by now.
+    /// Writes a report at once with the names that are there. It is written again when the others have come.
     fn urgent(&mut self, trace: &Trace, trigger: &Trigger) {
         let (session, consumer) = (trace.session(), trace.consumer());
         self.reporter.begin(session, consumer, false);
-        let report = self
-            .reporter
-            .poll(session, URGENT_WAIT)
-            .or_else(|| self.reporter.give_up_names(session));
-        if let Some(report) = report {
+        let found = match self.reporter.poll(session, URGENT_WAIT) {
+            Some(report) => Some((report, false)),
+            None => self.reporter.so_far(session),
+        };
+        if let Some((report, lacks_names)) = found {
             self.note(&report);
             let account = account_of_mappings(self.pid).ok().map(|account| {
                 let view = RssView {
@@ -184,21 +188,36 @@ impl Watch {
                 };
                 RssReport::new(self.pid, &account, None, view)
             });
-            self.keep(trigger.name(), trigger.to_string(), account, report, None);
+            let report = WatchReport::new(
+                self.pid,
+                trigger.name(),
+                trigger.to_string(),
+                account,
+                report,
+            );
+            let report = report.with_history(self.history.iter().copied().collect());
+            let place = self.evidence.keep(&report);
+            self.unnamed = lacks_names.then_some((place, report));
         }
     }
 
-    fn keep(
-        &mut self,
-        reason: &'static str,
-        explanation: String,
-        account: Option<RssReport>,
-        report: ReportModel,
-        death: Option<Death>,
-    ) {
-        let report = WatchReport::new(self.pid, reason, explanation, account, report);
-        let report = report.with_history(self.history.iter().copied().collect());
-        self.evidence.keep(&report.with_death(death));
+    /// Writes a report again whose names have come.
+    fn replace_unnamed(&mut self, with_names: &ReportModel) {
+        if let Some((place, report)) = self.unnamed.take() {
+            let report = report.with_report(with_names.clone());
+            self.evidence.replace(place, &report);
+        }
+    }
+
+    /// At the end, waits for the names of a report that lacks them.
+    fn finish_unnamed(&mut self, trace: &Trace) {
+        let wait = NameWait::begin();
+        while self.unnamed.is_some() && !wait.is_over() {
+            if let Some(report) = self.reporter.poll(trace.session(), NAMES_PAUSE) {
+                self.replace_unnamed(&report);
+            }
+        }
+        self.unnamed = None;
     }
 
     fn death(&self) -> Death {
@@ -255,13 +274,15 @@ impl Job for Watch {
         }
         self.kills = self.alarm.kills().or(self.kills);
         let now = trace.consumer().elapsed();
-        if now >= self.next_names {
+        // What has been begun is to get its names first.
+        if now >= self.next_names && self.unnamed.is_none() {
             self.next_names = now + NAMES_PERIOD;
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);
         }
         // Its names are wanted, for a report that is urgent, and now and then what lives.
         if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+            self.replace_unnamed(&report);
             let last = self.history.back().map_or(0.0, |last| last.time_s);
             if self.history.is_empty() || report.elapsed_s - last >= HISTORY_PAUSE {
                 self.note(&report);
@@ -280,8 +301,11 @@ impl Job for Watch {
         if death.is_some() {
             eprintln!("memhook-rs: process {} {explanation}", self.pid);
         }
+        self.finish_unnamed(trace);
         if let Some(report) = self.last_report(trace) {
-            self.keep("end", explanation, None, report, death);
+            let report = WatchReport::new(self.pid, "end", explanation, None, report);
+            let report = report.with_history(self.history.iter().copied().collect());
+            self.evidence.keep(&report.with_death(death));
         }
         let gaps = trace.consumer().gaps(trace.consumer().elapsed());
         let of_gaps = if gaps.is_empty() {

@@ -5,6 +5,7 @@ use anyhow::Context;
 use memhook_foreign::{own_name, unnamed_file};
 use memhook_recording::Recording;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -74,7 +75,7 @@ impl Source {
 pub fn follow(
     path: &Path,
     interval: Duration,
-    show: &mut dyn FnMut(&Recording) -> anyhow::Result<()>,
+    show: &mut dyn FnMut(Arc<Recording>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let source = Source::of(path)?;
     let mut shown = None;
@@ -92,9 +93,10 @@ pub fn follow(
             Err(error) => return Err(error),
         };
         let is_last = has_all || recording.end().is_some();
+        let recording = Arc::new(recording);
         let seen = (recording.span_ns(), is_last);
         if shown != Some(seen) && (recording.span_ns().1 > 0 || is_last) {
-            show(&recording)?;
+            show(recording)?;
             shown = Some(seen);
         }
         if is_last {

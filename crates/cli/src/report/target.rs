@@ -4,6 +4,7 @@ use super::sources;
 use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
+use memhook_gate::template_matches;
 use memhook_recording::{Recording, RecordingEnd, ScoreOptions};
 use memhook_report::recorded::{self, Window};
 use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style};
@@ -46,6 +47,33 @@ pub fn read(
     sources::tell_refused(&symbols);
     tell_end(recording, path);
     Ok((profile, symbols))
+}
+
+/// Which types of blocks are shown.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+pub struct TypeArgs {
+    /// Only blocks whose type has this in its name
+    ///
+    /// As in 'Node' or '^std::vector*>$': an asterisk is any text; ^ and $ are the begin and the end of the
+    /// name. Blocks of no known type are called unknown. Sums over the whole run stay as they are.
+    #[arg(long = "type", value_name = "PATTERN")]
+    pattern: Option<String>,
+}
+
+impl TypeArgs {
+    /// Whether only some are shown.
+    pub fn is_used(&self) -> bool {
+        self.pattern.is_some()
+    }
+
+    /// Looks up the types and leaves out what is not shown, if that is asked for.
+    pub fn apply(&self, profile: &mut Profile, symbols: &Symbolizer) {
+        if let Some(pattern) = &self.pattern {
+            recorded::add_types(profile, symbols);
+            recorded::keep_types(profile, |name| template_matches(pattern, name));
+        }
+    }
 }
 
 /// Says so if the recording ended before the run did.

@@ -5,7 +5,7 @@ use crate::glibc::layout::HEAP_MAX_BYTES;
 use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, ModuleInfo};
 use memhook_inject::{PageScan, PageState};
-use memhook_process::Mapping;
+use memhook_process::{Mapping, is_ours};
 use std::io;
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ pub fn areas(
         match kind(m, modules) {
             Some(kind) if m.end - m.start <= MAX_AREA_BYTES => areas.push(area(kind)),
             Some(kind) => unsearched.push(area(kind)),
-            None if m.path.starts_with("/memfd:memhook") => {}
+            None if is_ours(m) => {}
             // memfd_secret(2): only the process itself can read it.
             None if m.write || m.path.starts_with("/secretmem") => {
                 unsearched.push(area(AreaKind::Shared))
@@ -121,7 +121,7 @@ fn is_memory(path: &str) -> bool {
 }
 
 pub(super) fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
-    if !m.read || m.path.starts_with("/memfd:memhook") || m.path.starts_with("[v") {
+    if !m.read || is_ours(m) || m.path.starts_with("[v") {
         return None;
     }
     if m.shared {

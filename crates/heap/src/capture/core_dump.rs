@@ -17,7 +17,7 @@ use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Sn
 use crate::{Error, dissect};
 use memhook_foreign::size_text;
 use memhook_inject::Registers;
-use memhook_process::{CoreFile, CoreSegment, CoreThread, Mapping, MissingModule};
+use memhook_process::{CoreFile, CoreSegment, CoreThread, Mapping, MissingModule, is_ours};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -194,7 +194,7 @@ fn areas(core: &CoreFile, modules: &[ModuleInfo]) -> (Vec<Area>, Vec<String>) {
         };
         let neighbours = (i.checked_sub(1).and_then(|i| maps.get(i)), maps.get(i + 1));
         match kind(m, modules) {
-            _ if m.path.starts_with("/memfd:memhook") => {}
+            _ if is_ours(m) => {}
             Some(kind) if m.end - m.start <= MAX_AREA_BYTES => {
                 let is_of_file = matches!(kind, AreaKind::Shared | AreaKind::File);
                 if has_contents || !is_of_file {

@@ -3,48 +3,105 @@
 use crate::Error;
 use crate::capture::pagemap;
 use crate::ranges::Runs;
-use memhook_inject::{PageScan, PageState};
-use memhook_process::{MappingUse, smaps};
+use memhook_inject::PageScan;
+use memhook_process::{
+    Mapping, MappingUse, MemoryUse, ResidentCounters, mappings, resident_counters, smaps,
+};
 use std::time::{Duration, Instant};
+
+/// The kernel keeps its counters in parts, one for each processor, and may leave so many pages in each of them
+/// (`percpu_counter_batch` of lib/percpu_counter.c).
+const LEAST_PAGES_APART: u64 = 32;
+const PAGE_BYTES: u64 = 4096;
 
 /// What is in memory of a process.
 pub struct Residency {
-    /// All mappings, and what each of them holds.
+    /// All mappings, and what each of them holds: its resident bytes and those in huge pages, and the rest if
+    /// `has_shares`.
     pub mappings: Vec<MappingUse>,
+    /// What they hold together.
+    pub memory: MemoryUse,
     /// The resident pages of private memory without a file.
     pub pages: Runs,
     /// It was read while all threads were held for the snapshot.
     pub is_of_snapshot: bool,
+    /// It is known which pages were written, and how many processes map them.
+    pub has_shares: bool,
 }
 
 impl Residency {
     /// Looks at a process as it is now; `reader` is the thread by which /proc shows its memory.
+    ///
+    /// What smaps says takes the kernel a look at each page: whether it was written, and how many processes map it.
+    /// Whether it is there is in the page tables. So these alone are gone through, and the sum is compared with the
+    /// counters of the process. Where the two differ, as for memory of devices, or where the kernel cannot go through
+    /// page tables, smaps tells.
     pub fn read(reader: i32) -> Result<Residency, Error> {
+        match Residency::by_page_tables(reader)? {
+            Some(found) => Ok(found),
+            None => Residency::by_smaps(reader),
+        }
+    }
+
+    /// As [`Residency::read`], page by page.
+    fn by_smaps(reader: i32) -> Result<Residency, Error> {
         let scan = PageScan::open(reader)?;
         let mappings = smaps(reader)?;
-        let mut pages = Runs::new();
-        for MappingUse { mapping, memory } in &mappings {
-            let is_without_file = mapping.file_id.2 == 0 || mapping.path == "/dev/zero";
-            let is_own = is_without_file && !mapping.shared && memory.rss > 0;
-            if !is_own || mapping.path.starts_with("[v") {
-                continue;
-            }
-            let (start, end) = (mapping.start, mapping.end);
-            let before = pages.len();
-            if scan
-                .find(start..end, PageState::Resident, &mut pages)
-                .is_err()
-            {
-                pages.truncate(before);
-                // Before Linux 6.7.
-                pages.extend(pagemap::resident(reader, start, end).unwrap_or_default());
+        let (mut pages, mut memory) = (Runs::new(), MemoryUse::default());
+        for used in &mappings {
+            memory.add(&used.memory);
+            if is_own(&used.mapping) && used.memory.rss > 0 {
+                resident_pages(&scan, reader, &used.mapping, &mut pages);
             }
         }
         Ok(Residency {
             mappings,
+            memory,
             pages,
             is_of_snapshot: false,
+            has_shares: true,
         })
+    }
+
+    /// `None` if the page tables cannot be gone through, or are not what the kernel counts.
+    fn by_page_tables(reader: i32) -> Result<Option<Residency>, Error> {
+        let scan = PageScan::open(reader)?;
+        let before = resident_counters(reader).filter(|counters| counters.hugetlb == 0);
+        let Some(before) = before else {
+            return Ok(None);
+        };
+        let mut found = Residency {
+            mappings: Vec::new(),
+            memory: MemoryUse::default(),
+            pages: Runs::new(),
+            is_of_snapshot: false,
+            has_shares: false,
+        };
+        let mut of_others = Runs::new();
+        for mapping in mappings(reader)? {
+            let pages = if is_own(&mapping) {
+                &mut found.pages
+            } else {
+                of_others.clear();
+                &mut of_others
+            };
+            let mut memory = MemoryUse::default();
+            // Of what the kernel maps into every process, it counts only the code as resident.
+            if !mapping.path.starts_with("[v") || mapping.path == "[vdso]" {
+                match scan.find_resident(mapping.start..mapping.end, pages) {
+                    Ok(bytes) => (memory.rss, memory.huge_pages) = bytes,
+                    // Before Linux 6.7.
+                    Err(_) => return Ok(None),
+                }
+            }
+            found.memory.add(&memory);
+            found.mappings.push(MappingUse { mapping, memory });
+        }
+        let Some(after) = resident_counters(reader) else {
+            return Ok(None);
+        };
+        found.memory.swap = after.swap;
+        Ok(agree(found.memory.rss, &before, &after).then_some(found))
     }
 
     /// How long it takes to look at this process.
@@ -65,4 +122,30 @@ pub(super) enum Look {
     Takes(Duration),
     /// It was done while the threads were held.
     Done(Residency),
+}
+
+/// Private memory without a file.
+fn is_own(mapping: &Mapping) -> bool {
+    let is_without_file = mapping.file_id.2 == 0 || mapping.path == "/dev/zero";
+    is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
+}
+
+/// Adds the resident pages of a mapping.
+fn resident_pages(scan: &PageScan, reader: i32, mapping: &Mapping, pages: &mut Runs) {
+    let (start, end) = (mapping.start, mapping.end);
+    let before = pages.len();
+    if scan.find_resident(start..end, pages).is_err() {
+        pages.truncate(before);
+        // Before Linux 6.7.
+        pages.extend(pagemap::resident(reader, start, end).unwrap_or_default());
+    }
+}
+
+/// Whether a sum is between those of two moments, or within a hundredth of them.
+fn agree(sum: u64, before: &ResidentCounters, after: &ResidentCounters) -> bool {
+    let (before, after) = (before.resident(), after.resident());
+    let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);
+    let batch = LEAST_PAGES_APART.max(2 * processors) * PAGE_BYTES;
+    let apart = before.max(after) / 100 + batch * processors;
+    (before.min(after).saturating_sub(apart)..=before.max(after) + apart).contains(&sum)
 }

@@ -1,5 +1,6 @@
 //! The account: every resident byte of a process is in one of its parts.
 
+use crate::allocators::AllocatorStatistics;
 use crate::capture::residency::Residency;
 use crate::glibc::dissect::Heap;
 use crate::glibc::layout::{HEADER_BYTES, HEAP_MAX_BYTES};
@@ -15,7 +16,7 @@ use crate::resident::pins::{PinCount, Pinned};
 use crate::resident::stacks::stacks;
 use crate::resident::trim::TopLimits;
 use crate::snapshot::Snapshot;
-use memhook_process::MemoryUse;
+use memhook_process::{MemoryUse, memory_use};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -86,6 +87,8 @@ pub struct Holding {
 pub struct Account {
     /// What the kernel counts.
     pub memory: MemoryUse,
+    /// `memory` says what was written, and what other processes map, too.
+    pub has_shares: bool,
     /// Bytes by part; they add up to `memory.rss`.
     pub parts: BTreeMap<Part, u64>,
     /// Stacks, mappings and files, the largest first.
@@ -98,6 +101,8 @@ pub struct Account {
     pub trim_bytes: u64,
     /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
     pub pins: Vec<(ClassName, Pinned)>,
+    /// What another allocator says of itself, if it could be asked.
+    pub allocator: Option<AllocatorStatistics>,
     /// What to know about these figures.
     pub notes: Vec<String>,
 }
@@ -216,10 +221,22 @@ impl Account {
         }
     }
 
-    pub(crate) fn finish(&mut self, residency: &Residency) {
-        for mapping in &residency.mappings {
-            self.memory.add(&mapping.memory);
+    /// Asks the kernel what of the memory was written and what other processes map, if that is not known yet. It looks at
+    /// each page for that.
+    pub(crate) fn ask_for_shares(&mut self, pid: i32) {
+        if self.has_shares {
+            return;
         }
+        if let Ok(found) = memory_use(pid) {
+            self.memory.pss = found.pss;
+            self.memory.private_dirty = found.private_dirty;
+            self.has_shares = true;
+        }
+    }
+
+    pub(crate) fn finish(&mut self, residency: &Residency) {
+        self.memory = residency.memory;
+        self.has_shares = residency.has_shares;
         let known: u64 = self.parts.values().sum();
         // The pages of a process that runs on are counted a moment after the kernel's sum.
         self.memory.rss = self.memory.rss.max(known);

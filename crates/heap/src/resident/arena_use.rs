@@ -4,12 +4,12 @@ use crate::glibc::dissect::Heap;
 use crate::resident::chunk_list::{ChunkList, Owner};
 use crate::resident::pages::{PAGE_BYTES, ResidentPages};
 use crate::resident::trim;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The resident bytes of one arena. Each byte is counted once, but for `trim_bytes`, which says what malloc_trim
 /// would give back of the free ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaUse {
     /// Address of its `malloc_state`.
     pub address: u64,

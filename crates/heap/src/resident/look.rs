@@ -42,6 +42,7 @@ impl MemoryCopy {
                 | Error::NoShortHold { .. }),
             ) => {
                 let mut account = account_of_mappings(pid)?;
+                account.ask_for_shares(pid);
                 account.notes.push(format!("the heap is not split: {why}"));
                 return Ok(MemoryCopy(Copied::Not(Box::new(account))));
             }
@@ -111,5 +112,7 @@ fn account_with(
     };
     let mut types = Types::new(snapshot, &captured.images);
     let types = pins.then_some(&mut types);
-    Ok(account(Some(snapshot), heap, residency, types, traced))
+    let mut account = account(Some(snapshot), heap, residency, types, traced);
+    account.ask_for_shares(living_thread(snapshot.meta.pid));
+    Ok(account)
 }

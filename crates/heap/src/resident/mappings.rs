@@ -4,7 +4,7 @@ use crate::ranges::{Runs, intersection, run_bytes, without};
 use crate::resident::account::{Account, Holding, Part};
 use crate::resident::stacks::StackOwner;
 use crate::snapshot::ModuleInfo;
-use memhook_process::{Mapping, MappingUse, proc_text};
+use memhook_process::{Mapping, MappingUse, is_ours, proc_text};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -116,7 +116,7 @@ impl Mappings<'_> {
 /// What the pages of a mapping are if they are not private memory without a file.
 pub(super) fn part_of_file(mapping: &Mapping) -> Option<Part> {
     let path = &mapping.path;
-    if path.starts_with("/memfd:memhook") {
+    if is_ours(mapping) {
         return Some(Part::Ourselves);
     }
     let is_memory = [

@@ -1,6 +1,7 @@
 //! What the resident memory of a process consists of, and which blocks of the heap hold it.
 
 mod account;
+mod arena_heaps;
 mod arena_use;
 mod chunk_list;
 mod classes;
@@ -19,4 +20,4 @@ pub use classes::{ClassName, TracedBlock};
 pub use look::{Looked, MemoryCopy, account_of, account_of_mappings, look_at_memory};
 pub use pins::Pinned;
 pub use traced::{TracedHeap, account_of_trace};
-pub use trimming::{Trimmed, Trimmer};
+pub use trimming::{Trimmed, Trimmer, refusal_to_trim, time_to_give_back};

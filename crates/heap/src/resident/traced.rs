@@ -1,10 +1,12 @@
 //! The account of a traced process without a copy of its memory: what its mappings hold by the kernel's sums, and what
-//! lives by the trace. It holds nobody and reads no page, so it can be made again and again.
+//! lives by the trace. It holds nobody and reads nothing but headers of heaps, so it can be made again and again.
 
 use crate::capture::residency::Residency;
+use crate::ranges::intersection;
 use crate::resident::account::{Account, Holding, Part};
+use crate::resident::arena_heaps::arena_heaps;
 use crate::resident::mappings::{file_name, part_of_file};
-use memhook_process::{Mapping, MappingUse, blocked_at, threads};
+use memhook_process::{Mapping, MappingUse, RemoteAddress, blocked_at, read_memory, threads};
 use std::collections::BTreeMap;
 
 /// What a trace knows of the heap.
@@ -17,16 +19,22 @@ pub struct TracedHeap<'a> {
     pub is_traced: &'a dyn Fn(&Mapping) -> bool,
 }
 
-/// The account of a process with these mappings ([`memhook_process::smaps`]).
-pub fn account_of_trace(pid: i32, mappings: Vec<MappingUse>, heap: &TracedHeap) -> Account {
+/// The account of a process of which this is in memory.
+pub fn account_of_trace(pid: i32, residency: &Residency, heap: &TracedHeap) -> Account {
     let threads = threads(pid).unwrap_or_default();
     let stacks: Vec<(u64, String)> = threads
         .into_iter()
         .filter_map(|thread| Some((blocked_at(pid, thread.tid)?.1, thread.name)))
         .collect();
+    // A service that was traced late has most of its blocks in heaps where no traced one is.
+    let heaps = arena_heaps(&residency.mappings, &residency.pages, |place| {
+        words_at(pid, place)
+    });
+    let in_heaps = intersection(&heaps, &residency.pages);
     let mut found: BTreeMap<(Part, String), u64> = BTreeMap::new();
     let mut of_heap = 0;
-    for MappingUse { mapping, memory } in mappings.iter().filter(|used| used.memory.rss > 0) {
+    let resident = residency.mappings.iter();
+    for MappingUse { mapping, memory } in resident.filter(|used| used.memory.rss > 0) {
         let stack = stacks.iter().find(|(sp, _)| mapping.contains(*sp));
         let (part, name) = if let Some(part) = part_of_file(mapping) {
             (part, file_name(mapping))
@@ -44,7 +52,16 @@ pub fn account_of_trace(pid: i32, mappings: Vec<MappingUse>, heap: &TracedHeap) 
         } else {
             (Part::Mappings, mapping.path.clone())
         };
-        *found.entry((part, name)).or_default() += memory.rss;
+        let first = in_heaps.partition_point(|run| run.end <= mapping.start);
+        let here = in_heaps[first..].iter();
+        let here = here.take_while(|run| run.start < mapping.end);
+        let bytes = here.map(|run| run.end.min(mapping.end) - run.start.max(mapping.start));
+        let bytes: u64 = bytes.sum();
+        let bytes = bytes.min(memory.rss);
+        of_heap += bytes;
+        if bytes < memory.rss {
+            *found.entry((part, name)).or_default() += memory.rss - bytes;
+        }
     }
     let mut account = Account::default();
     // Blocks that were never written are not in memory.
@@ -55,11 +72,13 @@ pub fn account_of_trace(pid: i32, mappings: Vec<MappingUse>, heap: &TracedHeap) 
         *account.parts.entry(part).or_default() += bytes;
         account.holdings.push(Holding { part, name, bytes });
     }
-    let residency = Residency {
-        mappings,
-        pages: Vec::new(),
-        is_of_snapshot: false,
-    };
-    account.finish(&residency);
+    account.finish(residency);
     account
+}
+
+/// The first words at an address.
+fn words_at<const N: usize>(pid: i32, address: u64) -> Option<[u64; N]> {
+    let mut words = [[0; 8]; N];
+    read_memory(pid, RemoteAddress(address), words.as_flattened_mut()).ok()?;
+    Some(words.map(u64::from_le_bytes))
 }

@@ -35,7 +35,8 @@ pub struct Trimmer {
     memory: File,
     /// What is resident, and what a trim would give back.
     pub account: Account,
-    /// What the call is estimated to take.
+    /// What the call is estimated to take, of a processor to itself: where threads wait for processors, or for each
+    /// other, it takes longer.
     pub estimate: Duration,
 }
 
@@ -99,17 +100,7 @@ impl Trimmer {
 
     /// Why a trim would not be bounded by this time.
     pub fn refusal(&self, most: Duration) -> Option<String> {
-        (self.estimate > most).then(|| {
-            format!(
-                "malloc_trim would keep a thread of process {} for about {:.0} ms, and {:.0} ms are allowed: --max-hold \
-                 {:.0}ms allows it",
-                self.meta().pid,
-                self.estimate.as_secs_f64() * 1e3,
-                most.as_secs_f64() * 1e3,
-                // It is an estimate.
-                self.estimate.as_secs_f64() * 1.5e3 + 1.0,
-            )
-        })
+        refusal_to_trim(self.meta().pid, "malloc_trim", self.estimate, most)
     }
 
     /// Has the heap trimmed by a thread that `hold` holds; the call is abandoned if it waits for a lock for `patience`.
@@ -144,6 +135,20 @@ impl Trimmer {
     }
 }
 
+/// Why a call would not be bounded by a time, if it is estimated to take longer.
+pub fn refusal_to_trim(pid: i32, call: &str, estimate: Duration, most: Duration) -> Option<String> {
+    (estimate > most).then(|| {
+        format!(
+            "{call} would keep a thread of process {pid} for about {:.0} ms (longer on a busy machine), and {:.0} ms are \
+             allowed: --max-hold {:.0}ms allows it",
+            estimate.as_secs_f64() * 1e3,
+            most.as_secs_f64() * 1e3,
+            // It is an estimate.
+            estimate.as_secs_f64() * 1.5e3 + 1.0,
+        )
+    })
+}
+
 /// What the call will take: it looks at all chunks in bins, makes a system call for each that has a page to give back,
 /// and gives back the pages.
 fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
@@ -165,6 +170,19 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     );
     let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
     let work = looking + page.saturating_mul(pages) + call.saturating_mul(calls);
+    work.saturating_mul(CAUTION)
+}
+
+/// What it is estimated to take to give so many bytes back: a system call for each few pages, because what is free lies
+/// between what is not.
+pub fn time_to_give_back(bytes: u64) -> Duration {
+    const PAGES_A_CALL: u32 = 4;
+    let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
+    let (page, call) = (
+        time_to_discard(SAMPLE_PAGES) / SAMPLE_PAGES,
+        time_to_discard(1),
+    );
+    let work = page.saturating_mul(pages) + call.saturating_mul(pages / PAGES_A_CALL + 1);
     work.saturating_mul(CAUTION)
 }
 

@@ -26,6 +26,12 @@ pub fn let_late_threads_go() {
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
 }
 
+/// Whether this thread of ours has to call [`let_late_threads_go`] again before long: a thread of a process may stop at any
+/// moment, and stays stopped until then.
+pub fn has_late_threads() -> bool {
+    !LATE.with_borrow(Vec::is_empty)
+}
+
 /// The same as [`let_late_threads_go`], repeated until no thread is left or `limit` is over.
 pub(crate) fn wait_for_late_threads(limit: Duration) {
     let until = Instant::now() + limit;

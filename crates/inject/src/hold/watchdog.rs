@@ -80,6 +80,16 @@ pub fn start() {
     });
 }
 
+/// Ends the watchdog of this thread, if it has one and holds nothing: for a thread that will hold none for a long time. The
+/// next hold starts another one, before it stops anything.
+pub fn dismiss() {
+    OWN.with_borrow_mut(|own| {
+        if own.as_ref().is_some_and(|dog| dog.holds == 0) {
+            *own = None;
+        }
+    });
+}
+
 impl Watchdog {
     fn start() -> Watchdog {
         continued::notice();

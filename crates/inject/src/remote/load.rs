@@ -39,6 +39,22 @@ pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64
     Ok(loaded)
 }
 
+/// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: how many
+/// objects it has loaded from files of this name, which may be gone.
+pub fn load_file(
+    held: &mut Held,
+    dlopen: Dlopen,
+    folder: &str,
+    name: &str,
+    earlier: usize,
+) -> Result<u64, Error> {
+    open(
+        held,
+        dlopen,
+        format!("{folder}/{}{name}", "./".repeat(earlier)),
+    )
+}
+
 fn fill_and_open(
     held: &mut Held,
     dlopen: Dlopen,
@@ -50,6 +66,12 @@ fn fill_and_open(
     // earlier attach through the same descriptor number would come back instead of this one.
     let earlier_loads = held.work.earlier_loads;
     let path = format!("/proc/self/fd/{}{number}", "./".repeat(earlier_loads));
+    let base = open(held, dlopen, path)?;
+    held.work.earlier_loads += 1;
+    Ok(base)
+}
+
+fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
     let data = held.scratch()?.data();
     let mut bytes = path.clone().into_bytes();
     bytes.push(0);
@@ -70,7 +92,6 @@ fn fill_and_open(
             reason,
         });
     }
-    held.work.earlier_loads += 1;
     // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins in the same way.
     held.read_word(RemoteAddress(handle))
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod access_marks;
 pub(crate) mod address_space;
+pub(crate) mod call_to_its_end;
 pub(crate) mod call_with_data;
 pub(crate) mod code_area;
 pub(crate) mod code_exchange;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use crate::Error;
 use memhook_process::open_pagemap;
@@ -48,6 +49,13 @@ const IS_ZERO: u64 = 1 << 5;
 /// Write-protect what is found, and refuse mappings that are not watched asynchronously.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: usize = 1024;
+/// While the kernel goes through a range, threads of the target that map or unmap memory wait for it. So it is asked for
+/// so many bytes at a time, and for more where there is little to go through.
+const BYTES_AT_ONCE: u64 = 64 << 20;
+const MOST_AT_ONCE: u64 = 1 << 30;
+const QUICK: Duration = Duration::from_micros(100);
+/// `PAGE_IS_HUGE`.
+const IS_HUGE: u64 = 1 << 6;
 
 /// Which pages to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +66,11 @@ pub enum PageState {
     /// were written.
     Own,
     /// Pages in memory, of files and of shared memory too, except those that were only read and are still zeros: what
-    /// the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c).
+    /// the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). Beyond that it finds pages of hugetlbfs,
+    /// and of devices.
     Resident,
+    /// The same, as far as they are in huge pages.
+    Huge,
     /// Pages that were written since they were last asked for, in mappings that a
     /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
     /// the next round. Pages that the target has given back meanwhile are not reported.
@@ -87,46 +98,50 @@ impl PageScan {
         state: PageState,
         found: &mut Vec<Range<u64>>,
     ) -> io::Result<()> {
+        self.each_region(range, state, |region| append(found, region))
+    }
+
+    /// Appends the pages of an address range that are [`PageState::Resident`] to `found`. Returns how many bytes that
+    /// are, and how many of them are in huge pages.
+    pub fn find_resident(
+        &self,
+        range: Range<u64>,
+        found: &mut Vec<Range<u64>>,
+    ) -> io::Result<(u64, u64)> {
+        let (mut all, mut huge) = (0, 0);
+        self.each_region(range, PageState::Resident, |region| {
+            let bytes = region.end - region.start;
+            all += bytes;
+            if region.categories & IS_HUGE != 0 {
+                huge += bytes;
+            }
+            append(found, region);
+        })?;
+        Ok((all, huge))
+    }
+
+    /// Regions in address order, each page in at most one of them.
+    fn each_region(
+        &self,
+        range: Range<u64>,
+        state: PageState,
+        mut each: impl FnMut(&PageRegion),
+    ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); REGIONS_AT_ONCE];
         let mut at = range.start;
+        let mut bytes_at_once = BYTES_AT_ONCE;
         while at < range.end {
+            let end = range.end.min(at.saturating_add(bytes_at_once));
             let mut argument = ScanArgument {
                 size: size_of::<ScanArgument>() as u64,
                 start: at,
-                end: range.end,
+                end,
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: REGIONS_AT_ONCE as u64,
                 ..ScanArgument::default()
             };
-            match state {
-                PageState::Populated | PageState::Own => {
-                    let without = if state == PageState::Own {
-                        IS_ZERO | IS_FILE
-                    } else {
-                        IS_ZERO
-                    };
-                    argument.category_mask = without;
-                    argument.category_inverted = without;
-                    argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
-                    argument.return_mask = IS_PRESENT;
-                }
-                PageState::Resident => {
-                    argument.category_mask = IS_PRESENT | IS_ZERO;
-                    argument.category_inverted = IS_ZERO;
-                    argument.return_mask = IS_PRESENT;
-                }
-                PageState::Written | PageState::WrittenSoFar => {
-                    // Only pages that exist are asked for: protecting holes as well would fill the target's page
-                    // tables with markers, even for a large area that it has only reserved.
-                    if state == PageState::Written {
-                        argument.flags = WP_MATCHING_ASYNC;
-                    }
-                    argument.category_mask = IS_WRITTEN | IS_ZERO;
-                    argument.category_inverted = IS_ZERO;
-                    argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
-                    argument.return_mask = IS_WRITTEN;
-                }
-            }
+            argument.ask_for(state);
+            let begin = Instant::now();
             // SAFETY: the kernel reads and writes one pm_scan_arg and at most `vec_len` regions,
             // both live for the call.
             let count = unsafe {
@@ -139,18 +154,69 @@ impl PageScan {
             let Ok(count) = usize::try_from(count) else {
                 return Err(io::Error::last_os_error());
             };
-            for region in &regions[..count.min(REGIONS_AT_ONCE)] {
-                match found.last_mut() {
-                    // Regions of one kind are split where other categories differ.
-                    Some(last) if last.end == region.start => last.end = region.end,
-                    _ => found.push(region.start..region.end),
-                }
-            }
-            if argument.walk_end <= at {
+            bytes_at_once = if begin.elapsed() < QUICK {
+                (2 * bytes_at_once).min(MOST_AT_ONCE)
+            } else {
+                BYTES_AT_ONCE
+            };
+            let found = &regions[..count.min(REGIONS_AT_ONCE)];
+            found.iter().for_each(&mut each);
+            // The kernel hands out regions in several goes of at most 512. If the walk stops for want of room in one of
+            // them and comes to its end in a later one, `walk_end` still says where it stopped (do_pagemap_scan of
+            // fs/proc/task_mmu.c), and who goes on from there is told the same pages twice.
+            let next = match found.last() {
+                Some(last) if count >= REGIONS_AT_ONCE => argument.walk_end.max(last.end),
+                _ => end,
+            };
+            if next <= at {
                 break;
             }
-            at = argument.walk_end;
+            at = next;
         }
         Ok(())
+    }
+}
+
+impl ScanArgument {
+    fn ask_for(&mut self, state: PageState) {
+        match state {
+            PageState::Populated | PageState::Own => {
+                let without = if state == PageState::Own {
+                    IS_ZERO | IS_FILE
+                } else {
+                    IS_ZERO
+                };
+                self.category_mask = without;
+                self.category_inverted = without;
+                self.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
+                self.return_mask = IS_PRESENT;
+            }
+            PageState::Resident | PageState::Huge => {
+                let huge = if state == PageState::Huge { IS_HUGE } else { 0 };
+                self.category_mask = IS_PRESENT | IS_ZERO | huge;
+                self.category_inverted = IS_ZERO;
+                self.return_mask = IS_PRESENT | IS_HUGE;
+            }
+            PageState::Written | PageState::WrittenSoFar => {
+                // Only pages that exist are asked for: protecting holes as well would fill the target's page
+                // tables with markers, even for a large area that it has only reserved.
+                if state == PageState::Written {
+                    self.flags = WP_MATCHING_ASYNC;
+                }
+                self.category_mask = IS_WRITTEN | IS_ZERO;
+                self.category_inverted = IS_ZERO;
+                self.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
+                self.return_mask = IS_WRITTEN;
+            }
+        }
+    }
+}
+
+/// Appends a region to those before it.
+fn append(found: &mut Vec<Range<u64>>, region: &PageRegion) {
+    match found.last_mut() {
+        // Regions of one kind are split where other categories differ.
+        Some(last) if last.end == region.start => last.end = region.end,
+        _ => found.push(region.start..region.end),
     }
 }

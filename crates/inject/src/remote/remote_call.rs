@@ -36,9 +36,6 @@ impl Held {
     /// ([`Error::CallTimeout`]); one that is busy is given 30 s, because a function cannot be
     /// abandoned half-way without leaving behind the locks that it holds.
     pub fn call(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
-        if args.len() > 6 {
-            return Err(Error::TooManyArguments { count: args.len() });
-        }
         self.prepare_calls()?;
         self.run(function, args)
     }
@@ -51,9 +48,6 @@ impl Held {
         args: &[u64],
         patience: Duration,
     ) -> Result<u64, Error> {
-        if args.len() > 6 {
-            return Err(Error::TooManyArguments { count: args.len() });
-        }
         self.prepare_calls()?;
         self.run_within(function, args, patience)
     }
@@ -161,6 +155,19 @@ impl Held {
         args: &[u64],
         deadline: Duration,
     ) -> Result<u64, Error> {
+        let registers = self.function_registers(function, args)?;
+        self.run_to_the_end(function, &registers, deadline)
+    }
+
+    /// Registers for the entry of the stub that calls this function, with up to six arguments.
+    pub(crate) fn function_registers(
+        &mut self,
+        function: RemoteAddress,
+        args: &[u64],
+    ) -> Result<Registers, Error> {
+        if args.len() > 6 {
+            return Err(Error::TooManyArguments { count: args.len() });
+        }
         let argument = |index: usize| args.get(index).copied().unwrap_or(0);
         let mut registers = self.call_registers()?;
         registers.r11 = function.0;
@@ -170,7 +177,7 @@ impl Held {
         registers.rcx = argument(3);
         registers.r8 = argument(4);
         registers.r9 = argument(5);
-        self.run_to_the_end(function, &registers, deadline)
+        Ok(registers)
     }
 
     /// Registers for the entry of the stub that makes one call.
@@ -236,7 +243,7 @@ impl Held {
     }
 
     /// Lets the thread run until the result is there, then stops it.
-    fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
+    pub(crate) fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
         self.resume()?;
         self.await_result(limit)
     }

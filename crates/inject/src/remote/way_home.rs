@@ -45,8 +45,11 @@ impl Held {
         }
         let saved = &self.saved;
         let read = |at, into: &mut [u8]| self.target.read(RemoteAddress(at), into).is_ok();
-        let original = restart::is_restarted(&saved.registers)
-            .then(|| restarted::original(self.tid, &saved.registers, &saved.waits_in, read))
+        let entered = restart::on_the_way(&saved.registers, read);
+        let registers = entered.unwrap_or(saved.registers);
+        let seen = saved.registers.orig_rax as i64;
+        let original = restart::is_restarted(&registers)
+            .then(|| restarted::original(self.tid, seen, &registers, &saved.waits_in, read))
             .flatten();
         // Its stack pointer is set when the frames are built.
         let arguments = [self.work.place.address().0, Scratch::BYTES];
@@ -54,7 +57,7 @@ impl Held {
         let unmap = self.syscall_registers(gadgets.syscall, stack, libc::SYS_munmap, &arguments);
         let frames = signal_frame::build(
             &State {
-                registers: &restart::unattended(&saved.registers, saved.call_lasts(), original),
+                registers: &restart::unattended(&registers, saved.call_lasts(), original),
                 mask: saved.mask,
             },
             &State {

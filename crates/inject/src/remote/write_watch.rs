@@ -24,10 +24,14 @@ const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 /// `_IOWR(0xAA, 0x06, struct uffdio_writeprotect)`.
 const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+/// `_IOR(0xAA, 0x01, struct uffdio_range)`.
+const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const UFFD_API: u64 = 0xaa;
 /// `UFFD_FEATURE_PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC`.
 const FEATURES: u64 = 1 | 1 << 12 | 1 << 13 | 1 << 15;
 const MODE_WRITE_PROTECT: u64 = 2;
+/// As in `page_scan.rs`: threads of the target wait meanwhile.
+const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// `struct uffdio_api`.
 #[repr(C)]
@@ -143,6 +147,24 @@ impl WriteWatch {
         Ok(())
     }
 
+    /// Watches an address range no longer. Where everything is closed at once, threads that map or unmap memory wait until
+    /// the kernel has been through all of it.
+    pub fn remove(&self, range: Range<u64>) -> io::Result<()> {
+        let mut argument = [range.start, range.end - range.start];
+        // SAFETY: the kernel reads one uffdio_range, two 64-bit numbers, live for the call.
+        let result = unsafe {
+            libc::ioctl(
+                self.userfault.as_raw_fd(),
+                UFFDIO_UNREGISTER as _,
+                argument.as_mut_ptr(),
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     /// Appends the pages of an address range that were written since the last call to `found`.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
@@ -156,6 +178,16 @@ impl WriteWatch {
 
     /// Lifts the protection of a range of pages that is being watched.
     pub fn lift(&self, range: Range<u64>) -> io::Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(at.saturating_add(BYTES_AT_ONCE));
+            self.lift_slice(at..end)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn lift_slice(&self, range: Range<u64>) -> io::Result<()> {
         let mut argument = WriteProtect {
             start: range.start,
             length: range.end - range.start,

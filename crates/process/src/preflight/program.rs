@@ -4,6 +4,7 @@ use super::Check;
 use super::access::Status;
 use crate::allocator_functions::has_own_allocator;
 use crate::arch::native::relocations;
+use crate::hook_copies::is_ours;
 use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version, is_static};
 use goblin::elf::header;
 use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
@@ -204,7 +205,7 @@ pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check
     let known = |m: &&Mapping| modules.iter().any(|module| is_of(m, module));
     maps.iter()
         .filter(|m| m.exec && m.path.starts_with('/'))
-        .filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
+        .filter(|m| !known(m) && !is_ours(m))
         .map(|m| {
             let deleted = if m.deleted { " (deleted)" } else { "" };
             Check::note(

@@ -2,6 +2,7 @@
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
+use crate::hook_copies::is_hook;
 use crate::{CLibrary, CLibraryKind, Mapping, has_seccomp_filter, is_static};
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
@@ -129,7 +130,7 @@ pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Op
 }
 
 fn has_hook(maps: &[Mapping]) -> bool {
-    maps.iter().any(|m| m.path == "/memfd:memhook-hook")
+    maps.iter().any(is_hook)
 }
 
 /// What an attach leaves mapped, which the next one uses again.

@@ -1,8 +1,8 @@
 //! The layouts of CPython's structures by version, from its headers (`Include/internal`, with
 //! `Py_BUILD_CORE`): 64-bit, without `Py_TRACE_REFS`, with the global lock.
 //!
-//! 3.13 describes most of itself in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. What that does not have
-//! is taken from here, and where the two differ, the interpreter is not known.
+//! 3.13 and 3.14 describe most of themselves in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. What that does not
+//! have is taken from here, and where the two differ, the interpreter is not known.
 
 use memhook_abi::{NO_OFFSET, python_entry, python_instruction, python_lines};
 
@@ -137,6 +137,16 @@ const PYTHON_3_13: Offsets = Offsets {
     ..PYTHON_3_12
 };
 
+const PYTHON_3_14: Offsets = Offsets {
+    key: 2336,
+    interpreters: 808,
+    holder: 98_544,
+    locked: 98_552,
+    frame_entry: 74,
+    code_instructions: 208,
+    ..PYTHON_3_13
+};
+
 /// Those of version 3.`minor`.
 pub(super) fn offsets(minor: u32) -> Option<Offsets> {
     Some(match minor {
@@ -146,29 +156,35 @@ pub(super) fn offsets(minor: u32) -> Option<Offsets> {
         11 => PYTHON_3_11,
         12 => PYTHON_3_12,
         13 => PYTHON_3_13,
+        14 => PYTHON_3_14,
         _ => return None,
     })
 }
 
-/// What the beginning of `_PyRuntime` of 3.13 must say: word, and what it has to be.
-pub(super) fn described(offsets: &Offsets) -> [(usize, u64); 15] {
+/// What the beginning of `_PyRuntime` must say, from 3.13 on: word, and what it has to be.
+pub(super) fn described(minor: u32, offsets: &Offsets) -> [(usize, u64); 15] {
     let word = u64::from;
+    // In the order of `_Py_DebugOffsets`: of a thread state, of a frame, of a code object. 3.14 has more before each.
+    let (in_state, in_frame, in_code) = match minor {
+        13 => (21, 29, 35),
+        _ => (24, 32, 40),
+    };
     [
-        // Not free-threaded; then the runtime's own (3.13, `_Py_DebugOffsets`).
+        // Not free-threaded; then the runtime's own.
         (2, 0),
         (5, offsets.interpreters),
         (9, offsets.threads),
-        (21, offsets.next),
-        (22, offsets.interpreter),
-        (23, word(offsets.frame)),
-        (24, offsets.thread),
-        (29, word(offsets.frame_previous)),
-        (30, word(offsets.frame_code)),
-        (31, word(offsets.frame_instruction)),
-        (33, word(offsets.frame_entry)),
-        (35, word(offsets.code_file)),
-        (37, word(offsets.code_name)),
-        (38, word(offsets.code_lines)),
-        (39, word(offsets.code_first_line)),
+        (in_state, offsets.next),
+        (in_state + 1, offsets.interpreter),
+        (in_state + 2, word(offsets.frame)),
+        (in_state + 3, offsets.thread),
+        (in_frame, word(offsets.frame_previous)),
+        (in_frame + 1, word(offsets.frame_code)),
+        (in_frame + 2, word(offsets.frame_instruction)),
+        (in_frame + 4, word(offsets.frame_entry)),
+        (in_code, word(offsets.code_file)),
+        (in_code + 2, word(offsets.code_name)),
+        (in_code + 3, word(offsets.code_lines)),
+        (in_code + 4, word(offsets.code_first_line)),
     ]
 }

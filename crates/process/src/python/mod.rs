@@ -32,7 +32,7 @@ pub enum PythonError {
     #[error("the version of its interpreter is not known")]
     NoVersion,
     /// Its structures are not known.
-    #[error("the structures of Python {0} are not known (3.8 to 3.13 are)")]
+    #[error("the structures of Python {0} are not known (3.8 to 3.14 are)")]
     Version(String),
     /// It runs on another C library than glibc.
     #[error("its interpreter runs on a C library other than glibc")]
@@ -108,7 +108,7 @@ impl Interpreter {
             return Err(PythonError::CLibrary);
         }
         let runtime = variable("_PyRuntime")?;
-        if minor >= 13 && !describes_itself(pid, runtime, &offsets) {
+        if minor >= 13 && !describes_itself(pid, runtime, minor, &offsets) {
             return Err(PythonError::OtherLayout(version));
         }
         let evaluation = module.facts.exported(EVALUATION);
@@ -241,7 +241,8 @@ impl Interpreter {
             if is_between {
                 continue;
             }
-            let code = field(layout.frame_code);
+            // Since 3.14 the lowest bits of the word say how the reference is counted.
+            let code = field(layout.frame_code) & !7;
             let is = |object: Option<u64>, kind: u64| {
                 object.is_some_and(|object| word(object.wrapping_add(8)) == Some(kind))
             };
@@ -260,8 +261,8 @@ impl Interpreter {
 }
 
 /// Whether the interpreter's own description agrees.
-fn describes_itself(pid: i32, runtime: u64, offsets: &Offsets) -> bool {
-    let mut bytes = [0; 40 * 8];
+fn describes_itself(pid: i32, runtime: u64, minor: u32, offsets: &Offsets) -> bool {
+    let mut bytes = [0; 48 * 8];
     if read_memory(pid, RemoteAddress(runtime), &mut bytes).is_err() {
         return false;
     }
@@ -270,7 +271,7 @@ fn describes_itself(pid: i32, runtime: u64, offsets: &Offsets) -> bool {
         u64::from_le_bytes(bytes.try_into().unwrap_or_default())
     };
     bytes.starts_with(b"xdebugpy")
-        && described(offsets)
+        && described(minor, offsets)
             .iter()
             .all(|&(n, value)| word(n) == value)
 }

@@ -12,13 +12,41 @@ use crate::activity::timeline::Timeline;
 use crate::file::summary::{HISTOGRAM_BUCKETS, bucket_of};
 use crate::scores::Scorer;
 use memhook_abi::Accesses;
-use memhook_ledger::Estimate;
-use memhook_ledger::{BlockOf, Estimator, Observer, ReleaseBy};
+use memhook_ledger::{BlockOf, Estimate, Observer, ReleaseBy, SampledAllocations};
 use rustc_hash::FxHashMap;
+
+/// What recorded blocks stand for.
+#[derive(Clone, Default)]
+pub(crate) struct Samples {
+    pub counts: SampledAllocations,
+    /// Stack and level by the stack ids of samples.
+    pub of_id: FxHashMap<u32, (u32, u8)>,
+}
+
+impl Samples {
+    /// The stack of an id, and how its blocks were sampled.
+    #[inline]
+    pub fn of(&self, id: u32) -> (u32, u8) {
+        if self.of_id.is_empty() {
+            return (id, 0);
+        }
+        self.of_id.get(&id).copied().unwrap_or((id, 0))
+    }
+
+    /// What a block stands for.
+    #[inline]
+    pub fn block(&self, id: u32, size: u64) -> Estimate {
+        self.counts.block(self.of(id).1, size)
+    }
+
+    fn are_all_known(&self) -> bool {
+        self.counts.sample_bytes().is_none()
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Collector {
-    pub estimator: Estimator,
+    samples: Samples,
     track_flows: bool,
     now_ns: u64,
     sites: Vec<Sums>,
@@ -48,13 +76,15 @@ pub(crate) struct Collector {
     timeline: Timeline,
     /// Sites that have changed since the last point.
     changed_since_point: Vec<u32>,
+    /// Allocations in the window that were recorded as samples of changing distances.
+    sampled_allocations: u64,
     /// If sites are to be scored.
     scorer: Option<Box<Scorer>>,
 }
 
 impl Collector {
     pub fn new(
-        estimator: Estimator,
+        samples: Samples,
         track_flows: bool,
         covered: (u64, u64),
         points: usize,
@@ -62,7 +92,7 @@ impl Collector {
     ) -> Self {
         Self {
             scorer: scorer.map(Box::new),
-            estimator,
+            samples,
             track_flows,
             timeline: Timeline::new(covered, points),
             stamp: 1,
@@ -90,10 +120,11 @@ impl Collector {
         self.temporary = Estimate::default();
         self.peak_number += 1;
         // If allocations are sampled, the end of the first pass sets it.
-        self.peak_bytes = match self.estimator.sample_bytes {
-            None => self.live.bytes as u64,
-            Some(_) => 0,
+        self.peak_bytes = match self.samples.are_all_known() {
+            true => self.live.bytes as u64,
+            false => 0,
         };
+        self.sampled_allocations = 0;
         self.peak_ns = now_ns;
         self.has_candidate = false;
         self.changed_since_candidate.clear();
@@ -137,6 +168,12 @@ impl Collector {
         }
         self.last_of_site[at] = (block.thread, index);
         index
+    }
+
+    /// What a block of a site stands for.
+    #[inline]
+    fn amount_at(&self, index: u32, size: u64) -> Estimate {
+        self.samples.block(self.sites[index as usize].stack, size)
     }
 
     /// Before every change of what lives of a site.
@@ -203,7 +240,8 @@ impl Collector {
     fn count_allocated(&mut self, block: &BlockOf, stack: u32) {
         let index = self.site_of(block);
         self.touch(index);
-        let amount = self.estimator.block(block.size);
+        let amount = self.samples.block(stack, block.size);
+        self.sampled_allocations += u64::from(self.samples.of(stack).1 != 0);
         let site = &mut self.sites[index as usize];
         site.stack = stack;
         site.live += amount;
@@ -225,7 +263,7 @@ impl Collector {
     fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
         let index = self.site_of(block);
         self.touch(index);
-        let amount = self.estimator.block(block.size);
+        let amount = self.amount_at(index, block.size);
         let site = &mut self.sites[index as usize];
         site.live -= amount;
         site.released += amount;
@@ -248,8 +286,14 @@ impl Collector {
         }
         if self.track_flows {
             let released_by = by.map_or(0, |by| by.stack);
-            self.flows.add(site.stack, released_by, amount);
+            self.flows
+                .add(self.samples.of(site.stack).0, released_by, amount);
         }
+    }
+
+    /// What recorded blocks stand for.
+    pub fn samples(&self) -> &Samples {
+        &self.samples
     }
 
     /// The numbers; `tid_of` knows the thread of an index.
@@ -267,10 +311,11 @@ impl Collector {
         Activity {
             to_ns,
             peak_ns: self.peak_ns,
-            peak_bytes: match self.estimator.sample_bytes {
-                None => self.peak_bytes,
-                Some(_) => 0,
+            peak_bytes: match self.samples.are_all_known() {
+                true => self.peak_bytes,
+                false => 0,
             },
+            sampled_allocations: self.sampled_allocations,
             sites: self
                 .sites
                 .into_iter()
@@ -338,14 +383,15 @@ impl Observer for Collector {
     fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {
         let index = self.site_of(block);
         self.touch(index);
-        let amount = self.estimator.block(block.size);
+        let amount = self.amount_at(index, block.size);
         let site = &mut self.sites[index as usize];
         site.live += amount;
         site.released -= amount;
         self.live += amount;
         self.released -= amount;
         if self.track_flows {
-            self.flows.take_back(site.stack, by.stack, amount);
+            self.flows
+                .take_back(self.samples.of(site.stack).0, by.stack, amount);
         }
     }
 

@@ -6,13 +6,14 @@ mod of_summary;
 mod site_sums;
 mod timeline;
 
-use self::collector::Collector;
+use self::collector::{Collector, Samples};
+use crate::file::samples::{SAMPLES_NOTE, samples_of};
 use crate::replay::Replay;
 use crate::replay::stretch::{Stretch, Watch};
-use crate::scores::{ScoreOptions, ScoredRun, Scorer, StackKinds};
+use crate::scores::{LOOKS_NOTE, Looks, ScoreOptions, ScoredRun, Scorer, StackKinds};
 use crate::{Error, Recording};
 use memhook_abi::{HOOKED_FUNCTIONS, flags};
-use memhook_ledger::{Estimate, Estimator, LedgerOptions, Totals};
+use memhook_ledger::{Estimate, LedgerOptions, SampledAllocations, Totals};
 use memhook_stream::Gap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -104,6 +105,8 @@ pub struct Activity {
     pub peak_ns: u64,
     /// Most live bytes in the window; 0 if allocations were sampled.
     pub peak_bytes: u64,
+    /// Allocations in the window that were recorded as samples, where others were all recorded.
+    pub sampled_allocations: u64,
     /// Sums of the run until the begin, as recorded: not estimates.
     pub totals_before: Totals,
     /// Sums of the run until the end, as recorded.
@@ -188,7 +191,9 @@ impl Recording {
     pub fn ledger_options(&self) -> LedgerOptions {
         LedgerOptions {
             track_release_stacks: self.has_release_stacks(),
-            ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0,
+            // Some of blocks that were passed by are recorded, too.
+            ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0
+                || self.sample_bytes().is_some(),
             ..LedgerOptions::default()
         }
     }
@@ -198,9 +203,22 @@ impl Recording {
         self.meta().flags & flags::RELEASE_STACKS != 0
     }
 
-    /// Mean bytes between samples, if allocations were sampled.
+    /// Mean bytes between samples, if allocations were sampled: the largest that there was.
     pub fn sample_bytes(&self) -> Option<u64> {
-        Some(self.meta().sample_bytes).filter(|&mean| mean > 0)
+        self.samples().sample_bytes()
+    }
+
+    /// Knows what recorded blocks stand for.
+    pub fn samples(&self) -> SampledAllocations {
+        let always = self.meta().sample_bytes;
+        if always > 0 {
+            return SampledAllocations::new(Some(always), true);
+        }
+        let notes = &self.meta().notes;
+        let note = notes.iter().find(|(name, _)| name == SAMPLES_NOTE);
+        let text = note.map_or("", |(_, text)| text.as_str());
+        let levels = self.stacks().samples().values().map(|&(_, level)| level);
+        samples_of(text, levels)
     }
 
     /// Fails if the sites of this recording cannot be scored: scores need every allocation and release.
@@ -212,7 +230,7 @@ impl Recording {
         }
         if self.sample_bytes().is_some() {
             return Err(Error::NoScores(
-                "holds samples of the allocations; record all of them (leave --sample out)",
+                "holds samples of the allocations; record all of them (leave --sample and --overhead out)",
             ));
         }
         Ok(())
@@ -307,10 +325,19 @@ impl Recording {
         );
         let run_ns = covered.1.saturating_sub(covered.0);
         let collector = || {
-            let scorer = scores.map(|options| Scorer::new(options, run_ns, self.stack_kinds()));
+            let scorer = scores.map(|options| {
+                let looks = self
+                    .meta()
+                    .notes
+                    .iter()
+                    .find(|(name, _)| name == LOOKS_NOTE);
+                let looks = looks.map_or(Looks::default(), |(_, text)| Looks::of(text));
+                Scorer::new(options, run_ns, self.stack_kinds()).with_looks(looks)
+            });
             Collector::new(
-                Estimator {
-                    sample_bytes: self.sample_bytes(),
+                Samples {
+                    counts: self.samples(),
+                    of_id: self.stacks().samples().clone(),
                 },
                 self.has_release_stacks(),
                 covered,
@@ -366,7 +393,7 @@ fn finish(
     let mut sizes: FxHashMap<u64, Estimate> = FxHashMap::default();
     let mut of_sites: FxHashMap<(u32, u32), LiveOfSite> = FxHashMap::default();
     for block in replay.ledger.live_blocks() {
-        let amount = collector.estimator.block(block.size);
+        let amount = collector.samples().block(block.stack, block.size);
         *sizes.entry(block.size).or_default() += amount;
         let of_site = of_sites.entry((block.stack, block.tid)).or_default();
         let oldest = of_site.oldest_ns.unwrap_or(u64::MAX);
@@ -375,6 +402,7 @@ fn finish(
             of_site.unseen += amount;
         }
     }
+    let samples = collector.samples().clone();
     let ledger = &replay.ledger;
     let mut activity = collector.finish(to_ns, |thread| ledger.tid_of(thread));
     activity.from_ns = from_ns;
@@ -384,6 +412,8 @@ fn finish(
         let of_site = of_sites.remove(&(site.stack, site.tid)).unwrap_or_default();
         site.oldest_ns = of_site.oldest_ns.unwrap_or(u64::MAX);
         site.unseen = of_site.unseen;
+        // From here on, samples of a stack are what they stand for.
+        site.stack = samples.of(site.stack).0;
     }
     activity.live_sizes = sizes.into_iter().collect();
     activity.live_sizes.sort_unstable_by_key(|(size, _)| *size);

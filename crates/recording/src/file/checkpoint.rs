@@ -36,6 +36,22 @@ impl Checkpoint {
         }
     }
 
+    /// Gives samples the stack ids that `id_of` knows for a stack and a level.
+    pub fn tell_samples(
+        &mut self,
+        ledger: &Ledger<impl Observer>,
+        mut id_of: impl FnMut(u32, u8) -> u32,
+    ) {
+        self.sites = ledger.sites_by_sampling();
+        for site in &mut self.sites {
+            site.stack = id_of(site.stack, site.sampling);
+        }
+        self.sites.sort_unstable_by_key(|site| site.stack);
+        for block in &mut self.blocks {
+            block.stack = id_of(block.stack, block.sampling);
+        }
+    }
+
     /// Payloads of the chunks, with the number of blocks in each; the first has the sums.
     pub fn write(&mut self, mut chunk: impl FnMut(Vec<u8>, usize)) {
         self.blocks.sort_unstable_by_key(|block| block.address);
@@ -102,6 +118,7 @@ impl Checkpoint {
             stack = stack.wrapping_add(cursor.signed()?);
             let mut site = SiteTotals {
                 stack: u32::try_from(stack).map_err(|_| Error::damaged("a stack id"))?,
+                sampling: 0,
                 bytes: 0,
                 blocks: 0,
                 allocated_blocks: cursor.varint()?,

@@ -20,6 +20,8 @@ pub(crate) mod part;
 pub(crate) mod reader;
 pub(crate) mod records;
 pub(crate) mod resident;
+pub(crate) mod sampled_stacks;
+pub(crate) mod samples;
 pub(crate) mod spool;
 pub(crate) mod stacks;
 pub(crate) mod summary;

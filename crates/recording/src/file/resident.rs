@@ -1,8 +1,12 @@
 //! What was resident of the process over time, as a note of [`Meta`](crate::Meta): readers that do not know it lose
 //! nothing else.
 
+/// The name of the note with what tracing within a budget cost and recorded, as the last report's JSON has it.
+pub const OVERHEAD_NOTE: &str = "overhead";
 /// The name of the note with what nobody touched: a report `memhook-rs/stale/1`.
 pub const STALE_NOTE: &str = "stale";
+/// The name of the note with what was resident at the end: a report `memhook-rs/rss/1`.
+pub const ACCOUNT_NOTE: &str = "account";
 /// The name of the note.
 pub const RESIDENT_NOTE: &str = "resident";
 

@@ -6,11 +6,16 @@
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
 use memhook_abi::MAX_DEPTH;
+use memhook_ledger::MOST_LEVELS;
 use memhook_stream::Stack;
 use rustc_hash::FxHashMap;
 
 /// Payload bytes after which a chunk of stacks is full.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
+
+/// In the place of a depth, with a level added: samples of that level of another stack. Readers that do not know of
+/// them find a stack that is too deep, and refuse the file, because their sums would be wrong.
+pub(crate) const SAMPLES: u64 = 1 << 16;
 
 /// Collects the stacks of one chunk.
 #[derive(Default)]
@@ -52,6 +57,17 @@ impl StackWriter {
         self.count += 1;
     }
 
+    /// Samples of this level of `stack` have this id.
+    pub fn push_samples(&mut self, id: u32, stack: u32, level: u8) {
+        let out = &mut self.payload;
+        put(out, zigzag(i64::from(id) - i64::from(self.last_id)));
+        out.push(0);
+        put(out, SAMPLES + u64::from(level));
+        put(out, u64::from(stack));
+        self.last_id = id;
+        self.count += 1;
+    }
+
     /// The payload so far; an empty chunk begins.
     pub fn take(&mut self) -> (Vec<u8>, usize) {
         let done = std::mem::take(self);
@@ -83,18 +99,32 @@ pub struct StackView<'a> {
 pub struct Stacks {
     frames: Vec<u64>,
     by_id: FxHashMap<u32, Entry>,
+    /// Stack and level by the ids of samples.
+    samples: FxHashMap<u32, (u32, u8)>,
 }
 
 impl Stacks {
     /// The backtrace with this id, as events carry it.
     pub fn get(&self, id: u32) -> Option<StackView<'_>> {
-        let entry = self.by_id.get(&id)?;
+        let (stack, _) = self.sampled(id);
+        let entry = self.by_id.get(&stack)?;
         let start = entry.start as usize;
         Some(StackView {
             function: entry.function,
             truncated: entry.truncated,
             frames: &self.frames[start..start + usize::from(entry.depth)],
         })
+    }
+
+    /// What an id of an event stands for: a stack, and how allocations with this id were sampled, as a level of
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); 0: not at all, and the id is that of the stack.
+    pub fn sampled(&self, id: u32) -> (u32, u8) {
+        self.samples.get(&id).copied().unwrap_or((id, 0))
+    }
+
+    /// Stack and level by the ids of samples.
+    pub(crate) fn samples(&self) -> &FxHashMap<u32, (u32, u8)> {
+        &self.samples
     }
 
     /// Number of backtraces.
@@ -107,7 +137,7 @@ impl Stacks {
         self.by_id.is_empty()
     }
 
-    /// All ids, in no order.
+    /// All ids but those of samples, in no order.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_id.keys().copied()
     }
@@ -121,6 +151,14 @@ impl Stacks {
             let id = u32::try_from(last_id).map_err(|_| Error::damaged("a stack id"))?;
             let function = cursor.byte()?;
             let depth = cursor.varint()?;
+            if let Some(level) = depth.checked_sub(SAMPLES) {
+                let stack = cursor.u32()?;
+                if level == 0 || level > u64::from(MOST_LEVELS) {
+                    return Err(Error::damaged("samples at a distance that there is not"));
+                }
+                self.samples.insert(id, (stack, level as u8));
+                continue;
+            }
             let (depth, truncated) = ((depth >> 1) as usize, depth & 1 != 0);
             let shared = cursor.varint()? as usize;
             if depth > MAX_DEPTH || shared > depth || shared > last.len() {
@@ -169,10 +207,15 @@ mod tests {
         for (id, stack) in &all {
             writer.push(*id, stack);
         }
+        writer.push_samples(5, 9, 24);
+        writer.push_samples(6, 0, 1);
         let (payload, count) = writer.take();
-        assert_eq!(count, all.len());
+        assert_eq!(count, all.len() + 2);
         let mut stacks = Stacks::default();
         stacks.read(&payload).unwrap();
+        assert_eq!((stacks.sampled(5), stacks.sampled(6)), ((9, 24), (0, 1)));
+        assert_eq!((stacks.sampled(9), stacks.get(6)), ((9, 0), None));
+        assert_eq!(stacks.get(5), stacks.get(9));
         for (id, stack) in &all {
             let view = stacks.get(*id).unwrap();
             assert_eq!(

@@ -5,6 +5,7 @@ use crate::file::columns::FRAME_EVENTS;
 use crate::file::encode::{Encoder, Frame};
 use crate::file::format::Kind;
 use crate::file::records::{self, ModuleChange};
+use crate::file::sampled_stacks::SampledStacks;
 use crate::file::spool::{ChunkJob, Job, Spool};
 use crate::file::stacks::{FULL_BYTES, StackWriter};
 use crate::file::summary::Summarizer;
@@ -49,6 +50,11 @@ pub struct Writer {
     part: u32,
     /// Stack ids that the file has, a bit each.
     known_stacks: Vec<u64>,
+    /// The same of the ids of samples, by their index.
+    known_samples: Vec<bool>,
+    sampled_stacks: SampledStacks,
+    /// All allocations are samples of one distance, which [`Meta`] tells.
+    all_are_samples: bool,
     /// Stack ids used in this pass that it has not.
     new_stacks: Vec<u32>,
     last_stack: u32,
@@ -77,6 +83,9 @@ impl Writer {
             max_parts: options.max_parts,
             part: 0,
             known_stacks: Vec::new(),
+            known_samples: Vec::new(),
+            sampled_stacks: SampledStacks::default(),
+            all_are_samples: meta.sample_bytes > 0,
             new_stacks: Vec::new(),
             last_stack: 0,
             stacks: StackWriter::default(),
@@ -167,8 +176,18 @@ impl Writer {
     /// The events that follow were published by thread `tid` in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.pass_is_empty = false;
+        self.sampled_stacks.set_level(0);
         if self.active && self.mode == Mode::Events {
             self.encoder.begin_ring(ring as u64, tid, self.now_ns);
+        }
+    }
+
+    /// How the allocations that follow of this ring are sampled: a level of
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); at the beginning of a ring they are not. What a
+    /// level means is said by the note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE).
+    pub fn set_sampling(&mut self, level: u8) {
+        if !self.all_are_samples {
+            self.sampled_stacks.set_level(level);
         }
     }
 
@@ -194,9 +213,12 @@ impl Writer {
 
     /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     #[inline(always)]
-    pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+    pub fn event(&mut self, mut event: Event, size: u64, time_ns: u64) {
         if !self.active {
             return;
+        }
+        if self.sampled_stacks.are_next() && matches!(event.op, Op::Allocation | Op::Pair) {
+            event.stack = self.sampled_stacks.id_now(event.stack);
         }
         if event.stack != self.last_stack {
             self.use_stack(event.stack);
@@ -232,6 +254,14 @@ impl Writer {
     #[inline]
     fn use_stack(&mut self, id: u32) {
         self.last_stack = id;
+        match self.sampled_stacks.index_of(id) {
+            Some(index) => self.use_samples(id, index),
+            None => self.know_stack(id),
+        }
+    }
+
+    #[inline]
+    fn know_stack(&mut self, id: u32) {
         let word = (id / 64) as usize;
         let bit = 1 << (id % 64);
         match self.known_stacks.get_mut(word) {
@@ -245,6 +275,20 @@ impl Writer {
         if id != 0 {
             self.new_stacks.push(id);
         }
+    }
+
+    #[cold]
+    fn use_samples(&mut self, id: u32, index: usize) {
+        if index >= self.known_samples.len() {
+            self.known_samples.resize(index + 1, false);
+        }
+        if std::mem::replace(&mut self.known_samples[index], true) {
+            return;
+        }
+        if let Some((stack, _)) = self.sampled_stacks.of_id(id) {
+            self.know_stack(stack);
+        }
+        self.new_stacks.push(id);
     }
 
     /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the
@@ -274,11 +318,13 @@ impl Writer {
     fn resolve(&mut self, mut stack: impl FnMut(u32) -> Option<Stack>) {
         let mut ids = std::mem::take(&mut self.new_stacks);
         for id in ids.drain(..) {
-            if let Some(stack) = stack(id) {
+            if let Some((stack, level)) = self.sampled_stacks.of_id(id) {
+                self.stacks.push_samples(id, stack, level);
+            } else if let Some(stack) = stack(id) {
                 self.stacks.push(id, &stack);
-                if self.stacks.payload.len() >= FULL_BYTES {
-                    self.send_stacks();
-                }
+            }
+            if self.stacks.payload.len() >= FULL_BYTES {
+                self.send_stacks();
             }
         }
         self.new_stacks = ids;
@@ -360,12 +406,23 @@ impl Writer {
             return;
         }
         self.cut_frame();
-        let checkpoint = Checkpoint::take(ledger, self.now_ns);
+        let mut checkpoint = Checkpoint::take(ledger, self.now_ns);
+        if !self.all_are_samples && ledger.is_sampled() {
+            checkpoint.tell_samples(ledger, |stack, level| {
+                self.sampled_stacks.id_of(stack, level)
+            });
+            // Also of a stack whose samples were all released: their sums are told.
+            for site in &checkpoint.sites {
+                self.use_stack(site.stack);
+            }
+            self.last_stack = 0;
+        }
         if self.wants_next_part() {
             self.part += 1;
             self.spool.send(Job::NextPart);
             // The next part has to be readable alone.
             self.known_stacks.clear();
+            self.known_samples.clear();
             for site in &checkpoint.sites {
                 self.use_stack(site.stack);
             }

@@ -230,6 +230,7 @@ impl Restored {
             };
             let merged = SiteTotals {
                 stack: site.stack,
+                sampling: 0,
                 bytes: site.bytes,
                 blocks: site.blocks,
                 oldest_ns: site.oldest_ns,

@@ -2,6 +2,10 @@
 //!
 //! Events of different rings arrive out of order, by a few passes at most. So groups stay open until no
 //! allocation can come any more that belongs to them, and a late one may make one group of two.
+//!
+//! A chunk that `realloc` has exchanged for a larger one is a step of a chain and no turn of a loop: chunks of a list that
+//! is made longer again and again are replaced soon after they were allocated, and nothing can be used again. That a
+//! release was such a step is known only with the next event of its thread. So a release is settled in two parts.
 
 use super::Loops;
 use std::collections::BTreeMap;
@@ -16,7 +20,12 @@ struct Group {
     end_ns: u64,
     lifetimes_ns: u128,
     chunks: u64,
+    /// Of those, the ones that were exchanged for a larger one.
+    outgrown: u64,
+    outgrown_lifetimes_ns: u128,
     live: u64,
+    /// Released chunks of which is not known yet whether they were exchanged.
+    unsettled: u64,
     most_live: u64,
     /// Chunks, and groups that were merged into this one, that refer to it by its number.
     references: u64,
@@ -103,19 +112,25 @@ impl Groups {
         id
     }
 
-    /// A chunk of a group was released.
-    pub fn released(
-        &mut self,
-        id: GroupId,
-        lifetime_ns: u64,
-        end_ns: u64,
-        finished: &mut Finished,
-    ) {
+    /// A chunk of a group was released; [`Groups::settle`] has to follow.
+    pub fn released(&mut self, id: GroupId, lifetime_ns: u64, end_ns: u64) {
         let root = self.root(id);
         let group = self.of(root);
         group.lifetimes_ns += u128::from(lifetime_ns);
         group.end_ns = group.end_ns.max(end_ns);
         group.live -= 1;
+        group.unsettled += 1;
+    }
+
+    /// Now it is known whether the chunk was exchanged for a larger one: if so, how long it lived.
+    pub fn settle(&mut self, id: GroupId, outgrown_ns: Option<u64>, finished: &mut Finished) {
+        let root = self.root(id);
+        let group = self.of(root);
+        group.unsettled -= 1;
+        if let Some(lifetime_ns) = outgrown_ns {
+            group.outgrown += 1;
+            group.outgrown_lifetimes_ns += u128::from(lifetime_ns);
+        }
         self.forget(id);
         self.finish_if_over(root, finished);
     }
@@ -180,7 +195,10 @@ impl Groups {
         group.end_ns = group.end_ns.max(merged.end_ns);
         group.lifetimes_ns += merged.lifetimes_ns;
         group.chunks += merged.chunks;
+        group.outgrown += merged.outgrown;
+        group.outgrown_lifetimes_ns += merged.outgrown_lifetimes_ns;
         group.live += merged.live;
+        group.unsettled += merged.unsettled;
         group.most_live = group.most_live.max(merged.most_live).max(group.live);
         group.references += 1;
         if merged.references == 0 {
@@ -207,7 +225,7 @@ impl Groups {
 
     fn finish_if_over(&mut self, id: GroupId, finished: &mut Finished) {
         let group = *self.of(id);
-        if !group.is_closed || group.live > 0 {
+        if !group.is_closed || group.live > 0 || group.unsettled > 0 {
             return;
         }
         self.unused.push(id);
@@ -217,14 +235,16 @@ impl Groups {
         finished.groups += 1;
         finished.scores += score;
         finished.lifetimes_ns += group.lifetimes_ns;
-        let is_loop = group.chunks >= Loops::LEAST_CHUNKS
+        let turns = group.chunks - group.outgrown;
+        let turns_ns = group.lifetimes_ns - group.outgrown_lifetimes_ns;
+        let is_loop = turns >= Loops::LEAST_CHUNKS
             && score <= Loops::HIGHEST_SCORE
-            && mean_ns <= self.longest_ns as f64;
+            && turns_ns as f64 / turns as f64 <= self.longest_ns as f64;
         if is_loop {
             let loops = &mut finished.loops;
             loops.groups += 1;
-            loops.chunks += group.chunks;
-            loops.lifetimes_ns += group.lifetimes_ns;
+            loops.chunks += turns;
+            loops.lifetimes_ns += turns_ns;
             loops.most_live += group.most_live;
             loops.lasted_ns += u128::from(lasted_ns);
         }

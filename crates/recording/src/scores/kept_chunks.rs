@@ -1,5 +1,22 @@
 //! Chunks that are kept one by one, for pictures of them.
 
+use memhook_abi::Accesses;
+
+/// What was read and written of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkAccesses {
+    /// Time of the first access, nanoseconds since the attach; without any that of the allocation.
+    pub first_ns: u64,
+    /// Time of the last one.
+    pub last_ns: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// More than one thread accessed it.
+    pub by_several: bool,
+}
+
 /// A chunk: one block from its allocation to its release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
@@ -13,6 +30,23 @@ pub struct Chunk {
     pub size: u64,
     /// It was live at the end.
     pub is_live: bool,
+    /// What was read and written of it; `None` if that is not known.
+    pub accesses: Option<ChunkAccesses>,
+}
+
+impl ChunkAccesses {
+    /// Of a chunk that lived from one time to another.
+    pub(super) fn new(accesses: &Accesses, (start_ns, end_ns): (u64, u64)) -> Self {
+        // Clocks of two processors may disagree by a little.
+        let first_ns = accesses.first_ns.clamp(start_ns, end_ns);
+        Self {
+            first_ns,
+            last_ns: accesses.last_ns.clamp(first_ns, end_ns),
+            reads: accesses.reads,
+            writes: accesses.writes,
+            by_several: accesses.by_several,
+        }
+    }
 }
 
 /// The chunks of a site: all of them, or every second, fourth, ... where there are too many.
@@ -51,6 +85,12 @@ impl KeptChunks {
         self.chunks
             .retain(|chunk| chunk.number.is_multiple_of(step));
         before - self.chunks.len()
+    }
+
+    /// What was read and written of them turns out not to be known.
+    pub(super) fn forget_accesses(&mut self) {
+        let chunks = self.chunks.iter_mut();
+        chunks.for_each(|chunk| chunk.accesses = None);
     }
 
     pub(super) fn sort(&mut self) {

@@ -22,15 +22,21 @@ mod access_tests;
 mod accesses;
 mod groups;
 mod kept_chunks;
+mod looks;
+#[cfg(test)]
+mod looks_tests;
 mod means;
 mod runs;
 mod scorer;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod ticks;
 
 pub use accesses::AccessSums;
-pub use kept_chunks::{Chunk, KeptChunks};
+pub use kept_chunks::{Chunk, ChunkAccesses, KeptChunks};
+pub(crate) use looks::Looks;
+pub use looks::{LOOKS_NOTE, Look, LookWord, SampledAccesses, SampledScore, looks_text};
 pub use means::{geometric_mean, variance};
 pub use runs::GrowingRuns;
 pub(crate) use scorer::{Scorer, StackKinds};
@@ -143,12 +149,15 @@ pub struct ScoredSite {
     /// What was read and written of its chunks; `None` if that is not known: the module that allocates them does
     /// not tell.
     pub accesses: Option<AccessSums>,
+    /// What looks at some of its chunks say of reads and writes, if there were any.
+    pub sampled: Option<SampledAccesses>,
     /// The chunks one by one, as far as that was asked for.
     pub kept: KeptChunks,
 }
 
 /// Groups whose chunks come and go one after the other: at least [`Loops::LEAST_CHUNKS`] of them, a score
 /// of at most [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most [`Loops::LONGEST`] of the run time.
+/// Chunks that `realloc` exchanges for larger ones are left out: whatever grows has a use for each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loops {
     /// Such groups.

@@ -14,6 +14,8 @@ pub struct GrowingRuns {
     pub steps: u64,
     /// Bytes of the outgrown blocks: what was copied, at most.
     pub outgrown_bytes: u64,
+    /// Of those, the ones in runs that grow by less than [`GrowingRuns::FACTOR`] a step.
+    pub slow_bytes: u64,
     /// Steps of the longest run.
     pub longest: u64,
     /// The first and the last size of the run that outgrew most bytes.
@@ -25,6 +27,9 @@ pub struct GrowingRuns {
 impl GrowingRuns {
     /// Fewer steps may be chance.
     pub const LEAST_STEPS: u64 = 3;
+    /// Runs that grow by as much a step, on average, copy about as much as the last block has, however long it gets.
+    /// Buffers of libraries grow by a half or by themselves; sizes are rounded.
+    pub const FACTOR: f64 = 1.4;
 
     fn add(&mut self, run: &Run) {
         if run.steps < Self::LEAST_STEPS {
@@ -33,6 +38,10 @@ impl GrowingRuns {
         self.runs += 1;
         self.steps += run.steps;
         self.outgrown_bytes = self.outgrown_bytes.saturating_add(run.outgrown_bytes);
+        let growth = run.reached as f64 / run.first_size.max(1) as f64;
+        if growth < Self::FACTOR.powf(run.steps as f64) {
+            self.slow_bytes = self.slow_bytes.saturating_add(run.outgrown_bytes);
+        }
         self.longest = self.longest.max(run.steps);
         if run.outgrown_bytes >= self.most_outgrown {
             self.most_outgrown = run.outgrown_bytes;
@@ -171,6 +180,7 @@ mod tests {
         let runs = site.finish();
         assert_eq!((runs.runs, runs.steps, runs.longest), (2, 12, 6));
         assert_eq!(runs.outgrown_bytes, 2 * (256 - 4));
+        assert_eq!(runs.slow_bytes, 0);
         assert_eq!(runs.from_to, (4, 256));
     }
 
@@ -186,6 +196,7 @@ mod tests {
         let runs = site.finish();
         assert_eq!((runs.runs, runs.steps), (1, 49));
         assert_eq!(runs.outgrown_bytes, (1..50).map(|size| size * 10).sum());
+        assert_eq!(runs.slow_bytes, runs.outgrown_bytes);
         assert_eq!(runs.from_to, (10, 500));
     }
 

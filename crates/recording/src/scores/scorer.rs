@@ -2,8 +2,10 @@
 
 use super::accesses::{AccessSums, Known};
 use super::groups::{Finished, GroupId, Groups, Open};
-use super::kept_chunks::{Chunk, KeptChunks};
+use super::kept_chunks::{Chunk, ChunkAccesses, KeptChunks};
+use super::looks::{Looks, Outcome, outcome, sampled};
 use super::runs::{GrowingRuns, Run};
+use super::threads::{Release, Threads};
 use super::ticks::{Happening, LONGEST_TICK_NS, Tick};
 use super::{GroupLimit, Loops, ScoreOptions, ScoredRun, ScoredSite};
 use memhook_abi::Accesses;
@@ -52,6 +54,8 @@ struct Site {
     /// Its allocator writes zeros.
     is_zeroed: bool,
     accesses: AccessSums,
+    /// Of those that were looked at.
+    outcomes: Vec<Outcome>,
     kept: KeptChunks,
 }
 
@@ -78,12 +82,12 @@ pub(crate) struct Scorer {
     /// Stacks of calls of `calloc`.
     zeroing: FxHashSet<u32>,
     known: Known,
+    looks: Looks,
     /// By the ledger's number of the site.
     sites: Vec<Site>,
     live: FxHashMap<u64, Live>,
     under_way: FxHashMap<(u32, u16), Run>,
-    /// By thread: how many events it had.
-    events: Vec<u64>,
+    threads: Threads,
     kept: usize,
     tick: Tick,
     /// The ends of the last passes.
@@ -109,12 +113,18 @@ impl Scorer {
         }
     }
 
+    /// With looks at some blocks.
+    pub fn with_looks(self, looks: Looks) -> Self {
+        Self { looks, ..self }
+    }
+
     /// The window begins: chunks from before it do not count.
     pub fn begin(&mut self) {
         self.groups = Groups::new(self.groups.group_ns, self.groups.longest_ns);
         self.sites.clear();
         self.live.clear();
         self.under_way.clear();
+        self.threads.finish();
         self.tick.clear();
         self.kept = 0;
     }
@@ -175,17 +185,27 @@ impl Scorer {
         }
     }
 
-    fn event_of(&mut self, thread: u16) -> u64 {
-        let thread = usize::from(thread);
-        if thread >= self.events.len() {
-            self.events.resize(thread + 1, 0);
+    /// The number of the next event of a thread. `reallocated`: `realloc` has returned a block of this size.
+    fn event_of(&mut self, thread: u16, reallocated: Option<u64>) -> u64 {
+        let (event, settled) = self.threads.next_event(thread, reallocated);
+        if let Some(settled) = settled {
+            self.settle(settled.release, settled.is_outgrown);
         }
-        self.events[thread] += 1;
-        self.events[thread]
+        event
+    }
+
+    fn settle(&mut self, release: Release, is_outgrown: bool) {
+        let finished = &mut self.sites[release.site as usize].finished;
+        let outgrown_ns = is_outgrown.then_some(release.lifetime_ns);
+        self.groups.settle(release.group, outgrown_ns, finished);
     }
 
     fn count_allocated(&mut self, block: &BlockOf, stack: u32, start_ns: u64) {
-        let event = self.event_of(block.thread);
+        let known = self.sites.get(block.site as usize);
+        let known = known.filter(|site| site.chunks > 0);
+        let is_realloc =
+            known.map_or_else(|| self.reallocs.contains(&stack), |site| site.is_realloc);
+        let event = self.event_of(block.thread, is_realloc.then_some(block.size));
         let (number, group) = self.count(block, stack, start_ns, 1);
         let site = &mut self.sites[block.site as usize];
         site.live += 1;
@@ -211,7 +231,8 @@ impl Scorer {
         };
         if let Some(old) = self.live.insert(block.address, live) {
             // Its release was not seen, and not told of either.
-            self.end(old, start_ns, false);
+            let release = self.end(old, start_ns, false, None);
+            self.settle(release, false);
         }
     }
 
@@ -244,7 +265,8 @@ impl Scorer {
     }
 
     fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>, end_ns: u64) {
-        let event = self.event_of(by.map_or(block.thread, |by| by.thread));
+        let thread = by.map_or(block.thread, |by| by.thread);
+        let event = self.event_of(thread, None);
         let is_same = |live: &Live| live.site == block.site;
         let Some(live) = self.live.get(&block.address).copied().filter(is_same) else {
             // It was allocated before the window, or a failed realloc has brought it back, at which its
@@ -255,29 +277,46 @@ impl Scorer {
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
             run.released(block.address, event);
         }
-        if let Some(accesses) = by.and_then(|by| self.known.of_release(by.accesses)) {
-            self.count_accesses(&live, &accesses, end_ns);
-        }
-        self.end(live, end_ns, false);
+        let accesses = by.and_then(|by| self.known.of_release(by.accesses));
+        let accesses = accesses.map(|accesses| self.count_accesses(&live, &accesses, end_ns));
+        self.count_look(&live, block.address, end_ns);
+        let release = self.end(live, end_ns, false, accesses);
+        self.threads.released(thread, release);
     }
 
-    fn count_accesses(&mut self, live: &Live, accesses: &Accesses, end_ns: u64) {
+    fn count_look(&mut self, live: &Live, address: u64, end_ns: u64) {
+        let lived = (live.start_ns, end_ns.max(live.start_ns + 1));
+        let look = self.looks.of_block(address, lived);
+        if let Some(outcome) = look.and_then(|look| outcome(look, live.size, lived)) {
+            self.sites[live.site as usize].outcomes.push(outcome);
+        }
+    }
+
+    fn count_accesses(&mut self, live: &Live, accesses: &Accesses, end_ns: u64) -> ChunkAccesses {
         let end_ns = end_ns.max(live.start_ns + 1);
         let site = &mut self.sites[live.site as usize];
         let lived = (live.start_ns, end_ns);
         site.accesses
             .add(accesses, site.is_zeroed, live.size, lived);
+        ChunkAccesses::new(accesses, lived)
     }
 
-    fn end(&mut self, live: Live, end_ns: u64, is_live: bool) {
+    /// The chunk's life is over; what is returned has to be settled.
+    fn end(
+        &mut self,
+        live: Live,
+        end_ns: u64,
+        is_live: bool,
+        accesses: Option<ChunkAccesses>,
+    ) -> Release {
         // Clocks of two processors may disagree by a little.
         let end_ns = end_ns.max(live.start_ns + 1);
         let site = &mut self.sites[live.site as usize];
+        let accesses = accesses.filter(|_| site.tells);
         site.live -= 1;
         site.live_bytes = site.live_bytes.saturating_sub(live.size);
         let lifetime_ns = end_ns - live.start_ns;
-        self.groups
-            .released(live.group, lifetime_ns, end_ns, &mut site.finished);
+        self.groups.released(live.group, lifetime_ns, end_ns);
         self.keep(
             live.site,
             Chunk {
@@ -286,8 +325,15 @@ impl Scorer {
                 end_ns,
                 size: live.size,
                 is_live,
+                accesses,
             },
         );
+        Release {
+            site: live.site,
+            group: live.group,
+            size: live.size,
+            lifetime_ns,
+        }
     }
 
     /// The events of the pairs are `step_ns` apart.
@@ -299,8 +345,8 @@ impl Scorer {
         start_ns: u64,
         step_ns: u64,
     ) {
-        self.event_of(block.thread);
-        self.event_of(block.thread);
+        self.event_of(block.thread, None);
+        self.event_of(block.thread, None);
         let (number, group) = self.count(block, stack, start_ns, count);
         let site = &mut self.sites[block.site as usize];
         site.most_live = site.most_live.max(site.live + 1);
@@ -313,8 +359,8 @@ impl Scorer {
         }
         let last_ns = start_ns + 2 * (count - 1) * step_ns;
         self.groups.more_pairs(group, count - 1, step_ns, last_ns);
-        self.groups
-            .released(group, step_ns, last_ns + step_ns, &mut site.finished);
+        self.groups.released(group, step_ns, last_ns + step_ns);
+        self.groups.settle(group, None, &mut site.finished);
         let mut next = number;
         while next < number + count {
             let step = self.sites[block.site as usize].kept.step;
@@ -334,6 +380,7 @@ impl Scorer {
                     end_ns: start_ns + step_ns,
                     size: block.size,
                     is_live: false,
+                    accesses: None,
                 },
             );
             next += 1;
@@ -387,10 +434,14 @@ impl Scorer {
         live.sort_unstable_by_key(|(_, live)| (live.start_ns, live.number));
         let to_ns = to_ns.min(LATEST_NS);
         for (address, live) in live {
-            if let Some(accesses) = self.known.of_live(address) {
-                self.count_accesses(&live, &accesses, to_ns);
-            }
-            self.end(live, to_ns, true);
+            let accesses = self.known.of_live(address);
+            let accesses = accesses.map(|accesses| self.count_accesses(&live, &accesses, to_ns));
+            self.count_look(&live, address, to_ns);
+            let release = self.end(live, to_ns, true, accesses);
+            self.settle(release, false);
+        }
+        for settled in self.threads.finish() {
+            self.settle(settled.release, settled.is_outgrown);
         }
         for ((site, _), run) in self.under_way.drain() {
             run.finish(&mut self.sites[site as usize].runs);
@@ -417,6 +468,7 @@ impl Scorer {
                 loops: site.finished.loops,
                 runs: site.runs,
                 accesses: (site.tells && site.accesses.chunks > 0).then_some(site.accesses),
+                sampled: sampled(&site.outcomes),
                 kept: site.kept,
             });
         }
@@ -424,7 +476,10 @@ impl Scorer {
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
         let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
         if !known.any(accessed) {
-            sites.iter_mut().for_each(|site| site.accesses = None);
+            for site in &mut sites {
+                site.accesses = None;
+                site.kept.forget_accesses();
+            }
         }
         sites.sort_by_key(|site| site.stack);
         ScoredRun {

@@ -203,6 +203,68 @@ fn folded_pairs_are_a_loop() {
     assert_eq!((site.kept.step, site.kept.chunks.len()), (4, 250));
 }
 
+/// Reallocations of one thread, one after the other: site, size of the new chunk (0: the chunk is released).
+fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
+    let stacks = StackKinds {
+        reallocs: [100, 101].into_iter().collect(),
+        ..StackKinds::default()
+    };
+    let mut scorer = Scorer::new(&ScoreOptions::default(), END_NS, stacks);
+    let by = Some(ReleaseBy {
+        stack: 0,
+        thread: 1,
+        accesses: 0,
+    });
+    let mut last: Option<BlockOf> = None;
+    let mut time_ns = 0;
+    for (site, size) in steps {
+        time_ns += 5000;
+        scorer.at(time_ns);
+        if let Some(block) = last.take() {
+            scorer.released(&block, by);
+        }
+        if size > 0 {
+            let block = BlockOf {
+                site,
+                thread: 1,
+                address: 16,
+                size,
+                time_ns: 0,
+            };
+            scorer.allocated(&block, 100 + site);
+            last = Some(block);
+        }
+    }
+    scorer.at(time_ns + 5000);
+    scorer.finish(END_NS)
+}
+
+/// A list is made longer from two places in turn: each of its chunks lives shortly, but none can be used again.
+#[test]
+fn chains_of_realloc_are_no_loops() {
+    let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
+    assert_eq!(run.sites.len(), 2);
+    for site in &run.sites {
+        assert!(site.lifetime < 0.01, "{}", site.lifetime);
+        assert_eq!(site.loops, Loops::default());
+    }
+}
+
+/// A chain that is made anew in each turn of a loop: of three chunks, two are steps of it.
+#[test]
+fn chains_in_a_loop_are_a_loop() {
+    let sizes = [(0, 10), (0, 20), (1, 30), (1, 0)];
+    let run = reallocated((0..1000).flat_map(|_| sizes));
+    let [first, last] = &run.sites[..] else {
+        panic!("{run:?}");
+    };
+    assert_eq!((first.chunks, first.loops), (2000, Loops::default()));
+    assert_eq!((last.chunks, last.loops.chunks), (1000, 1000));
+    // Blocks of one size could have been one.
+    let run = reallocated((0..1000).map(|_| (0, 10)));
+    assert_eq!(run.sites[0].loops.chunks, 1000);
+}
+
 /// More sites than chunks may be kept, and one with very many.
 #[test]
 fn the_number_of_kept_chunks_has_a_bound() {

@@ -10,7 +10,10 @@ mod heaptrack;
 mod heaptrack_events;
 mod heaptrack_lines;
 mod json;
+mod locations;
 mod massif;
+mod otlp;
+mod otlp_messages;
 mod pprof;
 mod pprof_messages;
 mod speedscope;
@@ -18,6 +21,7 @@ mod text;
 
 pub use crate::view::Html;
 pub use json::Json;
+pub use otlp::{OtlpSource, otlp_request};
 pub use pprof::{PprofShape, pprof};
 pub use text::Text;
 

@@ -1,5 +1,6 @@
 //! `profile.proto`, which `go tool pprof`, pprof's web page, Grafana Pyroscope and others read.
 
+use super::locations::locations;
 use super::pprof_messages as message;
 use super::{Format, FormatOptions, Nature};
 use crate::gaps;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::io::{Result, Write};
 
 /// Values of each sample, in Go's names and order.
-const VALUES: [(&str, &str, Measure, Unit); 10] = [
+pub(super) const VALUES: [(&str, &str, Measure, Unit); 10] = [
     ("alloc_objects", "count", Measure::Allocated, Unit::Blocks),
     ("alloc_space", "bytes", Measure::Allocated, Unit::Bytes),
     ("inuse_objects", "count", Measure::Live, Unit::Blocks),
@@ -204,18 +205,10 @@ impl Tables {
         shape: &PprofShape,
     ) -> message::Sample {
         let frames = profile.stacks.get(site.stack as usize);
-        let mut rest = frames.map_or(&[][..], Vec::as_slice);
-        let mut location_id = Vec::new();
-        while !rest.is_empty() {
-            let inlined = |&index: &u32| {
-                let frame = profile.frames.get(index as usize);
-                frame.is_some_and(|f| f.frame.inlined)
-            };
-            let first = rest.iter().take_while(|index| inlined(index)).count();
-            let (here, callers) = rest.split_at((first + 1).min(rest.len()));
-            location_id.push(self.location(profile, here));
-            rest = callers;
-        }
+        let frames = frames.map_or(&[][..], Vec::as_slice);
+        let mut location_id: Vec<u64> = locations(profile, frames)
+            .map(|here| self.location(profile, here))
+            .collect();
         if location_id.is_empty() {
             location_id.push(self.no_location());
         }

@@ -5,14 +5,14 @@ mod python;
 mod series;
 mod symbolizer;
 
-pub use profile::{Window, note, ordered_modules, profile};
+pub use profile::{Window, note, ordered_modules, overhead, profile};
 pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
-pub use symbolizer::{NameSources, symbolizer};
+pub use symbolizer::{NameSources, module_files, symbolizer};
 
 use crate::labels::Labels;
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, RowsBy, SortBy, size_class};
-use crate::types::named_by_frames;
+use crate::types::{UNKNOWN_TYPE, named_by_frames, one_spelling};
 use crate::{
     Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReleaseSite, ReportModel, StackFrame,
 };
@@ -21,6 +21,7 @@ use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
 use memhook_symbols::{Constructors, Source, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What is shown, and how much of it.
@@ -128,6 +129,28 @@ impl NamedRun for NamedProfile<'_> {
     }
 }
 
+/// Looks up the types of the blocks of all sites, as far as their stacks tell.
+pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
+    let named = NamedProfile::new(profile, symbols, Measure::Live);
+    let stacks: BTreeSet<u32> = profile.sites.iter().map(|site| site.stack).collect();
+    let types = stacks
+        .into_iter()
+        .filter_map(|stack| Some((stack, one_spelling(named.type_of(stack)?))));
+    let types = types.collect();
+    profile.types = types;
+}
+
+/// Leaves only the sites whose blocks have a type that passes. Sums over the whole run stay as they are.
+pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
+    let types = &profile.types;
+    let is_kept = |stack: &u32| passes(types.get(stack).map_or(UNKNOWN_TYPE, String::as_str));
+    profile.sites.retain(|site| is_kept(&site.stack));
+    if let Some(scores) = &mut profile.scores {
+        scores.sites.retain(|site| is_kept(&site.stack));
+        scores.inferences.retain(|one| is_kept(&one.stack_index));
+    }
+}
+
 /// The report.
 ///
 /// # Errors
@@ -171,6 +194,7 @@ pub fn report(
     // Coverage and releases belong to the overview, not to a question about one detail.
     let is_overview = by == RowsBy::Site && measure == Measure::Live;
     let shows_releases = is_overview || (by == RowsBy::Site && measure == Measure::Released);
+    let is_end = is_overview && profile.to_ns >= recording.span_ns().1;
     let number = |name| note(recording, name).parse::<f64>().unwrap_or(0.0);
     let seconds = |ns: u64| ns as f64 / 1e9;
     let model = ReportModel {
@@ -209,7 +233,7 @@ pub fn report(
             measure: measure.name(),
             bytes: sum.bytes,
             blocks: sum.blocks,
-            error_bytes: sum.error_bytes(),
+            error_bytes: profile.error_of_sum(measure, sum),
         },
         coverage: if is_overview {
             coverage(recording, symbols)?
@@ -227,13 +251,11 @@ pub fn report(
         mappings: None,
         resident: profile.resident.clone(),
         #[cfg(target_arch = "x86_64")]
-        rss: None,
+        rss: is_end.then(|| profile::account(recording)).flatten(),
         leaks: None,
-        overhead: None,
+        overhead: overhead(recording),
         // It is about the end of the run.
-        stale: (is_overview && profile.to_ns >= recording.span_ns().1)
-            .then(|| profile::stale(recording))
-            .flatten(),
+        stale: is_end.then(|| profile::stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores

@@ -5,19 +5,25 @@ use crate::gaps;
 use crate::named_run::{frames_at, is_cut};
 use crate::scores::inferences;
 use crate::{
-    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileScores,
+    Amount, Flow, Measures, Overhead, Point, Profile, ProfileFrame, ProfileModule, ProfileScores,
     ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
     SitePoint, SiteScores, StaleHistory, StaleReport, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_ledger::Estimate;
+use memhook_ledger::{Estimate, standard_error};
 use memhook_recording::{
     Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
-use memhook_recording::{FUNCTIONS_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of};
+use memhook_recording::{
+    FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of,
+};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
-use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Points of the timeline.
 const POINTS: usize = 1000;
@@ -113,6 +119,7 @@ pub fn profile(
     let series = series.collect();
     let stack_of = tables.of_stack;
     let mut profile = Profile {
+        types: BTreeMap::new(),
         target: Target {
             pid: meta.pid as i32,
             name: note(recording, "name").to_owned(),
@@ -124,14 +131,7 @@ pub fn profile(
         gaps: gaps::until(recording.gaps(), activity.to_ns),
         peak_ns: activity.peak_ns,
         depth,
-        sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
-            mean_bytes,
-            recorded_allocations: activity.window_totals().allocations,
-            exact_allocations: None,
-            live_error_bytes: Amount::from(activity.sum.live).error_bytes(),
-            allocated_error_bytes: Amount::from(activity.sum.allocated).error_bytes(),
-            released_error_bytes: Amount::from(activity.sum.released).error_bytes(),
-        }),
+        sampling: sampling(recording, &activity),
         totals: totals(recording, &activity),
         modules: tables.modules,
         frames: tables.frames,
@@ -230,6 +230,14 @@ pub fn stale(recording: &Recording) -> Option<StaleReport> {
     })
 }
 
+/// What was resident at the end, if that was recorded (attach --rss).
+#[cfg(target_arch = "x86_64")]
+pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
+    let is_of_heap = note(recording, "memory").is_empty();
+    let text = is_of_heap.then(|| note(recording, memhook_recording::ACCOUNT_NOTE))?;
+    serde_json::from_str(text).ok()
+}
+
 /// The part of it that is about how bytes aged, in a window of time.
 fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHistory> {
     let mut history = report.history?;
@@ -285,6 +293,33 @@ fn by_bucket(amounts: &[(u8, Estimate)]) -> Vec<(u8, Amount)> {
     buckets
         .map(|&(bucket, amount)| (bucket, Amount::from(amount)))
         .collect()
+}
+
+/// How allocations were sampled, if they were.
+fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
+    let samples = recording.samples();
+    let mean_bytes = samples.sample_bytes()?;
+    let recorded = activity.window_totals().allocations;
+    let error = |sum: Estimate| standard_error(sum.variance + samples.unhit_variance());
+    let is_mixed = !samples.always;
+    Some(Sampling {
+        mean_bytes,
+        recorded_allocations: if is_mixed {
+            activity.sampled_allocations
+        } else {
+            recorded
+        },
+        exact_allocations: is_mixed.then(|| recorded.saturating_sub(activity.sampled_allocations)),
+        live_error_bytes: error(activity.sum.live),
+        allocated_error_bytes: error(activity.sum.allocated),
+        released_error_bytes: error(activity.sum.released),
+        is_in_budget: recording.meta().flags & memhook_abi::flags::BUDGET != 0,
+    })
+}
+
+/// What tracing cost and recorded, if it kept to a budget (attach --overhead).
+pub fn overhead(recording: &Recording) -> Option<Overhead> {
+    serde_json::from_str(note(recording, OVERHEAD_NOTE)).ok()
 }
 
 /// The sums of the window, as a report at its end gives them that began to count at its begin.

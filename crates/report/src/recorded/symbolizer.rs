@@ -43,6 +43,17 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
     for bundle in sources.bundles {
         symbols.add_bundle(bundle);
     }
+    symbols.set_modules(module_files(recording, &roots, has_sysroot));
+    symbols
+}
+
+/// The modules of a recording, and what names the rest of its addresses. `has_sysroot`: the roots are of the
+/// machine that it was made on.
+pub fn module_files(
+    recording: &Recording,
+    roots: &[PathBuf],
+    has_sysroot: bool,
+) -> Vec<ModuleFile> {
     let modules = ordered_modules(recording).into_iter().map(|module| {
         let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
         // Without a build-id a file of this machine may be another one; a file in a sysroot was put
@@ -64,8 +75,7 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
     });
     let named = Arc::new(NamedFrames(recording.named_frames().clone()));
     let others = [python_module(named.clone()), made_module(named)];
-    symbols.set_modules(modules.chain(others).collect());
-    symbols
+    modules.chain(others).collect()
 }
 
 /// The names that a recording has itself.

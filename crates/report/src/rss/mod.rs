@@ -7,10 +7,15 @@ pub use trim::TrimReport;
 
 use crate::{Document, StackFrame, Style};
 use memhook_heap::{Account, ArenaUse, Meta, Part};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/rss/1";
+
+fn schema() -> &'static str {
+    SCHEMA
+}
 
 /// The parts that every report has, also where they are empty.
 const PARTS: [Part; 10] = [
@@ -27,18 +32,19 @@ const PARTS: [Part; 10] = [
 ];
 
 /// The account of a process's resident memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssReport {
     /// Name of the schema.
+    #[serde(skip_deserializing, default = "schema")]
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
     /// Resident bytes, by the kernel's own sum of its pages.
     pub rss_bytes: u64,
-    /// The same, with each page divided by the number of processes that map it.
-    pub pss_bytes: u64,
-    /// Resident bytes that only this process maps, and that were written.
-    pub private_dirty_bytes: u64,
+    /// The same, with each page divided by the number of processes that map it; `None` if that was not asked for.
+    pub pss_bytes: Option<u64>,
+    /// Resident bytes that only this process maps, and that were written; `None` if that was not asked for.
+    pub private_dirty_bytes: Option<u64>,
     /// Bytes swapped out, which are not resident.
     pub swap_bytes: u64,
     /// Resident bytes in huge pages.
@@ -47,8 +53,10 @@ pub struct RssReport {
     pub hugetlb_bytes: u64,
     /// What the resident bytes consist of; the parts add up to all of them.
     pub parts: Vec<RssPart>,
-    /// What a malloc_trim would give back.
+    /// What a trim would give back.
     pub trim_bytes: u64,
+    /// What an allocator other than glibc's says of itself, if the process has one that was asked.
+    pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
     pub arenas: Vec<ArenaUse>,
     /// Resident bytes of live blocks that are mappings of their own.
@@ -70,19 +78,30 @@ pub struct RssReport {
 }
 
 /// One part.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssPart {
     /// What it is.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Resident bytes.
     pub bytes: u64,
 }
 
+/// An allocator's own statistics.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RssAllocator {
+    /// Its name.
+    pub name: Cow<'static, str>,
+    /// Its figures, under its own names.
+    pub counters: Vec<RssPart>,
+    /// How long one thread was held to ask, in ms.
+    pub held_ms: f64,
+}
+
 /// A stack, a mapping, a file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssHolding {
     /// The part that it belongs to.
-    pub part: &'static str,
+    pub part: Cow<'static, str>,
     /// Its name.
     pub name: String,
     /// Resident bytes.
@@ -90,14 +109,14 @@ pub struct RssHolding {
 }
 
 /// Blocks of one call stack, or of one type or size where no call stack is known.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinRow {
     /// Their type or size; of traced blocks, the function that allocated them.
     pub name: String,
     /// The call stack that allocated them, innermost frame first; empty if they were not traced.
     pub stack: Vec<StackFrame>,
     /// Age of the oldest one in ms, if they were traced.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<u64>,
     /// The id of the call stack, and when the oldest block was allocated, in nanoseconds since the attach.
     #[serde(skip)]
@@ -113,10 +132,10 @@ pub struct PinRow {
 }
 
 /// What it cost the process.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssSnapshot {
     /// precopy, fork or stop.
-    pub method: &'static str,
+    pub method: Cow<'static, str>,
     /// How long all threads were held, in ms.
     pub held_ms: f64,
     /// How long one thread was held before, in ms.
@@ -142,7 +161,7 @@ impl RssReport {
         let parts = PARTS.map(|part| (part, of_part(part))).into_iter();
         let parts = parts.chain(others.map(|(part, bytes)| (*part, *bytes)));
         let holdings = account.holdings.iter().map(|holding| RssHolding {
-            part: holding.part.name(),
+            part: holding.part.name().into(),
             name: holding.name.clone(),
             bytes: holding.bytes,
         });
@@ -165,18 +184,30 @@ impl RssReport {
             schema: SCHEMA,
             pid,
             rss_bytes: memory.rss,
-            pss_bytes: memory.pss,
-            private_dirty_bytes: memory.private_dirty,
+            pss_bytes: account.has_shares.then_some(memory.pss),
+            private_dirty_bytes: account.has_shares.then_some(memory.private_dirty),
             swap_bytes: memory.swap,
             huge_page_bytes: memory.huge_pages,
             hugetlb_bytes: memory.hugetlb,
             parts: parts
                 .map(|(part, bytes)| RssPart {
-                    name: part.name(),
+                    name: part.name().into(),
                     bytes,
                 })
                 .collect(),
             trim_bytes: account.trim_bytes,
+            allocator: account.allocator.as_ref().map(|said| RssAllocator {
+                name: said.allocator.into(),
+                counters: said
+                    .counters
+                    .iter()
+                    .map(|counter| RssPart {
+                        name: counter.name.into(),
+                        bytes: counter.bytes,
+                    })
+                    .collect(),
+                held_ms: said.held.as_secs_f64() * 1e3,
+            }),
             arenas: account.arenas.clone(),
             mapped_bytes: account.mapped_bytes,
             more_holdings: account.holdings.len().saturating_sub(view.top) as u64,
@@ -184,7 +215,7 @@ impl RssReport {
             more_pins: account.pins.len().saturating_sub(view.top) as u64,
             pins: pins.take(view.top).collect(),
             snapshot: meta.map(|meta| RssSnapshot {
-                method: meta.method.name(),
+                method: meta.method.name().into(),
                 held_ms: meta.held_ms,
                 prepare_held_ms: meta.prepare_held_ms,
             }),

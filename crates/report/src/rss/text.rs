@@ -13,6 +13,7 @@ pub fn text(report: &RssReport, _: Style) -> String {
     let _ = head(&mut out, report);
     let _ = parts(&mut out, report);
     let _ = arenas(&mut out, report);
+    let _ = allocator(&mut out, report);
     let _ = holdings(&mut out, report);
     if report.lists_pins {
         let _ = pins(&mut out, report);
@@ -24,14 +25,19 @@ pub fn text(report: &RssReport, _: Style) -> String {
 }
 
 fn head(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    let shares = report.private_dirty_bytes.zip(report.pss_bytes);
+    let shares = shares.map_or(String::new(), |(private_dirty, pss)| {
+        format!(
+            ", {} of it written by this process alone; {} if shared pages are divided",
+            bytes(private_dirty),
+            bytes(pss)
+        )
+    });
     writeln!(
         out,
-        "Process {}: {} resident, {} of it written by this process alone; {} if shared pages are divided, {} swapped \
-         out, {} in huge pages",
+        "Process {}: {} resident{shares}, {} swapped out, {} in huge pages",
         report.pid,
         bytes(report.rss_bytes),
-        bytes(report.private_dirty_bytes),
-        bytes(report.pss_bytes),
         bytes(report.swap_bytes),
         bytes(report.huge_page_bytes),
     )?;
@@ -99,11 +105,28 @@ fn arenas(out: &mut String, report: &RssReport) -> std::fmt::Result {
     )
 }
 
+fn allocator(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    let Some(said) = &report.allocator else {
+        return Ok(());
+    };
+    writeln!(out, "\n       bytes  as {} counts", said.name)?;
+    for counter in &said.counters {
+        writeln!(out, "{:>12}  {}", bytes(counter.bytes), counter.name)?;
+    }
+    writeln!(
+        out,
+        "It would give back {} if it were asked to (memhook-rs trim {}); one thread was held {:.2} ms to ask it",
+        bytes(report.trim_bytes),
+        report.pid,
+        said.held_ms
+    )
+}
+
 fn holdings(out: &mut String, report: &RssReport) -> std::fmt::Result {
     if report.holdings.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n       bytes  outside of malloc")?;
+    writeln!(out, "\n       bytes  outside of glibc's heap")?;
     for holding in &report.holdings {
         writeln!(
             out,

@@ -2,8 +2,9 @@
 
 use crate::units::bytes;
 use crate::{Document, Style};
-use memhook_heap::{Trimmed, Trimmer};
+use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory, Trimmed, Trimmer};
 use serde::Serialize;
+use std::time::Duration;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/trim/1";
@@ -15,13 +16,18 @@ pub struct TrimReport {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
+    /// The allocator that gives memory back: glibc, jemalloc, tcmalloc or mimalloc.
+    pub allocator: &'static str,
+    /// What makes it do so.
+    pub call: &'static str,
     /// Nothing was done; the figures say what would come back.
     pub dry_run: bool,
-    /// What a malloc_trim was predicted to give back.
-    pub predicted_bytes: u64,
-    /// What it was estimated to take, in ms.
+    /// What it was predicted to give back, if that can be known.
+    pub predicted_bytes: Option<u64>,
+    /// What it was estimated to take, in ms, of a processor to itself: where threads wait for processors, or for each
+    /// other, it takes longer.
     pub estimated_ms: f64,
-    /// How long all threads were held to copy the memory, in ms.
+    /// How long threads were held to find that out, in ms.
     pub snapshot_held_ms: f64,
     /// Resident bytes before.
     pub rss_before_bytes: u64,
@@ -29,7 +35,7 @@ pub struct TrimReport {
     pub rss_after_bytes: Option<u64>,
     /// How long one thread was held for it, in ms.
     pub held_ms: Option<f64>,
-    /// How long the call of malloc_trim took, in ms.
+    /// How long the call took, in ms.
     pub call_ms: Option<f64>,
 }
 
@@ -40,14 +46,52 @@ impl TrimReport {
         TrimReport {
             schema: SCHEMA,
             pid: meta.pid,
+            allocator: "glibc",
+            call: "malloc_trim()",
             dry_run: true,
-            predicted_bytes: trimmer.account.trim_bytes,
+            predicted_bytes: Some(trimmer.account.trim_bytes),
             estimated_ms: trimmer.estimate.as_secs_f64() * 1e3,
             snapshot_held_ms: meta.held_ms,
             rss_before_bytes: trimmer.account.memory.rss,
             rss_after_bytes: None,
             held_ms: None,
             call_ms: None,
+        }
+    }
+
+    /// What another allocator would do. `said`: its own figures, if it has any.
+    pub fn dry_of(
+        pid: i32,
+        allocator: &KnownAllocator,
+        said: Option<&AllocatorStatistics>,
+        estimate: Duration,
+        rss_bytes: u64,
+    ) -> TrimReport {
+        TrimReport {
+            schema: SCHEMA,
+            pid,
+            allocator: allocator.name,
+            call: allocator.release_name(),
+            dry_run: true,
+            predicted_bytes: said.map(|said| said.releasable_bytes),
+            estimated_ms: estimate.as_secs_f64() * 1e3,
+            snapshot_held_ms: said.map_or(0.0, |said| said.held.as_secs_f64() * 1e3),
+            rss_before_bytes: rss_bytes,
+            rss_after_bytes: None,
+            held_ms: None,
+            call_ms: None,
+        }
+    }
+
+    /// What another allocator has done.
+    pub fn with(self, done: &ReleasedMemory) -> TrimReport {
+        TrimReport {
+            dry_run: false,
+            rss_before_bytes: done.rss.0,
+            rss_after_bytes: Some(done.rss.1),
+            held_ms: Some(done.held.as_secs_f64() * 1e3),
+            call_ms: Some(done.call.as_secs_f64() * 1e3),
+            ..self
         }
     }
 
@@ -67,22 +111,38 @@ impl TrimReport {
 impl Document for TrimReport {
     fn text(&self, _: Style) -> String {
         let before = bytes(self.rss_before_bytes);
-        let predicted = bytes(self.predicted_bytes);
+        let held = match self.allocator {
+            "glibc" => "all threads",
+            _ => "one thread",
+        };
+        let looked = match self.snapshot_held_ms {
+            0.0 => String::new(),
+            ms => format!(" ({held} held {ms:.2} ms to predict it)"),
+        };
         let Some(after) = self.rss_after_bytes else {
+            let predicted = match self.predicted_bytes {
+                Some(predicted) => format!("would give back {}", bytes(predicted)),
+                None => "may give something back (how much cannot be predicted)".to_owned(),
+            };
             return format!(
-                "Process {}: {before} resident; malloc_trim would give back {predicted} in about {:.1} ms (all threads \
-                 held {:.2} ms to find out); nothing was done\n",
-                self.pid, self.estimated_ms, self.snapshot_held_ms
+                "Process {}: {before} resident; {} {predicted} in about {:.1} ms, longer on a busy machine{looked}; \
+                 nothing was done\n",
+                self.pid, self.call, self.estimated_ms
             );
         };
+        let predicted = self
+            .predicted_bytes
+            .map_or("how much could not be predicted".to_owned(), |predicted| {
+                format!("{} were predicted to come back", bytes(predicted))
+            });
         format!(
-            "Process {}: {before} resident before malloc_trim, {} after it ({predicted} predicted); one thread held {:.2} \
-             ms, {:.2} ms of it in the call (all threads held {:.2} ms to predict it)\n",
+            "Process {}: {before} resident before {}, {} after it ({predicted}); one thread held {:.2} ms, {:.2} ms of it in \
+             the call{looked}\n",
             self.pid,
+            self.call,
             bytes(after),
             self.held_ms.unwrap_or(0.0),
             self.call_ms.unwrap_or(0.0),
-            self.snapshot_held_ms
         )
     }
 }

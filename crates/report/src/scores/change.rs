@@ -27,6 +27,7 @@ impl ScoreChange {
                 lifetime: change(|s| s.lifetime),
                 usage: change(|s| s.usage),
                 useful_lifetime: change(|s| s.useful_lifetime),
+                ..Scores::default()
             },
         }
     }
@@ -49,5 +50,7 @@ pub(crate) fn stacks_scores(profile: &Profile, stacks: &BTreeSet<u32>) -> Option
         lifetime: mean(|s| s.lifetime),
         usage: mean(|s| s.usage),
         useful_lifetime: mean(|s| s.useful_lifetime),
+        usage_error: mean(|s| s.usage_error),
+        useful_lifetime_error: mean(|s| s.useful_lifetime_error),
     })
 }

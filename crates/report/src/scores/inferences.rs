@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 const LEAST_LOOP_BLOCKS: u64 = 500;
 /// Runs of growing blocks must do without so many allocations, ...
 const LEAST_RUN_STEPS: u64 = 64;
-/// ... or copy so many bytes.
+/// ... or copy so many bytes. What grows by a factor does the latter only if it is large, and then well.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
 /// So many small blocks must be live at a time for a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
@@ -166,7 +166,7 @@ fn short_lived(site: &ScoredSite, seen: Seen) -> Option<Finding> {
 
 fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     let runs = &site.runs;
-    if runs.steps < LEAST_RUN_STEPS && runs.outgrown_bytes < LEAST_RUN_BYTES {
+    if runs.steps < LEAST_RUN_STEPS && runs.slow_bytes < LEAST_RUN_BYTES {
         return None;
     }
     let (from, to) = runs.from_to;
@@ -180,7 +180,10 @@ fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
             bytes(to),
             counted(runs.longest, "step"),
         ),
-        advice: "reserve the final size at once, or let it grow by a factor",
+        advice: match runs.slow_bytes {
+            0 => "reserve the final size at once",
+            _ => "reserve the final size at once, or let it grow by a factor",
+        },
         gain: Gain {
             copied_bytes: runs.outgrown_bytes,
             ..seen.calls(runs.steps)
@@ -322,9 +325,11 @@ mod tests {
             [(InferenceKind::ShortLivedInLoop, 0)]
         );
         assert_eq!(kinds(&[looping(500)]), []);
-        let growing = |steps, outgrown_bytes| {
+        let growing = |steps, slow_bytes| {
             let mut runs = GrowingRuns::default();
-            (runs.steps, runs.outgrown_bytes) = (steps, outgrown_bytes);
+            (runs.steps, runs.slow_bytes) = (steps, slow_bytes);
+            // What grows by a factor copies much without harm.
+            runs.outgrown_bytes = slow_bytes.saturating_add(1 << 30);
             ScoredSite {
                 runs,
                 ..ScoredSite::default()

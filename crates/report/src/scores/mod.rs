@@ -11,7 +11,7 @@ pub(crate) use inferences::inferences;
 pub use inferences::{Gain, Inference, InferenceKind};
 pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};
 
-use memhook_recording::{AccessSums, ScoredRun, ScoredSite, variance};
+use memhook_recording::{AccessSums, ScoredRun, ScoredSite, geometric_mean, variance};
 use serde::{Deserialize, Serialize};
 
 /// The scores of a site or of a run; `None` where they are not known.
@@ -23,16 +23,32 @@ pub struct Scores {
     pub usage: Option<f64>,
     /// How much of their lifetime lies between the first and the last access; not known without access data.
     pub useful_lifetime: Option<f64>,
+    /// The standard error of usage, where it is an estimate, be it one that is too wide to be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage_error: Option<f64>,
+    /// That of the useful lifetime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub useful_lifetime_error: Option<f64>,
 }
 
 impl Scores {
     /// Those of a site.
     pub fn of(site: &ScoredSite) -> Scores {
         let accesses = site.accesses.as_ref();
+        if let (None, Some(sampled)) = (accesses, &site.sampled) {
+            return Scores {
+                lifetime: Some(site.lifetime),
+                usage: sampled.usage.known(),
+                useful_lifetime: sampled.useful_lifetime.known(),
+                usage_error: Some(sampled.usage.error),
+                useful_lifetime_error: Some(sampled.useful_lifetime.error),
+            };
+        }
         Scores {
             lifetime: Some(site.lifetime),
             usage: accesses.and_then(AccessSums::usage),
             useful_lifetime: accesses.and_then(AccessSums::useful_lifetime),
+            ..Scores::default()
         }
     }
 
@@ -57,6 +73,8 @@ impl Scores {
 pub enum AccessSource {
     /// The program told of all of them.
     Complete,
+    /// Watchpoints have shown those of some blocks.
+    Sampled,
 }
 
 /// The scores of a run: geometric means over its sites.
@@ -78,6 +96,9 @@ pub struct RunScores {
     /// Blocks whose reads and writes could not be counted, for want of memory or because they are too large.
     #[serde(default)]
     pub accesses_missed: u64,
+    /// Blocks that were watched, where accesses are sampled.
+    #[serde(default)]
+    pub looks: u64,
     /// The largest distance in time between two allocations of one group, in seconds.
     pub group_s: f64,
 }
@@ -85,26 +106,58 @@ pub struct RunScores {
 impl RunScores {
     /// Of a recording of events.
     pub fn of(run: &ScoredRun) -> RunScores {
-        let accessed = run.sites.iter().filter(|site| site.accesses.is_some());
-        let accessed_sites = accessed.count() as u64;
+        let all: Vec<Scores> = run.sites.iter().map(Scores::of).collect();
+        let told = run.sites.iter().any(|site| site.accesses.is_some());
+        let looks = run.sites.iter().filter_map(|site| site.sampled.as_ref());
+        let looks = looks.map(|sampled| sampled.looks).sum();
+        let is_known =
+            |scores: &&Scores| scores.usage.is_some() || scores.useful_lifetime.is_some();
+        let accessed_sites = all.iter().filter(is_known).count() as u64;
+        let usage = || all.iter().filter_map(|scores| scores.usage);
+        let useful = || all.iter().filter_map(|scores| scores.useful_lifetime);
         RunScores {
             scores: Scores {
                 lifetime: run.lifetime(),
-                usage: run.usage(),
-                useful_lifetime: run.useful_lifetime(),
+                usage: geometric_mean(usage()),
+                useful_lifetime: geometric_mean(useful()),
+                usage_error: error_of_mean(all.iter().map(|s| (s.usage, s.usage_error))),
+                useful_lifetime_error: error_of_mean(
+                    all.iter()
+                        .map(|s| (s.useful_lifetime, s.useful_lifetime_error)),
+                ),
             },
             variance: Scores {
                 lifetime: run.lifetime_variance(),
-                usage: variance(run.of_accesses(AccessSums::usage)),
-                useful_lifetime: variance(run.of_accesses(AccessSums::useful_lifetime)),
+                usage: variance(usage()),
+                useful_lifetime: variance(useful()),
+                ..Scores::default()
             },
             sites: run.sites.len() as u64,
-            access_source: (accessed_sites > 0).then_some(AccessSource::Complete),
+            access_source: match (told, looks) {
+                (true, _) => Some(AccessSource::Complete),
+                (false, 0) => None,
+                (false, _) => Some(AccessSource::Sampled),
+            },
+            looks,
             accessed_sites,
             accesses_missed: 0,
             group_s: run.group_ns as f64 / 1e9,
         }
     }
+}
+
+/// The standard error of the geometric mean of numbers, of which each has one of its own; `None` if none has.
+fn error_of_mean(scores: impl Iterator<Item = (Option<f64>, Option<f64>)>) -> Option<f64> {
+    let known: Vec<(f64, f64)> = scores
+        .filter_map(|(score, error)| Some((score?, error?)))
+        .collect();
+    let mean = geometric_mean(known.iter().map(|one| one.0))?;
+    // To the first order; where a score is 0, so is the mean, whatever the others are.
+    let squares = known
+        .iter()
+        .filter(|one| one.0 > 0.0)
+        .map(|(score, error)| (error / score).powi(2));
+    Some(mean * squares.sum::<f64>().sqrt() / known.len() as f64)
 }
 
 /// A site of a profile, scored.
@@ -149,4 +202,4 @@ impl ProfileScores {
 }
 
 /// What a user has to do for the scores that are not known.
-pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes: build it with the callbacks of 'memhook-rs access-runtime -o DIR', and record it again";
+pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes: estimate them with --access sampled, or build it with the callbacks of 'memhook-rs access-runtime -o DIR', and record it again";

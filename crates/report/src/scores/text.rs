@@ -1,6 +1,6 @@
 //! Scores and inferences as text.
 
-use super::{Inference, RunScores, ScoreChange, Scores};
+use super::{AccessSource, Inference, RunScores, ScoreChange, Scores};
 use crate::Style;
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, counted, duration};
@@ -24,18 +24,28 @@ fn score(score: Option<f64>) -> String {
 
 /// The scores of the run.
 pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Result {
-    let one = |name: &str, of: ScoreOf| {
+    let one = |name: &str, of: ScoreOf, error_of: ScoreOf| {
         let variance = of(&run.variance).map(|variance| format!(" (variance {variance:.3})"));
         let number = style.number(&score(of(&run.scores)));
-        format!("{name} {number}{}", variance.unwrap_or_default())
+        let error = of(&run.scores).and(error_of(&run.scores));
+        let error = error.map(|error| format!(" +- {error:.2}"));
+        format!(
+            "{name} {number}{}{}",
+            error.unwrap_or_default(),
+            variance.unwrap_or_default()
+        )
     };
     writeln!(
         out,
         "\n{} {}, {}, {}",
         style.strong("Scores from 0 (worst) to 1 (best):"),
-        one("lifetime", |s| s.lifetime),
-        one("usage", |s| s.usage),
-        one("useful lifetime", |s| s.useful_lifetime),
+        one("lifetime", |s| s.lifetime, |_| None),
+        one("usage", |s| s.usage, |s| s.usage_error),
+        one(
+            "useful lifetime",
+            |s| s.useful_lifetime,
+            |s| s.useful_lifetime_error
+        ),
     )?;
     let group = duration(run.group_s);
     writeln!(
@@ -45,6 +55,14 @@ pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Resul
     )?;
     if run.access_source.is_none() {
         writeln!(out, "  {}", style.faint(super::HOW_TO_GET_ACCESSES))?;
+    } else if run.access_source == Some(AccessSource::Sampled) {
+        let of = format!(
+            "Usage and useful lifetime are estimates from {}; they are known of {} of {}: the others have a 95 % interval wider than 0.2",
+            counted(run.looks, "watched block"),
+            run.accessed_sites,
+            counted(run.sites, "site")
+        );
+        writeln!(out, "  {}", style.faint(&of))?;
     } else if run.accessed_sites < run.sites {
         let of = format!(
             "Reads and writes are known of {} of {}: the others are of modules that do not tell of theirs",
@@ -66,12 +84,18 @@ pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Resul
 /// The scores of a site, in a line of their own below its numbers.
 pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Result {
     let mut known = vec![format!("lifetime {}", score(scores.lifetime))];
-    for (name, value) in [
-        ("usage", scores.usage),
-        ("useful lifetime", scores.useful_lifetime),
+    for (name, value, error) in [
+        ("usage", scores.usage, scores.usage_error),
+        (
+            "useful lifetime",
+            scores.useful_lifetime,
+            scores.useful_lifetime_error,
+        ),
     ] {
-        if value.is_some() {
-            known.push(format!("{name} {}", score(value)));
+        match (value, error) {
+            (Some(_), Some(error)) => known.push(format!("{name} {} +- {error:.2}", score(value))),
+            (Some(_), None) => known.push(format!("{name} {}", score(value))),
+            _ => {}
         }
     }
     writeln!(out, "   {} {}", style.faint("score:"), known.join(", "))

@@ -30,6 +30,17 @@ pub struct Sample {
     pub stale: Option<HashMap<u32, u64>>,
     /// Not everything was recorded: all sums are estimates.
     pub is_sampled: bool,
+    /// What the process has in memory, if that is known.
+    pub resident: Option<Resident>,
+}
+
+/// The resident memory of the process, beside what lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// All of it.
+    pub rss_bytes: u64,
+    /// What it consists of.
+    pub parts: Vec<(String, u64)>,
 }
 
 /// Names of a site.
@@ -85,6 +96,7 @@ pub struct Board {
     /// What nobody touches is watched.
     pub(super) has_stale: bool,
     pub(super) is_sampled: bool,
+    pub(super) resident: Option<Resident>,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
     pub(super) is_help_shown: bool,
@@ -123,6 +135,7 @@ impl Board {
             overhead: None,
             has_stale: false,
             is_sampled: false,
+            resident: None,
             sort: Sort::Bytes,
             is_paused: false,
             is_help_shown: false,
@@ -170,6 +183,7 @@ impl Board {
         self.overhead = sample.overhead;
         self.has_stale = sample.stale.is_some();
         self.is_sampled = sample.is_sampled;
+        self.resident = sample.resident;
         self.arrange();
     }
 

@@ -14,7 +14,7 @@ mod terminal;
 mod tests;
 mod tree;
 
-pub use board::{Among, Board, Reaction, Sample};
+pub use board::{Among, Board, Reaction, Resident, Sample};
 pub use names::Names;
 use screen::draw;
 pub use terminal::Screen;

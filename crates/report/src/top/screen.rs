@@ -113,6 +113,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         ],
         width,
     ));
+    lines.extend(resident(board, width));
     if let Some(overhead) = &board.overhead {
         lines.push(Line::from(overhead.in_words()).dim());
     }
@@ -135,6 +136,19 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         lines.push(Line::from(what).fg(Color::Red).bold());
     }
     lines
+}
+
+/// What is in memory, the largest parts first, as many as there is room for.
+fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
+    let found = board.resident.as_ref()?;
+    let mut parts: Vec<&(String, u64)> = found.parts.iter().filter(|part| part.1 > 0).collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(part.1));
+    let mut spans = vec![Span::from(format!("{} resident", bytes(found.rss_bytes)))];
+    for (at, (name, amount)) in parts.into_iter().enumerate() {
+        let before = if at == 0 { ":" } else { "," };
+        spans.push(Span::from(format!("{before} {} {name}", bytes(*amount))).dim());
+    }
+    Some(fitting(spans, width))
 }
 
 fn footer(board: &Board, width: u16) -> Line<'static> {

@@ -21,6 +21,7 @@ pub(super) fn site(
 ) -> SiteTotals {
     SiteTotals {
         stack,
+        sampling: 0,
         bytes,
         blocks,
         oldest_ns,
@@ -43,6 +44,7 @@ pub(super) fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
         overhead: None,
         stale: None,
         is_sampled: false,
+        resident: None,
     }
 }
 
@@ -298,6 +300,32 @@ fn what_nobody_touches_has_a_column_where_it_is_watched() {
     assert_eq!(shown, [(Some(2), 500), (Some(1), 0)]);
     let screen = screen(&mut board, 120, 24).join("\n");
     assert!(screen.contains("\u{25be}stale"), "{screen}");
+}
+
+#[test]
+fn what_is_resident_has_a_line() {
+    let mut board = board();
+    let resident = Resident {
+        rss_bytes: 9 << 20,
+        parts: vec![
+            ("stacks".into(), 1 << 20),
+            ("live heap".into(), 6 << 20),
+            ("swap".into(), 0),
+            ("file pages".into(), 2 << 20),
+        ],
+    };
+    board.sample(Sample {
+        resident: Some(resident),
+        ..sample(3, vec![site(1, 1000, 10, 10, 0)])
+    });
+    let wide = screen(&mut board, 100, 24);
+    let line = "9.0 MiB resident: 6.0 MiB live heap, 2.0 MiB file pages, 1.0 MiB stacks";
+    assert_eq!(wide[2], line, "{wide:#?}");
+    let narrow = screen(&mut board, 45, 24);
+    assert_eq!(
+        narrow[2], "9.0 MiB resident: 6.0 MiB live heap",
+        "{narrow:#?}"
+    );
 }
 
 #[test]

@@ -46,6 +46,7 @@ function addressParts(data) {
     ["only", "only", () => "yes", flag],
     ["module", "module", (index) => data.strings[index], string],
     ["thread", "thread", (index) => data.strings[index], string],
+    ["type", "type", (index) => data.strings[index], string],
     ["least", "least", String, bucket],
     ["most", "most", String, bucket],
     ["wrappers", "hides", () => "shown", (text) => text !== "shown"],

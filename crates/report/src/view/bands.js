@@ -1,19 +1,24 @@
 // Charts of bands over time, below the heap: what was resident, for how long nothing was touched, and how often pages
 // were looked at.
 
-/** One chart: a canvas, and its legend, whose id ends in -legend. It is hidden where there are no points. */
+/**
+ * One chart: a canvas, and its legend, whose id ends in -legend. It is hidden where there are no points. `line`: a line
+ * above the bands, { name, times, values }.
+ */
 class BandsView {
-  constructor(app, id, unit, times, bands) {
+  constructor(app, id, unit, times, bands, line = null) {
     this.app = app;
     this.unit = unit;
     this.times = times;
     this.canvas = byId(id);
     this.bands = bands.map((band, rank) => ({ rank, ...band })).filter((band) => band.values.some((value) => value > 0));
     const sums = times.map((_, i) => this.bands.reduce((sum, band) => sum + band.values[i], 0));
-    this.most = Math.max(...sums, 1);
+    this.line = line;
+    this.most = [...sums, ...(line ? line.values : [])].reduce((most, value) => Math.max(most, value), 1);
     const legend = byId(`${id}-legend`);
     this.canvas.hidden = legend.hidden = times.length < 2;
     legend.replaceChildren(...this.bands.map((band) => legendEntry(seriesColor(band.rank), band.name)));
+    if (line) legend.append(legendEntry("--text", line.name, "line"));
     this.canvas.addEventListener("pointermove", (event) => this.tip(event));
     this.canvas.addEventListener("pointerleave", () => hideTip());
   }
@@ -44,17 +49,33 @@ class BandsView {
       context.stroke();
     }
     drawStacked(context, this.bands, this.times, x, y);
+    if (!this.line) return;
+    context.beginPath();
+    this.line.times.forEach((time, i) => context.lineTo(x(time), y(this.line.values[i])));
+    context.lineWidth = 1.5;
+    context.strokeStyle = css("--text");
+    context.stroke();
   }
 
   tip(event) {
     const { data } = this.app;
     const part = (event.clientX - this.canvas.getBoundingClientRect().left - PLOT.left) / this.width;
     const ns = data.from_ns + part * (data.to_ns - data.from_ns);
-    let near = 0;
-    this.times.forEach((time, i) => { if (Math.abs(time - ns) < Math.abs(this.times[near] - ns)) near = i; });
+    const near = nearest(this.times, ns);
     const lines = this.bands.map((band) => `${this.amount(band.values[near])} ${band.name}`);
+    if (this.line) {
+      const { name, times, values } = this.line;
+      lines.push(`${this.amount(values[nearest(times, this.times[near])])} ${name}`);
+    }
     showTip(event, formatTime(this.times[near]), ...lines);
   }
+}
+
+/** The index of the time that is nearest to another one. */
+function nearest(times, ns) {
+  let near = 0;
+  times.forEach((time, i) => { if (Math.abs(time - ns) < Math.abs(times[near] - ns)) near = i; });
+  return near;
 }
 
 const RESIDENT_BANDS = [
@@ -64,11 +85,12 @@ const RESIDENT_BANDS = [
   ["swap_bytes", "swapped out"],
 ];
 
-/** What was resident of the process. */
+/** What was resident of the process, and how much of that lives: the rest is what the allocator keeps, and the program's own. */
 function residentView(app) {
-  const points = app.data.resident;
+  const { resident: points, timeline } = app.data;
   const bands = RESIDENT_BANDS.map(([name, text]) => ({ name: text, values: points.map((point) => point[name]) }));
-  return new BandsView(app, "resident", "bytes", points.map((point) => point.time_ms * 1e6), bands);
+  const line = { name: "live bytes", times: timeline.time_ns, values: timeline.live.bytes };
+  return new BandsView(app, "resident", "bytes", points.map((point) => point.time_ms * 1e6), bands, line);
 }
 
 /** For how long live bytes were not touched, and the thresholds of their pages. Empty without --stale. */

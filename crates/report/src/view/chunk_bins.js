@@ -17,6 +17,31 @@ function chunksOf(data, scored) {
   return { order, step: Math.max(1, ...ranges.map(({ step }) => step)), least, most };
 }
 
+/** What is known of a chunk's accesses. */
+const ACCESS = { unknown: 0, none: 1, severalThreads: 3 };
+
+/** When a chunk was first and last accessed; null if that is not known, or never. */
+function accessTimes(data, chunk) {
+  const { start, access, wait, used } = data.chunks;
+  if (access[chunk] <= ACCESS.none) return null;
+  const first = start[chunk] + wait[chunk];
+  return { first, last: first + used[chunk] };
+}
+
+/** What was read and written of a chunk, in words; nothing if that is not known. */
+function accessLines(data, chunk) {
+  const { start, lifetime, access, reads, writes } = data.chunks;
+  if (access[chunk] === ACCESS.unknown) return [];
+  if (access[chunk] === ACCESS.none) return ["never read or written"];
+  const { first, last } = accessTimes(data, chunk);
+  const time = (ticks) => (ticks > 0 ? formatTime(ticks * CHUNK_TICK_NS) : "less than 1 \u00b5s");
+  const threads = access[chunk] === ACCESS.severalThreads ? "several threads" : "one thread";
+  return [
+    `${counted(reads[chunk], "read")} and ${counted(writes[chunk], "write")} by ${threads}`,
+    `first used after ${time(first - start[chunk])}, not used in the last ${time(start[chunk] + lifetime[chunk] - last)}`,
+  ];
+}
+
 /** Those of them that are there at some time from one moment to another. */
 function chunksWithin(data, order, fromTick, toTick) {
   const { start, lifetime } = data.chunks;

@@ -3,6 +3,8 @@
 const TALLS = [["all", "All", "All chunks on one screen"], ["2", "Thin", "Two pixels for a chunk"], ["6", "Medium", "Six pixels for a chunk"], ["14", "Thick", "Fourteen pixels for a chunk"]];
 /** Chunks are never drawn narrower, in pixels. */
 const NARROWEST_CHUNK = 2;
+/** Rows of at least so many pixels have ticks at the first and the last access. */
+const LOWEST_TICK = 4;
 
 class ChunkView {
   constructor(app) {
@@ -48,7 +50,9 @@ class ChunkView {
     const blocks = sumOf(scored.map((one) => one.blocks));
     const step = all.step > 1 ? `; of a site with very many, one in up to ${formatCount(all.step)} is shown` : "";
     const sizes = order.length ? `, of ${bytesLabel(all.least)}${all.most > all.least ? ` to ${bytesLabel(all.most)}, the darker the larger` : ""}` : "";
-    const text = order.length ? `${counted(order.length, "chunk")} of ${counted(blocks, "block")}${sizes}${step}` : "no chunks here";
+    const isMarked = this.measures().perRow === 1 && this.measures().height >= LOWEST_TICK && order.some((chunk) => accessTimes(this.app.data, chunk));
+    const marks = isMarked ? ", with ticks at the first and the last access" : "";
+    const text = order.length ? `${counted(order.length, "chunk")} of ${counted(blocks, "block")}${sizes}${marks}${step}` : "no chunks here";
     byId("shown").textContent = text;
     byId("path").textContent = this.app.pickedSites() ? "" : "all sites (pick a row for one)";
     this.box.setAttribute("aria-label", `Chunks: ${text}. Arrows and page keys scroll.`);
@@ -94,6 +98,21 @@ class ChunkView {
       context.fillRect(x, row.y, Math.max(end - x, NARROWEST_CHUNK), thick);
     }
     context.globalAlpha = 1;
+    this.drawTicks(context, place);
+  }
+
+  /** Where single chunks were first and last read or written. */
+  drawTicks(context, place) {
+    if (this.measures().height < LOWEST_TICK) return;
+    context.fillStyle = css("--text");
+    for (const row of this.drawn) {
+      const times = row.count === 1 ? accessTimes(this.app.data, this.order[row.begin]) : null;
+      if (!times) continue;
+      for (const tick of [times.first, times.last]) {
+        // What is outside of the window has no place in it.
+        if (tick >= this.fromTick && tick <= this.toTick) context.fillRect(Math.round(place(tick)), row.y, 1, row.height - 1);
+      }
+    }
   }
 
   /** The larger, the darker, on a scale of powers of two. */
@@ -116,7 +135,8 @@ class ChunkView {
     }
     const chunk = this.order[row.begin];
     const end = data.chunks.live[chunk] ? "live at the end" : `released at ${since(row.to)}`;
-    return showTip(event, `Chunk of ${bytesLabel(row.size)}`, `allocated at ${since(row.from)}, ${end}`, `live for ${row.lifetime > 0 ? since(row.lifetime) : "less than 1 \u00b5s"}`);
+    const lived = `live for ${row.lifetime > 0 ? since(row.lifetime) : "less than 1 \u00b5s"}`;
+    return showTip(event, `Chunk of ${bytesLabel(row.size)}`, `allocated at ${since(row.from)}, ${end}`, lived, ...accessLines(data, chunk));
   }
 
   pressed(event) {

@@ -3,6 +3,7 @@
 use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
+use crate::types::UNKNOWN_TYPE;
 use crate::{
     Amount, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores, SitePoint, SourceLines,
     StaleHistory, UnseenTime,
@@ -30,6 +31,8 @@ struct Head<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
+    /// Beside samples: allocations that were all recorded.
+    exact_allocations: Option<u64>,
     gaps: &'a [UnseenTime],
     resident: &'a [ResidentPoint],
     /// For how long nothing was touched; `None` of a recording that does not tell.
@@ -69,6 +72,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         peak_ns: profile.peak_ns,
         depth: profile.depth,
         is_sampled: profile.sampling.is_some(),
+        exact_allocations: profile.sampling.and_then(|s| s.exact_allocations),
         gaps: &profile.gaps,
         resident: &profile.resident,
         aging: profile.aging.as_ref(),
@@ -116,6 +120,11 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     packed.plain("sites.kind", sites.iter().map(|s| strings.index(&s.kind)));
     let threads = sites.iter().map(|s| strings.index(&thread(s)));
     packed.plain("sites.thread", threads);
+    let types = sites.iter().map(|s| {
+        let known = profile.types.get(&s.stack);
+        strings.index(known.map_or(UNKNOWN_TYPE, String::as_str))
+    });
+    packed.plain("sites.type", types);
     let is_cut = |s: &ProfileSite| s.truncated || profile.is_cut(s.stack);
     packed.plain("sites.truncated", sites.iter().map(is_cut));
     let measures: [(&str, Of<ProfileSite>); 6] = [

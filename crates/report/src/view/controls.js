@@ -32,7 +32,9 @@ function fillPage(app) {
   document.body.classList.toggle("sampled", data.is_sampled);
   const began = new Date(data.began_unix_ms).toISOString().slice(0, 19).replace("T", " ");
   const lost = data.lost_events ? `, ${formatCount(data.lost_events)} events lost` : "";
-  const sampled = data.is_sampled ? ", estimated from samples" : "";
+  const exact = data.exact_allocations ?? null;
+  const known = exact === null ? "" : `${counted(exact, "allocation")} counted, all others `;
+  const sampled = data.is_sampled ? `, ${known}estimated from samples` : "";
   const unseenNs = data.gaps.reduce((sum, gap) => sum + (gap.to_s - gap.from_s) * 1e9, 0);
   const unseen = unseenNs ? `, nothing was seen for ${formatTime(unseenNs)}` : "";
   const cutBlocks = data.sites.allocated.blocks.reduce((sum, blocks, site) => sum + (data.cut[site] ? blocks : 0), 0);
@@ -53,6 +55,7 @@ function fillPage(app) {
   const named = (list) => [...list].map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
   fillOptions("module", "All modules", named(data.modules));
   fillOptions("thread", "All threads", named(data.threads));
+  fillOptions("type", "All types", named(data.types));
   const buckets = [...Array(41).keys()].slice(1);
   fillOptions("least", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** (bucket - 1))]));
   fillOptions("most", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** bucket)]));
@@ -70,12 +73,14 @@ function showControls(app) {
   choice("talls", TALLS, state.tall, (tall) => app.update({ tall }));
   byId("paints").hidden = state.shape === "chunks";
   byId("svg").disabled = state.shape === "chunks";
-  if (byId("modules").dataset.paint !== state.paint) {
-    byId("modules").dataset.paint = state.paint;
-    byId("modules").replaceChildren(...legendOf(data, state.paint));
+  // Chunks have one colour, which is none of these.
+  const paint = state.shape === "chunks" ? "none" : state.paint;
+  if (byId("modules").dataset.paint !== paint) {
+    byId("modules").dataset.paint = paint;
+    byId("modules").replaceChildren(...(paint === "none" ? [] : legendOf(data, paint)));
   }
   choice("groups", GROUPS, state.group, (group) => app.setGroup(group));
-  for (const id of ["module", "thread", "least"]) byId(id).value = state[id];
+  for (const id of ["module", "thread", "type", "least"]) byId(id).value = state[id];
   byId("most").value = state.most === LARGEST_BUCKET ? 0 : state.most;
   if (byId("search").value !== state.search) byId("search").value = state.search;
   byId("only").setAttribute("aria-pressed", String(state.only));
@@ -125,7 +130,7 @@ function bindControls(app) {
   byId("search").oninput = (event) => app.update({ search: event.target.value });
   byId("search").onkeydown = (event) => { if (event.key === "Enter") app.update({ only: !state.only }); };
   byId("only").onclick = () => app.update({ only: !state.only });
-  for (const id of ["module", "thread", "least"]) byId(id).onchange = (event) => app.update({ [id]: +event.target.value });
+  for (const id of ["module", "thread", "type", "least"]) byId(id).onchange = (event) => app.update({ [id]: +event.target.value });
   byId("most").onchange = (event) => app.update({ most: +event.target.value || LARGEST_BUCKET });
   byId("hides").onchange = (event) => app.setWrappers(event.target.checked, state.wrappers);
   byId("edit").onclick = () => {

@@ -81,7 +81,7 @@ function prepare(head, columns) {
   const group = (name, members) => Object.fromEntries(members.map((member) => [member, column(`${name}.${member}`)]));
   data.frames = group("frames", ["function", "module", "file", "line", "inlined"]);
   data.calls = group("calls", ["parent", "frame"]);
-  data.sites = group("sites", ["node", "kind", "thread", "truncated"]);
+  data.sites = group("sites", ["node", "kind", "thread", "type", "truncated"]);
   for (const name of MEASURE_COLUMNS) data.sites[name] = amounts(`sites.${name}`);
   data.count = data.sites.node.length;
   for (const name of ["sizes", "lifetimes"]) {
@@ -144,6 +144,7 @@ function prepareNames(data) {
   data.modules = [...new Set(frames.module)].filter((module) => module).sort((a, b) => isOwn(b) - isOwn(a) || uses[b] - uses[a] || a - b);
   data.moduleRank = new Map(data.modules.map((module, rank) => [module, rank]));
   data.threads = [...new Set(data.sites.thread)];
+  data.types = [...new Set(data.sites.type)];
   data.sourceOf = new Map();
   for (const source of data.sources) {
     if (!data.sourceOf.has(source.file)) data.sourceOf.set(source.file, []);

@@ -43,6 +43,8 @@ class DetailsView {
     const threads = distinct(sites.thread);
     parts.push(make("h3", "", "Allocated by"));
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
+    const types = distinct(sites.type);
+    parts.push(make("p", "", `Type of the blocks: ${types.length > 3 ? `${types.length} types` : types.join(", ")}`));
     parts.push(...siteScoreParts(this.app, members));
     parts.push(...this.releases(members));
     if (frames.length) {

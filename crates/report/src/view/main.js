@@ -245,7 +245,7 @@ class App {
   }
 
   clearFilters() {
-    this.update({ search: "", only: false, module: 0, thread: 0, least: 0, most: LARGEST_BUCKET });
+    this.update({ search: "", only: false, module: 0, thread: 0, type: 0, least: 0, most: LARGEST_BUCKET });
   }
 
   /** One step towards the first view. */

@@ -35,6 +35,9 @@ pub fn beside(mut new: Profile, old: Profile) -> Profile {
     let moved = old.stacks.into_iter();
     let moved = moved.map(|stack| stack.into_iter().map(frame_of).collect());
     new.stacks.extend(moved);
+    let types = old.types.into_iter();
+    new.types
+        .extend(types.map(|(stack, name)| (stack + stacks, name)));
     new.sites
         .extend(old.sites.into_iter().map(|site| ProfileSite {
             stack: site.stack + stacks,

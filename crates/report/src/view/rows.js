@@ -1,9 +1,12 @@
-// Rows of the table: sites, functions, modules or threads, and what each comes to.
+// Rows of the table: sites, functions, modules, threads or types, and what each comes to.
 
-const GROUPS = [["site", "Sites"], ["function", "Functions"], ["module", "Modules"], ["thread", "Threads"]];
+const GROUPS = [["site", "Sites"], ["function", "Functions"], ["module", "Modules"], ["thread", "Threads"], ["type", "Types"]];
 
-/** A block belongs to one site and one thread, but to all functions and modules of its stack. */
-const isPartition = (group) => group === "site" || group === "thread";
+/** A block belongs to one site, one thread and one type, but to all functions and modules of its stack. */
+const isPartition = (group) => group === "site" || group === "thread" || group === "type";
+
+/** By site: the key of its row, where each block belongs to one row alone. */
+const partitionKeys = (data, group) => (group === "site" ? data.sites.node : data.sites[group]);
 
 const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0, isAny: false });
 
@@ -23,7 +26,7 @@ function makeRows(data, tree, group, selection, result) {
 }
 
 function partitionRows(data, group, mask, columns) {
-  const keys = group === "site" ? data.sites.node : data.sites.thread;
+  const keys = partitionKeys(data, group);
   const rows = new Map();
   for (let site = 0; site < data.count; site += 1) {
     if (!mask[site]) continue;
@@ -55,8 +58,7 @@ function pathRows(data, tree, group, columns) {
 
 /** By site: the key of the one row that its blocks belong to. A function or module has what it allocates itself. */
 function ownKeys(data, tree, group) {
-  if (group === "site") return data.sites.node;
-  if (group === "thread") return data.sites.thread;
+  if (isPartition(group)) return partitionKeys(data, group);
   return tree.leaf.map((leaf) => data.labels[group][tree.label[leaf]]);
 }
 

@@ -25,7 +25,8 @@ function prepareScores(data, column) {
     const known = data.scored.get(node[at]);
     if (known) joinScores(known, one); else data.scored.set(node[at], one);
   }
-  data.chunks = { start: column("chunks.start"), lifetime: column("chunks.lifetime"), size: column("chunks.size"), live: column("chunks.live") };
+  const names = ["start", "lifetime", "size", "live", "access", "wait", "used", "reads", "writes"];
+  data.chunks = Object.fromEntries(names.map((name) => [name, column(`chunks.${name}`)]));
   data.severity = Int8Array.from(data.sites.node, (of) => severityOf(together(data.scored.get(of))));
 }
 

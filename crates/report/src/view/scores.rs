@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::packed::Packed;
 use crate::{Gain, Profile, SiteScores};
+use memhook_recording::Chunk;
 use serde::Serialize;
 
 /// Scores are carried as whole numbers of this part of one.
@@ -60,4 +61,23 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     packed.plain("chunks.lifetime", lifetimes);
     packed.running("chunks.size", chunks().map(|chunk| chunk.size));
     packed.plain("chunks.live", chunks().map(|chunk| chunk.is_live));
+    packed.plain("chunks.access", chunks().map(access_state));
+    let accesses = || chunks().map(|chunk| (chunk.start_ns, chunk.accesses.unwrap_or_default()));
+    let since = |from_ns: u64, ns: u64| ticks(ns.saturating_sub(from_ns));
+    let waits = accesses().map(|(start_ns, of)| since(start_ns, of.first_ns));
+    packed.plain("chunks.wait", waits);
+    let used = accesses().map(|(_, of)| since(of.first_ns, of.last_ns));
+    packed.plain("chunks.used", used);
+    packed.plain("chunks.reads", accesses().map(|(_, of)| of.reads));
+    packed.plain("chunks.writes", accesses().map(|(_, of)| of.writes));
+}
+
+/// What is known of a chunk's accesses, as the page has it: 0 nothing, 1 there were none, 2 all by one thread, 3 by
+/// several.
+fn access_state(chunk: &Chunk) -> u8 {
+    match chunk.accesses {
+        None => 0,
+        Some(of) if of.reads == 0 && of.writes == 0 => 1,
+        Some(of) => 2 + u8::from(of.by_several),
+    }
 }

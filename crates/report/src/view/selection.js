@@ -24,6 +24,7 @@ function newSelection(data) {
     only: false,
     module: 0,
     thread: 0,
+    type: 0,
     least: 0,
     most: LARGEST_BUCKET,
     hides: true,
@@ -33,10 +34,10 @@ function newSelection(data) {
 
 const isWhole = (data, selection) => selection.first <= 0 && selection.last >= data.points - 1;
 const hasSizes = (selection) => selection.least > 0 || selection.most < LARGEST_BUCKET;
-const isFiltered = (selection) => Boolean((selection.only && selection.search) || selection.module || selection.thread || hasSizes(selection));
+const isFiltered = (selection) => Boolean((selection.only && selection.search) || selection.module || selection.thread || selection.type || hasSizes(selection));
 
 /** Equal for selections with the same filters. */
-const filterText = (selection) => JSON.stringify([selection.only && selection.search, selection.module, selection.thread, selection.least, selection.most]);
+const filterText = (selection) => JSON.stringify([selection.only && selection.search, selection.module, selection.thread, selection.type, selection.least, selection.most]);
 
 /** The site amounts of a measure: { bytes, blocks, variance }, before any filter. */
 function measured(data, selection) {
@@ -83,6 +84,7 @@ function passing(data, selection, found) {
     keep((site) => inModule[sites.node[site]]);
   }
   if (selection.thread) keep((site) => sites.thread[site] === selection.thread);
+  if (selection.type) keep((site) => sites.type[site] === selection.type);
   if (hasSizes(selection)) {
     keep((site) => {
       for (let i = sizes.starts[site]; i < sizes.starts[site + 1]; i += 1) {

@@ -1,7 +1,7 @@
 //! Scores, what stands out, and the chunks of a site.
 
 use super::*;
-use memhook_recording::{Chunk, KeptChunks, ScoredSite};
+use memhook_recording::{Chunk, ChunkAccesses, KeptChunks, ScoredSite};
 
 /// Chunks of the first site.
 const MANY: u64 = 1_000_000;
@@ -22,6 +22,19 @@ fn scored_run() -> Profile {
             end_ns: profile.from_ns + span_ns / 2 / chunks * n + span_ns / (2 + n % 7),
             size: 16 << (n % 5),
             is_live: false,
+            // Written and read from a quarter of the lifetime on; every tenth one is not used.
+            accesses: Some(if n % 10 == 9 {
+                ChunkAccesses::default()
+            } else {
+                let start_ns = profile.from_ns + span_ns / 2 / chunks * n;
+                ChunkAccesses {
+                    first_ns: start_ns + span_ns / (2 + n % 7) / 4,
+                    last_ns: start_ns + span_ns / (2 + n % 7) / 2,
+                    reads: 1000 + n,
+                    writes: 1,
+                    by_several: n % 2 == 1,
+                }
+            }),
         };
         SiteScores {
             stack: *stack,
@@ -62,6 +75,7 @@ fn scored_run() -> Profile {
             access_source: None,
             accessed_sites: 0,
             accesses_missed: 0,
+            looks: 0,
             group_s: 0.01,
         },
         sites,
@@ -188,7 +202,32 @@ fn a_million_chunks_are_rows() {
         chunk.start_ns / 1000 + (chunk.end_ns - chunk.start_ns) / 1000
     );
     assert_eq!(row["size"], chunk.size);
+    // So are the ticks, and what is said of its accesses.
+    let accesses = chunk.accesses.expect("they are known");
+    let times = browser.value("accessTimes(app.data, app.chunks.order[500000])");
+    assert_eq!(
+        times["first"].as_u64(),
+        Some(chunk.start_ns / 1000 + (accesses.first_ns - chunk.start_ns) / 1000)
+    );
+    let used = times["last"].as_u64().expect("a time") - times["first"].as_u64().expect("a time");
+    assert_eq!(used, (accesses.last_ns - accesses.first_ns) / 1000);
+    let words = |browser: &mut Browser, number: u64| {
+        browser.text_of(&format!(
+            "accessLines(app.data, app.chunks.order[{number}]).join()"
+        ))
+    };
+    assert!(
+        words(&mut browser, 500_000)
+            .starts_with("501,000 reads and 1 write by one thread,first used after ")
+    );
+    assert!(words(&mut browser, 500_001).contains("by several threads"));
+    assert_eq!(words(&mut browser, 500_009), "never read or written");
     browser.picture("chunks-rows");
+    let shown = browser.text("#shown");
+    assert!(
+        shown.ends_with("the darker the larger, with ticks at the first and the last access"),
+        "{shown}"
+    );
     // By keyboard, too, and in the address.
     browser.value("byId('chunk-box').focus()");
     browser.key("Home");

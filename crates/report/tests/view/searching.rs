@@ -72,7 +72,11 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
 
 #[test]
 fn filters_of_modules_threads_and_sizes() {
-    let profile = run();
+    let mut profile = run();
+    let sites = profile.sites.iter();
+    let largest = sites.max_by_key(|site| site.measures.live.bytes);
+    let typed = largest.expect("a site").stack;
+    profile.types.insert(typed, "shop::Basket".into());
     let page = Page::of(&profile, "filters");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     let whole = sum(&profile, Measure::Live, Unit::Bytes);
@@ -93,6 +97,26 @@ fn filters_of_modules_threads_and_sizes() {
     choose(&mut browser, "thread", "worker 1 (4243)");
     assert_eq!(browser.text("#shown"), live(&|site| site.tid == 4243));
     choose(&mut browser, "thread", "All threads");
+    choose(&mut browser, "type", "shop::Basket");
+    assert_eq!(browser.text("#shown"), live(&|site| site.stack == typed));
+    assert!(browser.text("#filtered").starts_with("Filters leave "));
+    assert_eq!(
+        browser.value("addressOf(app.data, app.state).includes('type=shop')"),
+        true
+    );
+    choose(&mut browser, "type", "unknown");
+    assert_eq!(browser.text("#shown"), live(&|site| site.stack != typed));
+    browser.click("#groups [data-name=type]");
+    assert_eq!(
+        browser.value("[...document.querySelectorAll('.row')].length"),
+        1
+    );
+    choose(&mut browser, "type", "All types");
+    assert_eq!(
+        browser.value("[...document.querySelectorAll('.row')].length"),
+        2
+    );
+    browser.click("#groups [data-name=site]");
     choose(&mut browser, "module", "libshop & sons.so");
     let has_module = |site: &ProfileSite| {
         let mut frames = profile.stacks[site.stack as usize].iter();

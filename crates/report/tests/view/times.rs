@@ -145,7 +145,7 @@ fn areas_of_the_largest_rows_come_to_the_total() {
     let page = Page::of(&profile, "stacked");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     browser.click("#charts [data-name=stacked]");
-    for group in ["site", "function", "module", "thread"] {
+    for group in ["site", "function", "module", "type", "thread"] {
         browser.click(&format!("#groups [data-name={group}]"));
         let differs = browser.value("[...app.data.timeline.live.bytes].findIndex((live, i) => live !== app.timeline.series.reduce((sum, one) => sum + one.values[i], 0))");
         assert_eq!(differs, -1, "{group}");

@@ -1,9 +1,9 @@
 //! Every place that symbols can be in, and files that are not the right ones.
 
 use crate::program::{BASE, Program, check_frames, tool};
-use memhook_symbols::{ModuleFile, Source, SymbolError, Symbolizer};
+use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolError, Symbolizer};
 use object::Object;
-use std::{fs::File, path::Path, sync::Arc};
+use std::{fs::File, path::Path, sync::Arc, time::Duration};
 
 #[test]
 fn debug_information_in_the_file() {
@@ -218,4 +218,34 @@ fn problems_say_what_to_look_at() {
         problem.to_string(),
         "/x.debug is not the debug file meant: checksum 00000001, wanted 00000002"
     );
+}
+
+/// Whether this process has the file open or mapped.
+fn is_open(path: &Path) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    maps.contains(path.to_str().unwrap()) || links.any(|link| link == path)
+}
+
+#[test]
+fn files_are_closed_while_nothing_new_is_asked_for() {
+    let program = Program::build(&[]);
+    let mut symbols = Symbolizer::new(SearchPath::default());
+    symbols.set_modules(vec![program.module()]);
+    let at_mark = BASE + program.mark + 1;
+    check_frames(&symbols.resolve(at_mark).frames);
+    assert!(is_open(&program.path));
+    symbols.close_unused(Duration::from_secs(3600));
+    assert!(is_open(&program.path));
+    symbols.close_unused(Duration::ZERO);
+    // Its thread ends by itself.
+    while is_open(&program.path) {
+        std::thread::yield_now();
+    }
+    check_frames(&symbols.resolve(at_mark).frames);
+    assert!(!is_open(&program.path), "that was known");
+    let other = symbols.resolve(at_mark - 1);
+    assert!(!other.frames.is_empty());
+    assert!(is_open(&program.path));
 }

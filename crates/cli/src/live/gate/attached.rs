@@ -26,6 +26,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");
     }
+    args.tracing.refuse_sampled_accesses("gate")?;
     let config = args
         .tracing
         .with_depth(DEPTH_TO_ROOTS)

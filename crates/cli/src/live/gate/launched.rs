@@ -23,6 +23,7 @@ use std::{
 
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.tracing.refuse_sampled_accesses("gate")?;
     let measure = Measure::of(args, true)?;
     let config = args
         .tracing

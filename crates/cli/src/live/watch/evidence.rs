@@ -20,6 +20,10 @@ pub struct Evidence {
     writer: Option<JoinHandle<bool>>,
 }
 
+/// Which of the reports one is.
+#[derive(Clone, Copy)]
+pub struct Place(u32);
+
 /// One report.
 struct Written {
     /// Without the end of a name.
@@ -27,6 +31,8 @@ struct Written {
     reason: &'static str,
     text: String,
     json: String,
+    /// It was written before, with fewer names.
+    is_again: bool,
 }
 
 impl Evidence {
@@ -82,14 +88,26 @@ impl Evidence {
     }
 
     /// Has a report written.
-    pub fn keep(&mut self, report: &WatchReport) {
+    pub fn keep(&mut self, report: &WatchReport) -> Place {
         self.count += 1;
+        let place = Place(self.count);
+        self.write(place, report, false);
+        place
+    }
+
+    /// Has a report take the place of an earlier one that said less, which is there until then.
+    pub fn replace(&mut self, place: Place, report: &WatchReport) {
+        self.write(place, report, true);
+    }
+
+    fn write(&mut self, Place(number): Place, report: &WatchReport, is_again: bool) {
         let json = document(report, true, Style::default()).unwrap_or_default();
         let written = Written {
-            name: format!("{}-{:03}-{}", self.pid, self.count, report.reason),
+            name: format!("{}-{number:03}-{}", self.pid, report.reason),
             reason: report.reason,
             text: report.text(Style::default()),
             json: visible_json(&json).into_owned(),
+            is_again,
         };
         if let Some(to) = &self.to {
             let _ = to.send(written);
@@ -119,12 +137,18 @@ impl Shelf {
     fn put(&mut self, report: &Written) -> anyhow::Result<()> {
         let directory = self.directory.clone();
         let path = |name: &str, end: &str| directory.join(format!("{name}.{end}"));
+        if report.is_again && !self.kept.contains(&report.name) {
+            return Ok(()); // newer ones have taken its place
+        }
         for (end, contents) in [("json", &report.json), ("txt", &report.text)] {
             let path = path(&report.name, end);
             write_whole(&path, contents.as_bytes()).with_context(|| path.display().to_string())?;
         }
         // The names, too.
         File::open(&directory)?.sync_all()?;
+        if report.is_again {
+            return Ok(());
+        }
         let file = path(&report.name, "json");
         eprintln!("memhook-rs: wrote {}", visible(&file.to_string_lossy()));
         if report.reason != "end" {

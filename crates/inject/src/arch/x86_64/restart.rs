@@ -11,6 +11,10 @@ use crate::Registers;
 
 /// The length of the `syscall` instruction.
 pub(crate) const SYSCALL_BYTES: u64 = 2;
+const SYSCALL: [u8; SYSCALL_BYTES as usize] = [0x0f, 0x05];
+
+/// ERESTART_RESTARTBLOCK (include/linux/errno.h), which a tracer sees in rax.
+pub(crate) const RESTART_BY_BLOCK: i64 = -516;
 
 /// Missing in the libc crate.
 const SYS_IO_PGETEVENTS: i64 = 333;
@@ -18,7 +22,7 @@ const SYS_IO_PGETEVENTS: i64 = 333;
 /// Whether a result is a kernel code that leads to a restart: ERESTARTSYS, ERESTARTNOINTR,
 /// ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
 pub(crate) fn is_restart_code(result: i64) -> bool {
-    matches!(result, -512 | -513 | -514 | -516)
+    matches!(result, -512 | -513 | -514 | RESTART_BY_BLOCK)
 }
 
 /// Calls that the kernel fails with EINTR rather than restart them (signal(7), "Interruption of
@@ -77,6 +81,26 @@ const RESTART_UNLESS_HANDLED: i64 = -514;
 /// Whether the thread was stopped in restart_syscall(2), because an earlier stop had interrupted another call.
 pub(crate) fn is_restarted(saved: &Registers) -> bool {
     saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
+}
+
+/// The registers of a thread that is on its way to restart_syscall(2), as they will be there if that is interrupted at
+/// once; `None` if it is not on its way. The kernel sets the registers for that call before it leaves the call that was
+/// interrupted, and the thread may lose the processor, or be interrupted, before it is there: it is then at the `syscall`
+/// instruction, and `orig_rax` still has the number of the first call, or none.
+pub(crate) fn on_the_way(
+    saved: &Registers,
+    read: impl Fn(u64, &mut [u8]) -> bool,
+) -> Option<Registers> {
+    let mut code = [0; SYSCALL_BYTES as usize];
+    let is_next = saved.rax as i64 == libc::SYS_restart_syscall
+        && read(saved.rip, &mut code)
+        && code == SYSCALL;
+    is_next.then(|| Registers {
+        rip: saved.rip.wrapping_add(SYSCALL_BYTES),
+        orig_rax: libc::SYS_restart_syscall as u64,
+        rax: RESTART_BY_BLOCK as u64,
+        ..*saved
+    })
 }
 
 /// Whether the thread was stopped in a call that is about to return EINTR although it may not.
@@ -188,6 +212,30 @@ mod tests {
         assert_eq!(left(102_000), 198);
         assert_eq!(left(300_000), 0);
         assert_eq!(left(400_000), 0);
+    }
+
+    #[test]
+    fn the_way_to_a_restart_is_recognized() {
+        let mut saved = epoll(-1);
+        saved.rip = 0x1000;
+        saved.rax = libc::SYS_restart_syscall as u64;
+        let code = |code: &'static [u8]| {
+            move |at: u64, into: &mut [u8]| {
+                assert_eq!(at, 0x1000);
+                into.copy_from_slice(code);
+                true
+            }
+        };
+        let entered = on_the_way(&saved, code(&[0x0f, 0x05])).expect("it is on its way");
+        assert!(is_restarted(&entered));
+        assert_eq!(entered.rip, 0x1002);
+        let alone = unattended(&entered, Duration::ZERO, Some(libc::SYS_futex));
+        assert_eq!((alone.rip, alone.rax as i64), (0x1000, libc::SYS_futex));
+        assert_eq!(alone.orig_rax, u64::MAX);
+        assert!(on_the_way(&saved, code(&[0x0f, 0x0b])).is_none());
+        assert!(on_the_way(&saved, |_, _: &mut [u8]| false).is_none());
+        saved.rax += 1;
+        assert!(on_the_way(&saved, code(&[0x0f, 0x05])).is_none());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::Registers;
-use crate::restart::SYSCALL_BYTES;
+use crate::restart::{RESTART_BY_BLOCK, SYSCALL_BYTES};
 
 /// The calls that use restart_syscall(2).
 const CALLS: [i64; 4] = [
@@ -21,8 +21,6 @@ const CALLS: [i64; 4] = [
     libc::SYS_clock_nanosleep,
 ];
 
-/// ERESTART_RESTARTBLOCK (include/linux/errno.h), which a tracer sees in rax.
-const RESTART_BY_BLOCK: i64 = -516;
 /// How far before the `syscall` instruction the call's number is looked for.
 const CODE_BYTES: usize = 32;
 /// `mov $number, %eax`
@@ -67,9 +65,11 @@ fn remembered(tid: i32, saved: &Registers) -> Option<i64> {
 
 /// The number of the call that restart_syscall continues, if it is certain. It is known because the thread was
 /// seen in the call before, from the code in front of the call, or, where that code serves any call, from
-/// where the thread waits.
+/// where the thread waits. `orig_rax`: what the thread was stopped with, which is the number itself while the thread is
+/// on its way to restart_syscall.
 pub(crate) fn original(
     tid: i32,
+    orig_rax: i64,
     saved: &Registers,
     waits_in: &str,
     read: impl FnOnce(u64, &mut [u8]) -> bool,
@@ -82,7 +82,9 @@ pub(crate) fn original(
         place if place.contains("poll") => Some(libc::SYS_poll),
         _ => None,
     };
-    let number = remembered(tid, saved).or(loaded).or(waited)?;
+    let seen = CALLS.contains(&orig_rax).then_some(orig_rax);
+    let known = seen.or_else(|| remembered(tid, saved));
+    let number = known.or(loaded).or(waited)?;
     let agrees = waited.is_none_or(|waited| waited == number);
     (agrees && has_arguments_of(saved, number)).then_some(number)
 }
@@ -120,7 +122,8 @@ mod tests {
     }
 
     fn found(arguments: [u64; 4], code: &[u8], waits_in: &str) -> Option<i64> {
-        original(1, &registers(arguments), waits_in, |at, into| {
+        let restarted = libc::SYS_restart_syscall;
+        original(1, restarted, &registers(arguments), waits_in, |at, into| {
             assert_eq!(at, 0x1000 - 2 - CODE_BYTES as u64);
             let room = into.len() - code.len();
             into[room..].copy_from_slice(code);
@@ -133,7 +136,9 @@ mod tests {
         let mut stopped = registers([0x5000, 0x89, 0, 0x6000]);
         stopped.orig_rax = libc::SYS_futex as u64;
         let again = registers([0x5000, 0x89, 0, 0x6000]);
-        let number = |tid, registers: &Registers| original(tid, registers, "", |_, _| false);
+        let number = |tid, registers: &Registers| {
+            original(tid, libc::SYS_restart_syscall, registers, "", |_, _| false)
+        };
         remember(2, &stopped);
         assert_eq!(number(2, &again), None, "it was not to be restarted");
         stopped.rax = RESTART_BY_BLOCK as u64;
@@ -142,6 +147,8 @@ mod tests {
         assert_eq!(number(3, &again), None, "another thread");
         let other = registers([0x5008, 0x89, 0, 0x6000]);
         assert_eq!(number(2, &other), None, "another call");
+        let on_its_way = original(3, libc::SYS_futex, &again, "", |_, _| false);
+        assert_eq!(on_its_way, Some(libc::SYS_futex));
     }
 
     #[test]

@@ -1,0 +1,364 @@
+//! Words of single blocks, watched from before the program has the block until it is released.
+//!
+//! The hook draws an allocation by chance, and its thread waits while the words get their watchpoints. So the first
+//! access is seen whenever it is. A watchpoint fires once; it is put back when the block is a fiftieth older, so a word
+//! that is used all the time costs a trap a few hundred times in the block's life and not more, and its last access
+//! is known to a fiftieth of the lifetime.
+
+use crate::controller::{Policy, Settings};
+use crate::error::Error;
+use crate::measure::measure;
+use crate::random::Random;
+use crate::spending::Spending;
+use crate::watched_threads::{WatchedThreads, WatchedWord};
+use crate::watcher::words;
+use memhook_stream::{NewBlock, Region, monotonic_ns};
+
+/// Between two looks at the threads.
+const FOLLOW_NS: u64 = 100_000_000;
+/// Between two looks at which blocks live.
+const LIVES_NS: u64 = 2_000_000;
+/// So much later the ledger usually knows of an allocation.
+const KNOWN_NS: u64 = 10_000_000;
+/// How long a watchpoint is silent at least, once it has fired.
+const SILENT_NS: u64 = 300_000;
+/// Beyond that, this part of the block's age.
+const SILENT_PART: u64 = 50;
+/// A look is given up when it is so old, and older than a part of the run, so that others get their turn.
+const LONGEST_NS: u64 = 1_000_000_000;
+const LONGEST_PART: u64 = 4;
+/// What a thread waits besides the time that arming takes, about: for our next turn, and to run again.
+const WAIT_NS: f64 = 250_000.0;
+/// Words of a block that are watched at most.
+const MOST_WORDS: u64 = 4;
+/// Touches that are kept of a word: the first one, and the latest.
+const MOST_TOUCHES: usize = 64;
+/// Looks of a run.
+const MOST_LOOKS: usize = 50_000;
+const WORD_BYTES: u64 = 8;
+/// Bounds of the distance of blocks that are drawn, in events.
+const DISTANCES: std::ops::RangeInclusive<u32> = 8..=8192;
+
+/// A word of a block that was looked at. Times are those of CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default)]
+pub struct SeenWord {
+    /// Its offset in the block.
+    pub offset: u64,
+    /// When it was accessed, and from when on it was watched again (`u64::MAX`: not any more).
+    pub touches: Vec<(u64, u64)>,
+}
+
+/// A look at a block.
+#[derive(Clone, Debug, Default)]
+pub struct SeenLook {
+    /// The block.
+    pub address: u64,
+    /// When it was handed to the program.
+    pub at_ns: u64,
+    /// Until when it was watched; `None`: until the detach.
+    pub until_ns: Option<u64>,
+    /// More than one thread accessed it.
+    pub by_several: bool,
+    /// Its watched words.
+    pub words: Vec<SeenWord>,
+}
+
+struct ActiveWord {
+    seen: SeenWord,
+    watched: Option<WatchedWord>,
+    again_ns: u64,
+}
+
+struct Active {
+    look: SeenLook,
+    words: Vec<ActiveWord>,
+    tid: Option<i32>,
+}
+
+/// What looks have come to.
+#[derive(Clone, Debug, Default)]
+pub struct SeenLooks {
+    /// All of them.
+    pub looks: Vec<SeenLook>,
+    /// The share of the time that they have cost the process.
+    pub cost: f64,
+    /// What could not be seen.
+    pub notes: Vec<String>,
+}
+
+/// Looks at blocks of a process.
+pub struct BirthLooks {
+    pid: i32,
+    threads: WatchedThreads,
+    slots: usize,
+    trap_ns: f64,
+    spending: Spending,
+    active: Vec<Active>,
+    done: Vec<SeenLook>,
+    random: Random,
+    began_ns: u64,
+    next_follow_ns: u64,
+    next_lives_ns: u64,
+    asked_ns: u64,
+    distance: u32,
+    notes: Vec<String>,
+}
+
+impl BirthLooks {
+    /// Begins. `budget`: the share of the process's time that looks may cost.
+    ///
+    /// # Errors
+    /// If no words can be watched.
+    pub fn start(pid: i32, budget: f64) -> Result<BirthLooks, Error> {
+        let means = measure();
+        let settings = Settings {
+            older_ms: 0,
+            budget,
+            policy: Policy::Adaptive,
+        };
+        let (threads, slots) =
+            words(pid, &means, &settings).map_err(|why| Error::NoEvidence { pid, why })?;
+        let mut notes = Vec::new();
+        if let Ok(false) = means.watchpoints {
+            notes.push(
+                "accesses by system calls on the program's behalf are not seen: that takes \
+                 CAP_PERFMON, or kernel.perf_event_paranoid at 1 or less"
+                    .into(),
+            );
+        }
+        let now = monotonic_ns();
+        Ok(BirthLooks {
+            pid,
+            threads,
+            slots: slots.min(MOST_WORDS as usize),
+            trap_ns: means.costs.trap_ns,
+            spending: Spending::within(budget),
+            active: Vec::new(),
+            done: Vec::new(),
+            random: Random::seeded(now),
+            began_ns: now,
+            next_follow_ns: now,
+            next_lives_ns: now,
+            asked_ns: 0,
+            distance: 64,
+            notes,
+        })
+    }
+
+    fn now_ms(&self, now: u64) -> u32 {
+        (now.saturating_sub(self.began_ns) / 1_000_000) as u32
+    }
+
+    /// To be called all the time, several times a millisecond if blocks are drawn often. `alive_since`: when the block
+    /// that lives at an address was allocated, on the same clock.
+    pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) {
+        let now = monotonic_ns();
+        self.take_touches(now);
+        if let Some(block) = region.new_block() {
+            self.meet(block, region);
+        }
+        self.watch_again(now);
+        if now >= self.next_lives_ns {
+            self.next_lives_ns = now + LIVES_NS;
+            self.end_looks(now, alive_since);
+        }
+        if now >= self.next_follow_ns {
+            self.next_follow_ns = now + FOLLOW_NS;
+            let words = self.active.iter_mut().flat_map(|active| &mut active.words);
+            self.threads
+                .follow(words.filter_map(|word| word.watched.as_mut()));
+        }
+        self.ask(now, region);
+    }
+
+    /// Asks for a block, if there is room for its words and budget for what they may cost.
+    fn ask(&mut self, now: u64, region: &Region) {
+        if !region.is_no_block_asked() {
+            if self.asked_ns + 20_000_000 < now {
+                // Few are drawn: the program allocates little.
+                self.asked_ns = now;
+                self.distance = (self.distance / 2).max(*DISTANCES.start());
+                region.ask_for_block(self.distance);
+            }
+            return;
+        }
+        let free = self.slots.saturating_sub(self.words());
+        let threads = self.threads.counts().0.max(1) as f64;
+        let next_ns = WAIT_NS + MOST_WORDS as f64 * threads * self.trap_ns;
+        let outstanding = self.outstanding_ns();
+        let now_ms = self.now_ms(now);
+        let has_room = self.spending.room_ns(now_ms, outstanding) >= next_ns;
+        if free * 2 >= self.slots && has_room && self.done.len() < MOST_LOOKS {
+            self.asked_ns = now;
+            region.ask_for_block(self.distance);
+        }
+    }
+
+    fn words(&self) -> usize {
+        self.active.iter().map(|active| active.words.len()).sum()
+    }
+
+    fn outstanding_ns(&self) -> f64 {
+        let words = self.active.iter().flat_map(|active| &active.words);
+        let armed = words.filter_map(|word| word.watched.as_ref());
+        armed.map(WatchedWord::threads).sum::<usize>() as f64 * self.trap_ns
+    }
+
+    /// A thread waits with a new block.
+    fn meet(&mut self, block: NewBlock, region: &Region) {
+        let begun = monotonic_ns();
+        // Many are drawn where one comes at once, and few where it takes long: the owner of a ring looks as seldom
+        // as is enough.
+        if begun.saturating_sub(self.asked_ns) < 2_000_000 {
+            self.distance = (self.distance * 2).min(*DISTANCES.end());
+        }
+        let free = self.slots.saturating_sub(self.words()) as u64;
+        let words = block.size.div_ceil(WORD_BYTES);
+        let wanted = words.min(MOST_WORDS).min(self.slots as u64);
+        let mut look = None;
+        if wanted > 0 && wanted <= free && block.address.is_multiple_of(WORD_BYTES) {
+            let tid = self.threads.outer_tid(block.tid);
+            let offsets = (0..wanted).map(|part| {
+                let (from, to) = (part * words / wanted, (part + 1) * words / wanted);
+                (from + self.random.below(to - from)) * WORD_BYTES
+            });
+            let offsets: Vec<u64> = offsets.collect();
+            let words = offsets.iter().map(|offset| {
+                let address = block.address.wrapping_add(*offset);
+                Some(ActiveWord {
+                    seen: SeenWord {
+                        offset: *offset,
+                        touches: Vec::new(),
+                    },
+                    watched: Some(self.threads.watch_first(tid, address)?),
+                    again_ns: 0,
+                })
+            });
+            let words: Option<Vec<ActiveWord>> = words.collect();
+            look = words.map(|words| Active {
+                look: SeenLook {
+                    address: block.address,
+                    ..SeenLook::default()
+                },
+                words,
+                tid: None,
+            });
+        }
+        let at_ns = monotonic_ns();
+        let has_waited = region.hand_over_block();
+        let waited_ns = (monotonic_ns() - begun) as f64 + WAIT_NS;
+        self.spending.spend(self.now_ms(at_ns), waited_ns);
+        if let Some(mut active) = look.filter(|_| has_waited) {
+            active.look.at_ns = at_ns;
+            for word in &mut active.words {
+                if let Some(watched) = &mut word.watched {
+                    self.threads.extend(watched);
+                }
+            }
+            self.active.push(active);
+        }
+    }
+
+    fn take_touches(&mut self, now: u64) {
+        let found = self.threads.take();
+        let now_ms = self.now_ms(now);
+        self.spending
+            .spend(now_ms, found.len() as f64 * self.trap_ns);
+        for access in found {
+            for active in &mut self.active {
+                let Active { look, words, tid } = active;
+                let offset = access.address.wrapping_sub(look.address);
+                let Some(word) = words.iter_mut().find(|word| word.seen.offset == offset) else {
+                    continue;
+                };
+                look.by_several |= tid.is_some_and(|tid| tid != access.tid);
+                *tid = tid.or(Some(access.tid));
+                let at_ns = access.time_ns.max(look.at_ns);
+                let age = at_ns - look.at_ns;
+                let touches = &mut word.seen.touches;
+                if touches.len() >= MOST_TOUCHES {
+                    touches.remove(1);
+                }
+                touches.push((at_ns, u64::MAX));
+                // That of other threads would fire, too, and tell nothing more.
+                word.watched = None;
+                word.again_ns = at_ns + SILENT_NS.max(age / SILENT_PART);
+            }
+        }
+    }
+
+    /// Puts watchpoints back that have been silent for long enough.
+    fn watch_again(&mut self, now: u64) {
+        let now_ms = self.now_ms(now);
+        let outstanding = self.outstanding_ns();
+        let mut room = self.spending.room_ns(now_ms, outstanding);
+        let each = self.threads.counts().0.max(1) as f64 * self.trap_ns;
+        for active in &mut self.active {
+            let address = active.look.address;
+            let is_due = |word: &&mut ActiveWord| word.watched.is_none() && word.again_ns <= now;
+            for word in active.words.iter_mut().filter(is_due) {
+                if room < each {
+                    return;
+                }
+                room -= each;
+                word.watched = self.threads.watch(address + word.seen.offset);
+                if word.watched.is_some() {
+                    let again_ns = monotonic_ns();
+                    let touches = word.seen.touches.iter_mut().rev();
+                    for touch in touches.take_while(|touch| touch.1 == u64::MAX) {
+                        touch.1 = again_ns;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends looks at blocks that live no more, and gives up those that last too long.
+    fn end_looks(&mut self, now: u64, alive_since: &dyn Fn(u64) -> Option<u64>) {
+        let longest = LONGEST_NS.max((now - self.began_ns) / LONGEST_PART);
+        for mut active in std::mem::take(&mut self.active) {
+            let look = &mut active.look;
+            let age = now.saturating_sub(look.at_ns);
+            let is_alive = match alive_since(look.address) {
+                Some(since) => since <= look.at_ns,
+                None => age < KNOWN_NS,
+            };
+            if is_alive && age < longest {
+                self.active.push(active);
+                continue;
+            }
+            // Also if the block seems to be gone: that is for the recording to say.
+            look.until_ns = Some(now);
+            self.done.push(ended(active));
+        }
+    }
+
+    /// Ends all looks.
+    pub fn finish(mut self, region: &Region) -> SeenLooks {
+        region.stop_asking_for_blocks();
+        let now = monotonic_ns();
+        self.take_touches(now);
+        self.done
+            .extend(std::mem::take(&mut self.active).into_iter().map(ended));
+        let (watched, all) = self.threads.counts();
+        if watched < all {
+            self.notes.push(format!(
+                "accesses were looked for in {watched} of {all} threads of process {}: the budget does not allow more",
+                self.pid
+            ));
+        }
+        SeenLooks {
+            cost: self.spending.total_ns() / (now - self.began_ns).max(1) as f64,
+            looks: self.done,
+            notes: self.notes,
+        }
+    }
+}
+
+fn ended(active: Active) -> SeenLook {
+    let words = active.words.into_iter().map(|word| word.seen);
+    SeenLook {
+        words: words.collect(),
+        ..active.look
+    }
+}

@@ -1,0 +1,101 @@
+//! Clearing the marks of accesses so that the process hardly waits for it: in slices, or, where the kernel does it only
+//! all at one go, if that is short.
+
+use crate::lock_slices::LockSlices;
+use memhook_inject::{RangeMarks, clear_access_marks};
+use memhook_process::has_swap;
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How much of our time slices take in a row.
+const TURN: Duration = Duration::from_millis(3);
+/// All at one go: reading all marks takes about as long, and it must not be longer than this.
+const LONGEST_WHOLE: Duration = Duration::from_millis(5);
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    UnderWay,
+    Done,
+    /// It would take, or has taken, too long.
+    TooLong,
+}
+
+/// Clears marks.
+pub struct Clearing {
+    /// `None`: all at one go.
+    ranges: Option<RangeMarks>,
+    slices: LockSlices,
+    /// What is left to do; the next is the last.
+    left: Vec<Range<u64>>,
+    /// What it would take at one go.
+    whole: Duration,
+    longest_whole: Duration,
+}
+
+impl Clearing {
+    /// Finds out how it can be done.
+    pub fn of(pid: i32) -> Clearing {
+        Clearing {
+            ranges: RangeMarks::of(pid).ok(),
+            slices: LockSlices::default(),
+            left: Vec::new(),
+            whole: Duration::ZERO,
+            longest_whole: Duration::ZERO,
+        }
+    }
+
+    /// How long the process had to wait at a time.
+    pub fn longest(&self) -> Duration {
+        self.slices.longest().max(self.longest_whole)
+    }
+
+    /// Begins with these ranges, in order, of one mapping each. `whole`: how long it took to read all marks.
+    pub fn begin(&mut self, ranges: Vec<Range<u64>>, whole: Duration) {
+        // It also says which pages to swap out first.
+        if has_swap() {
+            self.ranges = None;
+        }
+        (self.left, self.whole) = (ranges, whole);
+        self.left.reverse();
+    }
+
+    /// Leaves the rest as it is.
+    pub fn stop(&mut self) {
+        self.left.clear();
+    }
+
+    /// Goes on for a few milliseconds.
+    pub fn go_on(&mut self, pid: i32) -> io::Result<Progress> {
+        let begin = Instant::now();
+        let Some(marks) = &self.ranges else {
+            if self.whole > LONGEST_WHOLE {
+                return Ok(Progress::TooLong);
+            }
+            clear_access_marks(pid)?;
+            self.longest_whole = self.longest_whole.max(begin.elapsed());
+            return Ok(Progress::Done);
+        };
+        while let Some(next) = self.left.last_mut() {
+            let Some(end) = self.slices.end_of(next.start, next.end) else {
+                self.left.clear();
+                return Ok(Progress::TooLong);
+            };
+            let slice_begin = Instant::now();
+            // What cannot be cleared, because it is locked or was unmapped, keeps its marks.
+            let _ = marks.clear(next.start..end);
+            let took = slice_begin.elapsed();
+            self.slices.took(took);
+            next.start = end;
+            if next.is_empty() {
+                self.left.pop();
+            }
+            if begin.elapsed() > TURN {
+                return Ok(Progress::UnderWay);
+            }
+            std::thread::sleep(LockSlices::gap_after(took));
+        }
+        Ok(Progress::Done)
+    }
+}

@@ -1,0 +1,112 @@
+//! How fast a backlog is sent. A store that comes back after an hour is not to get that hour from all hosts at once.
+
+use std::time::Duration;
+
+/// A backlog is sent so many times as fast as it has come together.
+const SPEED: u32 = 10;
+/// And takes at most so long.
+const LONGEST: Duration = Duration::from_secs(300);
+/// What waits for less than this is none.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// What waits in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// How many requests.
+    pub count: usize,
+    /// How long the oldest has waited.
+    pub oldest: Duration,
+    /// When the oldest and the newest were put there: the newest is the larger.
+    pub stamps: (u64, u64),
+}
+
+/// The backlog of one store.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    /// The last request that belongs to it, and the mean pause before each.
+    paced: Option<(u64, Duration)>,
+}
+
+impl Backlog {
+    /// The mean pause before the next request, now that the store takes them. What comes while a backlog is sent waits behind
+    /// it, and is a smaller one then.
+    pub fn pause(&mut self, queued: Option<Queued>) -> Duration {
+        let Some(queued) = queued else {
+            self.paced = None;
+            return Duration::ZERO;
+        };
+        let (oldest, newest) = queued.stamps;
+        if self.paced.is_none_or(|(last, _)| oldest > last) {
+            let time = (queued.oldest / SPEED).min(LONGEST);
+            let each = time / u32::try_from(queued.count.max(1)).unwrap_or(u32::MAX);
+            self.paced = (queued.oldest >= FRESH).then_some((newest, each));
+        }
+        self.paced.map_or(Duration::ZERO, |(_, each)| each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store comes back after an hour: the time until nothing waits any more, and the most requests within a second.
+    fn sent(away: Duration, every: Duration) -> (Duration, u32) {
+        let ms = |time: Duration| time.as_millis() as u64;
+        let mut backlog = Backlog::default();
+        // One request each `every`, from 0 on; `first` is the oldest that waits.
+        let (mut now, mut first) = (away, 0u64);
+        let mut of_second = std::collections::BTreeMap::<u64, u32>::new();
+        loop {
+            let made = ms(now) / ms(every) + 1;
+            let queued = (first < made).then(|| Queued {
+                count: (made - first) as usize,
+                oldest: now - every * first as u32,
+                stamps: (first, made - 1),
+            });
+            let pause = backlog.pause(queued);
+            if queued.is_none() {
+                break;
+            }
+            now += pause;
+            first += 1;
+            *of_second.entry(now.as_secs()).or_default() += 1;
+        }
+        let most = of_second.values().copied().max().unwrap_or(0);
+        (now - away, most)
+    }
+
+    #[test]
+    fn an_hour_is_sent_within_minutes_and_not_at_once() {
+        let second = Duration::from_secs(1);
+        // Ten targets every 15 s, and two hundred.
+        for every in [Duration::from_millis(1500), Duration::from_millis(75)] {
+            let (took, most) = sent(3600 * second, every);
+            assert!(took > 300 * second && took < 400 * second, "{took:?}");
+            // An hour within five minutes, and at the end at once what came within the last half minute.
+            let of_a_second = second.as_millis() as u32 / every.as_millis() as u32;
+            let at_once = (FRESH.as_millis() / every.as_millis()) as u32;
+            assert!(most <= 14 * (of_a_second + 1) + at_once, "{most}");
+        }
+    }
+
+    #[test]
+    fn what_is_fresh_is_sent_at_once() {
+        let mut backlog = Backlog::default();
+        let queued = |count, seconds, stamps| {
+            Some(Queued {
+                count,
+                oldest: Duration::from_secs(seconds),
+                stamps,
+            })
+        };
+        assert_eq!(backlog.pause(None), Duration::ZERO);
+        assert_eq!(backlog.pause(queued(9, 20, (1, 9))), Duration::ZERO);
+        // A minute of 60 requests: within six seconds, whatever comes meanwhile.
+        let each = Duration::from_millis(100);
+        assert_eq!(backlog.pause(queued(60, 60, (10, 70))), each);
+        assert_eq!(backlog.pause(queued(90, 61, (11, 101))), each);
+        // The last of them, and what came behind.
+        assert_eq!(backlog.pause(queued(20, 7, (70, 101))), each);
+        assert_eq!(backlog.pause(queued(19, 6, (71, 101))), Duration::ZERO);
+    }
+}

@@ -1,0 +1,160 @@
+//! Requests to OpenTelemetry collectors: `ProfilesService/Export`, over HTTP or gRPC. An alpha: the messages, and the path,
+//! may change with each release of OpenTelemetry's protocol.
+
+use super::Common;
+use super::pyroscope::{MOST_BYTES, MOST_SAMPLES, bounded, gzip};
+use crate::board::Identity;
+use memhook_report::{OtlpSource, Profile, otlp_request};
+use prost::Message;
+use std::hash::{BuildHasher, RandomState};
+
+/// Where requests go over HTTP, below the address of the collector.
+pub const PATH: &str = "/v1development/profiles";
+/// Where calls of gRPC go.
+pub const METHOD: &str =
+    "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
+const VALUES: [&str; 4] = [
+    "alloc_objects",
+    "alloc_space",
+    "inuse_objects",
+    "inuse_space",
+];
+
+/// `ExportProfilesServiceResponse`
+#[derive(Clone, PartialEq, Message)]
+struct Response {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_profiles: i64,
+    #[prost(string, tag = "2")]
+    error_message: String,
+}
+
+/// The headers of a request over HTTP, beside those of the configuration.
+pub fn headers() -> Vec<(&'static str, String)> {
+    vec![
+        ("Content-Type", "application/x-protobuf".into()),
+        ("Content-Encoding", "gzip".into()),
+    ]
+}
+
+/// Those of a call of gRPC.
+pub fn call_headers() -> Vec<(&'static str, String)> {
+    vec![
+        ("content-type", "application/grpc".into()),
+        ("te", "trailers".into()),
+        ("grpc-encoding", "gzip".into()),
+        ("grpc-accept-encoding", "identity,gzip".into()),
+    ]
+}
+
+/// A request, gzipped.
+pub fn request(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
+    // What a receiver of gRPC takes by default (4 MiB) is what Pyroscope does.
+    let source = OtlpSource {
+        attributes: attributes(identity, common),
+        values: &VALUES,
+        id: unique(),
+    };
+    let [made] = bounded(profile, MOST_SAMPLES, MOST_BYTES, |profile| {
+        [otlp_request(profile, &source)]
+    });
+    gzip(&made)
+}
+
+/// Sixteen bytes that nobody else has; seeded by the system.
+fn unique() -> [u8; 16] {
+    let halves = [(); 2].map(|()| {
+        RandomState::new()
+            .hash_one(std::process::id())
+            .to_ne_bytes()
+    });
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&halves[0]);
+    id[8..].copy_from_slice(&halves[1]);
+    id
+}
+
+/// Who was profiled, by semantic conventions. No process id, as in other stores.
+fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
+    let own = [
+        ("service.name", &identity.service),
+        // What a pod's service belongs to where nothing else is said (semantic conventions, "service attributes").
+        ("service.namespace", &identity.namespace),
+        ("service.version", &identity.version),
+        ("k8s.namespace.name", &identity.namespace),
+        ("k8s.pod.name", &identity.pod),
+        ("container.id", &identity.container),
+        ("host.name", &common.host),
+        ("process.executable.name", &identity.process),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value.clone()));
+    own.into_iter()
+        .chain(common.labels.iter().cloned())
+        .collect()
+}
+
+/// What a collector did not take of a request that it answered well.
+pub fn refused(answer: &[u8]) -> Option<String> {
+    let partial = Response::decode(answer).ok()?.partial_success?;
+    (partial.rejected_profiles > 0).then(|| {
+        let words = partial.error_message.split_whitespace();
+        let said: String = words
+            .collect::<Vec<_>>()
+            .join(" ")
+            .chars()
+            .take(200)
+            .collect();
+        format!(
+            "it rejects {} of its values: {said}",
+            partial.rejected_profiles
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_success_is_a_refusal() {
+        let answer = |rejected_profiles| {
+            let partial_success = Some(PartialSuccess {
+                rejected_profiles,
+                error_message: "too\nmany".into(),
+            });
+            refused(&Response { partial_success }.encode_to_vec())
+        };
+        assert_eq!(
+            answer(2).as_deref(),
+            Some("it rejects 2 of its values: too many")
+        );
+        assert_eq!(answer(0), None);
+        assert_eq!(refused(b""), None);
+        assert_eq!(refused(b"{}"), None);
+    }
+
+    #[test]
+    fn attributes_follow_the_conventions() {
+        let identity = Identity {
+            pid: 4711,
+            service: "shop".into(),
+            process: "served".into(),
+            ..Identity::default()
+        };
+        let common = Common {
+            host: "one".into(),
+            labels: vec![("region".into(), "eu".into())],
+        };
+        let found = attributes(&identity, &common);
+        let has = |name: &str, value: &str| found.contains(&(name.into(), value.into()));
+        assert!(has("service.name", "shop") && has("process.executable.name", "served"));
+        assert!(has("host.name", "one") && has("region", "eu") && has("k8s.pod.name", ""));
+        assert!(!found.iter().any(|(_, value)| value.contains("4711")));
+    }
+}

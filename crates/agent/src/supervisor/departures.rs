@@ -1,0 +1,88 @@
+//! Which targets are to be left, in which order, and how many at a time.
+//!
+//! To leave a process means to hold one of its threads for a moment, and to look through its modules before that. All at
+//! once, hundreds would keep each other from the processors while each has a thread of its process stopped.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The end of the agent waits so long for one target.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// And so much longer for each further one: many times what it takes.
+const PATIENCE_EACH: Duration = Duration::from_millis(200);
+
+/// Why a target is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its time by the rule is over.
+    TimeIsOver,
+    /// No rule means it any more, or another one does.
+    NotMeant,
+    /// The agent uses more than it may.
+    Scarce,
+    /// The agent ends.
+    AgentEnds,
+}
+
+/// Those that wait for it.
+#[derive(Debug, Default)]
+pub struct Departures {
+    waiting: VecDeque<i32>,
+}
+
+impl Departures {
+    /// One more, behind all others.
+    pub fn add(&mut self, pid: i32) {
+        if !self.waiting.contains(&pid) {
+            self.waiting.push_back(pid);
+        }
+    }
+
+    /// Whose turn it is, if so many are being left and `most` may be.
+    pub fn next(&mut self, under_way: usize, most: usize) -> Option<i32> {
+        if under_way >= most.max(1) {
+            return None;
+        }
+        self.waiting.pop_front()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// How long the end of an agent with so many targets may take.
+pub fn patience(targets: usize) -> Duration {
+    PATIENCE + PATIENCE_EACH * u32::try_from(targets).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_leave_at_a_time_and_each_has_its_turn() {
+        let mut departures = Departures::default();
+        for pid in [5, 3, 5, 9, 3] {
+            departures.add(pid);
+        }
+        assert_eq!(departures.next(0, 2), Some(5));
+        assert_eq!(departures.next(1, 2), Some(3));
+        assert_eq!(departures.next(2, 2), None);
+        assert!(!departures.is_empty());
+        assert_eq!(departures.next(1, 2), Some(9));
+        assert!(departures.is_empty());
+        assert_eq!(departures.next(0, 2), None);
+        departures.add(7);
+        // However few processors there are.
+        assert_eq!(departures.next(0, 0), Some(7));
+    }
+
+    #[test]
+    fn the_end_takes_the_longer_the_more_there_are() {
+        assert_eq!(patience(0), PATIENCE);
+        assert_eq!(patience(200), Duration::from_secs(50));
+        assert!(patience(usize::MAX) > patience(1000));
+    }
+}

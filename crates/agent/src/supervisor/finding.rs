@@ -1,0 +1,160 @@
+//! Which processes there are, and which of them the rules choose.
+
+use super::Supervisor;
+use super::departures::Why;
+use crate::board::Identity;
+use crate::config::Rule;
+use crate::facts::Facts;
+use crate::member::Member;
+use crate::proc_events::News;
+use memhook_process::own_processor_time;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Looking at all processes takes at most one part in so many of a processor's time.
+const SCAN_SHARE: u32 = 50;
+
+impl Supervisor {
+    /// Looks for processes: at those that the kernel tells of, and at all of them now and then.
+    pub(super) fn find(&mut self, now: Instant) {
+        let mut is_scan_due = now >= self.next_scan;
+        let (mut found, mut touched) = (Vec::new(), Vec::new());
+        if let Some(events) = &self.events {
+            match events.news() {
+                Ok(news) => {
+                    for one in news {
+                        match one {
+                            News::Forked(pid) => found.push(pid),
+                            News::Executes(pid) => {
+                                found.push(pid);
+                                touched.push(pid);
+                            }
+                            News::Ended(pid) => touched.push(pid),
+                            News::Missed => is_scan_due = true,
+                        }
+                    }
+                }
+                Err(_) => {
+                    self.events = None;
+                    self.board.agent().has_events = false;
+                }
+            }
+        }
+        for pid in touched {
+            self.call(pid);
+        }
+        if is_scan_due {
+            // Not the time that passes: on a busy machine most of that is others'.
+            let before = own_processor_time();
+            self.machine.look(now);
+            let used = own_processor_time().saturating_sub(before);
+            let pause = self.file.agent.scan.0.max(used * SCAN_SHARE);
+            self.next_scan = now + pause;
+            self.drop_unchosen(false);
+            let pids: Vec<i32> = self.machine.processes().map(|facts| facts.pid).collect();
+            pids.into_iter().for_each(|pid| self.choose(pid, now));
+        } else {
+            found.sort_unstable();
+            found.dedup();
+            for pid in found {
+                self.machine.look_at(pid, now);
+                self.choose(pid, now);
+            }
+        }
+    }
+
+    /// Has the thread that traces a process look whether it is still the same: while that is quiet, it looks seldom.
+    fn call(&self, pid: i32) {
+        if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
+            worker.link.call();
+        }
+    }
+
+    /// The rule that a process falls under now, and whether only because of its parent.
+    fn rule_of(&self, facts: &Facts) -> Option<(Arc<Rule>, bool)> {
+        if let Some(rule) = self.rules.of(facts, None) {
+            return Some((rule, false));
+        }
+        let parent = self.members.get(&facts.parent)?;
+        Some((self.rules.of(facts, Some(&parent.rule))?, true))
+    }
+
+    pub(super) fn choose(&mut self, pid: i32, now: Instant) {
+        let Some(facts) = self.machine.get(pid) else {
+            return;
+        };
+        // If the process id is used again, or another program is executed, its thread will notice.
+        let is_known = |member: &Member| {
+            let identity = &member.identity;
+            let is_same = identity.started == facts.started && identity.process == facts.program();
+            is_same || member.worker().is_some()
+        };
+        if self.members.get(&pid).is_some_and(is_known) {
+            return;
+        }
+        match self.rule_of(facts) {
+            Some((rule, is_inherited)) => {
+                let identity = identity(facts, &rule);
+                let member = Member::new(identity, rule, is_inherited, now);
+                self.members.insert(pid, member);
+            }
+            None => drop(self.members.remove(&pid)),
+        }
+    }
+
+    /// Leaves what no rule means any more, and forgets what has ended.
+    pub(super) fn drop_unchosen(&mut self, is_reloaded: bool) {
+        let (mut gone, mut left) = (Vec::new(), Vec::new());
+        for (&pid, member) in &self.members {
+            let facts = self.machine.get(pid);
+            let facts = facts.filter(|facts| facts.started == member.identity.started);
+            let Some(facts) = facts else {
+                match member.worker() {
+                    // It notices the end by itself.
+                    Some(worker) => worker.link.call(),
+                    None if !is_reloaded => gone.push(pid),
+                    None => {}
+                }
+                continue;
+            };
+            // A process that was chosen for its memory stays chosen when it has shrunk, or when it was chosen with its parent.
+            let as_chosen = Facts {
+                resident: u64::MAX,
+                ..facts.clone()
+            };
+            let parents = member.is_inherited.then_some(&*member.rule);
+            let chosen = self.rules.of(&as_chosen, parents);
+            let is_meant = chosen
+                .is_some_and(|rule| Arc::ptr_eq(&rule, &member.rule) || rule.is_same(&member.rule));
+            if is_meant {
+                continue;
+            }
+            match member.worker() {
+                Some(_) => left.push(pid),
+                None => gone.push(pid),
+            }
+        }
+        for pid in left {
+            self.let_go(pid, Why::NotMeant);
+        }
+        for pid in gone {
+            self.members.remove(&pid);
+            self.forget(pid);
+        }
+    }
+}
+
+fn identity(facts: &Facts, rule: &Rule) -> Identity {
+    let program = facts.program().to_owned();
+    Identity {
+        pid: facts.pid,
+        started: facts.started,
+        rule: rule.name.get_ref().clone(),
+        service: rule.service.clone().unwrap_or_else(|| program.clone()),
+        process: program,
+        version: rule.version.clone().unwrap_or_default(),
+        namespace: facts.namespace.clone().unwrap_or_default(),
+        pod: facts.pod.clone().unwrap_or_default(),
+        container: facts.container.clone().unwrap_or_default(),
+    }
+}

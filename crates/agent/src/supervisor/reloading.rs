@@ -1,0 +1,65 @@
+//! Another configuration while the agent runs.
+
+use super::{Supervisor, bounds};
+use crate::AgentError;
+use crate::rules::Rules;
+use crate::said::{chain, say};
+use memhook_inject::reloads;
+use std::time::Instant;
+
+impl Supervisor {
+    /// Reads the configuration again if that was asked for.
+    pub(super) fn reload(&mut self) {
+        let asked = reloads();
+        if asked == self.reloads {
+            return;
+        }
+        self.reloads = asked;
+        match self.reread() {
+            Ok(()) => {
+                say("the configuration was read again");
+                self.board.agent().has_refused_configuration = false;
+            }
+            Err(error) => {
+                say(&format!(
+                    "{}; the configuration before it stays in use",
+                    chain(&error)
+                ));
+                let mut agent = self.board.agent();
+                agent.has_refused_configuration = true;
+                agent.refused_configurations += 1;
+            }
+        }
+    }
+
+    fn reread(&mut self) -> Result<(), AgentError> {
+        let file = crate::config::read(&self.path, self.experiments)?;
+        if file.agent.state != self.file.agent.state || file.http.listen != self.file.http.listen {
+            return Err(AgentError::NeedsRestart {
+                path: self.path.clone(),
+            });
+        }
+        // Before the old ones end: what cannot be used is refused as a whole.
+        let changes_stores = file.files != self.file.files
+            || unplaced(&file.pyroscope) != unplaced(&self.file.pyroscope)
+            || unplaced(&file.otlp) != unplaced(&self.file.otlp)
+            || unplaced(&file.labels) != unplaced(&self.file.labels)
+            || file.agent.redact != self.file.agent.redact;
+        if changes_stores {
+            return Err(AgentError::NeedsRestart {
+                path: self.path.clone(),
+            });
+        }
+        let (rate, memory) = bounds(&file);
+        self.budget.set(rate, memory);
+        self.rules = Rules::new(&file);
+        self.file = file;
+        self.next_scan = Instant::now();
+        self.drop_unchosen(true);
+        Ok(())
+    }
+}
+
+fn unplaced<T>(spanned: &Option<toml::Spanned<T>>) -> Option<&T> {
+    spanned.as_ref().map(toml::Spanned::get_ref)
+}

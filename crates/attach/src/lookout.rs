@@ -1,0 +1,314 @@
+//! One thread that looks after all quiet targets of a process that traces many.
+//!
+//! A drain thread wakes up some hundred times a second to find out that nothing has come, and a watchdog beside it some
+//! twenty times. That is nothing for one target, and too much for hundreds of idle ones. So where there is a
+//! [`Lookout`], a drain thread that has found nothing for a while sleeps without end, and the lookout does in one round
+//! over all targets what has to go on: it advances their clock words, so that the hook takes nobody for dead, and looks
+//! whether there is anything for the threads of a target to do. It takes no lock that an event could wait for, so
+//! that no target has to wait for what is done about another one.
+
+use crossbeam_channel::Sender;
+use crossbeam_utils::CachePadded;
+use memhook_abi::MAX_RINGS;
+use memhook_process::SeccompFilters;
+use memhook_stream::{Admission, Region};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    thread::{JoinHandle, Thread},
+    time::{Duration, Instant},
+};
+
+/// The time between two rounds. A target that was quiet waits so long at most until its threads here wake up: in
+/// dlopen for its new modules, or for room where a burst has filled a ring. The first events after a pause may carry a
+/// time that is that much too early.
+const ROUND: Duration = Duration::from_millis(10);
+/// After this time without a step of the clock word somebody else than the drain thread takes one. The hook takes an
+/// attacher for dead after 300 ms.
+pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
+/// Rounds until then.
+const WATCHDOG_ROUNDS: u32 = (WATCHDOG_PAUSE.as_millis() / ROUND.as_millis()) as u32;
+/// Rounds between two looks at what is not in the shared memory.
+const FILTER_ROUNDS: u32 = 10;
+/// How long the clock word is advanced for a drain thread that does not come to its next pass. After
+/// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
+/// without end.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// A drain thread that sleeps looks after so long whether the lookout still lives.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// What can be seen of a target without its live blocks.
+pub(crate) struct Watched {
+    region: Arc<Region>,
+    start: Instant,
+    admission: Admission,
+    /// When the last pass ended, in nanoseconds since the attach.
+    drained_ns: CachePadded<AtomicU64>,
+    /// The clock word at the last look of the watchdog.
+    last_clock_ns: AtomicU64,
+    /// The last dlopen or dlclose of the target that was answered.
+    pub(crate) answered: AtomicU32,
+    /// Nothing is drained any more.
+    finished: AtomicBool,
+    /// A lookout looks after it.
+    has_lookout: AtomicBool,
+    /// The drain thread sleeps until it is woken.
+    is_asleep: AtomicBool,
+    /// The owners of the rings as last seen.
+    owners: AtomicU64,
+    drainer: OnceLock<Thread>,
+    /// Ends the wait of the thread that follows the process.
+    news: OnceLock<Sender<()>>,
+    pid: i32,
+    /// The seccomp filters of the process, and how many there were when a lookout began to look after it.
+    filters: OnceLock<(SeccompFilters, Option<u32>)>,
+}
+
+impl Watched {
+    pub(crate) fn new(pid: i32, region: Arc<Region>, start: Instant) -> Watched {
+        Watched {
+            pid,
+            region,
+            start,
+            admission: Admission::default(),
+            drained_ns: CachePadded::new(AtomicU64::new(0)),
+            last_clock_ns: AtomicU64::new(0),
+            answered: AtomicU32::new(0),
+            finished: AtomicBool::new(false),
+            has_lookout: AtomicBool::new(false),
+            is_asleep: AtomicBool::new(false),
+            owners: AtomicU64::new(0),
+            drainer: OnceLock::new(),
+            news: OnceLock::new(),
+            filters: OnceLock::new(),
+        }
+    }
+
+    /// Nanoseconds since the attach.
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// The calling thread is the one that empties the rings.
+    pub(crate) fn drains_here(&self) {
+        let _ = self.drainer.set(std::thread::current());
+    }
+
+    /// Where to tell that there is something to do besides.
+    pub(crate) fn tells(&self, news: Sender<()>) {
+        let _ = self.news.set(news);
+    }
+
+    /// A pass begins.
+    pub(crate) fn begin_pass(&self, now_ns: u64) {
+        self.region.set_clock_ns(now_ns + 1);
+        self.admission.answer(&self.region);
+    }
+
+    /// A pass has ended.
+    pub(crate) fn end_pass(&self) {
+        self.drained_ns.store(self.now_ns(), Relaxed);
+    }
+
+    /// Nothing is drained any more.
+    pub(crate) fn finish(&self) {
+        self.finished.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Relaxed)
+    }
+
+    /// Whether a lookout looks after it.
+    pub(crate) fn has_lookout(&self) -> bool {
+        self.has_lookout.load(Relaxed)
+    }
+
+    /// Whether the drain thread sleeps until it is woken.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.is_asleep.load(Acquire)
+    }
+
+    /// Sleeps until there is something for the drain thread to do, or `is_over`, of which it has to be told by unparking
+    /// it. Returns false at once if there is something now. To be called behind a pass that found nothing.
+    pub(crate) fn sleep(&self, is_over: impl Fn() -> bool) -> bool {
+        // A thread that finds no free ring waits until those of ended threads have been looked for.
+        if self.region.rings_used() * 2 > MAX_RINGS {
+            return false;
+        }
+        let Some(owners) = self.region.owners_at_rest() else {
+            return false;
+        };
+        self.owners.store(owners, Relaxed);
+        self.is_asleep.store(true, Release);
+        let mut clock = self.region.clock_ns();
+        while self.is_asleep.load(Acquire) && !is_over() {
+            let since = Instant::now();
+            std::thread::park_timeout(LONGEST_SLEEP);
+            let now = self.region.clock_ns();
+            if now == clock && since.elapsed() >= LONGEST_SLEEP {
+                // Whatever has become of it, this thread does without from now on.
+                self.has_lookout.store(false, Relaxed);
+                break;
+            }
+            clock = now;
+        }
+        self.is_asleep.store(false, Release);
+        true
+    }
+
+    /// What a lookout does in each round. Returns whether there is anything left to look after.
+    fn look(&self, round: u32) -> bool {
+        if self.is_finished() || !self.has_lookout() {
+            return false;
+        }
+        if !self.is_asleep() {
+            if round.is_multiple_of(WATCHDOG_ROUNDS) {
+                self.keep_clock();
+            }
+            return true;
+        }
+        let clock = self.region.clock_ns();
+        let now_ns = self.now_ns();
+        self.region.advance_clock_ns(clock, now_ns + 1);
+        // There was nothing to drain until now.
+        self.drained_ns.store(now_ns, Relaxed);
+        self.admission.answer(&self.region);
+        let owners = self.region.owners_at_rest();
+        let are_others = owners.is_some_and(|owners| self.owners.swap(owners, Relaxed) != owners);
+        let asks = self.region.module_requests() != self.answered.load(Relaxed)
+            || self.region.abandoned_at_ns().is_some();
+        if let Some(news) = self.news.get().filter(|_| are_others || asks) {
+            // Full: the last message is still there.
+            let _ = news.try_send(());
+        }
+        if owners.is_none() || are_others || asks {
+            self.wake();
+        }
+        if round.is_multiple_of(FILTER_ROUNDS) {
+            self.look_at_filters();
+        }
+        true
+    }
+
+    fn wake(&self) {
+        self.is_asleep.store(false, Release);
+        if let Some(drainer) = self.drainer.get() {
+            drainer.unpark();
+        }
+    }
+
+    /// What a filter forbids that was installed meanwhile is not known, so the hook makes no system calls from then on.
+    /// While a target is quiet, nobody else looks.
+    fn look_at_filters(&self) {
+        let Some((filters, before)) = self.filters.get() else {
+            return;
+        };
+        if filters.now() > *before && !self.region.syscalls_filtered() {
+            self.region.set_syscalls_filtered(true);
+        }
+    }
+
+    /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
+    fn keep_clock(&self) {
+        let clock = self.region.clock_ns();
+        let drained_ns = self.drained_ns.load(Relaxed);
+        let now_ns = self.now_ns();
+        let undrained = Duration::from_nanos(now_ns.saturating_sub(drained_ns));
+        if self.last_clock_ns.swap(clock, Relaxed) == clock && undrained < LONGEST_WAIT {
+            self.region.advance_clock_ns(clock, now_ns + 1);
+        }
+        self.admission.answer(&self.region);
+    }
+
+    /// Does that until nothing is drained any more, on a thread of its own.
+    pub(crate) fn watch(&self) {
+        memhook_inject::take_precedence();
+        while !self.is_finished() {
+            self.keep_clock();
+            std::thread::park_timeout(WATCHDOG_PAUSE);
+        }
+    }
+}
+
+/// The thread, and those whom it looks after.
+pub struct Lookout {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    all: Mutex<Vec<Arc<Watched>>>,
+    ends: AtomicBool,
+}
+
+impl Shared {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Watched>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        // Threads of targets may wait for it.
+        memhook_inject::take_precedence();
+        let mut round = 0u32;
+        while !self.ends.load(Relaxed) {
+            round = round.wrapping_add(1);
+            let mut all = self.all();
+            all.retain(|watched| watched.look(round));
+            let is_idle = all.is_empty();
+            drop(all);
+            if is_idle {
+                std::thread::park();
+            } else {
+                std::thread::park_timeout(ROUND);
+            }
+        }
+    }
+}
+
+impl Lookout {
+    /// Starts it. It looks after nobody yet.
+    pub fn start() -> std::io::Result<Lookout> {
+        let shared = Arc::new(Shared::default());
+        let thread = std::thread::Builder::new().name("lookout".into());
+        let of_thread = Arc::clone(&shared);
+        let thread = thread.spawn(move || of_thread.run())?;
+        Ok(Lookout {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Looks after a target, from before its first pass until its last one.
+    pub(crate) fn add(&self, watched: &Arc<Watched>) {
+        if let Some(filters) = SeccompFilters::of(watched.pid) {
+            let before = filters.now();
+            let _ = watched.filters.set((filters, before));
+        }
+        watched.has_lookout.store(true, Relaxed);
+        self.shared.all().push(Arc::clone(watched));
+        self.unpark();
+    }
+
+    fn unpark(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Relaxed);
+        self.unpark();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! `emit`: tells listeners of others what a process allocates, by the probes of OpenTelemetry's memory contract.
+
+use super::ending::of_trace;
+use super::signals;
+use crate::options::{duration, size};
+use crate::output::say;
+use crate::target::Target;
+use memhook_attach::{
+    Detached, Emission, End, HookFile, Job, Listening, Trace, TraceConfig, process_name, refuse,
+};
+use memhook_foreign::{size_text, visible, visible_json};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A mean that every allocation is told with.
+const EVERY_BYTE: u64 = 1;
+
+/// Options of `emit`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Emit otel_memory:alloc and otel_memory:free
+    ///
+    /// alloc has the block's address, its size, and weighted_bytes: the size by the probability with which such a
+    /// block is told of. free has the address, and comes for blocks that were told of. They are USDT probes, with
+    /// semaphores: while nobody listens, a call pays a load and a branch.
+    #[arg(long, required = true)]
+    otel_memory: bool,
+    /// Tell of one allocation in so many bytes (64K, 1M)
+    ///
+    /// On average; 1 tells of each. A larger block is told of with a higher probability, and weighted_bytes makes up
+    /// for it.
+    // As jemalloc has it (lg_prof_sample:19), and the contract supposes.
+    #[arg(long, value_name = "BYTES", value_parser = size, default_value = "512K")]
+    sample: u64,
+    /// Load the hook from a file here, for listeners that look at files
+    ///
+    /// An absolute path of a directory, as the process finds it. The file is called memhook-hook-PID.so and is removed
+    /// at the end. Without this, the hook is in memory that no file system has.
+    #[arg(long, value_name = "DIRECTORY")]
+    object_dir: Option<PathBuf>,
+    /// Leave that file where it is, for the next time
+    ///
+    /// The same copy of the hook serves again then.
+    #[arg(long, requires = "object_dir")]
+    keep_object: bool,
+    /// End after this time (500ms, 30s, 10m)
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Write where the probes are as JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pid = args.target.pid()?;
+    let mut config = TraceConfig {
+        sample_bytes: (args.sample != EVERY_BYTE).then_some(args.sample),
+        emits: Some(Emission::from_memory()),
+        ..TraceConfig::default()
+    };
+    refuse(pid, &config)?;
+    // Before a signal could end us with the file in its place.
+    signals::catch_stops();
+    let mut file = match &args.object_dir {
+        Some(folder) => Some(HookFile::write(pid, folder)?),
+        None => None,
+    };
+    if let Some(file) = &mut file {
+        config.emits = Some(file.emission());
+    }
+    let mut trace = Trace::start(pid, config)?;
+    let listening = trace.session().listening()?;
+    if let Some(file) = &mut file
+        && args.keep_object
+    {
+        file.keep();
+    }
+    let mut job = Emit {
+        pid,
+        args,
+        listening,
+        code: 0,
+    };
+    trace.run(args.duration, &mut job);
+    Ok(ExitCode::from(job.code))
+}
+
+struct Emit<'a> {
+    pid: i32,
+    args: &'a Args,
+    listening: Listening,
+    code: u8,
+}
+
+impl Emit<'_> {
+    fn document(&self, trace: &Trace) -> String {
+        let (slots, modules) = trace.session().patched();
+        let probes = self.listening.probes.iter().map(|probe| {
+            json!({
+                "provider": probe.provider,
+                "name": probe.name,
+                "offset": probe.offset,
+                "semaphore_offset": probe.semaphore_offset,
+                "arguments": probe.arguments,
+            })
+        });
+        let probes: Vec<_> = probes.collect();
+        json!({
+            "schema": "memhook-rs/emit/1",
+            "pid": self.pid,
+            "path": self.listening.path.display().to_string(),
+            "is_file": self.listening.is_file,
+            "probes": probes,
+            "sample_bytes": self.args.sample,
+            "slots": slots,
+            "modules": modules,
+        })
+        .to_string()
+    }
+
+    /// How to listen.
+    fn advice(&self) -> String {
+        let path = self.listening.path.display();
+        // Not with -p: bpftrace then looks for the probe's arguments in /proc/PID/root, where no memory object is. The file
+        // is this process's own anyway.
+        format!("bpftrace -e 'usdt:{path}:otel_memory:alloc {{ @bytes[ustack] = sum(arg2); }}'")
+    }
+}
+
+impl Job for Emit<'_> {
+    fn begin(&mut self, trace: &Trace) {
+        let (slots, modules) = trace.session().patched();
+        let told = match self.args.sample {
+            EVERY_BYTE => "each allocation".into(),
+            bytes => format!("one allocation in {}", size_text(bytes)),
+        };
+        let name = process_name(self.pid);
+        eprintln!(
+            "Emitting from {} ({}): listeners are told of {told}; {slots} slots in {modules} modules. Ctrl-C ends it",
+            self.pid,
+            visible(&name)
+        );
+        if self.args.json {
+            let document = visible_json(&self.document(trace)).into_owned();
+            // A reader that went away is no error of ours.
+            let _ = writeln!(std::io::stdout(), "{document}");
+            let _ = std::io::stdout().flush();
+        } else {
+            say!(
+                "Listen as root, for example:\n  {}",
+                visible(&self.advice())
+            );
+        }
+    }
+
+    /// Nobody waits for a turn but a dlopen of the process, which asks for one.
+    fn pace(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn end(&mut self, _: &mut Trace, end: &End) {
+        self.code = of_trace(end, self.pid);
+        match end {
+            End::Detached(Detached::Clean) => {
+                eprintln!("Detached from {}: it tells nothing any more", self.pid);
+            }
+            End::Gone => eprintln!(
+                "Process {} has ended, or executes another program",
+                self.pid
+            ),
+            _ => {}
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
+    }
+}

@@ -1,0 +1,186 @@
+//! `top --from`: a recording that is still being written, on the screen.
+
+use super::{has_color, open};
+use crate::report::follow::follow;
+use anyhow::{Context, bail};
+use crossbeam_channel::{Receiver, bounded, select};
+use memhook_ledger::SiteTotals;
+use memhook_recording::{RESIDENT_NOTE, Recording, resident_of};
+use memhook_report::recorded::{NameSources, module_files, note, symbolizer};
+use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Points of the activity's timeline, of which none is shown.
+const POINTS: usize = 1;
+/// How long we wait for keys between two looks for names.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The recording as far as it has been read, and what it says.
+type Read = (Arc<Recording>, Sample);
+
+/// Shows the recording until the user leaves.
+pub fn run(file: &Path, interval: Duration) -> anyhow::Result<ExitCode> {
+    if !std::io::stdout().is_terminal() {
+        bail!(
+            "top needs a terminal; for scripts there is: memhook-rs report --follow {} --json",
+            file.display()
+        );
+    }
+    let read = reader(file.to_owned(), interval);
+    // What cannot be read is told before the screen is taken.
+    let (recording, sample) = match read.recv() {
+        Ok(first) => first?,
+        Err(_) => bail!("{}: the recording is empty", file.display()),
+    };
+    let depth = note(&recording, "depth").parse().unwrap_or(0);
+    let pid = recording.meta().pid as i32;
+    let mut view = View {
+        board: Board::new(note(&recording, "name").to_owned(), pid),
+        names: Names::new(symbolizer(&recording, NameSources::default()), depth),
+        recording,
+    };
+    view.board.has_color = has_color();
+    view.board.sample(sample);
+    let end = view.show(&read)?;
+    println!(
+        "{end} of {} ({pid}): {} live in {}",
+        view.board.name,
+        memhook_report::bytes(view.board.live_bytes()),
+        memhook_report::counted(view.board.totals().live_blocks, "block")
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the recording on a thread of its own whenever it has grown.
+fn reader(file: PathBuf, interval: Duration) -> Receiver<anyhow::Result<Read>> {
+    let (to, read) = bounded(1);
+    std::thread::spawn(move || {
+        let followed = follow(&file, interval, &mut |recording| {
+            let found = sample(&recording).map(|sample| (recording, sample));
+            to.send(found).context("nobody looks")
+        });
+        if let Err(error) = followed {
+            let _ = to.send(Err(error));
+        }
+    });
+    read
+}
+
+/// What is on the screen.
+struct View {
+    recording: Arc<Recording>,
+    board: Board,
+    names: Names,
+}
+
+impl View {
+    /// Draws and listens until the user leaves; says how far the recording was read.
+    fn show(&mut self, read: &Receiver<anyhow::Result<Read>>) -> anyhow::Result<&'static str> {
+        let mut screen = open()?;
+        let mut end = "What was recorded so far";
+        let mut is_stale = true;
+        let mut read = Some(read);
+        loop {
+            is_stale |= self.names.follow(&*self.recording, &mut self.board);
+            if std::mem::take(&mut is_stale) {
+                is_stale = self.draw(&mut screen)?;
+            }
+            let never = crossbeam_channel::never();
+            select! {
+                recv(screen.events()) -> event => {
+                    let event = event.ok().flatten();
+                    let event = event.context("the terminal went away")?;
+                    match self.board.react(&event) {
+                        Some(Reaction::Quit) => return Ok(end),
+                        reaction => is_stale |= reaction.is_some(),
+                    }
+                }
+                recv(read.unwrap_or(&never)) -> found => match found {
+                    Ok(found) => {
+                        let (recording, sample) = found?;
+                        self.recording = recording;
+                        self.board.sample(sample);
+                        is_stale = true;
+                    }
+                    // The screen stays with what was there at the end.
+                    Err(_) => (read, end) = (None, "The recording"),
+                },
+                default(PAUSE) => {}
+            }
+        }
+    }
+
+    /// Returns whether there is something new to be named.
+    fn draw(&mut self, screen: &mut Screen) -> anyhow::Result<bool> {
+        let drawn = screen.draw(&mut self.board);
+        drawn.context("the terminal cannot be written")?;
+        let recording = &self.recording;
+        let modules = || module_files(recording, &[PathBuf::from("/")], false);
+        Ok(self.names.ask(&**recording, modules, &self.board))
+    }
+}
+
+/// The heap at the end of what was recorded.
+fn sample(recording: &Recording) -> anyhow::Result<Sample> {
+    let activity = recording.activity(None, None, POINTS)?;
+    let mut by_stack: HashMap<u32, SiteTotals> = HashMap::new();
+    for site in &activity.sites {
+        let number = |amount: f64| amount.round() as u64;
+        let found = by_stack.entry(site.stack).or_insert(SiteTotals {
+            stack: site.stack,
+            sampling: 0,
+            bytes: 0,
+            blocks: 0,
+            oldest_ns: u64::MAX,
+            allocated_blocks: 0,
+            allocated_bytes: 0,
+            released_blocks: 0,
+            released_bytes: 0,
+            min_size: 0,
+            max_size: 0,
+        });
+        found.bytes += number(site.live.bytes);
+        found.blocks += number(site.live.blocks);
+        found.oldest_ns = found.oldest_ns.min(site.oldest_ns);
+        found.allocated_blocks += number(site.allocated.blocks);
+        found.allocated_bytes += number(site.allocated.bytes);
+        found.released_blocks += number(site.released.blocks);
+        found.released_bytes += number(site.released.bytes);
+    }
+    let samples = resident_of(note(recording, RESIDENT_NOTE));
+    let resident = samples.last().map(|last| Resident {
+        rss_bytes: last.anonymous_bytes + last.file_bytes + last.shared_bytes,
+        parts: vec![
+            ("anonymous memory".into(), last.anonymous_bytes),
+            ("file pages".into(), last.file_bytes),
+            ("shared memory".into(), last.shared_bytes),
+        ],
+    });
+    let losses = recording.losses();
+    let mut totals = activity.window_totals();
+    if recording.sample_bytes().is_some() {
+        let sum = &activity.sum;
+        let number = |amount: f64| amount.round() as u64;
+        (totals.live_bytes, totals.live_blocks) = (number(sum.live.bytes), number(sum.live.blocks));
+        totals.allocations = number(sum.allocated.blocks);
+        totals.allocated_bytes = number(sum.allocated.bytes);
+        totals.releases = number(sum.released.blocks);
+        totals.released_bytes = number(sum.released.bytes);
+    }
+    Ok(Sample {
+        time: Duration::from_nanos(activity.to_ns),
+        sites: by_stack.into_values().collect(),
+        totals,
+        lost_events: losses.dropped + losses.ringless,
+        bounded: None,
+        overhead: memhook_report::recorded::overhead(recording),
+        stale: None,
+        is_sampled: recording.sample_bytes().is_some(),
+        resident,
+    })
+}

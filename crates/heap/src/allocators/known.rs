@@ -1,0 +1,190 @@
+//! Which allocator a process has, and what it can be asked for.
+
+use super::statistics::AllocatorStatistics;
+use super::{jemalloc, tcmalloc};
+use crate::Error;
+use crate::reclaim::{HoldAtSafePoint, exported};
+use memhook_inject::Held;
+use memhook_process::{ModuleImage, RemoteAddress, memory_use};
+use std::time::{Duration, Instant};
+
+/// The functions of an allocator (avma).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Functions {
+    /// mallctl(3).
+    Jemalloc { control: u64 },
+    /// gperftools/malloc_extension_c.h.
+    Tcmalloc { number: u64, release: u64 },
+    /// mimalloc.h. Its statistics are asked for with more arguments than a call here has, and say nothing of what lives.
+    Mimalloc { collect: u64 },
+}
+
+/// An allocator that is a library of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownAllocator {
+    /// Its name.
+    pub name: &'static str,
+    pid: i32,
+    functions: Functions,
+}
+
+/// What an allocator did when it was asked to give memory back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReleasedMemory {
+    /// Resident bytes right before the call, and right after it.
+    pub rss: (u64, u64),
+    /// How long the thread was held for it.
+    pub held: Duration,
+    /// How long the call took.
+    pub call: Duration,
+}
+
+impl KnownAllocator {
+    /// That of a process with these modules. `None` if it has none that is known, or more than one: then it is not
+    /// known which of them has the heap. One that is linked into the program counts as unknown, because no thread
+    /// could be kept out of its code.
+    pub fn of(pid: i32, images: &[ModuleImage]) -> Option<KnownAllocator> {
+        let exports = |image: &ModuleImage, name: &str| image.facts.exported(name).is_some();
+        let is_library = |image: &&ModuleImage| {
+            !image.is_main && !image.is_libc && !image.is_loader && exports(image, "malloc")
+        };
+        let mut libraries = images.iter().filter(is_library);
+        let image = libraries.next()?;
+        if libraries.next().is_some() {
+            return None;
+        }
+        let name = memhook_abi::known_allocator(|name| exports(image, name))?;
+        let function = |name: &str| exported(image, name);
+        let functions = match name {
+            "jemalloc" => Functions::Jemalloc {
+                control: function("mallctl")?,
+            },
+            "tcmalloc" => Functions::Tcmalloc {
+                number: function("MallocExtension_GetNumericProperty")?,
+                release: function("MallocExtension_ReleaseFreeMemory")?,
+            },
+            "mimalloc" => Functions::Mimalloc {
+                collect: function("mi_collect")?,
+            },
+            _ => return None,
+        };
+        Some(KnownAllocator {
+            name,
+            pid,
+            functions,
+        })
+    }
+
+    /// Whether it can say what it holds.
+    pub fn has_statistics(&self) -> bool {
+        !matches!(self.functions, Functions::Mimalloc { .. })
+    }
+
+    /// What makes it give memory back, in words.
+    pub fn release_name(&self) -> &'static str {
+        match self.functions {
+            Functions::Jemalloc { .. } => "mallctl(\"arena.4096.purge\")",
+            Functions::Tcmalloc { .. } => "MallocExtension_ReleaseFreeMemory()",
+            Functions::Mimalloc { .. } => "mi_collect() in one thread",
+        }
+    }
+
+    /// Has a thread ask it what it holds.
+    ///
+    /// # Errors
+    /// When no thread can be held, or it does not answer, or has no statistics.
+    pub fn ask(
+        &self,
+        hold: &mut HoldAtSafePoint,
+        patience: Duration,
+    ) -> Result<AllocatorStatistics, Error> {
+        if !self.has_statistics() {
+            return Err(self.refused("has no statistics that can be asked for"));
+        }
+        let mut held = hold()?;
+        let mut remote = Remote {
+            held: &mut held,
+            allocator: self,
+            patience,
+        };
+        let found = match self.functions {
+            Functions::Jemalloc { control } => jemalloc::statistics(&mut remote, control),
+            Functions::Tcmalloc { number, .. } => tcmalloc::statistics(&mut remote, number),
+            Functions::Mimalloc { .. } => Err(self.refused("has no statistics")),
+        };
+        let released = held.release();
+        let mut found = found?;
+        found.held = released?;
+        Ok(found)
+    }
+
+    /// Has a thread make it give memory back.
+    ///
+    /// # Errors
+    /// As those of [`KnownAllocator::ask`].
+    pub fn release(
+        &self,
+        hold: &mut HoldAtSafePoint,
+        patience: Duration,
+    ) -> Result<ReleasedMemory, Error> {
+        let before = memory_use(self.pid)?.rss;
+        let mut held = hold()?;
+        let mut remote = Remote {
+            held: &mut held,
+            allocator: self,
+            patience,
+        };
+        let begin = Instant::now();
+        let called = match self.functions {
+            Functions::Jemalloc { control } => jemalloc::purge(&mut remote, control),
+            Functions::Tcmalloc { release, .. } => {
+                remote.call(release, &mut [], |_| vec![]).map(drop)
+            }
+            // The argument: by force, which is also what its segments that nobody has need.
+            Functions::Mimalloc { collect } => remote.call(collect, &mut [], |_| vec![1]).map(drop),
+        };
+        let call = begin.elapsed();
+        let released = held.release();
+        called?;
+        Ok(ReleasedMemory {
+            rss: (before, memory_use(self.pid)?.rss),
+            held: released?,
+            call,
+        })
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        Error::NoHeap {
+            pid: self.pid,
+            reason: format!("{} {what}", self.name),
+        }
+    }
+}
+
+/// Calls of an allocator by a held thread.
+pub(super) struct Remote<'a> {
+    held: &'a mut Held,
+    allocator: &'a KnownAllocator,
+    patience: Duration,
+}
+
+impl Remote<'_> {
+    /// Calls a function; `data` is there for it to read and to write, and `args` is given its address.
+    pub fn call(
+        &mut self,
+        function: u64,
+        data: &mut [u8],
+        args: impl FnOnce(u64) -> Vec<u64>,
+    ) -> Result<u64, Error> {
+        let args = |at: RemoteAddress| args(at.0);
+        let function = RemoteAddress(function);
+        Ok(self
+            .held
+            .call_to_its_end(function, data, self.patience, args)?)
+    }
+
+    /// It has no answer.
+    pub fn refused(&self, what: &str) -> Error {
+        self.allocator.refused(what)
+    }
+}

@@ -1,0 +1,160 @@
+//! The heaps of glibc's arenas, found by their headers alone, in a process that nobody holds.
+
+use crate::glibc::layout::HEAP_MAX_BYTES;
+use crate::ranges::Runs;
+use memhook_process::MappingUse;
+use std::collections::BTreeMap;
+
+/// Every heap of an arena but those of the main one begins with it (arena.c, `heap_info`), at a multiple of
+/// HEAP_MAX_SIZE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HeapHeader {
+    /// Its arena: behind the header of the first heap.
+    arena: u64,
+    /// The heap that this arena had before.
+    before: u64,
+    bytes: u64,
+}
+
+/// The first words of a heap.
+const HEADER_WORDS: usize = 3;
+/// More than `sizeof (heap_info)` of any version.
+const MOST_HEADER_BYTES: u64 = 128;
+/// Of a process with more memory than this, the rest stays without a name: each of them takes a system call.
+const MOST_CANDIDATES: usize = 1 << 14;
+const PAGE_BYTES: u64 = 4096;
+
+/// The ranges that arenas have for chunks, in order. `resident`: the pages in memory of private mappings without a file.
+/// Only those are read, so the process pays for nothing that it did not have before. `words` reads from an address.
+pub fn arena_heaps(
+    mappings: &[MappingUse],
+    resident: &Runs,
+    mut words: impl FnMut(u64) -> Option<[u64; HEADER_WORDS]>,
+) -> Runs {
+    // Not by mapping: a program may have reserved terabytes.
+    let places = resident.iter().flat_map(|run| {
+        let first = run.start.next_multiple_of(HEAP_MAX_BYTES);
+        (first..run.end).step_by(HEAP_MAX_BYTES as usize)
+    });
+    let candidates = places.filter_map(|place| {
+        let at = mappings.partition_point(|used| used.mapping.end <= place);
+        let mapping = &mappings.get(at)?.mapping;
+        let is_own = mapping.start <= place && mapping.path.is_empty() && !mapping.shared;
+        is_own.then_some((place, mapping.end))
+    });
+    let mut heaps = BTreeMap::new();
+    for (place, end) in candidates.take(MOST_CANDIDATES) {
+        let Some([arena, before, bytes]) = words(place) else {
+            continue;
+        };
+        let most = HEAP_MAX_BYTES.min(end - place);
+        if (PAGE_BYTES..=most).contains(&bytes) && bytes.is_multiple_of(PAGE_BYTES) {
+            let header = HeapHeader {
+                arena,
+                before,
+                bytes,
+            };
+            heaps.insert(place, header);
+        }
+    }
+    // Each is the first one of its arena, or leads to another heap of it.
+    let is_first = |place: u64, heap: &HeapHeader| {
+        heap.before == 0 && heap.arena > place && heap.arena - place <= MOST_HEADER_BYTES
+    };
+    let is_one = |place: u64, heap: &HeapHeader| {
+        let first = heap.arena & !(HEAP_MAX_BYTES - 1);
+        let has_first = heaps
+            .get(&first)
+            .is_some_and(|found| is_first(first, found) && found.arena == heap.arena);
+        let before = heaps.get(&heap.before);
+        has_first && (place == first || before.is_some_and(|found| found.arena == heap.arena))
+    };
+    let found = heaps.iter().filter(|(place, heap)| is_one(**place, heap));
+    found
+        .map(|(place, heap)| *place..place + heap.bytes)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_process::{MemoryUse, parse_maps};
+
+    const HEAP: u64 = HEAP_MAX_BYTES;
+
+    fn found(maps: &str, resident: &Runs, memory: &[(u64, [u64; 3])]) -> Runs {
+        let mappings: Vec<MappingUse> = parse_maps(maps)
+            .into_iter()
+            .map(|mapping| MappingUse {
+                mapping,
+                memory: MemoryUse::default(),
+            })
+            .collect();
+        arena_heaps(&mappings, resident, |place| {
+            assert!(
+                resident.iter().any(|run| run.contains(&place)),
+                "{place:#x} is not in memory"
+            );
+            let at = memory.iter().find(|(at, _)| *at == place);
+            at.map(|(_, words)| *words)
+        })
+    }
+
+    #[test]
+    fn an_arena_has_several_heaps() {
+        let (one, two, other) = (4 * HEAP, 5 * HEAP, 9 * HEAP);
+        let arena = one + 48;
+        // The kernel shows the first two as one mapping.
+        let maps = format!(
+            "{one:x}-{:x} rw-p 0 00:00 0\n{other:x}-{:x} rw-p 0 00:00 0\n",
+            two + 0x20_0000,
+            other + 0x10_0000
+        );
+        let resident = vec![one..one + 0x3000, two..two + 0x1000, other..other + 0x1000];
+        let memory = [
+            (one, [arena, 0, HEAP]),
+            (two, [arena, one, 0x1f_f000]),
+            (other, [other + 32, 0, 0x2000]),
+        ];
+        let heaps = [one..two, two..two + 0x1f_f000, other..other + 0x2000];
+        assert_eq!(found(&maps, &resident, &memory), heaps);
+        // What the kernel would have to bring first is not read.
+        let less = vec![one..one + 0x3000, other + 0x1000..other + 0x2000];
+        assert_eq!(found(&maps, &less, &memory), heaps[..1]);
+    }
+
+    #[test]
+    fn other_memory_is_no_heap() {
+        let at = 4 * HEAP;
+        let maps = format!(
+            "{at:x}-{:x} rw-p 0 00:00 0\n{:x}-{:x} rw-p 0 fe:01 4 /data/x\n",
+            at + 2 * HEAP,
+            at + 4 * HEAP,
+            at + 5 * HEAP
+        );
+        let resident = vec![at..at + 0x1000, at + HEAP..at + HEAP + 0x1000];
+        for words in [
+            [0, 0, 0],
+            // Its arena is elsewhere, and nothing leads there.
+            [at - HEAP + 48, 0, HEAP],
+            [at - HEAP + 48, at - HEAP, HEAP],
+            // Sizes that no heap has.
+            [at + 48, 0, 0],
+            [at + 48, 0, HEAP + 0x1000],
+            [at + 48, 0, 0x1800],
+            [at + 48, at, HEAP],
+            [at + 4096, 0, HEAP],
+            [u64::MAX, u64::MAX, u64::MAX],
+        ] {
+            let memory = [(at, words)];
+            assert_eq!(found(&maps, &resident, &memory), [], "{words:x?}");
+            // A second one that says it belongs to the first.
+            let memory = [(at, words), (at + HEAP, [words[0], at, HEAP])];
+            assert_eq!(found(&maps, &resident, &memory), [], "{words:x?}");
+        }
+        // Behind the end of its mapping.
+        let maps = format!("{at:x}-{:x} rw-p 0 00:00 0\n", at + 0x2000);
+        let memory = [(at, [at + 48, 0, 0x3000])];
+        assert_eq!(found(&maps, &resident, &memory), []);
+    }
+}

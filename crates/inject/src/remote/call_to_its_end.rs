@@ -1,0 +1,57 @@
+//! Calls of functions that hold one lock while they wait for another, so that none of them may be abandoned.
+
+use crate::Error;
+use crate::held::Held;
+use crate::remote_call::Outcome;
+use crate::scratch::Scratch;
+use memhook_process::RemoteAddress;
+use std::time::{Duration, Instant};
+
+/// How long we wait between two looks at a call that is not done.
+const STEP: Duration = Duration::from_millis(100);
+
+impl Held {
+    /// As [`Held::call_with_data`], for a function that must not be abandoned half-way. If it has not returned after
+    /// `patience`, this thread finishes it and goes back to its work by itself, as if this process had been
+    /// killed ([`Error::CallGoesOn`]); nothing more can be done with it then.
+    ///
+    /// Panics if `data` is longer than [`crate::MAX_CALL_DATA`].
+    pub fn call_to_its_end(
+        &mut self,
+        function: RemoteAddress,
+        data: &mut [u8],
+        patience: Duration,
+        args: impl FnOnce(RemoteAddress) -> Vec<u64>,
+    ) -> Result<u64, Error> {
+        assert!(
+            data.len() <= Scratch::DATA_BYTES as usize,
+            "{} bytes",
+            data.len()
+        );
+        self.prepare_calls()?;
+        let at = self.scratch()?.data();
+        self.write(at, data)?;
+        let registers = self.function_registers(function, &args(at))?;
+        let begin = Instant::now();
+        let mut outcome = self.operate(&registers, patience)?;
+        loop {
+            let waited = begin.elapsed();
+            match outcome {
+                Outcome::Done(result) => {
+                    self.read(at, data)?;
+                    return Ok(result);
+                }
+                Outcome::Unfinished(_) if waited >= patience => {
+                    // Its registers lead through the rest of the call and then home, so they stay as they are.
+                    self.work.went_home = true;
+                    return Err(Error::CallGoesOn {
+                        pid: self.pid(),
+                        function,
+                        waited,
+                    });
+                }
+                Outcome::Unfinished(_) => outcome = self.wait_until_done(STEP)?,
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A call that must not be abandoned, because it holds a lock while it waits for another one.
+
+mod common;
+
+use common::Program;
+use memhook_inject::{Error, HoldOptions, hold, write_bytes};
+use memhook_process::{RemoteAddress, read_memory};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+fn number(pid: i32, at: u64) -> u32 {
+    let mut bytes = [0; 4];
+    read_memory(pid, RemoteAddress(at), &mut bytes).unwrap();
+    u32::from_le_bytes(bytes)
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn started() -> (Program, HashMap<String, u64>) {
+    let mut program = Program::start("enters", &[]);
+    let at = program.addresses();
+    (program, at)
+}
+
+/// The initial thread: the other one keeps a lock.
+fn options(pid: i32) -> HoldOptions<'static> {
+    HoldOptions {
+        thread: Some(pid),
+        ..common::anywhere()
+    }
+}
+
+#[test]
+fn a_call_that_takes_too_long_is_finished_by_its_thread() {
+    let (program, at) = started();
+    let pid = program.pid();
+    let mut held = hold(pid, &options(pid)).unwrap();
+    let patience = Duration::from_millis(300);
+    let mut data = [0; 8];
+    let called = held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, patience, |_| vec![7]);
+    match called {
+        Err(Error::CallGoesOn { waited, .. }) => assert!(waited >= patience),
+        other => panic!("{other:?}"),
+    }
+    held.release().unwrap();
+    assert_eq!(
+        (number(pid, at["entered"]), number(pid, at["left"])),
+        (1, 0)
+    );
+    let rounds = number(pid, at["rounds"]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(number(pid, at["rounds"]), rounds, "it is in the call");
+    write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
+    wait_until("it finishes the call", || number(pid, at["left"]) == 1);
+    wait_until("it goes on with its work", || {
+        number(pid, at["rounds"]) > rounds + 5
+    });
+    // All that was there for the call has gone, and the thread can be held again.
+    let mut held = hold(pid, &options(pid)).unwrap();
+    let again = held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, patience, |_| vec![9]);
+    assert_eq!(again.unwrap(), 9);
+    held.release().unwrap();
+    let maps = memhook_process::mappings(pid).unwrap();
+    assert!(
+        !maps.iter().any(|m| m.exec && m.path.is_empty()),
+        "{maps:#?}"
+    );
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn a_call_that_returns_hands_its_data_back() {
+    let (program, at) = started();
+    let pid = program.pid();
+    write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
+    let mut held = hold(pid, &options(pid)).unwrap();
+    let patience = Duration::from_secs(10);
+    let mut data = *b"unchanged";
+    let called = held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, patience, |at| {
+        vec![at.0]
+    });
+    assert_ne!(called.unwrap(), 0);
+    assert_eq!(&data, b"unchanged");
+    held.release().unwrap();
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}

@@ -1,0 +1,291 @@
+//! Usage and useful lifetime of programs that tell of nothing: estimates from blocks that were drawn by chance and
+//! watched.
+//!
+//! A *look* is at one block, from before the program got it. Up to four of its words have watchpoints. A watchpoint
+//! fires once and is put back a while later, the later the older the block is, so of each word the first
+//! access is known, and of the last one that it was within a known time. What is not known of a look (it was given
+//! up before the release, or the word was not watched for a while) makes a range: the score of the block is
+//! somewhere in it, whatever the program did. The estimate for a site lies in the middle of the mean range; its
+//! interval holds the range and what chance adds.
+//!
+//! A trap takes its time while the block lives. Of a block that would have lived for a few microseconds, most of the
+//! lifetime is that of traps, and nothing is known of its active life.
+//!
+//! A block of up to four words is seen whole. Of a larger one, four words stand for the others, one of each
+//! quarter: a word counts as used if it is touched or lies between two that are. So the estimate of usage is
+//! that of the words themselves, which is less than the access interval where there are holes at its ends; and
+//! accesses to other words can only make the useful lifetime longer than estimated.
+
+use std::fmt::Write;
+
+/// What a look's note is called.
+pub const LOOKS_NOTE: &str = "looks";
+
+/// Bytes of a word.
+const WORD_BYTES: u64 = 8;
+/// An access at the moment of the release is the allocator's, which writes into what it gets back. Between the last
+/// access of the program to a watched word and the release is the trap of that access, which takes longer.
+const RELEASE_NS: u64 = 1000;
+/// The trap of a watchpoint takes no longer than this, also in a virtual machine, where it is dearest.
+const TRAP_NS: u64 = 50_000;
+/// The event of an allocation may be dated so much later than the look: two clocks are compared.
+const CLOCKS_NS: u64 = 50_000;
+/// The 97.5 % quantile of the normal distribution.
+const QUANTILE: f64 = 1.96;
+/// A score with a wider 95 % interval is not known.
+pub const WIDEST: f64 = 0.2;
+
+/// A watched block. Times are nanoseconds since the attach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The block.
+    pub address: u64,
+    /// When it was about to be handed to the program.
+    pub at_ns: u64,
+    /// Until when it was watched.
+    pub until_ns: u64,
+    /// More than one thread accessed it.
+    pub by_several: bool,
+    /// Its watched words.
+    pub words: Vec<LookWord>,
+}
+
+/// A watched word.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LookWord {
+    /// Where it begins in the block.
+    pub offset: u64,
+    /// Its accesses, as far as they were seen: when, and from when on it was watched again.
+    pub touches: Vec<(u64, u64)>,
+}
+
+/// Looks as text: a line for each.
+pub fn looks_text(looks: &[Look]) -> String {
+    let mut text = String::new();
+    for look in looks {
+        let lasted = look.until_ns.saturating_sub(look.at_ns);
+        let several = u8::from(look.by_several);
+        let _ = write!(text, "{:x} {} {lasted} {several}", look.address, look.at_ns);
+        for word in &look.words {
+            let _ = write!(text, " {}:", word.offset);
+            for &(at, again) in &word.touches {
+                let (at, blind) = (at.saturating_sub(look.at_ns), again.saturating_sub(at));
+                let _ = write!(text, "{at}+{blind},");
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Looks from text. Lines that are none are left out.
+pub(super) fn looks_of(text: &str) -> Vec<Look> {
+    text.lines().filter_map(look_of).collect()
+}
+
+fn look_of(line: &str) -> Option<Look> {
+    let mut parts = line.split(' ');
+    let mut number = || parts.next()?.parse::<u64>().ok();
+    let address = line.split(' ').next()?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    let _ = number();
+    let (at_ns, lasted, several) = (number()?, number()?, number()?);
+    let words = parts.map(|word| {
+        let (offset, touches) = word.split_once(':')?;
+        let touches = touches.split_terminator(',').map(|touch| {
+            let (at, blind) = touch.split_once('+')?;
+            let at = at_ns.saturating_add(at.parse().ok()?);
+            Some((at, at.saturating_add(blind.parse().ok()?)))
+        });
+        Some(LookWord {
+            offset: offset.parse().ok()?,
+            touches: touches.collect::<Option<_>>()?,
+        })
+    });
+    Some(Look {
+        address,
+        at_ns,
+        until_ns: at_ns.saturating_add(lasted),
+        by_several: several == 1,
+        words: words.collect::<Option<_>>()?,
+    })
+}
+
+/// What a look says of a block: between which bounds its numbers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) size: f64,
+    /// Bytes that are used.
+    pub(super) used: (f64, f64),
+    /// The active life over the lifetime.
+    pub(super) active: (f64, f64),
+    pub(super) is_untouched: bool,
+}
+
+/// Of a block of `size` bytes that lived from `start_ns` to `end_ns`.
+pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) -> Option<Outcome> {
+    let lifetime = end_ns.saturating_sub(start_ns).max(1);
+    let watched_ns = look.until_ns.min(end_ns);
+    let is_given_up = look.until_ns < end_ns;
+    if look.words.is_empty() || size == 0 {
+        return None;
+    }
+    let (mut first, mut last) = (u64::MAX, (0, 0));
+    let mut touched = Vec::with_capacity(look.words.len());
+    for word in &look.words {
+        let own = |&&(at, _): &&(u64, u64)| at.saturating_add(RELEASE_NS) < end_ns;
+        let own: Vec<_> = word.touches.iter().filter(own).collect();
+        touched.push(!own.is_empty());
+        if let (Some((at, _)), Some((latest, again))) = (own.first(), own.last()) {
+            first = first.min(*at);
+            let possible = if is_given_up {
+                end_ns
+            } else {
+                (*again).clamp(*latest, end_ns)
+            };
+            last = (last.0.max(*latest), last.1.max(possible));
+        } else if is_given_up {
+            last.1 = end_ns;
+        }
+    }
+    let is_touched = first != u64::MAX;
+    let share = |from: u64, to: u64| to.saturating_sub(from) as f64 / lifetime as f64;
+    let traps: usize = look.words.iter().map(|word| word.touches.len()).sum();
+    let trapped_ns = TRAP_NS.saturating_mul(traps as u64);
+    let active = match (is_touched, is_given_up) {
+        (true, _) if trapped_ns >= lifetime => (0.0, 1.0),
+        (true, _) => {
+            let first = first.max(start_ns);
+            (share(first, last.0), share(first, last.1).min(1.0))
+        }
+        (false, true) => (0.0, share(watched_ns.max(start_ns), end_ns)),
+        (false, false) => (0.0, 0.0),
+    };
+    let inside =
+        |at: usize| touched[at] || (touched[..at].contains(&true) && touched[at..].contains(&true));
+    let bytes_of = |at: usize| {
+        if look.words.len() as u64 == size.div_ceil(WORD_BYTES) {
+            size.saturating_sub(look.words[at].offset).min(WORD_BYTES) as f64
+        } else {
+            size as f64 / look.words.len() as f64
+        }
+    };
+    let used = (0..touched.len()).filter(|&at| inside(at)).map(bytes_of);
+    // sum() of nothing is -0.
+    let used = used.fold(0.0, |sum, bytes| sum + bytes);
+    let most = if is_given_up { size as f64 } else { used };
+    Some(Outcome {
+        size: size as f64,
+        used: (used, most),
+        active,
+        is_untouched: !is_touched && !is_given_up,
+    })
+}
+
+/// An estimate with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampledScore {
+    /// The middle of what is possible.
+    pub value: f64,
+    /// Half the width of the interval over 1.96: the standard error, if all else is known.
+    pub error: f64,
+    /// The low end of the interval.
+    pub low: f64,
+    /// The high end.
+    pub high: f64,
+}
+
+impl SampledScore {
+    /// The value, if it is known well enough.
+    pub fn known(&self) -> Option<f64> {
+        (self.high - self.low <= WIDEST).then_some(self.value)
+    }
+}
+
+/// What looks say of a site.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampledAccesses {
+    /// Blocks that were looked at.
+    pub looks: u64,
+    /// Those that were watched until the end and not touched.
+    pub untouched: u64,
+    /// The usage score.
+    pub usage: SampledScore,
+    /// The useful lifetime score.
+    pub useful_lifetime: SampledScore,
+}
+
+/// From the looks at a site to its scores.
+pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
+    let usage = outcomes
+        .iter()
+        .map(|one| (one.size, one.used.0, one.used.1));
+    let useful = outcomes.iter().map(|one| (1.0, one.active.0, one.active.1));
+    Some(SampledAccesses {
+        looks: outcomes.len() as u64,
+        untouched: outcomes.iter().filter(|one| one.is_untouched).count() as u64,
+        usage: ratio(usage)?,
+        useful_lifetime: ratio(useful)?,
+    })
+}
+
+/// The sum of numbers that lie in ranges, over the sum of their weights.
+///
+/// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). Few looks that all say the same do
+/// not mean that there is nothing else, so one of each extreme is added for it (Agresti and Coull, 1998, for shares).
+fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<SampledScore> {
+    let mut all: Vec<(f64, f64, f64)> = numbers.collect();
+    let sum =
+        |all: &[(f64, f64, f64)], of: fn(&(f64, f64, f64)) -> f64| all.iter().map(of).sum::<f64>();
+    let weights = sum(&all, |one| one.0);
+    if all.is_empty() || weights <= 0.0 {
+        return None;
+    }
+    let least = sum(&all, |one| one.1) / weights;
+    let most = sum(&all, |one| one.2) / weights;
+    let mean = weights / all.len() as f64;
+    all.extend([(mean, 0.0, 0.0), (mean, mean, mean)]);
+    let error = |of: fn(&(f64, f64, f64)) -> f64| {
+        let share = sum(&all, of) / sum(&all, |one| one.0);
+        let squares = all.iter().map(|one| (of(one) - share * one.0).powi(2));
+        let count = all.len() as f64;
+        (squares.sum::<f64>() * count / (count - 1.0)).sqrt() / sum(&all, |one| one.0)
+    };
+    let low = (least - QUANTILE * error(|one| one.1)).max(0.0);
+    let high = (most + QUANTILE * error(|one| one.2)).min(1.0);
+    Some(SampledScore {
+        value: (least + most) / 2.0,
+        error: (high - low) / 2.0 / QUANTILE,
+        low,
+        high,
+    })
+}
+
+/// The looks of a run, by the address of their block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Looks {
+    by_address: rustc_hash::FxHashMap<u64, Vec<Look>>,
+}
+
+impl Looks {
+    /// Of a note.
+    pub fn of(text: &str) -> Looks {
+        let mut by_address: rustc_hash::FxHashMap<u64, Vec<Look>> = Default::default();
+        for look in looks_of(text) {
+            by_address.entry(look.address).or_default().push(look);
+        }
+        Looks { by_address }
+    }
+
+    /// The look at a block that lived at this address for this time.
+    #[inline]
+    pub fn of_block(&self, address: u64, (start_ns, end_ns): (u64, u64)) -> Option<&Look> {
+        if self.by_address.is_empty() {
+            return None;
+        }
+        let looks = self.by_address.get(&address)?;
+        looks
+            .iter()
+            .find(|look| look.at_ns.saturating_add(CLOCKS_NS) >= start_ns && look.at_ns < end_ns)
+    }
+}

@@ -1,0 +1,24 @@
+//! The frames of a call stack by address: the functions that were inlined at an address are one location with it.
+
+use crate::Profile;
+
+/// The frames of each address of a call stack, innermost first; all but the last of each are inlined.
+pub(super) fn locations<'a>(
+    profile: &'a Profile,
+    frames: &'a [u32],
+) -> impl Iterator<Item = &'a [u32]> {
+    let mut rest = frames;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let is_inlined = |&&index: &&u32| {
+            let frame = profile.frames.get(index as usize);
+            frame.is_some_and(|f| f.frame.inlined)
+        };
+        let inlined = rest.iter().take_while(is_inlined).count();
+        let (here, callers) = rest.split_at((inlined + 1).min(rest.len()));
+        rest = callers;
+        Some(here)
+    })
+}

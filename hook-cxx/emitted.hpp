@@ -1,0 +1,83 @@
+// The blocks that listeners were told of and that still live, so that they are told of the release of exactly those.
+//
+// As with the live filter (selection.hpp), a counter by address says at the price of one load that no such block is
+// near, and a block is entered before the program has it and taken out before the allocator has it back, so the
+// program's own synchronization orders the two. The table is in the place of the filter's buckets, and also has each
+// block's size: a realloc that fails leaves a block alive whose release was told, and which is told of once more.
+//
+// A bucket that is full loses a block. Its counter stays at `lost_one`, and from then on each release below it is
+// told: a listener that does not know the block ignores that, and misses no release of one that it knows.
+#pragma once
+#include "selection.hpp"
+
+namespace memhook {
+
+struct EmittedBlock {
+  uint64_t address, size;
+};
+
+inline constexpr uint64_t emitted_bucket_blocks = 8;
+inline constexpr uint64_t emitted_buckets =
+    filter_buckets * filter_bucket_blocks * sizeof(uint64_t) / (emitted_bucket_blocks * sizeof(EmittedBlock));
+static_assert((emitted_buckets & (emitted_buckets - 1)) == 0);
+
+// Values of a counter that stay: it has been higher than it can count, or has lost a block.
+inline constexpr uint8_t crowded = 254, lost_one = 255;
+
+// Blocks in the table, and lost ones. While there are none, a release looks at this word alone, which nobody writes.
+extern uint64_t emitted_live;
+
+struct Emitted {
+  bool was_told;
+  uint64_t size;  // 0: it is not known
+};
+
+inline EmittedBlock* emitted_bucket(uint64_t address) {
+  uint64_t hash = (address >> 4) * 0x9e37'79b9'7f4a'7c15;
+  return at<EmittedBlock>(filter_buckets_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
+}
+
+// Whether the block may be one of them; never false for one that is.
+[[gnu::always_inline]] inline bool may_be_emitted(const void* block) {
+  return __builtin_expect(__atomic_load_n(&emitted_live, __ATOMIC_RELAXED) != 0, 0) && may_be_recorded(block);
+}
+
+inline void enter_emitted(uint64_t address, uint64_t size) {
+  EmittedBlock* bucket = emitted_bucket(address);
+  bool is_placed = false;
+  for (uint64_t i = 0; i < emitted_bucket_blocks && !is_placed; i++) {
+    uint64_t found = 0;
+    is_placed = __atomic_compare_exchange_n(&bucket[i].address, &found, address, false, __ATOMIC_RELAXED,
+                                            __ATOMIC_RELAXED);
+    if (is_placed || found == address) __atomic_store_n(&bucket[i].size, size, __ATOMIC_RELAXED);
+    // Still here: it was released where we do not see it.
+    if (!is_placed && found == address) return;
+  }
+  __atomic_fetch_add(&emitted_live, 1, __ATOMIC_RELAXED);
+  uint8_t* counter = filter_counter(address);
+  uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED), next;
+  do {
+    next = !is_placed || count == lost_one ? lost_one : count < crowded ? count + 1 : crowded;
+  } while (!__atomic_compare_exchange_n(counter, &count, next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+
+// Takes a block out.
+inline Emitted leave_emitted(uint64_t address) {
+  EmittedBlock* bucket = emitted_bucket(address);
+  uint8_t* counter = filter_counter(address);
+  uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED);
+  for (uint64_t i = 0; i < emitted_bucket_blocks; i++) {
+    if (__atomic_load_n(&bucket[i].address, __ATOMIC_RELAXED) != address) continue;
+    uint64_t size = __atomic_load_n(&bucket[i].size, __ATOMIC_RELAXED), expected = address;
+    if (!__atomic_compare_exchange_n(&bucket[i].address, &expected, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      continue;  // the program releases it twice
+    __atomic_fetch_sub(&emitted_live, 1, __ATOMIC_RELAXED);
+    while (count < crowded && !__atomic_compare_exchange_n(counter, &count, count - 1, true, __ATOMIC_RELAXED,
+                                                           __ATOMIC_RELAXED)) {
+    }
+    return {true, size};
+  }
+  return {count == lost_one, 0};
+}
+
+}  // namespace memhook

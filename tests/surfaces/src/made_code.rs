@@ -1,0 +1,31 @@
+//! Files in which a program names the code that it makes.
+
+use memhook_symbols::{JitDump, PerfMap};
+
+/// A file for `perf inject --jit`: its header is put before bytes that have none, because no mutation makes one.
+pub fn jit_dump(bytes: &[u8]) {
+    let mut whole = Vec::new();
+    if !bytes.starts_with(b"DTiJ") {
+        for word in [0x4a69_5444u32, 1, 40, 62, 0, 1] {
+            whole.extend(word.to_le_bytes());
+        }
+        whole.extend([0; 16]);
+    }
+    whole.extend(bytes);
+    let dump = JitDump::parse(&whole);
+    check(dump.names(), whole.len());
+}
+
+/// The lines of `perf-PID.map`.
+pub fn perf_map(bytes: &[u8]) {
+    check(&PerfMap::parse(bytes), bytes.len());
+}
+
+fn check(names: &PerfMap, bytes: usize) {
+    // Each takes some bytes.
+    assert!(names.len() <= bytes / 4);
+    for at in [0, 1, 0x1001, 1 << 47, u64::MAX] {
+        let name = names.name(at).unwrap_or_default();
+        assert!(name.len() <= 3 * 1024);
+    }
+}

@@ -1,0 +1,136 @@
+//! Usage and useful lifetime estimated from watched blocks of a program that tells of nothing, against what is known
+//! of the program, and against all its accesses.
+
+use memhook_inject::Watchpoint;
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, build_telling, not_run, run};
+use serde_json::Value;
+
+/// The scores of the site in a function of the program.
+fn scores(report: &Value, function: &str) -> Value {
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let is_of = |site: &&Value| {
+        let mut frames = site["stack"].as_array().expect("frames").iter();
+        frames.any(|frame| {
+            let name = frame["function"].as_str().unwrap_or_default();
+            name.split('(').next() == Some(function)
+        })
+    };
+    let found: Vec<&Value> = sites.filter(is_of).collect();
+    let [site] = found[..] else {
+        panic!("{} sites of {function}: {report}", found.len());
+    };
+    site["scores"].clone()
+}
+
+fn report(file: &str) -> Value {
+    let (code, out, err) = run(&["report", file, "--scores", "--json", "-T", "100"]);
+    assert_eq!(code, 0, "{err}");
+    let report = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("report-1").check(&report);
+    report
+}
+
+#[test]
+fn watched_blocks_show_what_the_program_does() {
+    let folder = Folder::new("looks");
+    let program = build_target("looked_at", &["-O1", "-g"]);
+    let mut target = Target::start(&program, &["9000"]);
+    if Watchpoint::reserve(target.pid() as i32, 0, true).is_err() {
+        return not_run("no hardware watchpoints");
+    }
+    let file = folder.path("sampled.mhk");
+    // So much that enough blocks are watched in a few seconds.
+    let sampled = ["--access", "sampled", "--access-budget", "40%"];
+    let options = [&["-o", &file, "--force", "--scores"][..], &sampled].concat();
+    let attacher = Attacher::start(&target, &options);
+    target.go();
+    target.expect("done");
+    let last = attacher.finish();
+    assert!(target.finish().success());
+    assert_eq!(last["scores"]["access_source"], "sampled", "{last}");
+    let sampled = report(&file);
+    assert_eq!(sampled["scores"]["looks"], last["scores"]["looks"]);
+
+    let telling = build_telling("g++", "looked_at", &[]);
+    let file = folder.path("complete.mhk");
+    let mut target = Target::start(&telling, &["500"]);
+    let attacher = Attacher::start(&target, &["-o", &file, "--force", "--scores"]);
+    target.go();
+    target.expect("done");
+    attacher.finish();
+    assert!(target.finish().success());
+    let complete = report(&file);
+    assert_eq!(complete["scores"]["access_source"], "complete");
+
+    let mut known = 0;
+    for (function, usage, useful) in [
+        ("half", 0.5, 0.25..0.35),
+        ("beginning", 0.25, 0.9..1.0),
+        ("early", 1.0, 0.0..0.1),
+        ("throughout", 1.0, 0.9..1.0),
+        ("untouched", 0.0, 0.0..0.01),
+    ] {
+        let (of_all, estimate) = (scores(&complete, function), scores(&sampled, function));
+        let near = |is: f64, expected: f64, error: f64| (is - expected).abs() <= error;
+        assert!(
+            near(of_all["usage"].as_f64().expect("complete"), usage, 1e-9),
+            "{function}: {of_all}"
+        );
+        assert_eq!(of_all.get("usage_error"), None, "{of_all}");
+        for score in ["usage", "useful_lifetime"] {
+            let error = estimate[format!("{score}_error")].as_f64();
+            let error = error.unwrap_or_else(|| panic!("{function} was not watched: {sampled}"));
+            // What is too wide is not shown.
+            let Some(value) = estimate[score].as_f64() else {
+                assert!(error > 0.2 / 2.0 / 1.96, "{function}: {estimate}");
+                continue;
+            };
+            known += 1;
+            assert!(error <= 0.2 / 2.0 / 1.96 + 1e-9, "{function}: {estimate}");
+            let truth = of_all[score].as_f64().expect("complete");
+            // Two standard errors would be too few now and then: ten scores are compared.
+            assert!(
+                near(value, truth, 4.0 * error),
+                "{function} {score}: {estimate} for {of_all}"
+            );
+        }
+        let value = of_all["useful_lifetime"].as_f64().expect("complete");
+        assert!(
+            useful.start - 0.05 <= value && value <= useful.end + 0.05,
+            "{function}: {value}"
+        );
+    }
+    assert!(known >= 6, "{known} of 10 known: {sampled}");
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused_in_one_line() {
+    let program = build_target("looked_at", &["-O1", "-g"]);
+    let target = Target::start(&program, &["10"]);
+    let pid = target.pid().to_string();
+    let refused = |arguments: &[&str], words: &str| {
+        let all = [&["attach", &pid, "--access", "sampled"][..], arguments].concat();
+        let (code, _, err) = run(&all);
+        assert_eq!((code, err.lines().count()), (2, 1), "{arguments:?}: {err}");
+        assert!(err.contains(words), "{err}");
+    };
+    refused(&[], "add --scores");
+    refused(
+        &["--scores", "--min-size", "100"],
+        "--access sampled draws blocks from all",
+    );
+    refused(&["--scores", "--on-full", "adapt"], "--on-full adapt");
+    // Nobody would ask for what they say there.
+    for arguments in [
+        &["gate", "--access", "sampled", "--", "true"][..],
+        &["watch", &pid, "--access", "sampled", "-o", "."],
+    ] {
+        let (code, output, errors) = run(arguments);
+        assert_eq!((code, output.as_str()), (2, ""), "{errors}");
+        assert!(
+            errors.contains("--access sampled") && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
+}

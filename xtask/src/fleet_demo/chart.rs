@@ -1,0 +1,171 @@
+//! The picture: what Prometheus has, as the dashboard of fleet/grafana shows it.
+
+use super::servers::Servers;
+use anyhow::{Result, ensure};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::path::Path;
+
+/// Title, query, what its series are called by, and the unit.
+const PANELS: [(&str, &str, &str, f64, &str); 6] = [
+    (
+        "Live bytes",
+        "sum by (instance, service) (memhook_target_live_bytes)",
+        "service",
+        1e6,
+        "MB",
+    ),
+    (
+        "Growth a minute",
+        "sum by (instance, service) (memhook_target_growth_bytes_per_minute)",
+        "service",
+        1e6,
+        "MB",
+    ),
+    (
+        "Allocated bytes a second",
+        "sum by (instance, service) (rate(memhook_target_allocated_bytes_total[10s]))",
+        "service",
+        1e6,
+        "MB",
+    ),
+    (
+        "Resident memory",
+        "sum by (instance, service) (memhook_target_resident_bytes)",
+        "service",
+        1e6,
+        "MB",
+    ),
+    (
+        "Processors that the agent uses",
+        "rate(memhook_agent_cpu_seconds_total[10s])",
+        "",
+        1.0,
+        "",
+    ),
+    (
+        "Memory of the agent",
+        "memhook_agent_resident_bytes",
+        "",
+        1e6,
+        "MB",
+    ),
+];
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(31, 119, 180),
+    RGBColor(255, 127, 14),
+    RGBColor(44, 160, 44),
+    RGBColor(214, 39, 40),
+    RGBColor(148, 103, 189),
+    RGBColor(140, 86, 75),
+    RGBColor(227, 119, 194),
+    RGBColor(127, 127, 127),
+];
+
+/// A name, and values by the seconds since the beginning.
+type Line = (String, Vec<(f64, f64)>);
+
+fn lines(
+    servers: &Servers,
+    query: &str,
+    by: &str,
+    unit: f64,
+    span: (f64, f64),
+) -> Result<Vec<Line>> {
+    let parameters = [
+        format!("query={query}"),
+        format!("start={}", span.0),
+        format!("end={}", span.1),
+        "step=1".to_owned(),
+    ];
+    let parameters = parameters.each_ref().map(String::as_str);
+    let answer = servers.get("/api/v1/query_range", &parameters)?;
+    let series = answer["result"].as_array().cloned().unwrap_or_default();
+    ensure!(!series.is_empty(), "Prometheus has nothing for {query}");
+    let lines = series.iter().map(|series| {
+        let label = |name: &str| {
+            series["metric"][name]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let name = format!("{} {}", label("instance"), label(by));
+        let values = series["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|point| {
+                let value: f64 = point[1]
+                    .as_str()
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(0.0);
+                (point[0].as_f64().unwrap_or(0.0) - span.0, value / unit)
+            });
+        (name.trim().to_owned(), values.collect())
+    });
+    Ok(lines.collect())
+}
+
+/// Draws all panels.
+pub fn draw(servers: &Servers, span: (f64, f64), to: &Path) -> Result<()> {
+    let area = SVGBackend::new(to, (1200, 1200)).into_drawing_area();
+    area.fill(&WHITE)?;
+    for (panel, (title, query, by, unit, unit_name)) in area.split_evenly((3, 2)).iter().zip(PANELS)
+    {
+        let lines = lines(servers, query, by, unit, span)?;
+        let title = if unit_name.is_empty() {
+            title.to_owned()
+        } else {
+            format!("{title} ({unit_name})")
+        };
+        draw_panel(panel, &title, &lines, span.1 - span.0)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+fn draw_panel(
+    panel: &DrawingArea<SVGBackend, Shift>,
+    title: &str,
+    lines: &[Line],
+    seconds: f64,
+) -> Result<()> {
+    let values = lines
+        .iter()
+        .flat_map(|(_, values)| values.iter().map(|(_, value)| *value));
+    let (least, most) = values.fold((0.0f64, 0.0f64), |(a, b), value| {
+        (a.min(value), b.max(value))
+    });
+    let most = if most > least {
+        most * 1.05
+    } else {
+        least + 1.0
+    };
+    let mut chart = ChartBuilder::on(panel)
+        .caption(title, ("sans-serif", 18))
+        .margin(10)
+        .x_label_area_size(25)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..seconds, least * 1.05..most)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc("seconds")
+        .draw()?;
+    for (number, (name, values)) in lines.iter().enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        chart
+            .draw_series(LineSeries::new(
+                values.iter().copied(),
+                colour.stroke_width(2),
+            ))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 15, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .draw()?;
+    Ok(())
+}
