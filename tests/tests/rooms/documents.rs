@@ -113,8 +113,9 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
     (!is_known).then(|| format!("no heading for the link {link}"))
 }
 
-/// The page whose file names are those of end-to-end tests where they have no path.
+/// The page whose names of files are those of end-to-end tests.
 const PAGE_OF_TESTS: &str = "docs/safety.md";
+const TESTS: &str = "tests/tests/end_to_end";
 
 /// Whether a path below `base` is there; `*` stands for any file.
 fn exists(base: &Path, path: &str) -> bool {
@@ -148,10 +149,9 @@ fn faults(page: &Page) -> Vec<String> {
             // What is written in capitals stands for a name.
             let is_pattern = span.contains(|c: char| c.is_uppercase() || c.is_whitespace())
                 && !span.ends_with(".md");
-            let is_test = page.path == Path::new(PAGE_OF_TESTS)
-                && span.ends_with(".rs")
-                && !span.contains('/');
-            if is_test && !exists(&root(), &format!("tests/tests/{span}")) {
+            let is_test =
+                page.path == Path::new(PAGE_OF_TESTS) && span.ends_with(".rs") && !is_path;
+            if is_test && !exists(&root().join(TESTS), span) {
                 faults.push(page.at(number, &format!("there is no test {span}")));
             }
             let is_there = exists(&root(), span) || exists(&own, span);

@@ -1,6 +1,6 @@
 //! What changed from one run to another.
 
-use crate::{json, output, record};
+use super::{json, output, record};
 use memhook_tests::programs::Folder;
 use memhook_tests::{build_target, run};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Probes beside others who change or trace the same process: a debugger, the kernel's own probes, a breakpoint.
 
-use memhook_tests::{Prober, Target, build_target, calls, changed_code, not_run, run};
+use memhook_tests::{Prober, Target, build_target, calls, changed_code, not_run, run, until};
 use std::ffi::CString;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -34,6 +34,7 @@ fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
     let path = CString::new(program.to_str().expect("UTF-8")).expect("no zero byte");
     // struct perf_event_attr (include/uapi/linux/perf_event.h): type, size, then config1 and config2 at 56 and 64.
     const BYTES: usize = 112;
+    const PERF_FLAG_FD_CLOEXEC: u64 = 1 << 3;
     let mut attributes = [0u64; BYTES / 8];
     let kind: u64 = kind.trim().parse().ok()?;
     attributes[0] = kind | (BYTES as u64) << 32;
@@ -47,7 +48,8 @@ fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
             pid as i32,
             -1,
             -1,
-            0,
+            // What other tests start meanwhile must not keep the probe alive (perf_event_open(2)).
+            PERF_FLAG_FD_CLOEXEC,
         )
     };
     // SAFETY: a file descriptor that nobody else has.
@@ -97,6 +99,8 @@ fn others_are_refused_or_get_along() {
         Some(event) => {
             check_refused(&pid, "a probe of the kernel");
             drop(event);
+            // A child that another test has just forked has the descriptor until it executes its program.
+            until("the kernel's probe goes", || changed_code(id).is_empty());
         }
         None => not_run("the kernel permits no uprobes"),
     }

@@ -1,13 +1,11 @@
 //! The compiled unwind tables against gdb, at calls of malloc in programs that nobody here built.
 //!
-//! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test gdb` compares more of them.
+//! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test end_to_end gdb` compares more of them.
 
-mod stack_reference;
-
+use super::stack_reference::{Busy, DEPTH, Modules, count, share};
 use memhook_tests::build_target;
 use memhook_tests::programs::{Folder, installed};
 use memhook_unwind::walk;
-use stack_reference::{Busy, DEPTH, Modules, count, share};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 

@@ -1,8 +1,8 @@
 //! Profilers built on `memhook-attach`: its examples, each on a real program.
 
-#[path = "../../crates/attach/examples/calls_per_second.rs"]
+#[path = "../../../../crates/attach/examples/calls_per_second.rs"]
 mod calls_per_second;
-#[path = "../../crates/attach/examples/size_histogram.rs"]
+#[path = "../../../../crates/attach/examples/size_histogram.rs"]
 mod size_histogram;
 
 use memhook_tests::{Target, build_target, until};

@@ -1,6 +1,6 @@
 //! Limits, damaged files, questions that cannot be answered.
 
-use crate::{number, record};
+use super::{number, record};
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Where names come from.
 
-use crate::{output, record};
+use super::{output, record};
 use memhook_tests::programs::Folder;
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{binary, build_target, run, run_with, until};

@@ -1,15 +1,13 @@
 //! The compiled unwind tables against gimli's own interpretation of the same call frame
 //! information, at the places where programs that nobody here built happen to stop.
 //!
-//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test unwinding` compares so many of each.
+//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test end_to_end unwinding` compares so many of each.
 
-mod stack_reference;
-
+use super::stack_reference::{Busy, DEPTH, Modules, count, share};
 use memhook_inject::{HoldOptions, hold};
 use memhook_tests::build_target;
 use memhook_unwind::reference::End;
 use memhook_unwind::walk;
-use stack_reference::{Busy, DEPTH, Modules, count, share};
 use std::time::Duration;
 
 struct Sample {

@@ -90,7 +90,7 @@ fn every_command_has_a_man_page_with_all_its_options() {
 
 #[test]
 fn the_table_of_exit_codes_has_every_command() {
-    let page = include_str!("../../docs/exit-codes.md");
+    let page = include_str!("../../../../docs/exit-codes.md");
     let (_, table) = page.split_once("| command |").expect("the table");
     for words in commands() {
         let name = words.join(" ");

@@ -1,6 +1,6 @@
 //! A recording of redis, read where nothing else of the run is: every view and format has the same sums.
 
-use crate::{json, number, output, sites, sum};
+use super::{json, number, output, sites, sum};
 use memhook_tests::programs::{Client, Folder, loaded_redis};
 use memhook_tests::{Attacher, run};
 use serde_json::Value;

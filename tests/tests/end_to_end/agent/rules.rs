@@ -622,7 +622,7 @@ fn a_target_that_was_quiet_is_seen_exactly() {
 }
 
 /// Many targets, and an agent that is killed at any moment, again and again, while its store is down. Takes minutes:
-/// `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test agent -- --ignored --nocapture`.
+/// `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test end_to_end agent -- --ignored --nocapture`.
 #[test]
 #[ignore = "a storm of minutes"]
 fn an_agent_that_is_killed_at_any_moment_harms_nobody() {

@@ -180,7 +180,8 @@ impl Collector {
         let directory = folder.path("collector");
         std::fs::create_dir_all(&directory).expect("made");
         let _ = std::fs::remove_file(format!("{directory}/port"));
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/collector.py");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/agent/collector.py");
         let child = Command::new(PYTHON)
             .arg(script)
             .arg(&directory)

@@ -1,6 +1,6 @@
 //! Recordings of sums instead of events.
 
-use crate::{json, record, sites};
+use super::{json, record, sites};
 use memhook_tests::programs::Folder;
 use memhook_tests::{build_target, run};
 

@@ -1,6 +1,6 @@
 //! Types of blocks, live and recorded.
 
-use crate::{json, number, sum};
+use super::{json, number, sum};
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target};
 use serde_json::Value;

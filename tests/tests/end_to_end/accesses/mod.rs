@@ -1,0 +1,6 @@
+//! How blocks are used: accesses, scores and staleness.
+
+mod looks;
+mod scores;
+mod stale;
+mod told;

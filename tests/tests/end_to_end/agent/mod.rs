@@ -1,0 +1,5 @@
+//! The agent.
+
+mod faults;
+mod otlp;
+mod rules;

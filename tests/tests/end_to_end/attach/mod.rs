@@ -1,0 +1,29 @@
+//! Attaching, tracing and leaving: targets of every kind, and what could harm them.
+
+mod attachers;
+mod blocked_calls;
+mod containers;
+mod endings;
+mod exact;
+mod forbidding;
+mod functions;
+mod gaps;
+mod hostile_files;
+mod job_control;
+mod mapped_hook;
+mod max_memory;
+mod memory;
+mod modules;
+mod namespaces;
+mod order;
+mod plugin_hosts;
+mod real_programs;
+mod residue;
+mod seccomp;
+mod signals;
+mod stalled;
+mod static_programs;
+mod storm;
+mod threads;
+mod toolkit;
+mod ways_out;

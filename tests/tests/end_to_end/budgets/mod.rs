@@ -1,0 +1,5 @@
+//! Samples, and tracing within a budget.
+
+mod adapting;
+mod overhead;
+mod sampling;

@@ -1,0 +1,7 @@
+//! Children of traced processes, and several processes at once.
+
+mod births;
+mod followed_processes;
+mod forked_children;
+mod forking_servers;
+mod forks;

@@ -1,0 +1,15 @@
+//! The command as its users see it: help, mistakes, files, pages and terminals.
+
+mod bad_input;
+mod documentation;
+mod heaptrack;
+mod help;
+mod marks;
+mod outputs;
+mod run;
+mod run_duration;
+mod schemas;
+mod targets_by_name;
+mod top;
+mod view;
+mod watch;

@@ -1,0 +1,9 @@
+//! The leak gate.
+
+mod allocators;
+mod cases;
+mod possible;
+mod processes;
+mod real_project;
+mod recordings;
+mod verdicts;

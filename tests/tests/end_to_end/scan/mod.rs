@@ -1,0 +1,10 @@
+//! Unreachable blocks: found, judged and given back.
+
+mod attach_leaks;
+mod chunks;
+mod limits;
+mod lsan;
+mod plants;
+mod reclaim;
+mod reclaim_kernel;
+mod trim;

@@ -1,0 +1,10 @@
+//! Call stacks: how they are unwound, and the names of their frames.
+
+mod foreign_names;
+mod gdb;
+mod kept_tables;
+mod made_code;
+mod python;
+mod python_services;
+mod stack_reference;
+mod unwinding;
