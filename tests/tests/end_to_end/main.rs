@@ -1,8 +1,7 @@
 //! Real targets, attached by the real binary, and exact numbers; a folder for each subject.
 //!
-//! All are one program: half a minute of linking is saved for each minute that they would take as programs of
-//! their own, and no processor waits for the last test of a file. `cargo test -p memhook-tests --test end_to_end gate::`
-//! runs those of one folder.
+//! All are one program: to link one for each file took longer than most of them run, and a processor waited at the
+//! end of each. `cargo test -p memhook-tests --test end_to_end gate::` runs those of one folder.
 
 mod accesses;
 mod agent;
