@@ -72,6 +72,10 @@ impl<F: FnMut() -> Result<Vec<Figure>, String>> Subject for Standing<F> {
         };
         let before = resident_bytes(self.pid);
         let running = tool.start(self.pid)?;
+        let started = Instant::now();
+        while started.elapsed() < tool.settles_in() {
+            (self.measure)()?;
+        }
         let watch = Watch::start(&*running);
         let figures = (self.measure)()?;
         let tool_cpu = watch.end(&*running);

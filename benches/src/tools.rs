@@ -1,6 +1,7 @@
 //! What the target is traced with during a round.
 
 use crate::attacher::Attacher;
+use std::time::Duration;
 
 /// What a tool says in the end.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,10 @@ pub trait Tool {
     fn name(&self) -> &str;
     /// Returns when tracing is on.
     fn start(&self, pid: u32) -> Result<Box<dyn Running>, String>;
+    /// How long the target works under the tool before anything counts.
+    fn settles_in(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A tool at work.
@@ -35,6 +40,7 @@ pub trait Running {
 pub struct Memhook {
     name: String,
     options: Vec<String>,
+    settles_in: Duration,
 }
 
 impl Memhook {
@@ -43,7 +49,13 @@ impl Memhook {
         Memhook {
             name: name.to_owned(),
             options: options.split_whitespace().map(str::to_owned).collect(),
+            settles_in: Duration::ZERO,
         }
+    }
+
+    /// The same, where it takes so much work of the target until it has found how to trace it.
+    pub fn settling(self, settles_in: Duration) -> Memhook {
+        Memhook { settles_in, ..self }
     }
 }
 
@@ -54,6 +66,10 @@ impl Tool for Memhook {
 
     fn start(&self, pid: u32) -> Result<Box<dyn Running>, String> {
         Ok(Box::new(Attacher::start(pid, &self.options)?))
+    }
+
+    fn settles_in(&self) -> Duration {
+        self.settles_in
     }
 }
 

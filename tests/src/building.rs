@@ -22,7 +22,7 @@ pub fn binary() -> &'static Path {
         // of all packages and of a test: with those of `-p memhook-cli` half of what it depends on would be
         // built once more, while the first test waits.
         build.args(["build", "-q", "--workspace", "--bin", "memhook-rs"]);
-        build.args(["--test", "end_to_end", "--message-format=json"]);
+        build.args(["--test", "rooms", "--message-format=json"]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }

@@ -1,4 +1,6 @@
 // Plants blocks and ends as argument 1 says, all while it is traced.
+#include <pthread.h>
+
 #include <csignal>
 
 #include "target.hpp"
@@ -6,6 +8,12 @@
 using namespace target;
 
 [[gnu::noinline]] static void leak_at_the_end() { keep(malloc(654)); }
+
+// The new program is of this file too; it says "again" instead, and is not traced.
+static void* become_another(void* name) {
+  execl("/proc/self/exe", static_cast<char*>(name), "again", nullptr);
+  _exit(1);
+}
 
 int main(int, char** arguments) {
   const char* end = arguments[1];
@@ -15,10 +23,12 @@ int main(int, char** arguments) {
   if (strcmp(end, "_exit") == 0) _exit(0);
   if (strcmp(end, "kill") == 0) raise(SIGKILL);
   if (strcmp(end, "segv") == 0) raise(SIGSEGV);
-  if (strcmp(end, "exec") == 0) {
-    // The new program is of this file too; it says "again" instead, and is not traced.
-    execl("/proc/self/exe", arguments[0], "again", nullptr);
-    return 1;
+  if (strcmp(end, "exec") == 0) become_another(arguments[0]);
+  if (strcmp(end, "exec_by_thread") == 0) {
+    // The process keeps its number; the thread that had it ends (execve(2)).
+    pthread_t thread;
+    pthread_create(&thread, nullptr, become_another, arguments[0]);
+    pthread_join(thread, nullptr);
   }
   done();
 }

@@ -17,6 +17,7 @@ use std::{
 pub(super) const PROGRAM: Program = Program {
     works: &["g++ -O1, a large file"],
     cycles: 12,
+    stands: false,
     start,
 };
 

@@ -11,6 +11,7 @@ use std::{io::Write, time::Duration};
 pub(super) const PROGRAM: Program = Program {
     works: &["memcached set", "memcached get"],
     cycles: 20,
+    stands: true,
     start,
 };
 

@@ -20,6 +20,8 @@ pub struct Program {
     pub works: &'static [&'static str],
     /// Rounds: many short ones, so that what else the machine does hits all alike.
     pub cycles: usize,
+    /// Whether it is one process that tools come to and leave; otherwise each round is a process of its own.
+    pub stands: bool,
     /// Starts it; the error says what is missing.
     pub start: fn(&Placement) -> Result<Box<dyn Subject>, String>,
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(super) const PROGRAM: Program = Program {
     works: &["nginx GET"],
     cycles: 20,
+    stands: true,
     start,
 };
 

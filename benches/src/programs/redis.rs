@@ -18,6 +18,7 @@ pub(super) const PROGRAM: Program = Program {
         "redis LPUSH, pipeline 16",
     ],
     cycles: 16,
+    stands: true,
     start,
 };
 

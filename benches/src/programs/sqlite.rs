@@ -7,6 +7,7 @@ use memhook_tests::Target;
 pub(super) const PROGRAM: Program = Program {
     works: &["sqlite3, 500,000 inserts"],
     cycles: 20,
+    stands: true,
     start,
 };
 

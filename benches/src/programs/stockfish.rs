@@ -8,6 +8,7 @@ use std::process::Stdio;
 pub(super) const PROGRAM: Program = Program {
     works: &["stockfish bench"],
     cycles: 20,
+    stands: true,
     start,
 };
 

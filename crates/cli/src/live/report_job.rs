@@ -1,5 +1,8 @@
 //! What `attach` and `run` do with a trace: reports now and then, and the last one.
 
+mod args;
+mod reports;
+
 use super::frames::module_files;
 use super::last_look::LastLook;
 use super::looks::Looks;
@@ -7,235 +10,31 @@ use super::model::Reporter;
 use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
 use super::stale::StaleSection;
-use super::triggered::{self, Triggered};
+use super::triggered::Triggered;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
-use crate::options::{Color, View};
-use crate::report::parse;
-use crate::tracing::{Access, Tracing};
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_process::process_age;
-use memhook_recording::{Mode, Options, ScoreOptions};
-use memhook_report::{
-    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, RssReport, RssView,
-    milliseconds,
-};
+use memhook_recording::ScoreOptions;
+use memhook_report::{Progress, ReportModel, RssReport, RssView, milliseconds};
 use memhook_symbols::Symbolizer;
 use std::{
     ops::ControlFlow,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
-    },
+    path::Path,
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-/// What is reported of a trace, and what is recorded.
-#[derive(clap::Args, Clone)]
-#[group(skip)]
-pub struct Args {
-    /// Print no status lines
-    ///
-    /// With a recording, print no reports either.
-    #[arg(short, long)]
-    pub quiet: bool,
-    #[command(flatten)]
-    pub view: View,
-    /// Format: text, json, folded, pprof, ...
-    ///
-    /// text and json are formats of reports. `attach` also writes one of the others at the end, for
-    /// other programs: folded, flamegraph, pprof, heaptrack, speedscope, massif, html.
-    #[arg(short, long, value_name = "FORMAT", value_parser = parse::<FormatChoice>, default_value = "text")]
-    pub format: FormatChoice,
-    /// Same as --format json
-    #[arg(short, long, conflicts_with = "format")]
-    json: bool,
-    /// Use colours: auto, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    color: Color,
-    /// Write the reports, or a recording (.mhk), to this file
-    ///
-    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
-    /// name, %p becomes the process id and %h the host name. Without this option, reports go to
-    /// standard output, and those of `run` to standard error. Of several processes, each is recorded
-    /// into a file of its own: without %p, others than the first into NAME.PID.mhk.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Overwrite the output file if it exists
-    #[arg(long)]
-    pub force: bool,
-    /// At the end, also report blocks that nothing reaches
-    ///
-    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
-    /// any more are reported with the call stacks that allocated them.
-    #[arg(long)]
-    leaks: bool,
-    /// With --leaks, also report what is possibly lost
-    ///
-    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
-    #[arg(long, requires = "leaks")]
-    show_possible: bool,
-    /// Say in each report what is resident
-    ///
-    /// Every resident byte of the process is in one part: live blocks, what else the allocator holds,
-    /// stacks, mappings, files. Nobody is held for it.
-    #[arg(long)]
-    rss: bool,
-    /// With --rss, say at the end which blocks keep memory from going back
-    ///
-    /// The memory of the process is copied, with all threads held for 50 ms at most, and its glibc heap
-    /// is walked. Blocks are listed by the call stack that allocated them, with what would come back if
-    /// they were freed and the heap trimmed.
-    #[arg(long, requires = "rss")]
-    pins: bool,
-    #[command(flatten)]
-    triggers: triggered::Args,
-    #[command(flatten)]
-    pub scores: crate::scores::Args,
-    #[command(flatten)]
-    pub recording: record::Args,
-    #[command(flatten)]
-    pub tracing: Tracing,
-}
+pub use args::Args;
+pub use reports::Reports;
 
-impl Args {
-    /// Opens what the reports go to.
-    pub fn open(
-        &self,
-        stream: ReportStream,
-        path: Option<&Path>,
-        verbose: bool,
-    ) -> std::io::Result<ReportWriter> {
-        let is_json = self.json || matches!(self.format, FormatChoice::Json);
-        let style = crate::output::style(path, stream, self.color, verbose);
-        ReportWriter::open_or(stream, path, self.force, is_json, style)
-    }
-
-    /// Refuses formats that take a recording.
-    pub fn check_format(&self, command: &str) -> anyhow::Result<()> {
-        if let FormatChoice::Export(format) = self.format {
-            anyhow::bail!(
-                "{command} writes text or JSON: for {0}, record with -o FILE.mhk, and then: memhook-rs report FILE.mhk -f {0}",
-                format.name()
-            );
-        }
-        Ok(())
-    }
-
-    /// Refuses conditions without an action, and actions without a condition.
-    pub fn check_triggers(&self) -> anyhow::Result<()> {
-        self.triggers.check()
-    }
-
-    /// Refuses scores that a trace with these options cannot have. `recording`: how it is recorded, if it is.
-    pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
-        if self.tracing.access == Access::Sampled && recording.is_none() {
-            anyhow::bail!(
-                "--access sampled is for scores: add --scores, or record with -o FILE.mhk"
-            );
-        }
-        if !self.scores.scores {
-            return Ok(());
-        }
-        if recording.is_some_and(|options| options.mode != Mode::Events) {
-            anyhow::bail!(
-                "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
-            );
-        }
-        if self.tracing.overhead.is_some() {
-            anyhow::bail!(
-                "--scores with --overhead: scores need every allocation; leave --overhead out"
-            );
-        }
-        if self.tracing.adapts() {
-            anyhow::bail!(
-                "--scores with --on-full adapt: scores need every allocation; use --on-full wait"
-            );
-        }
-        if self.tracing.sample_bytes().is_some() {
-            anyhow::bail!(
-                "--scores with --sample: scores need every allocation; leave --sample out"
-            );
-        }
-        if recording.is_some_and(|options| options.max_parts > 1) {
-            anyhow::bail!("--scores with --max-files: scores need the whole run in one file");
-        }
-        Ok(())
-    }
-
-    /// If leaks are asked for: where a copy of the memory is handed over.
-    pub fn handover(&self) -> Option<Handover> {
-        self.leaks.then(Handover::default)
-    }
-}
+/// The memory of a process at its end, handed from the thread that stopped it to its job.
+pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
 /// The share of the process's time that looks at blocks may cost.
 const LOOK_BUDGET: f64 = 0.02;
 /// How long one look for names takes at the end; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
-
-/// Where the reports of all traced processes go.
-pub struct Reports {
-    output: Mutex<ReportWriter>,
-    is_incomplete: AtomicBool,
-    /// The highest exit code of a trace that has ended.
-    code: AtomicU8,
-    has_gaps: AtomicBool,
-}
-
-impl Reports {
-    /// Into this output.
-    pub fn new(output: ReportWriter) -> Arc<Reports> {
-        Arc::new(Reports {
-            output: Mutex::new(output),
-            is_incomplete: AtomicBool::new(false),
-            code: AtomicU8::new(exit_code::DONE),
-            has_gaps: AtomicBool::new(false),
-        })
-    }
-
-    fn output(&self) -> MutexGuard<'_, ReportWriter> {
-        self.output.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Waits until everything is written, and tells what could not be. An output that got no report is left as
-    /// it was. Returns whether all was written.
-    pub fn finish(&self) -> bool {
-        let finished = self.output().finish();
-        if let Err(error) = &finished {
-            eprintln!("memhook-rs: not every report could be written: {error}");
-        }
-        finished.is_ok()
-    }
-
-    /// Whether nobody reads them any more.
-    pub fn is_closed(&self) -> bool {
-        self.output().is_closed()
-    }
-
-    /// Ends the output. What became of it and of the traces, as an exit code.
-    pub fn exit_code(&self) -> u8 {
-        let mut code = self.code.load(Relaxed);
-        if !self.finish() || self.is_incomplete() {
-            code = code.max(exit_code::BAD_INPUT);
-        }
-        code
-    }
-
-    /// Whether a process went on untraced for a time.
-    pub fn has_gaps(&self) -> bool {
-        self.has_gaps.load(Relaxed)
-    }
-
-    /// Whether a recording is not complete.
-    pub fn is_incomplete(&self) -> bool {
-        self.is_incomplete.load(Relaxed)
-    }
-}
-
-/// The memory of a process at its end, handed from the thread that stopped it to its job.
-pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
 /// The reports of one process.
 pub struct ReportJob {

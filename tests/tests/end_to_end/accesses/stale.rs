@@ -495,14 +495,41 @@ fn programs_that_forbid_or_execute() {
     assert!(target.is_alive(), "{errors}");
     drop(target);
 
-    let mut target = Target::start(&build_target("endings", &[]), &["exec"]);
-    let watching = Watching::begin(&target, &["--older", "1s", "-d", "5m", "--json"]);
+    for by in ["exec", "exec_by_thread"] {
+        let mut target = Target::start(&build_target("endings", &[]), &[by]);
+        let watching = Watching::begin(&target, &["--older", "1s", "-d", "5m", "--json"]);
+        target.go();
+        target.expect("ready");
+        let report = watching.report();
+        assert_eq!(report["final"], true);
+        assert!(!has_write_protection(&target));
+        assert!(target.is_alive());
+        target.go();
+        target.expect("done");
+        assert!(target.finish().success());
+    }
+}
+
+/// Debug registers that somebody else uses stay theirs; the others are enough.
+#[test]
+fn some_watchpoints_are_taken() {
+    let mut target = Target::start(program(), &[]);
+    if !has_watchpoints(&target) {
+        return not_run("no hardware watchpoints here");
+    }
+    let taken = [0, 1].map(|_| Watchpoint::reserve(target.pid() as i32, 0, true));
+    let options = ["--older", "1s", "-d", "5s", "--json", "--budget", "5%"];
+    let watching = Watching::begin(&target, &options);
     target.go();
-    target.expect("ready");
+    target.expect("done");
     let report = watching.report();
-    assert_eq!(report["final"], true);
-    assert!(!has_write_protection(&target));
-    assert!(target.is_alive());
+    assert_eq!(report["evidence"]["words"], true, "{report}");
+    let [low, estimate, high] = interval(site(&report, "cold_block"));
+    assert!(low <= estimate && estimate <= high && high <= COUNT * BYTES, "{report}");
+    assert_ne!(report["evidence"]["traps"], 0, "{report}");
+    // Nothing has pushed theirs out.
+    assert!(taken.iter().all(Result::is_ok));
+    assert!(target.finish().success());
 }
 
 #[test]

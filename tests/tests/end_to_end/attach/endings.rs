@@ -34,17 +34,19 @@ fn the_last_report_of_a_target_that_ends_is_complete() {
 #[test]
 fn a_target_that_executes_another_program() {
     let program = build_target("endings", &[]);
-    let mut target = Target::start(&program, &["exec"]);
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    target.expect("ready");
-    check(&attacher.last_report(), 50);
-    // The new program can be traced like any other.
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    target.expect("done");
-    check(&attacher.finish(), 50);
-    assert!(target.finish().success());
+    for by in ["exec", "exec_by_thread"] {
+        let mut target = Target::start(&program, &[by]);
+        let attacher = Attacher::start(&target, &[]);
+        target.go();
+        target.expect("ready");
+        check(&attacher.last_report(), 50);
+        // The new program can be traced like any other.
+        let attacher = Attacher::start(&target, &[]);
+        target.go();
+        target.expect("done");
+        check(&attacher.finish(), 50);
+        assert!(target.finish().success());
+    }
 }
 
 #[test]

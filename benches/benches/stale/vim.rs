@@ -1,13 +1,10 @@
-//! Memory that is held and no longer touched: the evaluation of Memcov (Callanan et al., Model predictive control for
-//! memory profiling) again, and a server whose stale bytes are known.
-//!
-//! `cargo bench -p memhook-benches --bench stale`; takes six minutes. It needs vim, and leaves its pictures in
-//! `target/criterion/stale`. `-- figures`, `-- times` or `-- server` runs a part of it.
+//! Memcov's own workload: vim, driven by a script.
 
-use memhook_benches::{Band, band_plot, build, output_folder};
+use super::{attached, report};
+use memhook_benches::{Band, band_plot};
 use serde_json::Value;
-use std::fs::{create_dir_all, read_to_string, write};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{read_to_string, write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -20,24 +17,6 @@ const PAUSE_MS: u32 = 75;
 
 /// What the paper says of the run time of its adaptive approach, in percent of the naive one.
 const PAPER_ADAPTIVE_PERCENT: f64 = 71.0;
-
-fn main() {
-    memhook_tests::binary();
-    let folder = output_folder().join("stale");
-    create_dir_all(&folder).expect("a folder for the pictures");
-    let parts: Vec<String> = std::env::args().skip(1).collect();
-    let parts: Vec<&String> = parts.iter().filter(|part| !part.starts_with('-')).collect();
-    let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|&one| one == part);
-    if is_wanted("figures") {
-        figures(&folder);
-    }
-    if is_wanted("times") {
-        run_times(&folder);
-    }
-    if is_wanted("server") {
-        known_server();
-    }
-}
 
 /// Vim, waiting for keys.
 struct Vim {
@@ -97,35 +76,6 @@ impl Vim {
     }
 }
 
-/// Runs memhook-rs with a process, and returns when it is traced.
-fn attached(arguments: &[&str]) -> Child {
-    let mut child = Command::new(memhook_tests::binary())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("memhook-rs");
-    let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-    let mut line = String::new();
-    while !["Attached", "Watching"]
-        .iter()
-        .any(|&word| line.starts_with(word))
-    {
-        line.clear();
-        let read = errors.read_line(&mut line).expect("readable");
-        assert!(read > 0, "it ended, and does not trace");
-    }
-    std::thread::spawn(move || errors.lines().map_while(Result::ok).for_each(drop));
-    child
-}
-
-fn report(of: Child) -> Value {
-    let output = of.wait_with_output().expect("it ends");
-    let text = String::from_utf8(output.stdout).expect("text");
-    serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a report")
-}
-
 fn numbers(list: &Value) -> Vec<f64> {
     let list = list.as_array().expect("a list").iter();
     list.map(|number| number.as_f64().expect("a number"))
@@ -133,7 +83,7 @@ fn numbers(list: &Value) -> Vec<f64> {
 }
 
 /// Figures 4, 5 and 6.
-fn figures(folder: &Path) {
+pub fn figures(folder: &Path) {
     let recording = folder.join("vim.mhk");
     let recording = recording.to_str().expect("a path");
     let vim = Vim::start(folder, PAUSE_MS);
@@ -243,7 +193,7 @@ fn save(folder: &Path, name: &str, picture: &str) {
 }
 
 /// The processor time of vim's script, watched naively and adaptively.
-fn run_times(folder: &Path) {
+pub fn run_times(folder: &Path) {
     const ROUNDS: usize = 5;
     let ways: [(&str, &[&str]); 3] = [
         ("traced, not watched", &[]),
@@ -281,95 +231,5 @@ fn run_times(folder: &Path) {
     println!(
         "adaptive takes {:.0} % of naive (the paper: {PAPER_ADAPTIVE_PERCENT:.0} %)",
         medians[1] / medians[2] * 100.0
-    );
-}
-
-const SITES: [&str; 6] = [
-    "never_touched",
-    "always_touched",
-    "half_touched",
-    "each_5_seconds",
-    "each_20_seconds",
-    "each_60_seconds",
-];
-const OLDER_S: u32 = 30;
-
-/// What the report says of a server, beside what the server knows.
-fn known_server() {
-    let program = build("cold", &["-O1", "-g"]);
-    println!(
-        "{:<8} {:<16} {:>9} {:>9} {:>9} {:>9}  inside  precision recall",
-        "budget", "site", "truth KB", "estimate", "low", "high"
-    );
-    for budget in ["0.1%", "1%", "5%"] {
-        let mut child = Command::new(&program)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a program");
-        let mut input = child.stdin.take().expect("piped");
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        output.read_line(&mut line).expect("ready");
-        let (pid, older) = (child.id().to_string(), format!("{OLDER_S}s"));
-        let arguments = [
-            "stale", &pid, "--older", &older, "-d", "65s", "--budget", budget, "--json", "-T",
-            "100",
-        ];
-        let stale = attached(&arguments);
-        input.write_all(b"\n").expect("it listens");
-        output.read_line(&mut line).expect("made");
-        let report = report(stale);
-        writeln!(input, "{OLDER_S}").expect("it listens");
-        line.clear();
-        output.read_line(&mut line).expect("an answer");
-        let truth: Vec<f64> = line
-            .split_whitespace()
-            .map(|n| n.parse().expect("a number"))
-            .collect();
-        drop(input);
-        assert!(child.wait().expect("it ends").success());
-        for (at, name) in SITES.iter().enumerate() {
-            row(budget, name, truth[at], &report);
-        }
-        println!(
-            "{budget:<8} took {:.3} % of the time",
-            report["cost"].as_f64().unwrap_or(0.0) * 100.0
-        );
-    }
-}
-
-fn row(budget: &str, name: &str, truth: f64, report: &Value) {
-    let sites = report["sites"].as_array().expect("sites");
-    let of_site = sites
-        .iter()
-        .find(|site| site["stack"].to_string().contains(&format!("\"{name}")));
-    let number = |field: &str| {
-        of_site
-            .and_then(|site| site[field].as_f64())
-            .unwrap_or(f64::NAN)
-    };
-    let (estimate, low, high) = (
-        number("stale_bytes"),
-        number("stale_bytes_low"),
-        number("stale_bytes_high"),
-    );
-    // Where there is nothing to find, nothing was missed.
-    let share = |of: f64| {
-        if of > 0.0 {
-            estimate.min(truth) / of
-        } else {
-            1.0
-        }
-    };
-    println!(
-        "{budget:<8} {name:<16} {:>9.0} {:>9.0} {:>9.0} {:>9.0}  {:<6}  {:>9.2} {:>6.2}",
-        truth / 1024.0,
-        estimate / 1024.0,
-        low / 1024.0,
-        high / 1024.0,
-        (low..=high).contains(&truth),
-        share(estimate),
-        share(truth)
     );
 }

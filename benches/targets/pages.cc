@@ -1,0 +1,31 @@
+// Memcov's own loop (Callanan et al., section 4.3): many blocks of a page are allocated and touched, resized to two
+// pages, of which the second is touched, and freed. Each round is answered with the counts of the time-stamp counter
+// that each of the five steps took for a block.
+#include <x86intrin.h>
+
+#include "measured.hpp"
+
+using namespace measured;
+
+constexpr size_t page = 4096, count = 2000;
+
+template <typename F>
+[[gnu::noinline]] static double counts(F each) {
+  unsigned processor;
+  uint64_t begun = __rdtscp(&processor);
+  for (size_t i = 0; i < count; i++) each(i);
+  return static_cast<double>(__rdtscp(&processor) - begun) / count;
+}
+
+int main() {
+  static char* blocks[count];
+  say("ready\n");
+  for (double number; asked(&number);) {
+    double allocate = counts([](size_t i) { blocks[i] = static_cast<char*>(malloc(page)); });
+    double touch = counts([](size_t i) { *static_cast<volatile char*>(blocks[i]) = 1; });
+    double resize = counts([](size_t i) { blocks[i] = static_cast<char*>(realloc(blocks[i], 2 * page)); });
+    double second = counts([](size_t i) { *static_cast<volatile char*>(blocks[i] + page) = 1; });
+    double release = counts([](size_t i) { free(blocks[i]); });
+    say("%.0f %.0f %.0f %.0f %.0f\n", allocate, touch, resize, second, release);
+  }
+}

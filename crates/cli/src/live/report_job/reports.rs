@@ -1,0 +1,67 @@
+//! Where reports go, and what became of them.
+
+use crate::exit_code;
+use memhook_report::ReportWriter;
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+};
+
+/// Where the reports of all traced processes go.
+pub struct Reports {
+    output: Mutex<ReportWriter>,
+    pub(super) is_incomplete: AtomicBool,
+    /// The highest exit code of a trace that has ended.
+    pub(super) code: AtomicU8,
+    pub(super) has_gaps: AtomicBool,
+}
+
+impl Reports {
+    /// Into this output.
+    pub fn new(output: ReportWriter) -> Arc<Reports> {
+        Arc::new(Reports {
+            output: Mutex::new(output),
+            is_incomplete: AtomicBool::new(false),
+            code: AtomicU8::new(exit_code::DONE),
+            has_gaps: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn output(&self) -> MutexGuard<'_, ReportWriter> {
+        self.output.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Waits until everything is written, and tells what could not be. An output that got no report is left as
+    /// it was. Returns whether all was written.
+    pub fn finish(&self) -> bool {
+        let finished = self.output().finish();
+        if let Err(error) = &finished {
+            eprintln!("memhook-rs: not every report could be written: {error}");
+        }
+        finished.is_ok()
+    }
+
+    /// Whether nobody reads them any more.
+    pub fn is_closed(&self) -> bool {
+        self.output().is_closed()
+    }
+
+    /// Ends the output. What became of it and of the traces, as an exit code.
+    pub fn exit_code(&self) -> u8 {
+        let mut code = self.code.load(Relaxed);
+        if !self.finish() || self.is_incomplete() {
+            code = code.max(exit_code::BAD_INPUT);
+        }
+        code
+    }
+
+    /// Whether a process went on untraced for a time.
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps.load(Relaxed)
+    }
+
+    /// Whether a recording is not complete.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete.load(Relaxed)
+    }
+}
