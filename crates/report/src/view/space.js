@@ -11,6 +11,13 @@ const LEAST_CELL_WIDTH = 5;
 const MOST_CELL_ROWS = 100_000;
 const LARGEST_CELL = 2 ** 40;
 
+function hollow(context, x, y, width, height) {
+  context.fillRect(x, y, width, 1);
+  context.fillRect(x, y + height - 1, width, 1);
+  context.fillRect(x, y, 1, height);
+  context.fillRect(x + width - 1, y, 1, height);
+}
+
 class SpaceView {
   constructor(app) {
     this.app = app;
@@ -139,8 +146,8 @@ class SpaceView {
   look(cell, found) {
     const { size, used } = this.known;
     if (found.marked > 0 || found.blocks > 0) return { color: this.colorOf(found), alpha: 0.3 + 0.7 * Math.min(found.marked / size, 1), state: "live" };
-    if (found.bytes > 0) return { color: "--faint", alpha: 0.3, state: "other" };
-    return isUsed(used, cell) ? { color: "--border", alpha: 0.22, state: "free" } : { color: "--line", alpha: 0.35, state: "unseen" };
+    if (found.bytes > 0) return { color: "--space-other", alpha: 1, state: "other" };
+    return isUsed(used, cell) ? { color: "--space-free", alpha: 1, state: "free" } : { color: "--space-unseen", alpha: 1, state: "unseen" };
   }
 
   /** Calls back for what is between two heights: rows, what is left out before and in them, and cells with their places. */
@@ -184,8 +191,11 @@ class SpaceView {
         context.globalAlpha = look.alpha;
         context.fillStyle = css(look.color);
         const place = { cell, x, y: y - scrolled, ...look };
-        const [tall, inset] = look.state === "unseen" ? [2, CELL_ROW / 2 - 1] : [CELL_ROW - 1, 0];
-        context.fillRect(x, place.y + inset, Math.max(wide - 1, 1), tall);
+        const [thick, tall] = [Math.max(wide - 1, 1), CELL_ROW - 1];
+        // What is free is hollow, whatever colours what lives has.
+        if (look.state === "unseen") context.fillRect(x, place.y + tall / 2 - 1, thick, 2);
+        else if (look.state === "free") hollow(context, x, place.y, thick, tall);
+        else context.fillRect(x, place.y, thick, tall);
         this.drawn.push(place);
         if (cell === picked) outlines.push([place, "--pick"]);
         if (cell === this.cursor && document.activeElement === this.box) outlines.push([place, "--text"]);
@@ -233,8 +243,8 @@ class SpaceView {
       });
       if (this.others) entries.push(legendEntry("--series-other", `${counted(this.others, "other row")}`));
     }
-    if (this.isPart) entries.push(legendEntry("--faint", "something else lives"));
-    entries.push(legendEntry("--border", "nothing lives then"), legendEntry("--line", "nothing was ever seen to live", "line"));
+    if (this.isPart) entries.push(legendEntry("--space-other", "something else lives"));
+    entries.push(legendEntry("--space-free", "free then", "hollow"), legendEntry("--space-unseen", "nothing was ever seen there", "line"));
     byId("modules").replaceChildren(...entries);
     byId("modules").dataset.paint = "space";
   }

@@ -12,7 +12,7 @@ function spaceSvg(view) {
   const text = (words, x, y, pixels) => parts.push(`<text x="${x.toFixed(1)}" y="${y}" font-size="${pixels}">${xmlText(words)}</text>`);
   const end = () => {
     if (!run) return;
-    parts.push(`<g><title>${xmlText(run.title)}</title><rect x="${run.x.toFixed(1)}" y="${run.y}" width="${Math.max(run.wide - 1, 1).toFixed(1)}" height="${CELL_ROW - 1}" fill="${css(run.color)}" fill-opacity="${run.alpha.toFixed(2)}"/></g>`);
+    parts.push(`<g><title>${xmlText(run.title)}</title><rect x="${run.x.toFixed(1)}" y="${run.y}" width="${Math.max(run.wide - 1, 1).toFixed(1)}" height="${CELL_ROW - 1}" ${run.state === "free" ? "fill=\"none\" stroke" : "fill"}="${css(run.color)}" fill-opacity="${run.alpha.toFixed(2)}"/></g>`);
     run = null;
   };
   view.eachBetween(0, height, {
