@@ -41,6 +41,27 @@ static void touch(void* block, size_t from, size_t to) {
   touch(block, 0, 16);
   return block;
 }
+// All but the last byte, which is one of seven of its word.
+[[gnu::noinline]] static void* tail() {
+  void* block = malloc(31);
+  keep(block);
+  touch(block, 0, 30);
+  return block;
+}
+// 17 of 24 bytes: one of the last word.
+[[gnu::noinline]] static void* odd() {
+  void* block = malloc(24);
+  keep(block);
+  touch(block, 0, 17);
+  return block;
+}
+// 31 of 61 bytes.
+[[gnu::noinline]] static void* quarters() {
+  void* block = malloc(61);
+  keep(block);
+  touch(block, 0, 31);
+  return block;
+}
 [[gnu::noinline]] static void* untouched() {
   void* block = malloc(40);
   keep(block);
@@ -55,7 +76,7 @@ int main(int, char** argv) {
   for (int i = 0; std::chrono::steady_clock::now() < end; i++) {
     void* halves[6];
     for (int n = 0; n < 6; n++) halves[n] = half(i + n);
-    void* others[] = {beginning(), early(), throughout(), untouched()};
+    void* others[] = {beginning(), early(), throughout(), untouched(), tail(), odd(), quarters()};
     rest();
     for (int n = 0; n < 6; n++)
       if ((i + n) % 2) touch(halves[n], 0, 32);

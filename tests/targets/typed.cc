@@ -33,9 +33,12 @@ struct Argument {
   return 7;
 }
 
-// 100 blocks of 24 bytes, whose argument has a constructor, too.
+#ifndef CIRCLES
+#define CIRCLES 100
+#endif
+// So many blocks of 24 bytes, whose argument has a constructor, too.
 [[gnu::noinline]] static void constructed() {
-  for (int i = 0; i < 100; i++) keep(new Circle(number(Argument())));
+  for (int i = 0; i < CIRCLES; i++) keep(new Circle(number(Argument())));
 }
 // A block of 40 * 64 bytes.
 [[gnu::noinline]] static void grown() {

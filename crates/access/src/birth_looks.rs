@@ -3,19 +3,29 @@
 //! The hook draws an allocation by chance, and its thread waits while the words get their watchpoints. So the first
 //! access is seen whenever it is. A watchpoint fires once; it is put back when the block is a fiftieth older, so a word
 //! that is used all the time costs a trap a few hundred times in the block's life and not more, and its last access
-//! is known to a fiftieth of the lifetime.
+//! is known to a fiftieth of the lifetime. A watched thread also costs something each time that it is put on a processor:
+//! where that has used up the budget, all looks are given up, and the threads are left alone for a while.
+//!
+//! Half of the looks are at words, which see every access. The others are at one byte of each word or quarter, drawn by
+//! chance: they tell how much of the first and the last one is used.
 
 use crate::controller::{Policy, Settings};
 use crate::error::Error;
 use crate::measure::measure;
 use crate::random::Random;
 use crate::spending::Spending;
+use crate::switches::{Switches, switch_ns};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
 use crate::watcher::words;
+use memhook_inject::Width;
 use memhook_stream::{NewBlock, Region, monotonic_ns};
 
 /// Between two looks at the threads.
 const FOLLOW_NS: u64 = 100_000_000;
+/// Between two counts of how often they were put on processors.
+const SWITCHES_NS: u64 = 20_000_000;
+/// A look lasts for so long at least, about: for that, there has to be room in the budget.
+const LASTS_SECONDS: f64 = 0.05;
 /// Between two looks at which blocks live.
 const LIVES_NS: u64 = 2_000_000;
 /// So much later the ledger usually knows of an allocation.
@@ -59,6 +69,8 @@ pub struct SeenLook {
     pub until_ns: Option<u64>,
     /// More than one thread accessed it.
     pub by_several: bool,
+    /// Bytes were watched, not words.
+    pub of_bytes: bool,
     /// Its watched words.
     pub words: Vec<SeenWord>,
 }
@@ -73,6 +85,16 @@ struct Active {
     look: SeenLook,
     words: Vec<ActiveWord>,
     tid: Option<i32>,
+}
+
+impl SeenLook {
+    fn width(&self) -> Width {
+        if self.of_bytes {
+            Width::Byte
+        } else {
+            Width::Word
+        }
+    }
 }
 
 /// What looks have come to.
@@ -97,8 +119,13 @@ pub struct BirthLooks {
     done: Vec<SeenLook>,
     random: Random,
     began_ns: u64,
+    switches: Switches,
+    /// The most watchpoints of a thread since they were counted last.
+    most_words: usize,
+    is_resting: bool,
     next_follow_ns: u64,
     next_lives_ns: u64,
+    next_switches_ns: u64,
     asked_ns: u64,
     distance: u32,
     notes: Vec<String>,
@@ -137,8 +164,12 @@ impl BirthLooks {
             done: Vec::new(),
             random: Random::seeded(now),
             began_ns: now,
+            switches: Switches::default(),
+            most_words: 0,
+            is_resting: false,
             next_follow_ns: now,
             next_lives_ns: now,
+            next_switches_ns: now,
             asked_ns: 0,
             distance: 64,
             notes,
@@ -162,13 +193,46 @@ impl BirthLooks {
             self.next_lives_ns = now + LIVES_NS;
             self.end_looks(now, alive_since);
         }
-        if now >= self.next_follow_ns {
+        if now >= self.next_switches_ns {
+            self.next_switches_ns = now + SWITCHES_NS;
+            self.pay_for_switches(now, region);
+        }
+        if now >= self.next_follow_ns && !self.is_resting {
             self.next_follow_ns = now + FOLLOW_NS;
             let words = self.active.iter_mut().flat_map(|active| &mut active.words);
             self.threads
                 .follow(words.filter_map(|word| word.watched.as_mut()));
         }
         self.ask(now, region);
+    }
+
+    /// Notes what it has cost that the threads were put on processors, and leaves them alone if that was all that there
+    /// was to spend.
+    fn pay_for_switches(&mut self, now: u64, region: &Region) {
+        if self.is_resting {
+            return;
+        }
+        let taken = self.switches.take(self.pid, &self.threads.tids(), now);
+        let words = std::mem::take(&mut self.most_words).max(self.words());
+        let now_ms = self.now_ms(now);
+        self.spending.spend(now_ms, taken as f64 * switch_ns(words));
+        if self.spending.room_ns(now_ms, 0.0) > 0.0 {
+            return;
+        }
+        region.stop_asking_for_blocks();
+        self.take_touches(now);
+        for mut active in std::mem::take(&mut self.active) {
+            active.look.until_ns = Some(now);
+            self.done.push(ended(active));
+        }
+        self.threads.rest();
+        self.switches.rest();
+        self.is_resting = true;
+    }
+
+    /// What the threads cost while they are looked at for a short time, going by what they did lately.
+    fn switches_ns(&self) -> f64 {
+        self.switches.per_second() * LASTS_SECONDS * switch_ns(self.slots)
     }
 
     /// Asks for a block, if there is room for its words and budget for what they may cost.
@@ -184,11 +248,15 @@ impl BirthLooks {
         }
         let free = self.slots.saturating_sub(self.words());
         let threads = self.threads.counts().0.max(1) as f64;
-        let next_ns = WAIT_NS + MOST_WORDS as f64 * threads * self.trap_ns;
+        let next_ns = WAIT_NS + MOST_WORDS as f64 * threads * self.trap_ns + self.switches_ns();
         let outstanding = self.outstanding_ns();
         let now_ms = self.now_ms(now);
         let has_room = self.spending.room_ns(now_ms, outstanding) >= next_ns;
         if free * 2 >= self.slots && has_room && self.done.len() < MOST_LOOKS {
+            if std::mem::take(&mut self.is_resting) {
+                self.next_follow_ns = now + FOLLOW_NS;
+                self.threads.follow(std::iter::empty());
+            }
             self.asked_ns = now;
             region.ask_for_block(self.distance);
         }
@@ -218,9 +286,19 @@ impl BirthLooks {
         let mut look = None;
         if wanted > 0 && wanted <= free && block.address.is_multiple_of(WORD_BYTES) {
             let tid = self.threads.outer_tid(block.tid);
+            let look_of_kind = SeenLook {
+                address: block.address,
+                of_bytes: self.random.below(2) == 0,
+                ..SeenLook::default()
+            };
             let offsets = (0..wanted).map(|part| {
                 let (from, to) = (part * words / wanted, (part + 1) * words / wanted);
-                (from + self.random.below(to - from)) * WORD_BYTES
+                if look_of_kind.of_bytes {
+                    let (from, to) = (from * WORD_BYTES, block.size.min(to * WORD_BYTES));
+                    from + self.random.below(to - from)
+                } else {
+                    (from + self.random.below(to - from)) * WORD_BYTES
+                }
             });
             let offsets: Vec<u64> = offsets.collect();
             let words = offsets.iter().map(|offset| {
@@ -230,16 +308,16 @@ impl BirthLooks {
                         offset: *offset,
                         touches: Vec::new(),
                     },
-                    watched: Some(self.threads.watch_first(tid, address)?),
+                    watched: Some(
+                        self.threads
+                            .watch_first(tid, address, look_of_kind.width())?,
+                    ),
                     again_ns: 0,
                 })
             });
             let words: Option<Vec<ActiveWord>> = words.collect();
             look = words.map(|words| Active {
-                look: SeenLook {
-                    address: block.address,
-                    ..SeenLook::default()
-                },
+                look: look_of_kind.clone(),
                 words,
                 tid: None,
             });
@@ -256,6 +334,7 @@ impl BirthLooks {
                 }
             }
             self.active.push(active);
+            self.most_words = self.most_words.max(self.words());
         }
     }
 
@@ -293,7 +372,9 @@ impl BirthLooks {
         let outstanding = self.outstanding_ns();
         let mut room = self.spending.room_ns(now_ms, outstanding);
         let each = self.threads.counts().0.max(1) as f64 * self.trap_ns;
-        for active in &mut self.active {
+        // Of a byte it is enough to know whether it is used.
+        let of_words = self.active.iter_mut();
+        for active in of_words.filter(|active| !active.look.of_bytes) {
             let address = active.look.address;
             let is_due = |word: &&mut ActiveWord| word.watched.is_none() && word.again_ns <= now;
             for word in active.words.iter_mut().filter(is_due) {
@@ -301,7 +382,7 @@ impl BirthLooks {
                     return;
                 }
                 room -= each;
-                word.watched = self.threads.watch(address + word.seen.offset);
+                word.watched = self.threads.watch(address + word.seen.offset, Width::Word);
                 if word.watched.is_some() {
                     let again_ns = monotonic_ns();
                     let touches = word.seen.touches.iter_mut().rev();

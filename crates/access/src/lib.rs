@@ -36,6 +36,7 @@ mod simulator;
 mod sites;
 mod spending;
 mod survival;
+mod switches;
 mod tracing_budget;
 #[cfg(target_arch = "x86_64")]
 mod watched_threads;

@@ -1,6 +1,6 @@
-//! Watchpoints on the same word for all threads of a process, those that come later included.
+//! Watchpoints on the same word or byte for all threads of a process, those that come later included.
 
-use memhook_inject::{Access, AccessRing, Watchpoint};
+use memhook_inject::{Access, AccessRing, Watchpoint, Width};
 use memhook_process::{inner_tid, thread_ids};
 use std::collections::BTreeMap;
 use std::io;
@@ -8,9 +8,10 @@ use std::io;
 /// Watchpoints a thread on x86 (Intel SDM volume 3, 18.2: DR0 to DR3).
 const MOST_SLOTS: usize = 4;
 
-/// A word that is watched for some threads.
+/// A word or byte that is watched for some threads.
 pub struct WatchedWord {
     address: u64,
+    width: Width,
     by_thread: BTreeMap<i32, Watchpoint>,
 }
 
@@ -28,6 +29,7 @@ pub struct WatchedThreads {
     /// No more threads than this are watched: some by chance, if there are more.
     most: usize,
     rings: BTreeMap<i32, Option<AccessRing>>,
+    watched: usize,
     all: usize,
 }
 
@@ -39,6 +41,7 @@ impl WatchedThreads {
             with_kernel,
             most,
             rings: BTreeMap::new(),
+            watched: 0,
             all: 0,
         }
     }
@@ -57,9 +60,20 @@ impl WatchedThreads {
         Ok(taken.len())
     }
 
-    /// Threads that are watched, and all.
+    /// Threads that are watched, while any are, and all.
     pub fn counts(&self) -> (usize, usize) {
-        (self.rings.len(), self.all)
+        (self.watched, self.all)
+    }
+
+    /// Those that are watched now.
+    pub fn tids(&self) -> Vec<i32> {
+        self.rings.keys().copied().collect()
+    }
+
+    /// Leaves all threads alone until [`WatchedThreads::follow`]: a thread costs something while it has a ring, also
+    /// without a watchpoint. No word may be watched any more.
+    pub fn rest(&mut self) {
+        self.rings.clear();
     }
 
     /// Looks at who is there. New threads are watched from now on; `words` follow.
@@ -78,6 +92,7 @@ impl WatchedThreads {
             let ring = AccessRing::open(tid, self.with_kernel).ok();
             self.rings.insert(tid, ring);
         }
+        self.watched = self.rings.len();
         for word in words {
             word.by_thread.retain(|tid, _| self.rings.contains_key(tid));
             if new.is_empty() {
@@ -87,26 +102,38 @@ impl WatchedThreads {
                 if word.by_thread.contains_key(&tid) {
                     continue;
                 }
-                if let Some(watchpoint) = self.armed(tid, word.address, ring) {
+                if let Some(watchpoint) = self.armed(tid, (word.address, word.width), ring) {
                     word.by_thread.insert(tid, watchpoint);
                 }
             }
         }
     }
 
-    fn armed(&self, tid: i32, address: u64, ring: &Option<AccessRing>) -> Option<Watchpoint> {
+    fn armed(
+        &self,
+        tid: i32,
+        (address, width): (u64, Width),
+        ring: &Option<AccessRing>,
+    ) -> Option<Watchpoint> {
         // Fails for a thread that has ended, or whose watchpoints are all in use.
-        let watchpoint = Watchpoint::reserve(tid, address, self.with_kernel).ok()?;
+        let reserved = Watchpoint::reserve_width(tid, address, width, self.with_kernel);
+        let watchpoint = reserved.ok()?;
         watchpoint.arm(ring.as_ref()).ok()?;
         Some(watchpoint)
     }
 
-    /// Watches a word. `None` if no thread can.
-    pub fn watch(&self, address: u64) -> Option<WatchedWord> {
-        let armed = self.rings.iter();
-        let armed = armed.filter_map(|(&tid, ring)| Some((tid, self.armed(tid, address, ring)?)));
+    /// Watches a word or byte. `None` if no thread can.
+    pub fn watch(&self, address: u64, width: Width) -> Option<WatchedWord> {
+        let armed = self.rings.iter().filter_map(|(&tid, ring)| {
+            let watchpoint = self.armed(tid, (address, width), ring)?;
+            Some((tid, watchpoint))
+        });
         let by_thread: BTreeMap<i32, Watchpoint> = armed.collect();
-        (!by_thread.is_empty()).then_some(WatchedWord { address, by_thread })
+        (!by_thread.is_empty()).then_some(WatchedWord {
+            address,
+            width,
+            by_thread,
+        })
     }
 
     /// The thread that calls itself by this number.
@@ -120,19 +147,29 @@ impl WatchedThreads {
             .find(|&tid| inner_tid(self.pid, tid) == Some(inner))
     }
 
-    /// Watches a word for one thread, or for all if it is not known which. `None` if none can.
-    pub fn watch_first(&mut self, tid: Option<i32>, address: u64) -> Option<WatchedWord> {
+    /// Watches a word or byte for one thread, or for all if it is not known which. `None` if none can.
+    pub fn watch_first(
+        &mut self,
+        tid: Option<i32>,
+        address: u64,
+        width: Width,
+    ) -> Option<WatchedWord> {
         let Some(tid) = tid else {
-            return self.watch(address);
+            return self.watch(address, width);
         };
         // A thread that has just begun.
         let with_kernel = self.with_kernel;
         let ring = self.rings.entry(tid);
         let ring = ring.or_insert_with(|| AccessRing::open(tid, with_kernel).ok());
-        let watchpoint = Watchpoint::reserve(tid, address, with_kernel).ok()?;
+        let reserved = Watchpoint::reserve_width(tid, address, width, with_kernel);
+        let watchpoint = reserved.ok()?;
         watchpoint.arm(ring.as_ref()).ok()?;
         let by_thread = BTreeMap::from([(tid, watchpoint)]);
-        Some(WatchedWord { address, by_thread })
+        Some(WatchedWord {
+            address,
+            width,
+            by_thread,
+        })
     }
 
     /// Watches a word for all the other threads, too.
@@ -141,7 +178,7 @@ impl WatchedThreads {
             if word.by_thread.contains_key(&tid) {
                 continue;
             }
-            if let Some(watchpoint) = self.armed(tid, word.address, ring) {
+            if let Some(watchpoint) = self.armed(tid, (word.address, word.width), ring) {
                 word.by_thread.insert(tid, watchpoint);
             }
         }

@@ -11,7 +11,7 @@ use crate::measure::{Means, measure};
 use crate::random::Random;
 use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
-use memhook_inject::{Access, WriteWatch};
+use memhook_inject::{Access, Width, WriteWatch};
 use memhook_process::{filter_may_kill, mappings};
 use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
@@ -313,7 +313,7 @@ impl Watcher {
             {
                 return;
             }
-            let Some(word) = threads.watch(look.word()) else {
+            let Some(word) = threads.watch(look.word(), Width::Word) else {
                 return;
             };
             self.active.push(Active { look, word });

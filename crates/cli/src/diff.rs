@@ -6,7 +6,7 @@ use crate::scores;
 use anyhow::Context;
 use memhook_foreign::check_output;
 use memhook_recording::ScoreOptions;
-use memhook_report::recorded::Window;
+use memhook_report::recorded::{Contents, Window, add_types};
 use memhook_report::{FailOn, Measure, Profile};
 use std::{
     io::Read,
@@ -32,7 +32,12 @@ pub struct Args {
     /// Their recordings are beside those of the heap: run.mappings.mhk beside run.mhk.
     #[arg(long)]
     mappings: bool,
-    /// Number of sites to show
+    /// Rows by site or by type
+    ///
+    /// The type of a block is known as far as its call stack tells. Only recordings have types.
+    #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
+    by: DiffBy,
+    /// Number of rows to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// End with code 1 if more has grown: 'growth > 5%'
@@ -54,6 +59,15 @@ pub struct Args {
     sources: sources::Args,
 }
 
+/// What the rows of a comparison are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum DiffBy {
+    /// The call stack of an allocation
+    Site,
+    /// The type of a block, as far as its call stack tells
+    Type,
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check_output(&args.output.output, [&args.old, &args.new])?;
@@ -66,12 +80,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             measure.name()
         );
     }
+    if args.by == DiffBy::Type && args.scores.scores {
+        anyhow::bail!("--scores is about sites: leave --by out");
+    }
     let of_memory = |path: &Path| report::of_memory(path, args.mappings);
     let (old, new) = (
         load(args, &of_memory(&args.old)?)?,
         load(args, &of_memory(&args.new)?)?,
     );
-    let diff = memhook_report::diff(&old, &new, measure, args.top);
+    let compare = match args.by {
+        DiffBy::Site => memhook_report::diff,
+        DiffBy::Type => memhook_report::diff_by_type,
+    };
+    let diff = compare(&old, &new, measure, args.top);
     args.output.write_document(&diff, args.json)?;
     let Some(fail_on) = &args.fail_on else {
         return Ok(ExitCode::SUCCESS);
@@ -105,9 +126,14 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let profile = memhook_report::read_back(&text, measure);
         let profile = profile.with_context(|| path.display().to_string())?;
-        if args.types.is_used() {
+        if args.types.is_used() || args.by == DiffBy::Type {
+            let option = if args.types.is_used() {
+                "--type"
+            } else {
+                "--by type"
+            };
             anyhow::bail!(
-                "--type: {} is a report, which has no types of blocks; compare recordings",
+                "{option}: {} is a report, which has no types of blocks; compare recordings",
                 path.display()
             );
         }
@@ -139,7 +165,16 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             .map(|()| ScoreOptions::default())
     });
     let window = Window::default();
-    let (mut profile, symbols) = report::read(&recording, path, &args.sources, window, scores)?;
+    let (mut profile, symbols) = report::read(
+        &recording,
+        path,
+        &args.sources,
+        window,
+        Contents::scored(scores),
+    )?;
+    if args.by == DiffBy::Type {
+        add_types(&mut profile, &symbols);
+    }
     args.types.apply(&mut profile, &symbols);
     Ok(profile)
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use memhook_foreign::check_output;
 use memhook_recording::{Recording, ScoreOptions};
 use memhook_report::formats::Html;
-use memhook_report::recorded::{self, Selection, Window};
+use memhook_report::recorded::{self, Contents, Selection, Window};
 use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
 use std::{
     io::IsTerminal,
@@ -196,11 +196,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let window = args.window.window(&recording)?;
-    let scores = match format {
-        FormatChoice::Export(format) => page_scores(format, &recording),
-        _ => args.scores.options(),
+    let contents = match format {
+        FormatChoice::Export(format) => page_contents(format, &recording),
+        _ => Contents::scored(args.scores.options()),
     };
-    let (mut profile, symbols) = read(&recording, &file, &args.sources, window, scores)?;
+    let (mut profile, symbols) = read(&recording, &file, &args.sources, window, contents)?;
     let is_page = matches!(format, FormatChoice::Export(format) if format.name() == Html.name());
     if is_page {
         recorded::add_types(&mut profile, &symbols);
@@ -259,7 +259,7 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         let Ok(window) = args.window.window(recording) else {
             return Ok(());
         };
-        let mut profile = recorded::profile(recording, &mut symbols, window, None)?;
+        let mut profile = recorded::profile(recording, &mut symbols, window, Contents::default())?;
         args.types.apply(&mut profile, &symbols);
         let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
         let report = report.context("the recorder's note of what it saw cannot be read")?;
@@ -282,11 +282,15 @@ fn measure(args: &Args) -> Measure {
     }
 }
 
-/// How the sites of an exported profile are scored: a page has scores where they can be had, other formats have no
-/// place for them.
-pub fn page_scores(format: &dyn Format<Profile>, recording: &Recording) -> Option<ScoreOptions> {
-    let has_scores = format.name() == Html.name() && recording.check_scores().is_ok();
-    has_scores.then(ScoreOptions::of_pictures)
+/// What an exported profile has beside its sites: a page has scores and addresses where they can be had, other formats
+/// have no place for them.
+pub fn page_contents(format: &dyn Format<Profile>, recording: &Recording) -> Contents {
+    let is_page = format.name() == Html.name();
+    let has_scores = is_page && recording.check_scores().is_ok();
+    Contents {
+        scores: has_scores.then(ScoreOptions::of_pictures),
+        addresses: is_page && !recording.is_summary(),
+    }
 }
 
 /// Questions that this recording cannot answer.

@@ -5,10 +5,10 @@ use crate::report::{self, TypeArgs, WindowArgs, of_memory, open, sources as symb
 use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
-use memhook_recording::{GroupLimit, Recording, ScoreOptions};
+use memhook_recording::{GroupLimit, Recording};
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
-use memhook_report::recorded::{Window, add_types};
+use memhook_report::recorded::{Contents, Window, add_types};
 use memhook_report::view::{self, Server};
 use std::{
     net::SocketAddr,
@@ -76,16 +76,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
-    let scores = score_options(args, &recording);
-    let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, scores)?;
+    let wanted = contents(args, &recording);
+    let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, wanted)?;
     add_types(&mut profile, &names);
     args.types.apply(&mut profile, &names);
     if let Some(older) = &args.diff {
         let older = &of_memory(older, args.mappings)?;
         let recording = open(older)?;
-        let scores = score_options(args, &recording);
+        // The page shows the addresses of the new run.
+        let contents = Contents {
+            addresses: false,
+            ..contents(args, &recording)
+        };
         let whole = Window::default();
-        let (mut old, names) = report::read(&recording, older, &args.symbols, whole, scores)?;
+        let (mut old, names) = report::read(&recording, older, &args.symbols, whole, contents)?;
         add_types(&mut old, &names);
         args.types.apply(&mut old, &names);
         profile = view::beside(profile, old);
@@ -109,13 +113,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How sites are scored, where that is possible.
-fn score_options(args: &Args, recording: &Recording) -> Option<ScoreOptions> {
-    let usual = report::page_scores(&Html, recording)?;
-    Some(ScoreOptions {
-        group: args.group.unwrap_or(usual.group),
-        ..usual
-    })
+/// What the page has beside the sites. Sites are scored as the user wants it, where that is possible.
+fn contents(args: &Args, recording: &Recording) -> Contents {
+    let mut contents = report::page_contents(&Html, recording);
+    if let (Some(scores), Some(group)) = (&mut contents.scores, args.group) {
+        scores.group = group;
+    }
+    contents
 }
 
 fn bind(address: SocketAddr) -> anyhow::Result<Server> {

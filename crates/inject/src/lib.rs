@@ -84,7 +84,7 @@ pub use safe_point::Unwind;
 pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
 pub use watchdog::{dismiss as hold_nothing_for_long, start as prepare_to_hold};
-pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
+pub use watchpoint::{Access, AccessRing, Watchpoint, Width, own_thread};
 pub use write_watch::WriteWatch;
 
 #[doc(hidden)]

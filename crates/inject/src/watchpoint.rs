@@ -254,7 +254,17 @@ fn parse(record: &[u8]) -> Option<Access> {
     Some(access)
 }
 
-/// A watchpoint on one word for one thread. Dropping it removes it.
+/// What a watchpoint watches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Width {
+    /// A word at a multiple of eight. An access to any of its bytes fires.
+    #[default]
+    Word,
+    /// A byte.
+    Byte,
+}
+
+/// A watchpoint on one word or byte for one thread. Dropping it removes it.
 pub struct Watchpoint {
     event: File,
 }
@@ -263,11 +273,24 @@ impl Watchpoint {
     /// Reserves a watchpoint on the word at `address`, a multiple of eight, for a thread. It does not fire before
     /// [`Watchpoint::arm`].
     pub fn reserve(tid: i32, address: u64, with_kernel: bool) -> io::Result<Watchpoint> {
+        Watchpoint::reserve_width(tid, address, Width::Word, with_kernel)
+    }
+
+    /// The same on as much as is asked for.
+    pub fn reserve_width(
+        tid: i32,
+        address: u64,
+        width: Width,
+        with_kernel: bool,
+    ) -> io::Result<Watchpoint> {
         let attributes = Attributes {
             kind: TYPE_BREAKPOINT,
             breakpoint_type: BREAKPOINT_READ_WRITE,
             breakpoint_address: address,
-            breakpoint_length: WORD_BYTES,
+            breakpoint_length: match width {
+                Width::Word => WORD_BYTES,
+                Width::Byte => 1,
+            },
             ..common(with_kernel)
         };
         let event = open(&attributes, tid)?.into();

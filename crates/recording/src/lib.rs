@@ -6,7 +6,10 @@ mod file;
 mod replay;
 mod scores;
 
-pub use activity::{ACCESS_NOTE, Activity, HeapAt, ReleaseFlow, SiteActivity, SiteChange};
+pub use activity::{
+    ACCESS_NOTE, Activity, ActivityOptions, AddressCell, AddressMap, HeapAt, ReleaseFlow,
+    SiteActivity, SiteChange,
+};
 pub use error::Error;
 pub use file::decode::Visitor;
 pub use file::format::VERSION;

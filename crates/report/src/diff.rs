@@ -3,12 +3,17 @@
 //! Sites are matched by their functions, not by addresses or lines: two builds compare. A frame
 //! without a name is its module and offset, which holds within one build.
 
+mod by_type;
+
+pub use by_type::{TypeChange, TypeChanges};
+
+use self::by_type::type_changes;
 use crate::gaps;
 use crate::scores::{change_text, site_change_text, stacks_scores};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
 use crate::{
-    Amount, Document, Measure, Profile, ScoreChange, Scores, StackFrame, Style, UnseenTime,
+    Amount, Document, Measure, Profile, RowsBy, ScoreChange, Scores, StackFrame, Style, UnseenTime,
 };
 use memhook_foreign::visible;
 use serde::Serialize;
@@ -99,6 +104,8 @@ pub struct Diff {
     pub schema: &'static str,
     /// What is compared: live, peak, ...
     pub measure: &'static str,
+    /// What is listed: site or type.
+    pub by: &'static str,
     /// The old run.
     pub old: Run,
     /// The new run.
@@ -112,6 +119,9 @@ pub struct Diff {
     pub more_sites: u64,
     /// Sites that are the same in both.
     pub same_sites: u64,
+    /// Types of blocks in the place of sites, if they are what is listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub types: Option<TypeChanges>,
     #[serde(skip)]
     depth: u32,
 }
@@ -214,7 +224,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         let (is_new, stack, truncated) = pair.stack.unwrap_or_default();
         let of = if is_new { new } else { old };
         SiteChange {
-            fate: fate(&pair),
+            fate: fate(&pair.old, &pair.new),
             old_bytes: pair.old.bytes,
             old_blocks: pair.old.blocks,
             new_bytes: pair.new.bytes,
@@ -232,6 +242,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     Diff {
         schema: "memhook-rs/diff/1",
         measure: measure.name(),
+        by: RowsBy::Site.name(),
         old: run(old, measure),
         new: run(new, measure),
         scores: match (&old.scores, &new.scores) {
@@ -241,7 +252,19 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         sites: changed.into_iter().map(site).collect(),
         more_sites,
         same_sites,
+        types: None,
         depth: new.depth,
+    }
+}
+
+/// Compares two runs by the types of their blocks, which must have been looked up; the `top` largest changes are
+/// listed, and no sites.
+pub fn diff_by_type(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff {
+    Diff {
+        by: RowsBy::Type.name(),
+        scores: None,
+        types: Some(type_changes(old, new, measure, top)),
+        ..diff(old, new, measure, 0)
     }
 }
 
@@ -254,11 +277,11 @@ fn fate_key(amount: &Amount) -> (u64, u64) {
     (amount.bytes, amount.blocks)
 }
 
-fn fate(pair: &Pair) -> Fate {
-    match (pair.old.blocks, pair.new.blocks) {
+fn fate(old: &Amount, new: &Amount) -> Fate {
+    match (old.blocks, new.blocks) {
         (0, _) => Fate::Appeared,
         (_, 0) => Fate::Went,
-        _ if fate_key(&pair.new) > fate_key(&pair.old) => Fate::Grew,
+        _ if fate_key(new) > fate_key(old) => Fate::Grew,
         _ => Fate::Shrank,
     }
 }
@@ -305,6 +328,9 @@ impl Diff {
         }
         if let Some(scores) = &self.scores {
             change_text(out, scores, style)?;
+        }
+        if let Some(types) = &self.types {
+            return types.write(out, style);
         }
         writeln!(
             out,
@@ -390,6 +416,51 @@ mod tests {
             });
         }
         profile
+    }
+
+    #[test]
+    fn types_are_summed_over_their_sites() {
+        let types = |names: &[&str]| {
+            (0..)
+                .zip(names.iter().map(|name| (*name).to_owned()))
+                .collect()
+        };
+        let mut old = profile(1, &[("a", 10), ("b", 5), ("c", 90), ("d", 7)]);
+        old.types = types(&["Point", "Point", "Gone", "unknown"]);
+        let mut new = profile(2, &[("a", 100), ("e", 30), ("d", 7)]);
+        new.types = types(&["Point", "New"]);
+        let found = diff_by_type(&old, &new, Measure::Live, 10);
+        assert_eq!((found.by, found.sites.len()), ("type", 0));
+        let text = found.text(Style::default());
+        let types = found.types.expect("types");
+        let rows: Vec<_> = types
+            .rows
+            .iter()
+            .map(|row| {
+                (
+                    row.name.as_str(),
+                    row.fate,
+                    row.change_bytes,
+                    row.new_blocks,
+                )
+            })
+            .collect();
+        let expected = [
+            ("Point", Fate::Grew, 85, 1),
+            ("New", Fate::Appeared, 30, 1),
+            ("Gone", Fate::Went, -90, 0),
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!((types.same, types.more), (1, 0));
+        assert!(text.contains("3 types changed, 1 the same"), "{text}");
+        assert!(
+            text.contains("+85 B grew Point: 15 B in 2 blocks -> 100 B in 1 block"),
+            "{text}"
+        );
+        let few = diff_by_type(&old, &new, Measure::Live, 1)
+            .types
+            .expect("types");
+        assert_eq!((few.rows[0].name.as_str(), few.more), ("Gone", 2));
     }
 
     #[test]

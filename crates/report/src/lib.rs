@@ -45,7 +45,7 @@ mod who_frees;
 mod wrap;
 
 pub use call_tree::Root;
-pub use diff::{Diff, Fate, Run, SiteChange, diff};
+pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
 pub use fail_on::FailOn;
 pub use formats::{
     Document, Format, FormatChoice, FormatOptions, Nature, OtlpSource, PprofShape, document,
@@ -73,8 +73,9 @@ pub use probes::{
     RefusedRow,
 };
 pub use profile::{
-    Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
-    ProfileModule, ProfileSite, Released, ResidentPoint, Series, SitePoint, SourceLines,
+    Amount, ArenaResident, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile,
+    ProfileFrame, ProfileModule, ProfileSite, Released, ResidentPoint, Series, SitePoint,
+    SourceLines,
 };
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};

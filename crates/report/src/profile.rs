@@ -5,6 +5,7 @@ use crate::{
     StaleHistory, Target, UnseenTime,
 };
 use memhook_ledger::{Estimate, standard_error};
+use memhook_recording::AddressMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -70,6 +71,13 @@ pub struct Profile {
     /// All sites over time, as far as they change: ordered by the point of the timeline.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
+    /// Where what lives lies, at some moments of the run, the last one of which is the end; empty unless that was
+    /// asked for. Sites are those of [`Profile::sites`].
+    #[serde(skip)]
+    pub addresses: Vec<AddressMap>,
+    /// Arenas of glibc's malloc at the end, if the recording has an account of the resident memory.
+    #[serde(skip)]
+    pub arenas: Vec<ArenaResident>,
     /// How well the sites use the heap, if that was asked for.
     #[serde(skip)]
     pub scores: Option<ProfileScores>,
@@ -94,6 +102,17 @@ pub struct ResidentPoint {
     pub shared_bytes: u64,
     /// Bytes swapped out.
     pub swap_bytes: u64,
+}
+
+/// What is resident of an arena of glibc's malloc.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ArenaResident {
+    /// Address of its `malloc_state`, which is in its first heap; that of the main arena is in the C library.
+    pub address: u64,
+    /// All of it.
+    pub resident_bytes: u64,
+    /// Of live blocks.
+    pub live_bytes: u64,
 }
 
 impl ResidentPoint {
@@ -123,6 +142,34 @@ pub struct Compared {
 pub const CUT_ROOT: &str = "\u{2026}";
 
 impl Profile {
+    /// Leaves only some sites, and gives what refers to them their new numbers.
+    pub(crate) fn keep_sites(&mut self, is_kept: impl Fn(&ProfileSite) -> bool) {
+        let mut next = 0;
+        let numbers: Vec<Option<u32>> = self
+            .sites
+            .iter()
+            .map(|site| {
+                let number = is_kept(site).then_some(next);
+                next += u32::from(number.is_some());
+                number
+            })
+            .collect();
+        let renumber = |site: &mut u32| match numbers.get(*site as usize) {
+            Some(&Some(number)) => {
+                *site = number;
+                true
+            }
+            _ => false,
+        };
+        let mut kept = numbers.iter();
+        self.sites
+            .retain(|_| kept.next().is_some_and(Option::is_some));
+        self.changes.retain_mut(|change| renumber(&mut change.site));
+        for map in &mut self.addresses {
+            map.cells.retain_mut(|cell| renumber(&mut cell.site));
+        }
+    }
+
     /// The frames of a stack that are known, innermost first.
     pub(crate) fn known_frames(&self, stack: u32) -> &[u32] {
         match self.stacks[stack as usize].as_slice() {

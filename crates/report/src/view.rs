@@ -7,6 +7,7 @@ mod pair;
 mod scores;
 mod serve;
 mod sources;
+mod space;
 
 pub use pair::beside;
 pub use serve::{Server, address};
@@ -18,14 +19,15 @@ use flate2::{Compression, write::GzEncoder};
 use std::io::{BufWriter, Result, Write};
 
 const PAGE: &str = include_str!("view/page.html");
-const STYLES: [&str; 4] = [
+const STYLES: [&str; 5] = [
     include_str!("view/colors.css"),
     include_str!("view/style.css"),
     include_str!("view/table.css"),
     include_str!("view/scores.css"),
+    include_str!("view/space.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 32] = [
+const SCRIPTS: [&str; 36] = [
     include_str!("view/units.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
@@ -33,6 +35,7 @@ const SCRIPTS: [&str; 32] = [
     include_str!("view/data.js"),
     include_str!("view/scores.js"),
     include_str!("view/compared.js"),
+    include_str!("view/cells.js"),
     include_str!("view/history.js"),
     include_str!("view/wrappers.js"),
     include_str!("view/selection.js"),
@@ -47,6 +50,9 @@ const SCRIPTS: [&str; 32] = [
     include_str!("view/flame.js"),
     include_str!("view/chunk_bins.js"),
     include_str!("view/chunks.js"),
+    include_str!("view/space.js"),
+    include_str!("view/space_details.js"),
+    include_str!("view/space_files.js"),
     include_str!("view/walk.js"),
     include_str!("view/histogram.js"),
     include_str!("view/table.js"),

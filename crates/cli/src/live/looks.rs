@@ -100,6 +100,7 @@ fn on_trace(look: SeenLook, origin_ns: u64) -> Look {
         at_ns: at(look.at_ns),
         until_ns: look.until_ns.map_or(u64::MAX, at),
         by_several: look.by_several,
+        of_bytes: look.of_bytes,
         words: look.words.into_iter().map(word).collect(),
     }
 }

@@ -4,7 +4,7 @@ use crate::report::open;
 use anyhow::Context;
 use memhook_foreign::{own_name, unnamed_file};
 use memhook_recording::ScoreOptions;
-use memhook_report::recorded::{Window, profile};
+use memhook_report::recorded::{Contents, Window, profile};
 use memhook_report::{ProfileScores, ReportModel};
 use memhook_symbols::Symbolizer;
 use std::fs::File;
@@ -38,7 +38,8 @@ pub fn of_file(
     options: &ScoreOptions,
 ) -> anyhow::Result<ProfileScores> {
     let recording = open(path)?;
-    let profile = profile(&recording, &mut symbols, Window::default(), Some(options));
+    let contents = Contents::scored(Some(*options));
+    let profile = profile(&recording, &mut symbols, Window::default(), contents);
     let scores = profile.with_context(|| path.display().to_string())?.scores;
     scores.context("nothing was scored")
 }

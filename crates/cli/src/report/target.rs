@@ -5,8 +5,8 @@ use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_gate::template_matches;
-use memhook_recording::{Recording, RecordingEnd, ScoreOptions};
-use memhook_report::recorded::{self, Window};
+use memhook_recording::{Recording, RecordingEnd};
+use memhook_report::recorded::{self, Contents, Window};
 use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style};
 use memhook_symbols::Symbolizer;
 use std::{
@@ -37,11 +37,11 @@ pub fn read(
     path: &Path,
     sources: &sources::Args,
     window: Window,
-    scores: Option<ScoreOptions>,
+    contents: Contents,
 ) -> anyhow::Result<(Profile, Symbolizer)> {
     let mut symbols = sources::symbolizer(recording, sources)?;
     let progress = Progress::of_reading(recording.meter());
-    let profile = recorded::profile(recording, &mut symbols, window, scores.as_ref());
+    let profile = recorded::profile(recording, &mut symbols, window, contents);
     drop(progress);
     let profile = profile.with_context(|| path.display().to_string())?;
     sources::tell_refused(&symbols);

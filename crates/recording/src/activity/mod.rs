@@ -1,11 +1,15 @@
 //! What each site and thread did in a window: the numbers of every view of a recording.
 
+mod addresses;
 mod collector;
 mod flows;
 mod of_summary;
 mod site_sums;
 mod timeline;
 
+pub use self::addresses::{AddressCell, AddressMap};
+
+use self::addresses::AddressMaps;
 use self::collector::{Collector, Samples};
 use crate::file::samples::{SAMPLES_NOTE, samples_of};
 use crate::replay::Replay;
@@ -133,6 +137,22 @@ pub struct Activity {
     pub changes: Vec<SiteChange>,
     /// How well the sites use the heap; `None` unless that was asked for.
     pub scored: Option<ScoredRun>,
+    /// Where what lives lies, at the moments that were asked for; the last one is the end. Sites are those of
+    /// [`Activity::sites`]. Where allocations were sampled, these are the samples themselves.
+    pub addresses: Vec<AddressMap>,
+}
+
+/// What is asked for of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ActivityOptions {
+    /// How many points the timeline has at most, about.
+    pub points: usize,
+    /// Whether and how sites are scored.
+    pub scores: Option<ScoreOptions>,
+    /// At how many moments it is told where blocks live; the last one is the end.
+    pub moments: usize,
+    /// About how many cells these have together at most.
+    pub max_cells: usize,
 }
 
 impl Activity {
@@ -173,8 +193,10 @@ impl Activity {
     }
 }
 
-/// Begins to count at the begin.
-struct Count;
+/// Begins to count at the begin, and draws maps.
+struct Count {
+    maps: AddressMaps,
+}
 
 impl Watch<Collector> for Count {
     type Begin = (u64, Totals);
@@ -183,6 +205,13 @@ impl Watch<Collector> for Count {
         let begin = (replay.now_ns(), replay.totals());
         replay.ledger.observer_mut().begin(begin.0);
         begin
+    }
+
+    fn pass(&mut self, replay: &Replay<Collector>) {
+        let now_ns = replay.now_ns();
+        if self.maps.is_due(now_ns) {
+            self.maps.draw(now_ns, replay.ledger.live_blocks());
+        }
     }
 }
 
@@ -310,6 +339,24 @@ impl Recording {
         points: usize,
         scores: Option<&ScoreOptions>,
     ) -> Result<Activity, Error> {
+        let options = ActivityOptions {
+            points,
+            scores: scores.copied(),
+            ..ActivityOptions::default()
+        };
+        self.activity_with(from_ns, to_ns, &options)
+    }
+
+    /// The same, with all that can be asked for. A recording of sums has no addresses.
+    ///
+    /// Fails as [`Recording::scored_activity`] does.
+    pub fn activity_with(
+        &self,
+        from_ns: Option<u64>,
+        to_ns: Option<u64>,
+        options: &ActivityOptions,
+    ) -> Result<Activity, Error> {
+        let ActivityOptions { points, scores, .. } = *options;
         if scores.is_some() {
             self.check_scores()?;
         }
@@ -325,7 +372,7 @@ impl Recording {
         );
         let run_ns = covered.1.saturating_sub(covered.0);
         let collector = || {
-            let scorer = scores.map(|options| {
+            let scorer = scores.as_ref().map(|options| {
                 let looks = self
                     .meta()
                     .notes
@@ -350,7 +397,10 @@ impl Recording {
         let is_restored = replay.is_restored();
         let asked = (from_ns, to_ns.map(|to| to.min(end_ns)));
         let to_ns = to_ns.unwrap_or(u64::MAX);
-        let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, Count);
+        let count = Count {
+            maps: AddressMaps::new(covered, options.moments, options.max_cells),
+        };
+        let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, count);
         if from_ns.is_none() && !is_restored {
             // From the very begin: there is nothing before.
             stretch.begin = Some((0, Totals::default()));
@@ -368,6 +418,7 @@ impl Recording {
         let covered = (from_ns, to_ns);
         Ok(finish(
             stretch.replay,
+            stretch.watch.maps,
             covered,
             totals_before,
             unseen_before,
@@ -384,6 +435,7 @@ struct LiveOfSite {
 
 fn finish(
     mut replay: Replay<Collector>,
+    maps: AddressMaps,
     (from_ns, to_ns): (u64, u64),
     totals_before: Totals,
     unseen_before: u64,
@@ -408,6 +460,11 @@ fn finish(
     activity.from_ns = from_ns;
     activity.totals_before = totals_before;
     activity.totals = totals;
+    let numbered = (0..).zip(&activity.sites);
+    let numbers: FxHashMap<_, u32> = numbered.map(|(n, s)| ((s.stack, s.tid), n)).collect();
+    activity.addresses = maps.finish(to_ns, ledger.live_blocks(), |stack, tid| {
+        numbers.get(&(stack, tid)).copied()
+    });
     for site in &mut activity.sites {
         let of_site = of_sites.remove(&(site.stack, site.tid)).unwrap_or_default();
         site.oldest_ns = of_site.oldest_ns.unwrap_or(u64::MAX);

@@ -41,7 +41,7 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     pub replay: Replay<O>,
     from_ns: u64,
     to_ns: u64,
-    watch: W,
+    pub watch: W,
     /// Once the begin is reached.
     pub begin: Option<W::Begin>,
     /// The pass that is being read, where its time decides whether it belongs to the stretch.

@@ -1,7 +1,7 @@
 //! Usage and useful lifetime against a slow reference that is written from the formulas, on random programs.
 
 use super::*;
-use crate::scores::scorer::StackKinds;
+use crate::scores::StackKinds;
 use memhook_abi::Accesses;
 use memhook_ledger::{BlockOf, ReleaseBy};
 use proptest::prelude::*;

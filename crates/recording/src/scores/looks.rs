@@ -15,6 +15,12 @@
 //! quarter: a word counts as used if it is touched or lies between two that are. So the estimate of usage is
 //! that of the words themselves, which is less than the access interval where there are holes at its ends; and
 //! accesses to other words can only make the useful lifetime longer than estimated.
+//!
+//! Words do not tell how many of their bytes are used: at the ends of the access interval, up to seven of each
+//! count that are not. Half of the looks are therefore at a byte of each word or quarter, drawn by chance. Where
+//! the bytes of the outermost words are used one after the other, the mean over such looks is the access interval to
+//! the byte; where they have holes, it is less. So the truth lies between the mean over looks at bytes and that over looks
+//! at words, and the interval of usage reaches from one to the other.
 
 use std::fmt::Write;
 
@@ -46,9 +52,15 @@ pub struct Look {
     pub until_ns: u64,
     /// More than one thread accessed it.
     pub by_several: bool,
-    /// Its watched words.
+    /// Bytes were watched, not words: they tell of usage alone.
+    pub of_bytes: bool,
+    /// Its watched words, or bytes.
     pub words: Vec<LookWord>,
 }
+
+/// Bits of a look's second last number as text.
+const BY_SEVERAL: u64 = 1;
+const OF_BYTES: u64 = 2;
 
 /// A watched word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,8 +76,9 @@ pub fn looks_text(looks: &[Look]) -> String {
     let mut text = String::new();
     for look in looks {
         let lasted = look.until_ns.saturating_sub(look.at_ns);
-        let several = u8::from(look.by_several);
-        let _ = write!(text, "{:x} {} {lasted} {several}", look.address, look.at_ns);
+        let several = if look.by_several { BY_SEVERAL } else { 0 };
+        let marks = several | if look.of_bytes { OF_BYTES } else { 0 };
+        let _ = write!(text, "{:x} {} {lasted} {marks}", look.address, look.at_ns);
         for word in &look.words {
             let _ = write!(text, " {}:", word.offset);
             for &(at, again) in &word.touches {
@@ -89,7 +102,7 @@ fn look_of(line: &str) -> Option<Look> {
     let address = line.split(' ').next()?;
     let address = u64::from_str_radix(address, 16).ok()?;
     let _ = number();
-    let (at_ns, lasted, several) = (number()?, number()?, number()?);
+    let (at_ns, lasted, marks) = (number()?, number()?, number()?);
     let words = parts.map(|word| {
         let (offset, touches) = word.split_once(':')?;
         let touches = touches.split_terminator(',').map(|touch| {
@@ -106,7 +119,8 @@ fn look_of(line: &str) -> Option<Look> {
         address,
         at_ns,
         until_ns: at_ns.saturating_add(lasted),
-        by_several: several == 1,
+        by_several: marks & BY_SEVERAL != 0,
+        of_bytes: marks & OF_BYTES != 0,
         words: words.collect::<Option<_>>()?,
     })
 }
@@ -120,6 +134,15 @@ pub(super) struct Outcome {
     /// The active life over the lifetime.
     pub(super) active: (f64, f64),
     pub(super) is_untouched: bool,
+    /// Bytes were watched.
+    pub(super) of_bytes: bool,
+}
+
+/// The bytes of a block that one of the watched words or bytes stands for, if there are so many of them.
+fn part_of(size: u64, part: usize, parts: usize) -> u64 {
+    let words = size.div_ceil(WORD_BYTES);
+    let begin = |part: usize| (part as u64 * words / parts as u64).saturating_mul(WORD_BYTES);
+    size.min(begin(part + 1)) - size.min(begin(part))
 }
 
 /// Of a block of `size` bytes that lived from `start_ns` to `end_ns`.
@@ -163,13 +186,7 @@ pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) ->
     };
     let inside =
         |at: usize| touched[at] || (touched[..at].contains(&true) && touched[at..].contains(&true));
-    let bytes_of = |at: usize| {
-        if look.words.len() as u64 == size.div_ceil(WORD_BYTES) {
-            size.saturating_sub(look.words[at].offset).min(WORD_BYTES) as f64
-        } else {
-            size as f64 / look.words.len() as f64
-        }
-    };
+    let bytes_of = |at: usize| part_of(size, at, look.words.len()) as f64;
     let used = (0..touched.len()).filter(|&at| inside(at)).map(bytes_of);
     // sum() of nothing is -0.
     let used = used.fold(0.0, |sum, bytes| sum + bytes);
@@ -178,7 +195,8 @@ pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) ->
         size: size as f64,
         used: (used, most),
         active,
-        is_untouched: !is_touched && !is_given_up,
+        is_untouched: !is_touched && !is_given_up && !look.of_bytes,
+        of_bytes: look.of_bytes,
     })
 }
 
@@ -217,23 +235,69 @@ pub struct SampledAccesses {
 
 /// From the looks at a site to its scores.
 pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
-    let usage = outcomes
-        .iter()
-        .map(|one| (one.size, one.used.0, one.used.1));
-    let useful = outcomes.iter().map(|one| (1.0, one.active.0, one.active.1));
+    if outcomes.is_empty() {
+        return None;
+    }
+    let of_kind = |of_bytes| outcomes.iter().filter(move |one| one.of_bytes == of_bytes);
+    let usage = |of_bytes| ratio(of_kind(of_bytes).map(|one| (one.size, one.used.0, one.used.1)));
+    let useful = of_kind(false).map(|one| (1.0, one.active.0, one.active.1));
     Some(SampledAccesses {
         looks: outcomes.len() as u64,
         untouched: outcomes.iter().filter(|one| one.is_untouched).count() as u64,
-        usage: ratio(usage)?,
-        useful_lifetime: ratio(useful)?,
+        usage: between(
+            usage(true).unwrap_or(NOTHING_KNOWN),
+            usage(false).unwrap_or(NOTHING_KNOWN),
+        ),
+        useful_lifetime: ratio(useful).unwrap_or(NOTHING_KNOWN).score(),
     })
+}
+
+/// What two kinds of looks leave open, of which one says too little, if anything, and one too much.
+fn between(little: Bounds, much: Bounds) -> SampledScore {
+    let least = little.least.min(much.most);
+    let most = much.most.max(little.least);
+    // The errors of the other ends say nothing of these.
+    Bounds {
+        least,
+        most,
+        low: little.low.min(least),
+        high: much.high.max(most),
+    }
+    .score()
+}
+
+/// A mean that is known to lie between two numbers, and between which it lies with what chance adds.
+#[derive(Clone, Copy)]
+struct Bounds {
+    least: f64,
+    most: f64,
+    low: f64,
+    high: f64,
+}
+
+const NOTHING_KNOWN: Bounds = Bounds {
+    least: 0.0,
+    most: 1.0,
+    low: 0.0,
+    high: 1.0,
+};
+
+impl Bounds {
+    fn score(self) -> SampledScore {
+        SampledScore {
+            value: (self.least + self.most) / 2.0,
+            error: (self.high - self.low) / 2.0 / QUANTILE,
+            low: self.low,
+            high: self.high,
+        }
+    }
 }
 
 /// The sum of numbers that lie in ranges, over the sum of their weights.
 ///
 /// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). Few looks that all say the same do
 /// not mean that there is nothing else, so one of each extreme is added for it (Agresti and Coull, 1998, for shares).
-fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<SampledScore> {
+fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<Bounds> {
     let mut all: Vec<(f64, f64, f64)> = numbers.collect();
     let sum =
         |all: &[(f64, f64, f64)], of: fn(&(f64, f64, f64)) -> f64| all.iter().map(of).sum::<f64>();
@@ -253,9 +317,9 @@ fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<SampledScore>
     };
     let low = (least - QUANTILE * error(|one| one.1)).max(0.0);
     let high = (most + QUANTILE * error(|one| one.2)).min(1.0);
-    Some(SampledScore {
-        value: (least + most) / 2.0,
-        error: (high - low) / 2.0 / QUANTILE,
+    Some(Bounds {
+        least,
+        most,
         low,
         high,
     })

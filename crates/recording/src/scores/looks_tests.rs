@@ -38,8 +38,91 @@ fn look(program: &Program, offsets: &[usize], release: u64, until: u64) -> Look 
         at_ns: 0,
         until_ns: until,
         by_several: false,
+        of_bytes: false,
         words: words.collect(),
     }
+}
+
+/// A look at blocks whose bytes are accessed once each, those from one on up to another: at words, or at a byte of each.
+fn look_at_bytes(
+    size: u64,
+    used: std::ops::Range<u64>,
+    of_bytes: bool,
+    chance: &mut Chance,
+) -> Look {
+    let words = size.div_ceil(8);
+    let parts = words.min(4);
+    let words = (0..parts).map(|part| {
+        let (from, to) = (part * words / parts * 8, (part + 1) * words / parts * 8);
+        let offset = if of_bytes {
+            from + chance.below(to.min(size) - from)
+        } else {
+            from + chance.below((to - from) / 8) * 8
+        };
+        let length = if of_bytes { 1 } else { 8 };
+        let is_touched = offset < used.end && offset + length > used.start;
+        LookWord {
+            offset,
+            touches: if is_touched {
+                vec![(50_000, u64::MAX)]
+            } else {
+                Vec::new()
+            },
+        }
+    });
+    Look {
+        address: 16,
+        until_ns: u64::MAX,
+        of_bytes,
+        words: words.collect(),
+        ..Look::default()
+    }
+}
+
+/// Bytes are used one after the other: the interval holds their share to the byte, and is narrow where words are full.
+#[test]
+fn usage_is_known_to_the_byte() {
+    let mut chance = Chance(7);
+    for (size, used, is_known) in [
+        (31, 0..30, true),
+        (61, 0..31, true),
+        (124, 0..123, true),
+        (32, 0..32, true),
+        (40, 8..40, true),
+        (48, 0..0, true),
+        // A word of three is used by one of its bytes.
+        (24, 0..17, false),
+    ] {
+        let truth = (used.end - used.start) as f64 / size as f64;
+        let (mut held, mut known) = (0, 0);
+        for _ in 0..200 {
+            let outcomes = (0..400).map(|n| {
+                let look = look_at_bytes(size, used.clone(), n % 2 == 0, &mut chance);
+                outcome(&look, size, (0, 100_000_000)).unwrap()
+            });
+            let found = sampled(&outcomes.collect::<Vec<_>>()).unwrap().usage;
+            held += usize::from(found.low - 1e-9 <= truth && truth <= found.high + 1e-9);
+            known += usize::from(found.known().is_some());
+        }
+        assert!(held >= 190, "{size} {used:?}: {held} of 200");
+        assert_eq!(known, if is_known { 200 } else { 0 }, "{size} {used:?}");
+    }
+}
+
+/// A program that uses little of its outermost words: bytes say less than is true, words more.
+#[test]
+fn holes_make_usage_unknown() {
+    let mut chance = Chance(11);
+    let outcomes = (0..400).map(|n| {
+        let first = look_at_bytes(32, 4..8, n % 2 == 0, &mut chance);
+        let last = look_at_bytes(32, 24..28, n % 2 == 0, &mut chance);
+        let mut look = first;
+        look.words[3] = last.words[3].clone();
+        outcome(&look, 32, (0, 100_000_000)).unwrap()
+    });
+    let found = sampled(&outcomes.collect::<Vec<_>>()).unwrap().usage;
+    assert!(found.low < 0.75 && 0.75 < found.high, "{found:?}");
+    assert_eq!(found.known(), None);
 }
 
 /// The truth by the formulas: the share of bytes from the lowest to the highest word that is accessed, and
@@ -104,11 +187,11 @@ proptest! {
 
     #[test]
     fn looks_are_read_as_written(looks in prop::collection::vec(
-        (any::<u64>(), 0..1u64 << 50, 0..1u64 << 40, any::<bool>(),
+        (any::<u64>(), 0..1u64 << 50, 0..1u64 << 40, any::<(bool, bool)>(),
          prop::collection::vec((0..1u64 << 30, prop::collection::vec((0..1u64 << 40, 0..1u64 << 40), 0..4)), 0..4)),
         0..6)) {
-        let looks: Vec<Look> = looks.into_iter().map(|(address, at_ns, lasted, by_several, words)| Look {
-            address, at_ns, until_ns: at_ns + lasted, by_several,
+        let looks: Vec<Look> = looks.into_iter().map(|(address, at_ns, lasted, (by_several, of_bytes), words)| Look {
+            address, at_ns, until_ns: at_ns + lasted, by_several, of_bytes,
             words: words.into_iter().map(|(offset, touches)| LookWord {
                 offset,
                 touches: touches.into_iter().map(|(at, blind)| (at_ns + at, at_ns + at + blind)).collect(),
@@ -165,7 +248,11 @@ fn intervals_hold_the_complete_truth() {
                 .map(|_| {
                     let one = &population[chance.below(400) as usize];
                     let all: Vec<usize> = (0..one.len()).collect();
-                    let seen = look(one, &all, release, u64::MAX);
+                    let seen = Look {
+                        // Words are used whole, so that bytes say the same of them.
+                        of_bytes: chance.below(2) == 0,
+                        ..look(one, &all, release, u64::MAX)
+                    };
                     outcome(&seen, one.len() as u64 * 8, (0, release)).unwrap()
                 })
                 .collect();
@@ -199,7 +286,11 @@ fn traps_say_nothing_of_lives_that_are_shorter() {
     let look = look(&program, &[0, 1, 2, 3], 150_000, u64::MAX);
     let seen = outcome(&look, 32, (0, 150_000)).unwrap();
     assert_eq!((seen.used, seen.active), ((32.0, 32.0), (0.0, 1.0)));
-    let found = sampled(&[seen; 1000]).unwrap();
+    let of_bytes = Outcome {
+        of_bytes: true,
+        ..seen
+    };
+    let found = sampled(&[[seen; 1000], [of_bytes; 1000]].concat()).unwrap();
     assert_eq!(found.usage.known(), Some(1.0));
     assert_eq!(found.useful_lifetime.known(), None);
 }
@@ -213,7 +304,18 @@ fn few_looks_are_unknown() {
         (0, 100_000_000),
     )
     .unwrap();
-    assert_eq!(sampled(&[one; 5]).unwrap().usage.known(), None);
-    assert_eq!(sampled(&[one; 60]).unwrap().usage.known(), Some(1.0));
+    let of_bytes = Outcome {
+        of_bytes: true,
+        ..one
+    };
+    let both = |count: usize| [vec![one; count], vec![of_bytes; count]].concat();
+    assert_eq!(sampled(&both(5)).unwrap().usage.known(), None);
+    assert_eq!(sampled(&both(60)).unwrap().usage.known(), Some(1.0));
+    // Words alone do not tell how much of them is used.
+    assert_eq!(sampled(&[one; 60]).unwrap().usage.known(), None);
+    assert_eq!(
+        sampled(&[of_bytes; 60]).unwrap().useful_lifetime.known(),
+        None
+    );
     assert_eq!(sampled(&[]), None);
 }

@@ -28,6 +28,7 @@ mod looks_tests;
 mod means;
 mod runs;
 mod scorer;
+mod site;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -39,7 +40,8 @@ pub(crate) use looks::Looks;
 pub use looks::{LOOKS_NOTE, Look, LookWord, SampledAccesses, SampledScore, looks_text};
 pub use means::{geometric_mean, variance};
 pub use runs::GrowingRuns;
-pub(crate) use scorer::{Scorer, StackKinds};
+pub(crate) use scorer::Scorer;
+pub(crate) use site::StackKinds;
 
 /// The largest distance in time between two allocations of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,9 +1,10 @@
-//! Runs of growing blocks: each is allocated by the same site and thread as the one before it, is larger,
-//! and takes its place, as the blocks of a vector without `reserve` do, or those of a chain of `realloc`.
+//! Runs of growing blocks: each is larger than the one before it and takes its place, as the blocks of a vector
+//! without `reserve` do, or those of a chain of `realloc`.
 //!
-//! A block takes the place of the one before it if that one is released after the new one was allocated
-//! and before the next but one is; or, where the site calls `realloc`, if that one was the last thing that
-//! the thread released. So blocks that merely happen to grow are no run.
+//! Where a site does not call `realloc`, a run is of one site and thread, and a block takes the place of the one
+//! before it if that one is released after the new one was allocated and before the next but one is. `realloc` takes the
+//! place of what the thread released just before, whoever allocated that: a chain is followed from block to block, and
+//! each site has its own steps of it. So blocks that merely happen to grow are no run.
 
 /// The runs of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,21 +32,83 @@ impl GrowingRuns {
     /// Buffers of libraries grow by a half or by themselves; sizes are rounded.
     pub const FACTOR: f64 = 1.4;
 
-    fn add(&mut self, run: &Run) {
-        if run.steps < Self::LEAST_STEPS {
+    /// Adds what a site has of a run.
+    fn add(&mut self, (first_size, reached): (u64, u64), all: Steps, own: Steps) {
+        if all.count < Self::LEAST_STEPS {
             return;
         }
         self.runs += 1;
-        self.steps += run.steps;
-        self.outgrown_bytes = self.outgrown_bytes.saturating_add(run.outgrown_bytes);
-        let growth = run.reached as f64 / run.first_size.max(1) as f64;
-        if growth < Self::FACTOR.powf(run.steps as f64) {
-            self.slow_bytes = self.slow_bytes.saturating_add(run.outgrown_bytes);
+        self.steps += own.count;
+        self.outgrown_bytes = self.outgrown_bytes.saturating_add(own.outgrown_bytes);
+        let growth = reached as f64 / first_size.max(1) as f64;
+        if growth < Self::FACTOR.powf(all.count as f64) {
+            self.slow_bytes = self.slow_bytes.saturating_add(own.outgrown_bytes);
         }
-        self.longest = self.longest.max(run.steps);
-        if run.outgrown_bytes >= self.most_outgrown {
-            self.most_outgrown = run.outgrown_bytes;
-            self.from_to = (run.first_size, run.reached);
+        self.longest = self.longest.max(all.count);
+        if own.outgrown_bytes >= self.most_outgrown {
+            self.most_outgrown = own.outgrown_bytes;
+            self.from_to = (first_size, reached);
+        }
+    }
+}
+
+/// Steps, and the bytes of the blocks that they outgrew.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
+    count: u64,
+    outgrown_bytes: u64,
+}
+
+impl Steps {
+    fn add(&mut self, outgrown: u64) {
+        self.count += 1;
+        self.outgrown_bytes = self.outgrown_bytes.saturating_add(outgrown);
+    }
+}
+
+/// Sites of a chain beyond these have none of its steps.
+const MOST_SITES: usize = 8;
+
+/// A chain of `realloc` that is under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chain {
+    first_size: u64,
+    reached: u64,
+    all: Steps,
+    of_sites: Vec<(u32, Steps)>,
+}
+
+impl Chain {
+    /// Of a block that is about to be outgrown.
+    pub fn of(size: u64) -> Chain {
+        Chain {
+            first_size: size,
+            ..Chain::default()
+        }
+    }
+
+    /// A site exchanges a block of one size for one of another.
+    pub fn step(&mut self, site: u32, from: u64, to: u64) {
+        self.reached = to;
+        self.all.add(from);
+        let at = self.of_sites.iter().position(|(known, _)| *known == site);
+        match at {
+            Some(at) => self.of_sites[at].1.add(from),
+            None if self.of_sites.len() < MOST_SITES => {
+                let mut steps = Steps::default();
+                steps.add(from);
+                self.of_sites.push((site, steps));
+            }
+            None => {}
+        }
+    }
+
+    /// The last block is outgrown no more: what each site has of the chain.
+    pub fn finish(&self, mut add: impl FnMut(u32, &dyn Fn(&mut GrowingRuns))) {
+        for &(site, own) in &self.of_sites {
+            add(site, &|runs| {
+                runs.add((self.first_size, self.reached), self.all, own)
+            });
         }
     }
 }
@@ -57,38 +120,25 @@ pub(super) struct Run {
     address: u64,
     size: u64,
     is_live: bool,
-    /// Number of the event of the thread by which the last block was released.
-    released_at: u64,
     /// The block before the last one, if it has to be released yet for the last one to take its place.
     outgrown: Option<(u64, u64)>,
     first_size: u64,
     /// The last size that is certain.
     reached: u64,
-    steps: u64,
-    outgrown_bytes: u64,
+    steps: Steps,
 }
 
 impl Run {
-    /// The next block of the site and thread. `event`: the number of the thread's event.
-    pub fn allocated(
-        &mut self,
-        address: u64,
-        size: u64,
-        event: u64,
-        is_realloc: bool,
-        runs: &mut GrowingRuns,
-    ) {
+    /// The next block of the site and thread.
+    pub fn allocated(&mut self, address: u64, size: u64, runs: &mut GrowingRuns) {
         let is_pending = self.outgrown.is_some();
         let is_larger = self.address != 0 && size > self.size;
-        let takes_its_place = is_realloc && !self.is_live && self.released_at + 1 == event;
-        if is_larger && !is_pending && self.is_live && !is_realloc {
+        if is_larger && !is_pending && self.is_live {
             self.outgrown = Some((self.address, self.size));
-        } else if is_larger && !is_pending && takes_its_place {
-            self.step(self.size, size);
         } else {
             let is_next = is_pending && is_larger && self.is_live;
             let last = (self.address, self.size);
-            runs.add(self);
+            self.finish(runs);
             *self = Run {
                 first_size: size,
                 reached: size,
@@ -105,27 +155,21 @@ impl Run {
     }
 
     /// A block of the site and thread was released.
-    pub fn released(&mut self, address: u64, event: u64) {
+    pub fn released(&mut self, address: u64) {
         if let Some((outgrown, size)) = self.outgrown
             && outgrown == address
         {
             self.outgrown = None;
-            self.step(size, self.size);
+            self.steps.add(size);
+            self.reached = self.size;
         } else if self.address == address {
             self.is_live = false;
-            self.released_at = event;
         }
     }
 
     /// Nothing more will come.
     pub fn finish(&self, runs: &mut GrowingRuns) {
-        runs.add(self);
-    }
-
-    fn step(&mut self, old_size: u64, new_size: u64) {
-        self.steps += 1;
-        self.outgrown_bytes = self.outgrown_bytes.saturating_add(old_size);
-        self.reached = new_size;
+        runs.add((self.first_size, self.reached), self.steps, self.steps);
     }
 }
 
@@ -133,31 +177,18 @@ impl Run {
 mod tests {
     use super::*;
 
+    #[derive(Default)]
     struct Site {
         run: Run,
         runs: GrowingRuns,
-        event: u64,
-        is_realloc: bool,
     }
 
     impl Site {
-        fn new(is_realloc: bool) -> Site {
-            Site {
-                run: Run::default(),
-                runs: GrowingRuns::default(),
-                event: 0,
-                is_realloc,
-            }
-        }
         fn allocate(&mut self, address: u64, size: u64) {
-            self.event += 1;
-            let (event, is_realloc) = (self.event, self.is_realloc);
-            self.run
-                .allocated(address, size, event, is_realloc, &mut self.runs);
+            self.run.allocated(address, size, &mut self.runs);
         }
         fn release(&mut self, address: u64) {
-            self.event += 1;
-            self.run.released(address, self.event);
+            self.run.released(address);
         }
         fn finish(mut self) -> GrowingRuns {
             self.run.finish(&mut self.runs);
@@ -168,7 +199,7 @@ mod tests {
     /// Two vectors that grow to 256 bytes, one after the other.
     #[test]
     fn vectors_without_reserve_are_runs() {
-        let mut site = Site::new(false);
+        let mut site = Site::default();
         for _ in 0..2 {
             site.allocate(1, 4);
             for step in 1..=6 {
@@ -184,28 +215,49 @@ mod tests {
         assert_eq!(runs.from_to, (4, 256));
     }
 
-    /// The release of the old block comes before the new one, which may have the same address.
     #[test]
-    fn chains_of_realloc_are_runs() {
-        let mut site = Site::new(true);
-        site.allocate(1, 10);
-        for size in 2..=50 {
-            site.release(1);
-            site.allocate(1, size * 10);
+    fn chains_belong_to_their_sites() {
+        let mut chain = Chain::of(10);
+        for size in 1..50 {
+            chain.step((size % 5 == 0).into(), size * 10, size * 10 + 10);
         }
-        let runs = site.finish();
-        assert_eq!((runs.runs, runs.steps), (1, 49));
-        assert_eq!(runs.outgrown_bytes, (1..50).map(|size| size * 10).sum());
-        assert_eq!(runs.slow_bytes, runs.outgrown_bytes);
-        assert_eq!(runs.from_to, (10, 500));
+        let mut sites = [GrowingRuns::default(); 2];
+        chain.finish(|site, add| add(&mut sites[site as usize]));
+        let [often, seldom] = sites;
+        assert_eq!((often.steps, seldom.steps), (40, 9));
+        let all: u64 = (1..50).map(|size| size * 10).sum();
+        assert_eq!(often.outgrown_bytes + seldom.outgrown_bytes, all);
+        for runs in sites {
+            assert_eq!((runs.runs, runs.longest), (1, 49));
+            assert_eq!(runs.slow_bytes, runs.outgrown_bytes);
+            assert_eq!(runs.from_to, (10, 500));
+        }
+    }
+
+    /// What is exchanged once or twice is no run, and no more sites than a few are told apart.
+    #[test]
+    fn chains_have_bounds() {
+        let mut short = Chain::of(10);
+        short.step(0, 10, 20);
+        short.step(0, 20, 40);
+        short.finish(|_, add| {
+            let mut runs = GrowingRuns::default();
+            add(&mut runs);
+            assert_eq!(runs, GrowingRuns::default());
+        });
+        let mut wide = Chain::of(1);
+        (0..1000).for_each(|site| wide.step(site, 1, 2));
+        let mut sites = 0;
+        wide.finish(|_, _| sites += 1);
+        assert_eq!(sites, MOST_SITES);
     }
 
     /// Of these, each is larger than the last, but none takes the place of another.
     #[test]
     fn blocks_that_only_happen_to_grow_are_none() {
-        let mut kept = Site::new(false);
-        let mut temporary = Site::new(false);
-        let mut queue = Site::new(false);
+        let mut kept = Site::default();
+        let mut temporary = Site::default();
+        let mut queue = Site::default();
         for number in 1..100 {
             kept.allocate(number, 10 * number);
             temporary.allocate(1, 10 * number);
@@ -222,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_run_may_begin_with_the_last_block_of_another() {
-        let mut site = Site::new(false);
+        let mut site = Site::default();
         // 8 stays, 16 to 128 grow.
         site.allocate(1, 8);
         site.allocate(2, 16);

@@ -1,16 +1,17 @@
 //! Watches a ledger and scores its sites.
 
 use super::accesses::{AccessSums, Known};
-use super::groups::{Finished, GroupId, Groups, Open};
+use super::groups::{GroupId, Groups};
 use super::kept_chunks::{Chunk, ChunkAccesses, KeptChunks};
-use super::looks::{Looks, Outcome, outcome, sampled};
-use super::runs::{GrowingRuns, Run};
-use super::threads::{Release, Threads};
+use super::looks::{Looks, outcome};
+use super::runs::{Chain, Run};
+use super::site::{Live, Site, StackKinds};
+use super::threads::{Release, Settled, Threads};
 use super::ticks::{Happening, LONGEST_TICK_NS, Tick};
-use super::{GroupLimit, Loops, ScoreOptions, ScoredRun, ScoredSite};
+use super::{GroupLimit, Loops, ScoreOptions, ScoredRun};
 use memhook_abi::Accesses;
 use memhook_ledger::{BlockOf, ReleaseBy};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
@@ -23,70 +24,20 @@ const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
 /// Times beyond this one are damage.
 const LATEST_NS: u64 = u64::MAX >> 8;
 
-/// A chunk that is live.
-#[derive(Clone, Copy)]
-struct Live {
-    start_ns: u64,
-    number: u64,
-    size: u64,
-    site: u32,
-    group: GroupId,
-    thread: u16,
-}
-
-#[derive(Default)]
-struct Site {
-    stack: u32,
-    is_realloc: bool,
-    open: Open,
-    finished: Finished,
-    chunks: u64,
-    bytes: u64,
-    smallest: u64,
-    largest: u64,
-    live: u64,
-    live_bytes: u64,
-    most_live: u64,
-    most_live_bytes: u64,
-    runs: GrowingRuns,
-    /// Its module tells of reads and writes.
-    tells: bool,
-    /// Its allocator writes zeros.
-    is_zeroed: bool,
-    accesses: AccessSums,
-    /// Of those that were looked at.
-    outcomes: Vec<Outcome>,
-    kept: KeptChunks,
-}
-
-/// What has to be known of stacks besides their ids.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StackKinds {
-    /// Stacks of calls of `realloc`.
-    pub reallocs: FxHashSet<u32>,
-    /// Stacks of calls from modules that tell of reads and writes.
-    pub telling: FxHashSet<u32>,
-    /// Stacks of calls of `calloc`.
-    pub zeroing: FxHashSet<u32>,
-}
-
 /// The numbers as they come.
 #[derive(Default)]
 pub(crate) struct Scorer {
     groups: Groups,
     max_chunks: usize,
-    /// Stacks of calls of `realloc`.
-    reallocs: FxHashSet<u32>,
-    /// Stacks of calls from modules that tell of reads and writes.
-    telling: FxHashSet<u32>,
-    /// Stacks of calls of `calloc`.
-    zeroing: FxHashSet<u32>,
+    kinds: StackKinds,
     known: Known,
     looks: Looks,
     /// By the ledger's number of the site.
     sites: Vec<Site>,
     live: FxHashMap<u64, Live>,
     under_way: FxHashMap<(u32, u16), Run>,
+    /// By the address of the last block.
+    chains: FxHashMap<u64, Box<Chain>>,
     threads: Threads,
     kept: usize,
     tick: Tick,
@@ -106,9 +57,7 @@ impl Scorer {
         Self {
             groups: Groups::new(group_ns, part(Loops::LONGEST)),
             max_chunks: options.max_chunks,
-            reallocs: stacks.reallocs,
-            telling: stacks.telling,
-            zeroing: stacks.zeroing,
+            kinds: stacks,
             ..Self::default()
         }
     }
@@ -124,6 +73,7 @@ impl Scorer {
         self.sites.clear();
         self.live.clear();
         self.under_way.clear();
+        self.chains.clear();
         self.threads.finish();
         self.tick.clear();
         self.kept = 0;
@@ -185,42 +135,54 @@ impl Scorer {
         }
     }
 
-    /// The number of the next event of a thread. `reallocated`: `realloc` has returned a block of this size.
-    fn event_of(&mut self, thread: u16, reallocated: Option<u64>) -> u64 {
-        let (event, settled) = self.threads.next_event(thread, reallocated);
-        if let Some(settled) = settled {
-            self.settle(settled.release, settled.is_outgrown);
-        }
-        event
+    /// A thread has another event. `reallocated`: `realloc` has returned a block of this size; returned is the chain of
+    /// what that outgrows, and its size.
+    fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<(Box<Chain>, u64)> {
+        let Settled {
+            mut release,
+            is_outgrown,
+        } = self.threads.next_event(thread, reallocated)?;
+        let outgrown = is_outgrown.then(|| {
+            let chain = release.chain.take();
+            let chain = chain.unwrap_or_else(|| Box::new(Chain::of(release.size)));
+            (chain, release.size)
+        });
+        self.settle(release, is_outgrown);
+        outgrown
     }
 
     fn settle(&mut self, release: Release, is_outgrown: bool) {
+        if let Some(chain) = &release.chain {
+            self.end_chain(chain);
+        }
         let finished = &mut self.sites[release.site as usize].finished;
         let outgrown_ns = is_outgrown.then_some(release.lifetime_ns);
         self.groups.settle(release.group, outgrown_ns, finished);
     }
 
+    fn end_chain(&mut self, chain: &Chain) {
+        chain.finish(|site, add| add(&mut self.sites[site as usize].runs));
+    }
+
     fn count_allocated(&mut self, block: &BlockOf, stack: u32, start_ns: u64) {
         let known = self.sites.get(block.site as usize);
         let known = known.filter(|site| site.chunks > 0);
-        let is_realloc =
-            known.map_or_else(|| self.reallocs.contains(&stack), |site| site.is_realloc);
-        let event = self.event_of(block.thread, is_realloc.then_some(block.size));
+        let is_realloc = known.map_or_else(
+            || self.kinds.reallocs.contains(&stack),
+            |site| site.is_realloc,
+        );
+        let outgrown = self.next_event(block.thread, is_realloc.then_some(block.size));
         let (number, group) = self.count(block, stack, start_ns, 1);
         let site = &mut self.sites[block.site as usize];
         site.live += 1;
         site.live_bytes = site.live_bytes.saturating_add(block.size);
         site.most_live = site.most_live.max(site.live);
         site.most_live_bytes = site.most_live_bytes.max(site.live_bytes);
-        let run = self.under_way.entry((block.site, block.thread));
-        let run = run.or_default();
-        run.allocated(
-            block.address,
-            block.size,
-            event,
-            site.is_realloc,
-            &mut site.runs,
-        );
+        if !site.is_realloc {
+            let run = self.under_way.entry((block.site, block.thread));
+            let run = run.or_default();
+            run.allocated(block.address, block.size, &mut site.runs);
+        }
         let live = Live {
             start_ns,
             number,
@@ -231,8 +193,13 @@ impl Scorer {
         };
         if let Some(old) = self.live.insert(block.address, live) {
             // Its release was not seen, and not told of either.
-            let release = self.end(old, start_ns, false, None);
+            let mut release = self.end(old, start_ns, false, None);
+            release.chain = self.chains.remove(&block.address);
             self.settle(release, false);
+        }
+        if let Some((mut chain, size)) = outgrown {
+            chain.step(block.site, size, block.size);
+            self.chains.insert(block.address, chain);
         }
     }
 
@@ -244,19 +211,10 @@ impl Scorer {
         }
         let site = &mut self.sites[at];
         if site.chunks == 0 {
-            site.stack = stack;
-            site.is_realloc = self.reallocs.contains(&stack);
-            site.is_zeroed = self.zeroing.contains(&stack);
-            site.tells = self.telling.contains(&stack);
-            site.smallest = block.size;
-            site.kept = KeptChunks::new(self.max_chunks > 0);
+            *site = Site::of(stack, &self.kinds, self.max_chunks > 0);
         }
         let number = site.chunks;
-        site.chunks += chunks;
-        let bytes = block.size.saturating_mul(chunks);
-        site.bytes = site.bytes.saturating_add(bytes);
-        site.smallest = site.smallest.min(block.size);
-        site.largest = site.largest.max(block.size);
+        site.count(block.size, chunks);
         let (open, finished) = (&mut site.open, &mut site.finished);
         let group = self
             .groups
@@ -266,7 +224,7 @@ impl Scorer {
 
     fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>, end_ns: u64) {
         let thread = by.map_or(block.thread, |by| by.thread);
-        let event = self.event_of(thread, None);
+        self.next_event(thread, None);
         let is_same = |live: &Live| live.site == block.site;
         let Some(live) = self.live.get(&block.address).copied().filter(is_same) else {
             // It was allocated before the window, or a failed realloc has brought it back, at which its
@@ -275,12 +233,13 @@ impl Scorer {
         };
         self.live.remove(&block.address);
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
-            run.released(block.address, event);
+            run.released(block.address);
         }
         let accesses = by.and_then(|by| self.known.of_release(by.accesses));
         let accesses = accesses.map(|accesses| self.count_accesses(&live, &accesses, end_ns));
         self.count_look(&live, block.address, end_ns);
-        let release = self.end(live, end_ns, false, accesses);
+        let mut release = self.end(live, end_ns, false, accesses);
+        release.chain = self.chains.remove(&block.address);
         self.threads.released(thread, release);
     }
 
@@ -333,6 +292,7 @@ impl Scorer {
             group: live.group,
             size: live.size,
             lifetime_ns,
+            chain: None,
         }
     }
 
@@ -345,8 +305,7 @@ impl Scorer {
         start_ns: u64,
         step_ns: u64,
     ) {
-        self.event_of(block.thread, None);
-        self.event_of(block.thread, None);
+        self.next_event(block.thread, None);
         let (number, group) = self.count(block, stack, start_ns, count);
         let site = &mut self.sites[block.site as usize];
         site.most_live = site.most_live.max(site.live + 1);
@@ -443,6 +402,11 @@ impl Scorer {
         for settled in self.threads.finish() {
             self.settle(settled.release, settled.is_outgrown);
         }
+        let mut chains: Vec<_> = self.chains.drain().collect();
+        chains.sort_unstable_by_key(|(address, _)| *address);
+        for (_, chain) in chains {
+            self.end_chain(&chain);
+        }
         for ((site, _), run) in self.under_way.drain() {
             run.finish(&mut self.sites[site as usize].runs);
         }
@@ -453,24 +417,7 @@ impl Scorer {
             if site.chunks == 0 {
                 continue;
             }
-            site.kept.sort();
-            sites.push(ScoredSite {
-                stack: site.stack,
-                lifetime: site.finished.scores / site.finished.groups.max(1) as f64,
-                groups: site.finished.groups,
-                chunks: site.chunks,
-                bytes: site.bytes,
-                lifetimes_ns: site.finished.lifetimes_ns,
-                smallest: site.smallest,
-                largest: site.largest,
-                most_live: site.most_live,
-                most_live_bytes: site.most_live_bytes,
-                loops: site.finished.loops,
-                runs: site.runs,
-                accesses: (site.tells && site.accesses.chunks > 0).then_some(site.accesses),
-                sampled: sampled(&site.outcomes),
-                kept: site.kept,
-            });
+            sites.push(site.scored());
         }
         // No program uses none of its blocks: it was linked with the runtime, but not compiled with the callbacks.
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;

@@ -247,6 +247,46 @@ fn chains_of_realloc_are_no_loops() {
     for site in &run.sites {
         assert!(site.lifetime < 0.01, "{}", site.lifetime);
         assert_eq!(site.loops, Loops::default());
+        // The chain is as long as both of them together.
+        assert_eq!((site.runs.runs, site.runs.longest), (1, 4998));
+        assert_eq!(site.runs.steps, 2499);
+        assert_eq!(site.runs.from_to, (16, 16 * 4999));
+    }
+}
+
+/// Two lists at two places that grow in turn are chains of their own.
+#[test]
+fn chains_do_not_mix() {
+    let stacks = StackKinds {
+        reallocs: [100, 101].into_iter().collect(),
+        ..StackKinds::default()
+    };
+    let mut scorer = Scorer::new(&ScoreOptions::default(), END_NS, stacks);
+    let by = Some(ReleaseBy {
+        stack: 0,
+        thread: 1,
+        accesses: 0,
+    });
+    let block = |site: u32, step: u64| BlockOf {
+        site,
+        thread: 1,
+        address: 4096 * u64::from(1 + site),
+        size: 16 * step * u64::from(1 + site),
+        time_ns: 0,
+    };
+    for step in 1..=100 {
+        for site in 0..2 {
+            scorer.at(10_000 * step + 5000 * u64::from(site));
+            if step > 1 {
+                scorer.released(&block(site, step - 1), by);
+            }
+            scorer.allocated(&block(site, step), 100 + site);
+        }
+    }
+    let run = scorer.finish(END_NS);
+    for (number, site) in (1..).zip(&run.sites) {
+        assert_eq!((site.runs.runs, site.runs.steps), (1, 99));
+        assert_eq!(site.runs.from_to, (16 * number, 1600 * number));
     }
 }
 

@@ -2,14 +2,16 @@
 //! the chunk for a larger one.
 
 use super::groups::GroupId;
+use super::runs::Chain;
 
 /// A chunk that was released.
-#[derive(Clone, Copy)]
 pub(super) struct Release {
     pub site: u32,
     pub group: GroupId,
     pub size: u64,
     pub lifetime_ns: u64,
+    /// The chain of `realloc` that has led to it.
+    pub chain: Option<Box<Chain>>,
 }
 
 /// A release of which all is known.
@@ -19,9 +21,8 @@ pub(super) struct Settled {
 }
 
 /// The events of a thread.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Events {
-    count: u64,
     /// The last of them, if it released a chunk.
     unsettled: Option<Release>,
 }
@@ -31,20 +32,18 @@ struct Events {
 pub(super) struct Threads(Vec<Events>);
 
 impl Threads {
-    /// The number of the next event of a thread, and what that tells of the release before it. `reallocated`: the event is
-    /// that `realloc` has returned a block of this size.
-    pub fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> (u64, Option<Settled>) {
+    /// What the next event of a thread tells of the release before it. `reallocated`: the event is that `realloc` has
+    /// returned a block of this size.
+    pub fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<Settled> {
         let thread = usize::from(thread);
         if thread >= self.0.len() {
-            self.0.resize(thread + 1, Events::default());
+            self.0.resize_with(thread + 1, Events::default);
         }
-        let events = &mut self.0[thread];
-        events.count += 1;
-        let settled = events.unsettled.take().map(|release| Settled {
-            release,
+        let release = self.0[thread].unsettled.take()?;
+        Some(Settled {
             is_outgrown: reallocated.is_some_and(|size| size > release.size),
-        });
-        (events.count, settled)
+            release,
+        })
     }
 
     /// The last event of a thread released a chunk.

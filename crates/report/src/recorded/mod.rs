@@ -5,7 +5,7 @@ mod python;
 mod series;
 mod symbolizer;
 
-pub use profile::{Window, note, ordered_modules, overhead, profile};
+pub use profile::{Contents, Window, note, ordered_modules, overhead, profile};
 pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, module_files, symbolizer};
 
@@ -142,13 +142,14 @@ pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
 
 /// Leaves only the sites whose blocks have a type that passes. Sums over the whole run stay as they are.
 pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
-    let types = &profile.types;
+    let types = std::mem::take(&mut profile.types);
     let is_kept = |stack: &u32| passes(types.get(stack).map_or(UNKNOWN_TYPE, String::as_str));
-    profile.sites.retain(|site| is_kept(&site.stack));
+    profile.keep_sites(|site| is_kept(&site.stack));
     if let Some(scores) = &mut profile.scores {
         scores.sites.retain(|site| is_kept(&site.stack));
         scores.inferences.retain(|one| is_kept(&one.stack_index));
     }
+    profile.types = types;
 }
 
 /// The report.

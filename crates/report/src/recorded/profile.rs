@@ -5,14 +5,14 @@ use crate::gaps;
 use crate::named_run::{frames_at, is_cut};
 use crate::scores::inferences;
 use crate::{
-    Amount, Flow, Measures, Overhead, Point, Profile, ProfileFrame, ProfileModule, ProfileScores,
-    ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
-    SitePoint, SiteScores, StaleHistory, StaleReport, Target,
+    Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileFrame, ProfileModule,
+    ProfileScores, ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores,
+    Series, SitePoint, SiteScores, StaleHistory, StaleReport, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_ledger::{Estimate, standard_error};
 use memhook_recording::{
-    Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
+    Activity, ActivityOptions, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
 use memhook_recording::{
     FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of,
@@ -39,19 +39,49 @@ pub struct Window {
     pub to_ns: Option<u64>,
 }
 
+/// Moments of a page at which it is known where blocks live.
+const MOMENTS: usize = 9;
+/// Cells of all of them: about a megabyte of the page.
+const MAX_CELLS: usize = 180_000;
+
+/// What a profile has beside the numbers of its sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// Whether and how sites are scored.
+    pub scores: Option<ScoreOptions>,
+    /// Where blocks live.
+    pub addresses: bool,
+}
+
+impl Contents {
+    /// Scores, if there are options for them, and nothing else.
+    pub fn scored(scores: Option<ScoreOptions>) -> Contents {
+        Contents {
+            scores,
+            ..Contents::default()
+        }
+    }
+}
+
 /// What happened in a window of a recording, with names. `symbols` must know the recording's
-/// modules; the names of all stacks are waited for. `scores`: whether and how sites are scored.
+/// modules; the names of all stacks are waited for.
 pub fn profile(
     recording: &Recording,
     symbols: &mut Symbolizer,
     window: Window,
-    scores: Option<&ScoreOptions>,
+    contents: Contents,
 ) -> Result<Profile, memhook_recording::Error> {
     if window == Window::default() {
         // They will all be needed; threads look them up while this one replays.
         request(recording, recording.stacks().ids(), symbols);
     }
-    let mut activity = recording.scored_activity(window.from_ns, window.to_ns, POINTS, scores)?;
+    let options = ActivityOptions {
+        points: POINTS,
+        scores: contents.scores,
+        moments: if contents.addresses { MOMENTS } else { 0 },
+        max_cells: MAX_CELLS,
+    };
+    let mut activity = recording.activity_with(window.from_ns, window.to_ns, &options)?;
     let meta = recording.meta();
     let depth = note(recording, "depth").parse().unwrap_or(0);
     let mut tables = Tables::new(recording, depth);
@@ -153,6 +183,12 @@ pub fn profile(
             .and_then(|report| aging(report, (activity.from_ns, activity.to_ns))),
         series,
         changes: activity.changes.iter().map(changed).collect(),
+        addresses: std::mem::take(&mut activity.addresses),
+        arenas: if activity.to_ns >= recording.span_ns().1 {
+            arenas(recording)
+        } else {
+            Vec::new()
+        },
         scores: None,
         compared: None,
         sources: Vec::new(),
@@ -236,6 +272,24 @@ pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
     let is_of_heap = note(recording, "memory").is_empty();
     let text = is_of_heap.then(|| note(recording, memhook_recording::ACCOUNT_NOTE))?;
     serde_json::from_str(text).ok()
+}
+
+/// What the account says of each arena.
+#[cfg(target_arch = "x86_64")]
+fn arenas(recording: &Recording) -> Vec<ArenaResident> {
+    let arenas = account(recording).map_or(Vec::new(), |account| account.arenas);
+    let resident = arenas.into_iter().map(|arena| ArenaResident {
+        address: arena.address,
+        resident_bytes: arena.resident_bytes,
+        live_bytes: arena.live_bytes,
+    });
+    resident.collect()
+}
+
+/// Accounts are made on x86-64 only.
+#[cfg(not(target_arch = "x86_64"))]
+fn arenas(_: &Recording) -> Vec<ArenaResident> {
+    Vec::new()
 }
 
 /// The part of it that is about how bytes aged, in a window of time.

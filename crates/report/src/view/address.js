@@ -7,7 +7,7 @@ const SORTS = ["name", "value", "share", "self", "other", "growth", "spark"];
 function newState(data) {
   return {
     ...newSelection(data),
-    shape: "flame", paint: data.compared ? "change" : "module", tall: "all", zoom: [], center: 0, large: "",
+    shape: "flame", paint: data.compared ? "change" : "module", tall: "all", cell: "all", cover: "row", place: null, zoom: [], center: 0, large: "",
     group: "site", sorted: "value", isAscending: false,
     chart: "total", pick: null, theme: "",
   };
@@ -51,9 +51,12 @@ function addressParts(data) {
     ["most", "most", String, bucket],
     ["wrappers", "hides", () => "shown", (text) => text !== "shown"],
     ["list", "wrappers", (list) => list.join("\n"), (text) => text.split("\n").slice(0, 1000)],
-    ["view", "shape", String, names(SHAPES)],
+    ["view", "shape", String, among(SHAPES.map(([name]) => name).filter((name) => hasShape(data, name)))],
     ["colours", "paint", String, names(PAINTS)],
     ["chunks", "tall", String, names(TALLS)],
+    ["cells", "cell", String, names(CELL_SIZES)],
+    ["cover", "cover", String, names(COVERS)],
+    ["at", "place", addressText, (text) => (/^0x[0-9a-f]{1,13}$/.test(text) ? Number(text) : undefined)],
     ["zoom", "zoom", pathText, pathOf],
     ["center", "center", (index) => data.strings[index], string],
     ["large", "large", String, among(["graph", "list"])],

@@ -23,8 +23,6 @@ class ChunkView {
   /** Looks for the chunks of what is picked, or of all that passes the filters. */
   show() {
     this.box.hidden = !this.isShown;
-    byId("flames").hidden = this.isShown;
-    byId("talls").hidden = !this.isShown;
     if (!this.isShown) return;
     const { data, state, result } = this.app;
     const members = this.app.pickedSites() ?? [...data.sites.node.keys()].filter((site) => result.mask[site]);

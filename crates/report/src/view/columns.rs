@@ -3,10 +3,11 @@
 use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
+use super::space::pack_addresses;
 use crate::types::UNKNOWN_TYPE;
 use crate::{
-    Amount, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores, SitePoint, SourceLines,
-    StaleHistory, UnseenTime,
+    Amount, ArenaResident, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores,
+    SitePoint, SourceLines, StaleHistory, UnseenTime,
 };
 use serde::Serialize;
 use std::io::{Result, Write};
@@ -35,6 +36,8 @@ struct Head<'a> {
     exact_allocations: Option<u64>,
     gaps: &'a [UnseenTime],
     resident: &'a [ResidentPoint],
+    /// What was resident of arenas at the end; empty of a recording that does not tell.
+    arenas: &'a [ArenaResident],
     /// For how long nothing was touched; `None` of a recording that does not tell.
     aging: Option<&'a StaleHistory>,
     lost_events: u64,
@@ -62,6 +65,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let (changes, step) = over_time(profile);
     pack_changes(&mut packed, &changes, &profile.sites);
     pack_scores(&mut packed, profile, &calls);
+    pack_addresses(&mut packed, profile);
     let head = Head {
         name: &profile.target.name,
         pid: profile.target.pid,
@@ -75,6 +79,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         exact_allocations: profile.sampling.and_then(|s| s.exact_allocations),
         gaps: &profile.gaps,
         resident: &profile.resident,
+        arenas: &profile.arenas,
         aging: profile.aging.as_ref(),
         lost_events: profile.totals.lost_events,
         has_flows: !profile.flows.is_empty(),

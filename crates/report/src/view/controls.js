@@ -67,15 +67,22 @@ function showControls(app) {
   choice("measures", MEASURES, state.measure, (name) => app.setMeasure(name), (name) => name === "temporary" && !app.knowsTemporary());
   choice("units", UNITS, state.unit, (unit) => app.update({ unit }));
   choice("charts", CHARTS, state.chart, (chart) => app.update({ chart }));
-  const lacksScores = (name) => !data.scores && (name === "score" || name === "chunks");
-  choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape), lacksScores);
+  const lacksScores = (name) => !data.scores && name === "score";
+  choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape), (name) => !hasShape(data, name));
   choice("paints", PAINTS.filter(([name]) => name !== "change" || data.compared), state.paint, (paint) => app.setPaint(paint), lacksScores);
   choice("talls", TALLS, state.tall, (tall) => app.update({ tall }));
-  byId("paints").hidden = state.shape === "chunks";
+  choice("cells", CELL_SIZES, state.cell, (cell) => app.update({ cell }));
+  choice("covers", COVERS, state.cover, (cover) => app.update({ cover }), lacksScores);
+  const isSpace = state.shape === "space";
+  byId("flames").hidden = !hasFrames(state.shape);
+  byId("talls").hidden = state.shape !== "chunks";
+  byId("paints").hidden = !hasFrames(state.shape);
   byId("svg").disabled = state.shape === "chunks";
-  // Chunks have one colour, which is none of these.
-  const paint = state.shape === "chunks" ? "none" : state.paint;
-  if (byId("modules").dataset.paint !== paint) {
+  byId("folded").hidden = isSpace;
+  for (const id of ["cells", "covers", "cells-csv"]) byId(id).hidden = !isSpace;
+  // Chunks have one colour, which is none of these; addresses have a legend of their own.
+  const paint = hasFrames(state.shape) ? state.paint : "none";
+  if (!isSpace && byId("modules").dataset.paint !== paint) {
     byId("modules").dataset.paint = paint;
     byId("modules").replaceChildren(...(paint === "none" ? [] : legendOf(data, paint)));
   }
@@ -146,7 +153,11 @@ function bindControls(app) {
   for (const panel of ["graph", "list"]) {
     byId(`enlarge-${panel}`).onclick = () => app.update({ large: state.large === panel ? "" : panel });
   }
-  byId("svg").onclick = () => save(app, svgText(app.flame), "image/svg+xml", "graph.svg");
+  byId("svg").onclick = () => {
+    const isSpace = state.shape === "space";
+    save(app, isSpace ? spaceSvg(app.space) : svgText(app.flame), "image/svg+xml", isSpace ? "addresses.svg" : "graph.svg");
+  };
+  byId("cells-csv").onclick = () => save(app, spaceCsv(app.space), "text/csv", "addresses.csv");
   byId("folded").onclick = () => save(app, foldedText(app), "text/plain", `${state.measure}.folded`);
   byId("csv").onclick = () => saveCsv(app, app.table.rows);
   for (const id of ["from", "to"]) {

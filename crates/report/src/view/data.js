@@ -22,7 +22,7 @@ async function unpack() {
 }
 
 /** Indices fit into 32 bits; amounts and times do not. */
-const isAmount = (name) => /\.(blocks|bytes|variance|time_ns|start|lifetime|size)$/.test(name);
+const isAmount = (name) => /\.(blocks|bytes|variance|time_ns|start|lifetime|size|more|oldest)$/.test(name);
 
 function unpackColumns(list, bytes) {
   const columns = new Map();
@@ -95,6 +95,7 @@ function prepare(head, columns) {
   prepareNames(data);
   data.cut = cutSites(data);
   prepareScores(data, column);
+  prepareSpace(data, column);
   return data;
 }
 

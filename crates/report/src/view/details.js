@@ -8,6 +8,11 @@ class DetailsView {
     this.box = byId("details");
   }
 
+  /** The cell of addresses in which this one is. */
+  cell(address) {
+    this.box.replaceChildren(...cellParts(this.app, Math.floor(address / this.app.space.known.size)));
+  }
+
   /** Nothing is picked. */
   overview() {
     const { app } = this;
@@ -23,6 +28,7 @@ class DetailsView {
     this.box.replaceChildren(
       make("h2", "", "Overview"),
       make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."),
+      ...(state.shape === "space" ? spaceParts(app) : []),
       ...runScoreParts(app),
       ...histogramParts(`Block sizes (${what}all allocations of the run)`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
       ...histogramParts(`Lifetimes of released blocks (${what}whole run)`, bucketSums(data.lifetimes, members), lifetimeText),

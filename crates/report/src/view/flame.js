@@ -1,7 +1,11 @@
 // The calls as a picture: flame graph (root below), icicle (root above), callers (innermost frames above), or sandwich
 // (one function between what calls it and what it calls).
 
-const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["callers", "Callers"], ["sandwich", "Sandwich"], ["chunks", "Chunks"]];
+const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["callers", "Callers"], ["sandwich", "Sandwich"], ["chunks", "Chunks"], ["space", "Addresses"]];
+/** Whether a shape is made of frames. */
+const hasFrames = (shape) => shape !== "chunks" && shape !== "space";
+/** Recordings of sums and of samples do not tell everything. */
+const hasShape = (data, shape) => (shape === "chunks" ? Boolean(data.scores) : shape !== "space" || data.space.moments.length > 0);
 const ROW = 20;
 /** Narrower frames are not drawn, in pixels. */
 const NARROWEST = 0.4;
@@ -30,7 +34,7 @@ class FlameView {
     const { state, result, tree, data } = app;
     this.root = null;
     this.callers = null;
-    if (state.shape === "chunks") return;
+    if (!hasFrames(state.shape)) return;
     if (state.shape !== "sandwich") {
       this.root = state.shape === "callers" ? callerGraph(tree, result.positive) : calleeGraph(tree, result.positive);
       this.top = frameAt(this.root, state.zoom);
@@ -105,7 +109,7 @@ class FlameView {
 
   draw() {
     const { state } = this.app;
-    if (state.shape === "chunks") return;
+    if (!hasFrames(state.shape)) return;
     const width = Math.max(this.box.clientWidth - 1, 1);
     this.drawn = this.layout(width);
     const [least, most] = this.drawn.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);

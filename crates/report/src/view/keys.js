@@ -6,12 +6,13 @@ function bindKeys(app) {
   const { state, table } = app;
   const keys = {
     b: () => app.update({ unit: nextOf(UNITS, state.unit) }),
-    f: () => app.setShape(nextOf(SHAPES, state.shape)),
+    f: () => app.setShape(nextOf(SHAPES.filter(([name]) => hasShape(app.data, name)), state.shape)),
     g: () => app.setGroup(nextOf(GROUPS, state.group)),
     c: () => app.update({ chart: nextOf(CHARTS, state.chart) }),
     w: () => app.setWrappers(!state.hides, state.wrappers),
     s: () => app.setShape("sandwich"),
     x: () => app.setShape("chunks"),
+    a: () => app.setShape("space"),
     p: () => app.setPaint(nextOf(PAINTS.filter(([name]) => (name === "change" ? app.data.compared : name !== "score" || app.data.scores)), state.paint)),
     o: () => app.update({ only: !state.only }),
     t: () => app.toggleTheme(),

@@ -12,6 +12,7 @@ class App {
     this.bands = [residentView(this), ...agingViews(this)];
     this.flame = new FlameView(this);
     this.chunks = new ChunkView(this);
+    this.space = new SpaceView(this);
     this.table = new TableView(this);
     this.details = new DetailsView(this);
     fillPage(this);
@@ -55,6 +56,7 @@ class App {
     this.flame.show();
     this.table.show();
     this.chunks.show();
+    this.space.show();
     this.showPick();
     this.changed();
   }
@@ -90,13 +92,14 @@ class App {
       members = membersOf(this, pick.key);
       const { name } = rowName(data, this.hidden, state.group, pick.key);
       if (members.length) details.show(name, members, state.group === "site" ? framesOf(data, pick.key) : []);
-    } else if (pick?.kind === "frame" && flame.root && state.shape !== "sandwich" && state.shape !== "chunks") {
+    } else if (pick?.kind === "frame" && flame.root && state.shape !== "sandwich" && hasFrames(state.shape)) {
       const frame = frameAt(flame.root, pick.path);
       members = frame.parent ? frame.sites.filter((site) => this.result.mask[site]) : [];
       if (members.length) details.show(flame.text(frame), members, this.framesOfPick(members[0], pick.path));
     }
     if (!members?.length) {
-      details.overview();
+      if (state.shape === "space" && state.place !== null) details.cell(state.place);
+      else details.overview();
       members = null;
       if (isFiltered(state)) {
         text = "what passes the filters";
@@ -135,6 +138,7 @@ class App {
     this.flame.draw();
     this.table.draw();
     this.chunks.show();
+    this.space.show();
     this.showPick();
     this.details.box.scrollTop = 0;
     this.changed();
@@ -202,8 +206,8 @@ class App {
 
   setShape(shape) {
     // Flame and icicle are the same tree; zoom and pick stay.
-    if (shape === "chunks" && !this.data.scores) return;
-    const isSame = new Set([shape, this.state.shape, "flame", "icicle", "chunks"]).size === 3;
+    if (!hasShape(this.data, shape)) return;
+    const isSame = new Set([shape, this.state.shape, "flame", "icicle", "chunks", "space"]).size === 4;
     if (shape === "sandwich") this.state.center = this.functionOfPick() || this.state.center;
     const keepsPick = isSame || this.state.pick?.kind === "row";
     this.update({ shape, zoom: isSame ? this.state.zoom : [], pick: keepsPick ? this.state.pick : null });
@@ -254,6 +258,7 @@ class App {
     if (state.zoom.length) this.zoomTo([], null);
     else if (state.shape === "sandwich") this.setShape("flame");
     else if (state.pick) this.zoomTo([], null);
+    else if (state.place !== null) this.update({ place: null });
     else if (isFiltered(state) || state.search) this.clearFilters();
     else this.setWindow(0, this.data.points - 1);
   }

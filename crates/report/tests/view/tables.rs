@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeMap;
 
 /// Rows of a file as RFC 4180 has it.
-fn parse_csv(text: &str) -> Vec<Vec<String>> {
+pub fn parse_csv(text: &str) -> Vec<Vec<String>> {
     let mut rows = vec![vec![String::new()]];
     let mut is_quoted = false;
     let mut chars = text.chars().peekable();

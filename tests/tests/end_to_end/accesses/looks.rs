@@ -70,6 +70,9 @@ fn watched_blocks_show_what_the_program_does() {
         ("early", 1.0, 0.0..0.1),
         ("throughout", 1.0, 0.9..1.0),
         ("untouched", 0.0, 0.0..0.01),
+        ("tail", 30.0 / 31.0, 0.0..0.1),
+        ("odd", 17.0 / 24.0, 0.0..0.1),
+        ("quarters", 31.0 / 61.0, 0.0..0.1),
     ] {
         let (of_all, estimate) = (scores(&complete, function), scores(&sampled, function));
         let near = |is: f64, expected: f64, error: f64| (is - expected).abs() <= error;
@@ -89,7 +92,7 @@ fn watched_blocks_show_what_the_program_does() {
             known += 1;
             assert!(error <= 0.2 / 2.0 / 1.96 + 1e-9, "{function}: {estimate}");
             let truth = of_all[score].as_f64().expect("complete");
-            // Two standard errors would be too few now and then: ten scores are compared.
+            // Two standard errors would be too few now and then: sixteen scores are compared.
             assert!(
                 near(value, truth, 4.0 * error),
                 "{function} {score}: {estimate} for {of_all}"
@@ -101,7 +104,7 @@ fn watched_blocks_show_what_the_program_does() {
             "{function}: {value}"
         );
     }
-    assert!(known >= 6, "{known} of 10 known: {sampled}");
+    assert!(known >= 6, "{known} of 16 known: {sampled}");
 }
 
 #[test]

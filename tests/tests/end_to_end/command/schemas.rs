@@ -131,6 +131,7 @@ fn trees_pairs_and_differences() {
         diff.check(&json(&["diff", &old, file, "--json"]));
     }
     diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
+    diff.check(&json(&["diff", &old, &new, "--by", "type", "--json"]));
     for schema in [tree, who_frees, diff] {
         assert_eq!(unseen_but_estimates(&schema), [""; 0]);
     }

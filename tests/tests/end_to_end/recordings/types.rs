@@ -1,8 +1,8 @@
 //! Types of blocks, live and recorded.
 
-use super::{json, number, sum};
+use super::{json, number, output, record, sum};
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, JsonSchema, Target, build_target};
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, run};
 use serde_json::Value;
 
 /// Blocks and bytes of each type that `typed.cc` allocates.
@@ -69,5 +69,65 @@ fn blocks_have_types_by_templates_and_constructors() {
     let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
     assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
     assert_eq!(same["sites"].as_array().map(Vec::len), Some(0), "{same}");
+    let same = json(&["diff", &file, &file, "--by", "type", "--json"]);
+    JsonSchema::load("diff-1").check(&same);
+    assert_eq!(
+        (&same["by"], &same["types"]["rows"]),
+        (&"type".into(), &serde_json::json!([]))
+    );
+    // A page of some types only: what refers to sites refers to those that are left.
+    let page = folder.path("page.html");
+    let (code, _, errors) = run(&["view", &file, "--type", "^shapes::", "-o", &page]);
+    assert_eq!(code, 0, "{errors}");
     assert!(target.finish().success());
+}
+
+/// Another build makes more circles, from another place, and nothing else has changed.
+#[test]
+fn differences_by_type() {
+    let folder = Folder::new("typed-diff");
+    let files = ["old.mhk", "new.mhk"].map(|name| folder.path(name));
+    for (file, circles) in files.iter().zip(["-DCIRCLES=100", "-DCIRCLES=175"]) {
+        record(
+            &build_target("typed", &["-O1", "-g", circles]),
+            &[],
+            file,
+            &[],
+        );
+    }
+    let [old, new] = &files;
+    let diff = json(&["diff", old, new, "--by", "type", "--json"]);
+    JsonSchema::load("diff-1").check(&diff);
+    let rows = diff["types"]["rows"].as_array().expect("rows");
+    let circles = serde_json::json!({
+        "name": "shapes::Circle", "fate": "grew", "old_bytes": 2400, "old_blocks": 100,
+        "new_bytes": 4200, "new_blocks": 175, "change_bytes": 1800,
+    });
+    assert_eq!(rows, &[circles], "{diff:#}");
+    assert!(number(&diff["types"]["same"]) >= 3, "{diff:#}");
+    let text = output(&["diff", new, old, "--by", "type"]);
+    let line = "-1800 B shrank shapes::Circle: 4.1 KiB in 175 blocks -> 2.3 KiB in 100 blocks";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("1 type changed"), "{text}");
+    // A report has no types, and scores are about sites.
+    let report = folder.path("old.json");
+    output(&["report", old, "--json", "-T", "1000", "-o", &report]);
+    for (arguments, why) in [
+        (
+            &["diff", report.as_str(), new, "--by", "type"][..],
+            "which has no types",
+        ),
+        (
+            &["diff", old, new, "--by", "type", "--scores"],
+            "leave --by out",
+        ),
+    ] {
+        let (code, out, errors) = run(arguments);
+        assert_eq!(
+            (code, out.as_str(), errors.lines().count()),
+            (2, "", 1),
+            "{errors}"
+        );
+        assert!(errors.contains(why), "{errors}");
+    }
 }

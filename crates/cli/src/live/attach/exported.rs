@@ -2,7 +2,7 @@
 //! is left, however we end.
 
 use crate::live::frames::module_files;
-use crate::report::{open, page_scores, presentable, write};
+use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
 use memhook_attach::Session;
 use memhook_foreign::{OutputFile, own_name, unnamed_file_in};
@@ -69,9 +69,9 @@ impl Export {
         let recording = open(&self.recording).context("nothing was recorded")?;
         let mut symbols = Symbolizer::new(session.root().search_order());
         symbols.set_modules(module_files(session));
-        let scores = page_scores(self.format, &recording);
+        let contents = page_contents(self.format, &recording);
         let window = Window::default();
-        let profile = profile(&recording, &mut symbols, window, scores.as_ref())?;
+        let profile = profile(&recording, &mut symbols, window, contents)?;
         let options = FormatOptions {
             gzip: self.is_packed,
             ..FormatOptions::default()

@@ -1,0 +1,83 @@
+//! What watchpoints cost where a thread is put on a processor and taken off it: the kernel writes the debug registers each
+//! time, which leaves a virtual machine, and has more to do for a thread with events of any kind.
+
+use memhook_process::SchedulingFile;
+use std::collections::BTreeMap;
+
+/// Of a thread that has a ring for its accesses, for each time that it is put on a processor. Measured in a virtual
+/// machine, where it is dearest: docs/scores-evaluation.md.
+const RING_NS: f64 = 1_000.0;
+/// Beside that, of each watchpoint of the thread.
+const WATCHPOINT_NS: f64 = 500.0;
+
+/// Counts how often threads are put on processors.
+#[derive(Default)]
+pub struct Switches {
+    threads: BTreeMap<i32, (SchedulingFile, u64)>,
+    last_ns: u64,
+    per_second: f64,
+}
+
+impl Switches {
+    /// Looks at some threads of a process; how often they were put on a processor since the last time, those that
+    /// have come since then not counted.
+    pub fn take(&mut self, pid: i32, tids: &[i32], now_ns: u64) -> u64 {
+        self.threads.retain(|tid, _| tids.contains(tid));
+        let mut taken = 0;
+        for &tid in tids {
+            if let Some((file, known)) = self.threads.get_mut(&tid) {
+                let turns = file.read().and_then(|said| said.turns());
+                taken += turns.unwrap_or(*known).saturating_sub(*known);
+                *known = turns.unwrap_or(*known);
+            } else if let Some(file) = SchedulingFile::of(pid, tid)
+                && let Some(turns) = file.read().and_then(|said| said.turns())
+            {
+                self.threads.insert(tid, (file, turns));
+            }
+        }
+        let passed_ns = now_ns.saturating_sub(self.last_ns);
+        if self.last_ns > 0 && passed_ns > 0 {
+            self.per_second = taken as f64 * 1e9 / passed_ns as f64;
+        }
+        self.last_ns = now_ns;
+        taken
+    }
+
+    /// Begins anew the next time.
+    pub fn rest(&mut self) {
+        self.threads.clear();
+        self.last_ns = 0;
+    }
+
+    /// How often that was in a second, when it was looked at last.
+    pub fn per_second(&self) -> f64 {
+        self.per_second
+    }
+}
+
+/// What one time costs a thread with so many watchpoints.
+pub fn switch_ns(watchpoints: usize) -> f64 {
+    RING_NS + WATCHPOINT_NS * watchpoints as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_is_put_on_a_processor_again() {
+        let pid = std::process::id() as i32;
+        let tid = memhook_inject::own_thread();
+        let mut switches = Switches::default();
+        assert_eq!(switches.take(pid, &[tid], 1), 0);
+        for _ in 0..50 {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        let taken = switches.take(pid, &[tid], 1_000_000_001);
+        assert!(taken >= 50, "{taken}");
+        assert_eq!(switches.per_second(), taken as f64);
+        // One that is not asked for is forgotten.
+        assert_eq!(switches.take(pid, &[], 2_000_000_001), 0);
+        assert_eq!(switches.take(pid, &[tid], 3_000_000_001), 0);
+    }
+}

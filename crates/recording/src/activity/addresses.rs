@@ -1,0 +1,378 @@
+//! Which blocks live where, at a few moments of a run: cells of one or several pages, and what lives in each of which
+//! site.
+//!
+//! However many blocks live, a moment has a bounded number of cells: where there are too many, each covers twice as much.
+//! A block that reaches over many cells is one entry for those that it covers whole.
+
+use memhook_ledger::LiveBlock;
+use rustc_hash::FxHashMap;
+
+/// Cells are never smaller: a page of x86-64, as a power of two.
+const PAGE_SHIFT: u32 = 12;
+/// Cells are never larger.
+const LARGEST_SHIFT: u32 = 47;
+/// No process has memory beyond this address; a damaged file may hold any number.
+const LAST_ADDRESS: u64 = 1 << 57;
+/// A block that covers so many cells whole is an entry of its own.
+const LEAST_RUN: u64 = 2;
+
+/// What lives of a site in a cell, or in several of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressCell {
+    /// The number of the cell: its first address over the size of a cell.
+    pub start: u64,
+    /// So many cells behind it are covered by the same block, too.
+    pub more: u64,
+    /// Index of the site.
+    pub site: u32,
+    /// Blocks that begin here.
+    pub blocks: u64,
+    /// Their bytes as asked for, and those of blocks that begin before, as far as they lie here.
+    pub bytes: u64,
+    /// When the oldest of them was allocated, in nanoseconds since the attach.
+    pub oldest_ns: u64,
+}
+
+/// Where what lives at a moment lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressMap {
+    /// The moment, in nanoseconds since the attach.
+    pub at_ns: u64,
+    /// The size of a cell is this power of two.
+    pub shift: u32,
+    /// What lives, ordered by cell and site. Cells in which nothing does are left out.
+    pub cells: Vec<AddressCell>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    blocks: u64,
+    bytes: u64,
+    oldest_ns: u64,
+}
+
+/// A block that is larger than a cell.
+#[derive(Clone, Copy)]
+struct Large {
+    address: u64,
+    size: u64,
+    site: u32,
+    time_ns: u64,
+}
+
+/// A map while blocks are put into it.
+struct Drawing {
+    shift: u32,
+    most: usize,
+    held: FxHashMap<(u64, u32), Held>,
+    large: Vec<Large>,
+}
+
+impl Drawing {
+    fn new(most: usize) -> Drawing {
+        Drawing {
+            shift: PAGE_SHIFT,
+            most,
+            held: FxHashMap::default(),
+            large: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, block: Large) {
+        if block.address.saturating_add(block.size) > LAST_ADDRESS {
+            return;
+        }
+        if self.covered(&block).is_some() {
+            self.large.push(block);
+        } else {
+            self.put_bytes(&block);
+        }
+        // Of a large block there is an entry for each end and one for what is between.
+        while self.held.len() + 3 * self.large.len() > self.most && self.shift < LARGEST_SHIFT {
+            self.coarsen();
+        }
+    }
+
+    /// The cells that a large block covers whole: the first one, and one past the last.
+    fn covered(&self, block: &Large) -> Option<(u64, u64)> {
+        let size = 1u64 << self.shift;
+        let first = block.address.div_ceil(size);
+        let end = block.address.saturating_add(block.size) >> self.shift;
+        (end.saturating_sub(first) >= LEAST_RUN).then_some((first, end))
+    }
+
+    /// Puts a block that reaches over a few cells into each of them.
+    fn put_bytes(&mut self, block: &Large) {
+        let end = block.address.saturating_add(block.size);
+        let (mut at, mut blocks) = (block.address, 1);
+        loop {
+            let next = ((at >> self.shift) + 1) << self.shift;
+            let until = next.min(end).max(at);
+            self.put(at >> self.shift, block, blocks, until - at);
+            if next >= end {
+                return;
+            }
+            (at, blocks) = (next, 0);
+        }
+    }
+
+    fn put(&mut self, cell: u64, block: &Large, blocks: u64, bytes: u64) {
+        let nothing = Held {
+            blocks: 0,
+            bytes: 0,
+            oldest_ns: u64::MAX,
+        };
+        let held = self.held.entry((cell, block.site)).or_insert(nothing);
+        held.blocks += blocks;
+        held.bytes = held.bytes.saturating_add(bytes);
+        held.oldest_ns = held.oldest_ns.min(block.time_ns);
+    }
+
+    /// Makes cells twice as large.
+    #[cold]
+    fn coarsen(&mut self) {
+        self.shift += 1;
+        for ((cell, site), old) in std::mem::take(&mut self.held) {
+            let held = self.held.entry((cell >> 1, site)).or_insert(Held {
+                blocks: 0,
+                bytes: 0,
+                ..old
+            });
+            held.blocks += old.blocks;
+            held.bytes = held.bytes.saturating_add(old.bytes);
+            held.oldest_ns = held.oldest_ns.min(old.oldest_ns);
+        }
+        for block in std::mem::take(&mut self.large) {
+            if self.covered(&block).is_some() {
+                self.large.push(block);
+            } else {
+                self.put_bytes(&block);
+            }
+        }
+    }
+
+    fn finish(mut self, at_ns: u64) -> AddressMap {
+        let mut cells = Vec::with_capacity(self.held.len() + 3 * self.large.len());
+        for block in std::mem::take(&mut self.large) {
+            let Some((first, end)) = self.covered(&block) else {
+                continue;
+            };
+            let (from, to) = (first << self.shift, end << self.shift);
+            let last = block.address.saturating_add(block.size);
+            // The block is counted where it begins.
+            let begins_inside = u64::from(block.address == from);
+            if begins_inside == 0 {
+                let cell = block.address >> self.shift;
+                self.put(cell, &block, 1, from - block.address);
+            }
+            cells.push(AddressCell {
+                start: first,
+                more: end - first - 1,
+                site: block.site,
+                blocks: begins_inside,
+                bytes: to - from,
+                oldest_ns: block.time_ns,
+            });
+            if last > to {
+                self.put(end, &block, 0, last - to);
+            }
+        }
+        cells.extend(
+            self.held
+                .into_iter()
+                .map(|((start, site), held)| AddressCell {
+                    start,
+                    more: 0,
+                    site,
+                    blocks: held.blocks,
+                    bytes: held.bytes,
+                    oldest_ns: held.oldest_ns,
+                }),
+        );
+        cells.sort_unstable_by_key(|cell| (cell.start, cell.more, cell.site));
+        AddressMap {
+            at_ns,
+            shift: self.shift,
+            cells,
+        }
+    }
+}
+
+/// Maps of a run as it is replayed. The sites are numbered by this, until their places are known.
+#[derive(Default)]
+pub(crate) struct AddressMaps {
+    /// When maps are due, the next one last.
+    due_ns: Vec<u64>,
+    most: usize,
+    maps: Vec<AddressMap>,
+    /// By stack and thread.
+    sites: FxHashMap<(u32, u32), u32>,
+}
+
+impl AddressMaps {
+    /// So many moments of a run from `from_ns` to `to_ns`, the end among them, with about `most` cells in all; of these,
+    /// the end has a third. None of no moments.
+    pub fn new((from_ns, to_ns): (u64, u64), moments: usize, most: usize) -> AddressMaps {
+        let steps = moments as u64;
+        let step_ns = to_ns.saturating_sub(from_ns) / steps.max(1);
+        AddressMaps {
+            due_ns: (1..steps).rev().map(|n| from_ns + n * step_ns).collect(),
+            most: if moments > 0 { most.max(3) } else { 0 },
+            ..AddressMaps::default()
+        }
+    }
+
+    /// Whether there is one to be drawn now.
+    #[inline]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        self.due_ns.last().is_some_and(|&due_ns| now_ns >= due_ns)
+    }
+
+    /// Draws what lives at a moment that is due.
+    #[cold]
+    pub fn draw(&mut self, now_ns: u64, blocks: impl Iterator<Item = LiveBlock>) {
+        self.due_ns.retain(|&due_ns| due_ns > now_ns);
+        let before_end = self.maps.len() + self.due_ns.len() + 1;
+        self.push(now_ns, blocks, self.most * 2 / 3 / before_end);
+    }
+
+    fn push(&mut self, at_ns: u64, blocks: impl Iterator<Item = LiveBlock>, most: usize) {
+        let mut drawing = Drawing::new(most);
+        for block in blocks {
+            let next = self.sites.len() as u32;
+            let site = *self.sites.entry((block.stack, block.tid)).or_insert(next);
+            drawing.add(Large {
+                address: block.address,
+                size: block.size,
+                site,
+                time_ns: block.time_ns,
+            });
+        }
+        self.maps.push(drawing.finish(at_ns));
+    }
+
+    /// The maps, with that of the end. `site_of`: the index of a stack on a thread.
+    pub fn finish(
+        mut self,
+        to_ns: u64,
+        blocks: impl Iterator<Item = LiveBlock>,
+        site_of: impl Fn(u32, u32) -> Option<u32>,
+    ) -> Vec<AddressMap> {
+        if self.most == 0 {
+            return Vec::new();
+        }
+        self.push(to_ns, blocks, self.most / 3);
+        let mut index_of = vec![None; self.sites.len()];
+        for ((stack, tid), number) in self.sites {
+            index_of[number as usize] = site_of(stack, tid);
+        }
+        for map in &mut self.maps {
+            map.cells.retain_mut(|cell| {
+                let index = index_of[cell.site as usize];
+                cell.site = index.unwrap_or(0);
+                index.is_some()
+            });
+            let order = |cell: &AddressCell| (cell.start, cell.more, cell.site);
+            map.cells.sort_unstable_by_key(order);
+        }
+        self.maps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(address: u64, size: u64, stack: u32) -> LiveBlock {
+        LiveBlock {
+            address,
+            size,
+            stack,
+            time_ns: address & 0xffff,
+            tid: 1,
+            sampling: 0,
+        }
+    }
+
+    fn map_of(blocks: impl Iterator<Item = LiveBlock>, most: usize) -> AddressMap {
+        let maps = AddressMaps::new((0, 100), 1, most);
+        let mut maps = maps.finish(100, blocks, |stack, _| Some(stack));
+        assert_eq!(maps.len(), 1);
+        maps.remove(0)
+    }
+
+    #[test]
+    fn blocks_lie_in_the_pages_that_they_reach_over() {
+        let blocks = [
+            block(0x10_0ff0, 0x20, 0),
+            block(0x10_0000, 16, 0),
+            block(0x10_0010, 0, 1),
+            // Three pages whole, and a piece of one before and one behind.
+            block(0x20_0f00, 0x100 + 0x3000 + 0x10, 2),
+            block(0x30_0000, 0x2000, 3),
+        ];
+        let map = map_of(blocks.into_iter(), 1000);
+        assert_eq!((map.at_ns, map.shift), (100, 12));
+        let found: Vec<_> = map
+            .cells
+            .iter()
+            .map(|cell| (cell.start, cell.more, cell.site, cell.blocks, cell.bytes))
+            .collect();
+        let expected = [
+            (0x100, 0, 0, 2, 0x20),
+            (0x100, 0, 1, 1, 0),
+            (0x101, 0, 0, 0, 0x10),
+            (0x200, 0, 2, 1, 0x100),
+            (0x201, 2, 2, 0, 0x3000),
+            (0x204, 0, 2, 0, 0x10),
+            (0x300, 1, 3, 1, 0x2000),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(map.cells[0].oldest_ns, 0);
+    }
+
+    /// Ten million blocks here and there have as many entries as is asked for, and none of their bytes is lost.
+    #[test]
+    fn however_many_blocks_live_the_entries_are_bounded() {
+        const COUNT: u64 = 10_000_000;
+        let size = |n: u64| 16 + n % 7 * 24 + if n.is_multiple_of(1009) { 300_000 } else { 0 };
+        let mut address = 0x5555_0000_0000;
+        let mut total = 0;
+        let blocks = (0..COUNT).map(|n| {
+            let here = address;
+            address += size(n).next_multiple_of(16)
+                + 16
+                + if n.is_multiple_of(40_000) { 1 << 26 } else { 0 };
+            total += size(n);
+            block(here, size(n), (n % 90) as u32)
+        });
+        let map = map_of(blocks, 60_000);
+        assert!(map.cells.len() <= 20_000, "{}", map.cells.len());
+        // A hundredth of them would be too few to see anything.
+        assert!(map.cells.len() > 4_000, "{}", map.cells.len());
+        let sum = |of: fn(&AddressCell) -> u64| map.cells.iter().map(of).sum::<u64>();
+        assert_eq!(
+            (sum(|cell| cell.blocks), sum(|cell| cell.bytes)),
+            (COUNT, total)
+        );
+    }
+
+    #[test]
+    fn moments_are_drawn_once_each() {
+        let mut maps = AddressMaps::new((0, 80), 4, 1000);
+        let mut drawn = Vec::new();
+        for now in [5, 19, 20, 21, 55, 62, 79] {
+            if maps.is_due(now) {
+                maps.draw(now, [block(0x1000, 8, 0)].into_iter());
+                drawn.push(now);
+            }
+        }
+        // What was due at 40 was seen at 55.
+        assert_eq!(drawn, [20, 55, 62]);
+        let maps = maps.finish(80, std::iter::empty(), |_, _| None);
+        let at: Vec<u64> = maps.iter().map(|map| map.at_ns).collect();
+        assert_eq!(at, [20, 55, 62, 80]);
+        let none = AddressMaps::new((0, 80), 0, 1000);
+        assert!(none.finish(80, std::iter::empty(), |_, _| None).is_empty());
+    }
+}
