@@ -16,9 +16,16 @@ fn main() {
     let mut figures = Figures::new("overhead");
     let place = placement();
     bind_to(&place.rest);
-    let settles_in = if is_test() { Duration::ZERO } else { SETTLES_IN };
-    let tools = [("overhead 2 %", "--overhead 2%"), ("overhead 5 %", "--overhead 5%")]
-        .map(|(name, options)| Memhook::new(name, options).settling(settles_in));
+    let settles_in = if is_test() {
+        Duration::ZERO
+    } else {
+        SETTLES_IN
+    };
+    let tools = [
+        ("overhead 2 %", "--overhead 2%"),
+        ("overhead 5 %", "--overhead 5%"),
+    ]
+    .map(|(name, options)| Memhook::new(name, options).settling(settles_in));
     let tools: [&dyn Tool; 2] = [&tools[0], &tools[1]];
     let names = tools.map(Tool::name);
     let run =

@@ -4,7 +4,7 @@
 // in which its first thread has touched nothing since.
 //
 // Arguments: threads that touch (1), "nobody" (nothing is touched), and "lose" (100 blocks are lost after
-// "ready").
+// "ready") or "turns" (a thread sleeps for a moment, again and again, so that it is put on a processor often).
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -99,6 +99,11 @@ static void* serve(void* counts) {
   return nullptr;
 }
 
+static void* take_turns(void*) {
+  while (!stop) usleep(1);
+  return nullptr;
+}
+
 int main(int argc, char** argv) {
   size_t threads = argc > 1 ? static_cast<size_t>(atoi(argv[1])) : 1;
   is_idle = argc > 2 && !strcmp(argv[2], "nobody");
@@ -106,6 +111,10 @@ int main(int argc, char** argv) {
   std::vector<pthread_t> all(threads);
   for (size_t i = 0; i < threads; i++)
     CHECK(pthread_create(&all[i], nullptr, serve, i == 0 ? &stop : nullptr) == 0);
+  if (argc > 3 && !strcmp(argv[3], "turns")) {
+    all.emplace_back();
+    CHECK(pthread_create(&all.back(), nullptr, take_turns, nullptr) == 0);
+  }
   target::ready();
   make(after);
   if (argc > 3 && !strcmp(argv[3], "lose"))

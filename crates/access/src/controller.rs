@@ -111,6 +111,21 @@ impl Controller {
         self.traps.spend(now_ms, count as f64 * self.costs.trap_ns);
     }
 
+    /// Threads with watchpoints have paid so much for being put on processors.
+    pub fn switched(&mut self, ns: f64, now_ms: u32) {
+        self.traps.spend(now_ms, ns);
+    }
+
+    /// What may still be spent on watchpoints, in nanoseconds.
+    pub fn words_room_ns(&mut self, now_ms: u32) -> f64 {
+        self.traps.room_ns(now_ms, 0.0)
+    }
+
+    /// What may be spent on them in all, in the time of a window.
+    pub fn all_of_words_ns(&self) -> f64 {
+        self.traps.all_ns()
+    }
+
     /// How many more watchpoints may be armed, if so many are already; each counts once for each thread.
     pub fn watchpoint_room(&mut self, armed: usize, now_ms: u32) -> usize {
         if self.settings.policy == Policy::Naive {

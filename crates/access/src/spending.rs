@@ -56,8 +56,12 @@ impl Spending {
     /// How much more may become outstanding, in nanoseconds, if so much is already.
     pub fn room_ns(&mut self, now_ms: u32, outstanding_ns: f64) -> f64 {
         self.forget(now_ms);
-        let budget = f64::from(WINDOW_MS) * 1e6 * self.share;
-        (budget - self.recent_ns - outstanding_ns).max(0.0)
+        (self.all_ns() - self.recent_ns - outstanding_ns).max(0.0)
+    }
+
+    /// What may be spent in the time of a window, in nanoseconds.
+    pub fn all_ns(&self) -> f64 {
+        f64::from(WINDOW_MS) * 1e6 * self.share
     }
 
     /// Everything that was spent, in nanoseconds.

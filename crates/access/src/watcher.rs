@@ -10,6 +10,7 @@ use crate::marked_pages::MarkedPages;
 use crate::measure::{Means, measure};
 use crate::random::Random;
 use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
+use crate::switches::{Switches, switch_ns};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
 use memhook_inject::{Access, Width, WriteWatch};
 use memhook_process::{filter_may_kill, mappings};
@@ -23,6 +24,13 @@ use std::time::{Duration, Instant};
 const SECOND_MS: u32 = 1000;
 /// Between two looks at the threads.
 const FOLLOW_MS: u32 = 100;
+/// Between two looks at how often the threads were put on processors.
+const SWITCHES_MS: u32 = 20;
+/// Threads that were left alone are watched again when they can be for so long, or for nearly all that is ever allowed.
+const WORTH_S: f64 = 1.0;
+const NEARLY_ALL: f64 = 0.9;
+/// Where they are left alone for more than this share of the time, that is said.
+const MUCH_REST: f64 = 0.1;
 /// A release is seen so much later at most. Until then it is not known whether an access was that of free().
 const RELEASE_DELAY_MS: u32 = 500;
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
@@ -73,8 +81,14 @@ pub struct Watcher {
     sites: FxHashMap<Site, SiteBlocks>,
     history: AgeHistory,
     random: Random,
+    switches: Switches,
+    /// Since when the threads are left alone.
+    resting_since_ms: Option<u32>,
+    /// For how long they were before.
+    rested_ms: u32,
     next_second_ms: u32,
     next_follow_ms: u32,
+    next_switches_ms: u32,
     notes: Vec<String>,
 }
 
@@ -125,8 +139,12 @@ impl Watcher {
             sites: FxHashMap::default(),
             history: AgeHistory::default(),
             random: Random::seeded(monotonic_ns()),
+            switches: Switches::default(),
+            resting_since_ms: None,
+            rested_ms: 0,
             next_second_ms: now_ms,
             next_follow_ms: now_ms,
+            next_switches_ms: now_ms,
             notes,
         };
         watcher.look(now_ms);
@@ -134,8 +152,21 @@ impl Watcher {
     }
 
     /// What is not seen, and why.
-    pub fn notes(&self) -> Vec<String> {
+    pub fn notes(&self, now_ms: u32) -> Vec<String> {
         let mut notes = self.notes.clone();
+        let rested_ms = self.rested_ms
+            + self
+                .resting_since_ms
+                .map_or(0, |at| now_ms.saturating_sub(at));
+        let rested = f64::from(rested_ms) / f64::from(self.watched_ms(now_ms).max(1));
+        if rested > MUCH_REST {
+            notes.push(format!(
+                "words are watched for {:.0} % of the time: threads with watchpoints pay for each time that they are put \
+                 on a processor, {:.0} times a second here, and the budget does not allow more",
+                (1.0 - rested) * 100.0,
+                self.switches.per_second()
+            ));
+        }
         let marks = self.marks.as_ref().and_then(MarkedPages::given_up);
         notes.extend(marks);
         let (watched, all) = self.threads.as_ref().map_or((0, 0), WatchedThreads::counts);
@@ -183,7 +214,11 @@ impl Watcher {
     /// To be called every few milliseconds.
     pub fn turn(&mut self, now_ms: u32) {
         self.poll(now_ms);
-        if now_ms >= self.next_follow_ms {
+        if now_ms >= self.next_switches_ms {
+            self.next_switches_ms = now_ms + SWITCHES_MS;
+            self.pay_for_switches(now_ms);
+        }
+        if now_ms >= self.next_follow_ms && self.resting_since_ms.is_none() {
             self.next_follow_ms = now_ms + FOLLOW_MS;
             if let Some(threads) = &mut self.threads {
                 threads.follow(self.active.iter_mut().map(|active| &mut active.word));
@@ -290,8 +325,53 @@ impl Watcher {
         }
     }
 
+    /// Notes what it has cost that threads with watchpoints were put on processors, and leaves the threads alone if there
+    /// is not enough left for as much again.
+    fn pay_for_switches(&mut self, now_ms: u32) {
+        let Some(threads) = &mut self.threads else {
+            return;
+        };
+        let most_ns = switch_ns(self.slots);
+        if let Some(since_ms) = self.resting_since_ms {
+            let worth_ns = self.switches.per_second() * WORTH_S * most_ns;
+            let wanted_ns = worth_ns.min(self.controller.all_of_words_ns() * NEARLY_ALL);
+            if self.controller.words_room_ns(now_ms) >= wanted_ns {
+                self.rested_ms += now_ms.saturating_sub(since_ms);
+                self.resting_since_ms = None;
+                threads.follow(std::iter::empty());
+                self.switches
+                    .take(self.pid, &threads.tids(), monotonic_ns());
+            }
+            return;
+        }
+        let taken = self
+            .switches
+            .take(self.pid, &threads.tids(), monotonic_ns());
+        // Looks that have ended since are counted as if they lasted: few do.
+        self.controller.switched(taken as f64 * most_ns, now_ms);
+        let next_ns = self.switches.per_second() * f64::from(SWITCHES_MS) / 1e3 * most_ns;
+        let is_naive = self.controller.settings().policy == Policy::Naive;
+        if is_naive || self.controller.words_room_ns(now_ms) >= next_ns {
+            return;
+        }
+        // They tell that nobody touched the word for as long as they lasted.
+        let given_up = std::mem::take(&mut self.active).into_iter();
+        self.ended.extend(given_up.map(|active| Ended {
+            look: active.look,
+            touched_ms: None,
+            access: None,
+            ended_ms: now_ms,
+        }));
+        threads.rest();
+        self.switches.rest();
+        self.resting_since_ms = Some(now_ms);
+    }
+
     /// Watches as many words as there are watchpoints, and as the budget allows.
     fn arm(&mut self, now_ms: u32) {
+        if self.resting_since_ms.is_some() {
+            return;
+        }
         let Some(threads) = &self.threads else {
             return;
         };

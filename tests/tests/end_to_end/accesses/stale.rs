@@ -510,6 +510,31 @@ fn programs_that_forbid_or_execute() {
     }
 }
 
+/// A thread with watchpoints pays for each time that it is put on a processor: that is in the budget, too.
+#[test]
+fn threads_that_take_turns_often_are_left_alone() {
+    let mut target = Target::start(program(), &["1", "touched", "turns"]);
+    if !has_watchpoints(&target) {
+        return not_run("no hardware watchpoints here");
+    }
+    let options = ["--older", "2s", "-d", "11s", "--json", "--budget", "0.2%"];
+    let watching = Watching::begin(&target, &options);
+    target.go();
+    target.expect("done");
+    let report = watching.report();
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("words are watched for"), "{report}");
+    // What was spent is in the report. Two windows of five seconds, and one that had just begun.
+    let cost = report["cost"].as_f64().expect("a share");
+    assert!(cost > 0.0 && cost <= 0.002 * 3.0 * 5.0 / 11.0, "{report}");
+    // That nobody reads these is seen by their pages.
+    let [low, estimate, high] = interval(site(&report, "cold_block"));
+    assert!(low <= estimate && estimate <= high, "{report}");
+    assert!(estimate > COUNT * BYTES * 9 / 10, "{report}");
+    target.go();
+    assert!(target.finish().success());
+}
+
 /// Debug registers that somebody else uses stay theirs; the others are enough.
 #[test]
 fn some_watchpoints_are_taken() {
@@ -525,7 +550,10 @@ fn some_watchpoints_are_taken() {
     let report = watching.report();
     assert_eq!(report["evidence"]["words"], true, "{report}");
     let [low, estimate, high] = interval(site(&report, "cold_block"));
-    assert!(low <= estimate && estimate <= high && high <= COUNT * BYTES, "{report}");
+    assert!(
+        low <= estimate && estimate <= high && high <= COUNT * BYTES,
+        "{report}"
+    );
     assert_ne!(report["evidence"]["traps"], 0, "{report}");
     // Nothing has pushed theirs out.
     assert!(taken.iter().all(Result::is_ok));

@@ -206,7 +206,7 @@ impl Watching {
             trap_ns: controller.costs().trap_ns,
             looks: answers.iter().map(|a| a.looks.0).sum(),
         };
-        let mut notes = [self.notes.clone(), watcher.notes()].concat();
+        let mut notes = [self.notes.clone(), watcher.notes(now)].concat();
         let watched_ms = watcher.watched_ms(now);
         if watched_ms < self.settings.older_ms {
             notes.push(format!(
