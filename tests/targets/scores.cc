@@ -44,7 +44,8 @@ static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::millisec
   free(block);
 }
 
-// Plain: two places lengthen one block in turn. Each step is replaced soon, but nothing could be used again.
+// Two places lengthen one block in turn, by 16 bytes a step: one chain, of which each has its steps. Nothing could be
+// used again, so it is no loop.
 [[gnu::noinline]] static void in_turns() {
   void* block = nullptr;
   for (size_t step = 1; step < 1500; step++) {

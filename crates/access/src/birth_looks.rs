@@ -185,8 +185,13 @@ impl BirthLooks {
     pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) {
         let now = monotonic_ns();
         self.take_touches(now);
-        if let Some(block) = region.new_block() {
-            self.meet(block, region);
+        match region.new_block() {
+            // It was about to be named when the threads were left alone.
+            Some(_) if self.is_resting => {
+                region.hand_over_block();
+            }
+            Some(block) => self.meet(block, region),
+            None => {}
         }
         self.watch_again(now);
         if now >= self.next_lives_ns {

@@ -24,6 +24,7 @@ class App {
     addEventListener("hashchange", () => this.readAddress());
     this.refresh();
     this.table.revealPicked();
+    this.space.revealPicked();
   }
 
   setTree() {

@@ -223,7 +223,7 @@ class SpaceView {
     const { size } = this.known;
     const what = this.isPart ? (app.pickedSites() ? "of what is picked, " : "of what passes the filters, ") : "";
     const pages = size > PAGE_BYTES ? `a cell is ${bytesLabel(size)}` : "a cell is a page";
-    const text = `${what}${formatBytes(total.bytes)} in ${counted(total.blocks, "block")} live at ${formatTime(this.ns)}; ${pages}, the darker the more of it lives`;
+    const text = `${what}${formatBytes(total.bytes)} in ${counted(total.blocks, "block")} live at ${formatTime(this.ns)}; ${pages}, the fuller its colour the more of it lives`;
     byId("shown").textContent = text;
     byId("path").textContent = "";
     this.box.setAttribute("aria-label", `Addresses: ${text}. Arrows walk over cells, Enter picks one, Escape goes back.`);
@@ -344,6 +344,13 @@ class SpaceView {
     }
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  /** Shows the cell that an address names. */
+  revealPicked() {
+    if (!this.isShown || this.app.state.place === null) return;
+    const cell = Math.floor(this.app.state.place / this.known.size);
+    if (this.rowOf(cell) >= 0) this.moveTo(cell);
   }
 
   moveTo(cell) {

@@ -147,6 +147,9 @@ fn each_planted_pattern_is_found_and_no_other() {
     let expected = [
         ("chained", "growing_run"),
         ("grown", "growing_run"),
+        // Two places, of one chain.
+        ("in_turns", "growing_run"),
+        ("in_turns", "growing_run"),
         ("listed", "many_small_blocks"),
         ("looped", "short_lived_in_loop"),
     ];

@@ -106,7 +106,7 @@ fn differences_by_type() {
     assert_eq!(rows, &[circles], "{diff:#}");
     assert!(number(&diff["types"]["same"]) >= 3, "{diff:#}");
     let text = output(&["diff", new, old, "--by", "type"]);
-    let line = "-1800 B shrank shapes::Circle: 4.1 KiB in 175 blocks -> 2.3 KiB in 100 blocks";
+    let line = "-1.8 KiB shrank shapes::Circle: 4.1 KiB in 175 blocks -> 2.3 KiB in 100 blocks";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("1 type changed"), "{text}");
     // A report has no types, and scores are about sites.
