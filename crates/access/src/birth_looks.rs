@@ -261,6 +261,8 @@ impl BirthLooks {
             if std::mem::take(&mut self.is_resting) {
                 self.next_follow_ns = now + FOLLOW_NS;
                 self.threads.follow(std::iter::empty());
+                // From here on they pay.
+                self.switches.take(self.pid, &self.threads.tids(), now);
             }
             self.asked_ns = now;
             region.ask_for_block(self.distance);
