@@ -41,6 +41,8 @@ pub struct Numbers {
     pub live: (u64, u64),
     /// Allocated bytes and blocks since the attach.
     pub allocated: (u64, u64),
+    /// Standard errors of the live and of the allocated bytes; `None`: they are exact.
+    pub errors: Option<(u64, u64)>,
     /// Change of the live bytes a minute.
     pub growth_per_minute: f64,
     /// Events that were lost.
@@ -52,7 +54,7 @@ pub struct Numbers {
     /// Searches for them, and how long all threads were held for all of them, in seconds.
     pub scans: u64,
     pub scan_held: f64,
-    /// Mean bytes between samples; 0: every allocation is recorded.
+    /// Mean bytes between the samples that are taken now; 0: every allocation is recorded.
     pub sample_bytes: u64,
     /// How long the attach took, and how long a thread was held for it, in seconds.
     pub attach: (f64, f64),

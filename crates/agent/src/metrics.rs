@@ -112,7 +112,7 @@ const OF_TARGETS: [OfTargets; 18] = [
     ),
     gauge(
         "target_sample_bytes",
-        "Mean bytes between samples, or 0 if every allocation is recorded",
+        "Mean bytes between the samples that are taken now, or 0 if every allocation is recorded",
         |n| n.sample_bytes as f64,
     ),
     counter("target_lost_events", "Events that were lost", |n| {
@@ -185,6 +185,7 @@ impl Scrape {
                 .map(|(labels, value)| (labels.clone(), value));
             family(encoder, metric.name, metric.help, metric.kind, values)?;
         }
+        errors(encoder, &shown)?;
         parts(encoder, &shown)?;
         scans(encoder, &shown)
     }
@@ -326,6 +327,40 @@ impl Scrape {
             dropped,
         )
     }
+}
+
+/// Standard errors of the sums, of those that are estimates.
+fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
+    // The variances of processes with the same labels add up: their samples know nothing of each other.
+    let mut variances: BTreeMap<&Labels, [f64; 2]> = BTreeMap::new();
+    for (labels, numbers) in shown {
+        if let Some((live, allocated)) = numbers.errors {
+            let sums = variances.entry(labels).or_default();
+            for (sum, error) in sums.iter_mut().zip([live, allocated]) {
+                *sum += (error as f64).powi(2);
+            }
+        }
+    }
+    let families = [
+        (
+            "target_live_error_bytes",
+            "Standard error of the live bytes, where samples were taken",
+        ),
+        (
+            "target_allocated_error_bytes",
+            "Standard error of the allocated bytes, where samples were taken",
+        ),
+    ];
+    for (index, (name, help)) in families.into_iter().enumerate() {
+        if variances.is_empty() {
+            return Ok(());
+        }
+        let values = variances
+            .iter()
+            .map(|(labels, sums)| ((*labels).clone(), sums[index].sqrt()));
+        family(encoder, name, help, MetricType::Gauge, values)?;
+    }
+    Ok(())
 }
 
 /// What is resident, of those of which that is asked.

@@ -1,7 +1,7 @@
 //! What each call stack of a target has live and has allocated, exact or estimated.
 
 use memhook_attach::Consumer;
-use memhook_ledger::{BlockOf, Estimate, Estimator, LiveWalk, Observer, ReleaseBy, SiteWalk};
+use memhook_ledger::{CountedSite, Estimate, LiveWalk, Observer, SampledAllocations, SiteWalk};
 use memhook_report::{Amount, LiveSite};
 use rustc_hash::FxHashMap;
 
@@ -9,31 +9,35 @@ use rustc_hash::FxHashMap;
 /// has, but not their sizes, on which it depends what they stand for.
 #[derive(Debug, Default)]
 pub struct SampledSites {
-    estimator: Estimator,
-    /// By the ledger's index of the site: its call stack, and what was allocated.
+    samples: SampledAllocations,
+    /// By the ledger's index of the site, which has allocations of one stack and one mean distance between samples only:
+    /// its call stack, and what was allocated.
     sites: Vec<(u32, Estimate)>,
 }
 
 impl SampledSites {
-    /// Nothing allocated; `sample_bytes`: mean bytes between samples, if samples are taken.
-    pub fn new(sample_bytes: Option<u64>) -> SampledSites {
+    /// Nothing allocated; `samples` knows what one stands for.
+    pub fn new(samples: SampledAllocations) -> SampledSites {
         SampledSites {
-            estimator: Estimator { sample_bytes },
+            samples,
             sites: Vec::new(),
         }
     }
+}
 
-    fn count(&mut self, block: &BlockOf, stack: u32, count: u64) {
-        if self.estimator.sample_bytes.is_none() {
+impl Observer for SampledSites {
+    #[inline]
+    fn counted(&mut self, site: CountedSite, size: u64, count: u64) {
+        if self.samples.estimator.sample_bytes.is_none() {
             return;
         }
-        let site = block.site as usize;
-        if site >= self.sites.len() {
-            self.sites.resize(site + 1, (0, Estimate::default()));
+        let index = site.index as usize;
+        if index >= self.sites.len() {
+            self.sites.resize(index + 1, (0, Estimate::default()));
         }
-        let one = self.estimator.block(block.size);
-        let (of, sum) = &mut self.sites[site];
-        *of = stack;
+        let one = self.samples.block(site.level, size);
+        let (of, sum) = &mut self.sites[index];
+        *of = site.stack;
         *sum += Estimate {
             blocks: one.blocks * count as f64,
             bytes: one.bytes * count as f64,
@@ -42,61 +46,83 @@ impl SampledSites {
     }
 }
 
-impl Observer for SampledSites {
-    #[inline]
-    fn allocated(&mut self, block: &BlockOf, stack: u32) {
-        self.count(block, stack, 1);
-    }
-
-    #[inline]
-    fn more_pairs(&mut self, block: &BlockOf, stack: u32, _: ReleaseBy, count: u64) {
-        self.count(block, stack, count);
-    }
+/// What all call stacks together have come to.
+pub struct Sums {
+    /// All call stacks that were ever seen.
+    pub sites: Vec<LiveSite>,
+    /// Of what lives now, and of what was allocated since the attach: standard errors of the bytes; `None`: they are exact.
+    pub errors: Option<(u64, u64)>,
 }
 
-/// All call stacks that were ever seen. Takes the state in slices, so that the rings are emptied in between.
-pub fn sites(consumer: &Consumer<SampledSites>) -> Vec<LiveSite> {
-    let mut is_sampled = false;
-    let mut exact = SiteWalk::new(None);
-    let mut live = LiveWalk::default();
-    let mut by_stack: FxHashMap<u32, (Estimate, Estimate)> = FxHashMap::default();
-    let mut has_begun = false;
-    consumer.in_slices(|state| {
-        let ledger = &state.ledger;
-        let observer = ledger.observer();
-        is_sampled = observer.estimator.sample_bytes.is_some();
-        if !is_sampled {
-            return ledger.walk_sites(&mut exact);
-        }
-        if !std::mem::replace(&mut has_begun, true) {
-            for (stack, sum) in &observer.sites {
-                by_stack.entry(*stack).or_default().1 += *sum;
-            }
-        }
-        ledger.walk_blocks(&mut live, |block| {
-            let weight = state.counts.weight(&block) * ledger.weight(block.size);
-            by_stack.entry(block.stack).or_default().0 += Estimate::weighted(weight, block.size);
-        })
-    });
-    if is_sampled {
-        let sites = by_stack
-            .into_iter()
-            .map(|(stack, (live, allocated))| LiveSite {
-                stack,
-                live: Amount::from(live),
-                allocated: Amount::from(allocated),
-            });
-        return sites.collect();
+impl Sums {
+    /// Live and allocated, of all call stacks.
+    pub fn totals(&self) -> (Amount, Amount) {
+        let live = self.sites.iter().map(|site| site.live).sum();
+        let allocated = self.sites.iter().map(|site| site.allocated).sum();
+        (live, allocated)
     }
-    let amount = |blocks, bytes| Amount {
-        blocks,
-        bytes,
-        variance: 0.0,
-    };
-    let sites = exact.into_sites().into_iter().map(|site| LiveSite {
-        stack: site.stack,
-        live: amount(site.blocks, site.bytes),
-        allocated: amount(site.allocated_blocks, site.allocated_bytes),
-    });
-    sites.collect()
+
+    /// The sums of this moment. Takes the state in slices, so that the rings are emptied in between.
+    pub fn of(consumer: &Consumer<SampledSites>) -> Sums {
+        let mut samples = SampledAllocations::default();
+        let mut exact = SiteWalk::new(None);
+        let mut live = LiveWalk::default();
+        let mut by_stack: FxHashMap<u32, (Estimate, Estimate)> = FxHashMap::default();
+        let mut has_begun = false;
+        consumer.in_slices(|state| {
+            let ledger = &state.ledger;
+            if !std::mem::replace(&mut has_begun, true) {
+                // Within a budget, everything is recorded until that costs too much.
+                samples = state.counts;
+                for (stack, sum) in &ledger.observer().sites {
+                    by_stack.entry(*stack).or_default().1 += *sum;
+                }
+            }
+            if samples.sample_bytes().is_none() {
+                return ledger.walk_sites(&mut exact);
+            }
+            ledger.walk_blocks(&mut live, |block| {
+                let weight = samples.weight(&block) * ledger.weight(block.size);
+                by_stack.entry(block.stack).or_default().0 +=
+                    Estimate::weighted(weight, block.size);
+            })
+        });
+        if samples.sample_bytes().is_some() {
+            let sums = by_stack.into_iter();
+            return Sums::estimated(sums, samples.unhit_variance());
+        }
+        let amount = |blocks, bytes| Amount {
+            blocks,
+            bytes,
+            variance: 0.0,
+        };
+        let sites = exact.into_sites().into_iter().map(|site| LiveSite {
+            stack: site.stack,
+            live: amount(site.blocks, site.bytes),
+            allocated: amount(site.allocated_blocks, site.allocated_bytes),
+        });
+        Sums {
+            sites: sites.collect(),
+            errors: None,
+        }
+    }
+
+    /// `unhit`: the variance that a sum of all has besides.
+    fn estimated(sums: impl Iterator<Item = (u32, (Estimate, Estimate))>, unhit: f64) -> Sums {
+        let sites = sums.map(|(stack, (live, allocated))| LiveSite {
+            stack,
+            live: Amount::from(live),
+            allocated: Amount::from(allocated),
+        });
+        let sums = Sums {
+            sites: sites.collect(),
+            errors: None,
+        };
+        let (live, allocated) = sums.totals();
+        let error = |of: Amount| (of.variance + unhit).max(0.0).sqrt().round() as u64;
+        Sums {
+            errors: Some((error(live), error(allocated))),
+            ..sums
+        }
+    }
 }

@@ -3,13 +3,13 @@
 use crate::board::{Growth, Identity, Link, Numbers};
 use crate::config::{Destination, Mode, Rule};
 use crate::send::{Made, Outbox};
-use crate::sums::{SampledSites, sites};
+use crate::sums::{SampledSites, Sums};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, account_of_session};
 use memhook_process::{CgroupMemory, TargetRoot, resident_counters};
 use memhook_report::recorded::{made_module, python_of};
 use memhook_report::{
-    Amount, Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
+    Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
 };
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::ops::ControlFlow;
@@ -111,19 +111,13 @@ impl TargetJob {
     fn look(&mut self, trace: &Trace<SampledSites>) {
         let consumer = trace.consumer();
         let now = consumer.elapsed();
-        let sites = sites(consumer);
-        self.count(trace, now, &sites);
+        let sums = Sums::of(consumer);
+        self.count(trace, now, &sums);
     }
 
-    fn count(
-        &mut self,
-        trace: &Trace<SampledSites>,
-        now: Duration,
-        sites: &[memhook_report::LiveSite],
-    ) {
+    fn count(&mut self, trace: &Trace<SampledSites>, now: Duration, sums: &Sums) {
         let losses = trace.session().region().losses();
-        let live: Amount = sites.iter().map(|site| site.live).sum();
-        let allocated: Amount = sites.iter().map(|site| site.allocated).sum();
+        let (live, allocated) = sums.totals();
         let gaps = trace.consumer().gaps(now);
         let untraced: u64 = gaps
             .iter()
@@ -132,6 +126,8 @@ impl TargetJob {
         let numbers = &mut self.numbers;
         numbers.live = (live.bytes, live.blocks);
         numbers.allocated = (allocated.bytes, allocated.blocks);
+        numbers.errors = sums.errors;
+        numbers.sample_bytes = trace.consumer().sample_bytes_now().unwrap_or(0);
         numbers.growth_per_minute = self.growth.next(now, live.bytes);
         numbers.lost = losses.dropped + losses.ringless;
         numbers.gaps = (gaps.len() as u64, untraced as f64 / 1e9);
@@ -157,9 +153,9 @@ impl TargetJob {
         self.finish_profile(None);
         let consumer = trace.consumer();
         let now = consumer.elapsed();
-        let sites = sites(consumer);
-        self.count(trace, now, &sites);
-        let taken = self.taken(consumer, now, sites);
+        let sums = Sums::of(consumer);
+        self.count(trace, now, &sums);
+        let taken = self.taken(consumer, now, sums);
         let session = trace.session();
         let Some(profiler) = &mut self.profiler else {
             return;
@@ -186,7 +182,7 @@ impl TargetJob {
         &self,
         consumer: &Consumer<SampledSites>,
         now: Duration,
-        sites: Vec<memhook_report::LiveSite>,
+        sums: Sums,
     ) -> TakenProfile {
         TakenProfile {
             target: Target {
@@ -202,11 +198,13 @@ impl TargetJob {
                 .map(UnseenTime::from)
                 .collect(),
             depth: self.depth,
-            sampling: (self.numbers.sample_bytes > 0).then(|| Sampling {
-                mean_bytes: self.numbers.sample_bytes,
+            // Where all was recorded again at last, the older blocks are still known by samples.
+            sampling: sums.errors.map(|(live, _)| Sampling {
+                mean_bytes: self.numbers.sample_bytes.max(1),
+                live_error_bytes: Some(live),
                 ..Sampling::default()
             }),
-            sites,
+            sites: sums.sites,
         }
     }
 
@@ -286,8 +284,8 @@ impl Job<SampledSites> for TargetJob {
             self.next_profile = now + self.rule.interval.get_ref().0;
             self.begin_profile(trace);
         } else if now >= self.next_numbers {
-            let is_sampled = self.numbers.sample_bytes > 0;
-            let period = if is_sampled { SELDOM } else { NUMBERS_PERIOD };
+            let is_estimated = self.numbers.errors.is_some();
+            let period = if is_estimated { SELDOM } else { NUMBERS_PERIOD };
             self.next_numbers = now + period;
             let passes = trace.consumer().passes();
             if passes != self.passes || now >= self.last_numbers + SELDOM {

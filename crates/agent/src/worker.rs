@@ -54,7 +54,7 @@ impl Worker {
         let builder = std::thread::Builder::new().name("target".into());
         let shared = Arc::clone(shared);
         let thread = builder.spawn(move || {
-            let sampled = SampledSites::new(config.sample_bytes);
+            let sampled = SampledSites::new(config.sampled_allocations());
             match Trace::observed_sharing(pid, config, sampled, &shared.files) {
                 Ok(mut trace) => {
                     trace.watch_from(&shared.lookout);

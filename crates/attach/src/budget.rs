@@ -181,6 +181,12 @@ impl BudgetKeeper {
         self.kept.push(Kept { from, mean_bytes });
     }
 
+    /// Mean bytes between the samples that are ordered; `None`: every allocation is recorded.
+    pub fn sample_bytes_now(&self) -> Option<u64> {
+        let level = self.controller.level();
+        (level > 0).then(|| mean_bytes(level))
+    }
+
     /// Whether samples are ordered.
     pub fn is_sampling(&self) -> bool {
         self.controller.level() > 0

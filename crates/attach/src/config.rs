@@ -5,6 +5,7 @@ use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
 use memhook_access::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
+use memhook_ledger::SampledAllocations;
 use memhook_probe::{Allocator, check_allocators};
 use memhook_stream::{Config, Plan};
 use std::{collections::HashSet, ops::RangeInclusive};
@@ -306,6 +307,11 @@ impl TraceConfig {
         let when_full = (self.on_full == OnFull::Adapt).then_some(FULL_RING_SAMPLE_BYTES);
         let in_budget = self.overhead.map(|_| LEAST_SAMPLE_BYTES);
         self.sample_bytes.or(when_full).or(in_budget)
+    }
+
+    /// What the samples of a trace stand for: none was counted yet.
+    pub fn sampled_allocations(&self) -> SampledAllocations {
+        SampledAllocations::new(self.possible_sample_bytes(), self.sample_bytes.is_some())
     }
 
     /// Mean bytes between samples for which the hook is given intervals.

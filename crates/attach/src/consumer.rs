@@ -66,10 +66,7 @@ impl<O: Observer> State<O> {
         };
         State {
             ledger: Ledger::observed(options, observer),
-            counts: SampledAllocations::new(
-                config.possible_sample_bytes(),
-                config.sample_bytes.is_some(),
-            ),
+            counts: config.sampled_allocations(),
             recorder: None,
             budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
             recorded_pages: RecordedPages::default(),
@@ -375,6 +372,14 @@ impl<O: Observer + Send> Consumer<O> {
     pub fn budget_kept(&self) -> Option<BudgetKept> {
         let state = self.lock();
         Some(state.budget.as_ref()?.kept())
+    }
+
+    /// Mean bytes between the samples that are taken now; `None`: every allocation is recorded.
+    pub fn sample_bytes_now(&self) -> Option<u64> {
+        match &self.lock().budget {
+            Some(budget) => budget.sample_bytes_now(),
+            None => self.config.sample_bytes,
+        }
     }
 
     /// Passes over the rings that have ended.

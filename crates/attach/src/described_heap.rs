@@ -75,10 +75,7 @@ impl DescribedHeap {
         };
         DescribedHeap {
             ledger: Ledger::observed(options, released),
-            counts: SampledAllocations::new(
-                config.possible_sample_bytes(),
-                config.sample_bytes.is_some(),
-            ),
+            counts: config.sampled_allocations(),
             recorder: None,
         }
     }

@@ -46,7 +46,7 @@ pub use bound::LEAST_BYTES;
 pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use mappings::{Discarded, MappingChange, MappingLedger};
-pub use observer::{BlockOf, Observer, ReleaseBy};
+pub use observer::{BlockOf, CountedSite, Observer, ReleaseBy};
 pub use order::Ledger;
 pub use slices::{LiveWalk, SiteWalk};
 pub use totals::{Bounded, LedgerOptions, LiveBlock, SiteLive, SiteTotals, Totals};

@@ -17,6 +17,17 @@ pub struct BlockOf {
     pub time_ns: u64,
 }
 
+/// Where an allocation was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedSite {
+    /// Index of the allocation site, as [`BlockOf::site`].
+    pub index: u32,
+    /// Its call stack; 0 for those that are counted together.
+    pub stack: u32,
+    /// How its allocations are sampled: the level of [`SampledAllocations`](crate::SampledAllocations).
+    pub level: u8,
+}
+
 /// A release that is known to be that of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleaseBy {
@@ -36,6 +47,10 @@ pub trait Observer {
     /// What follows happened at `time_ns`, nanoseconds since the attach.
     #[inline(always)]
     fn at(&mut self, _time_ns: u64) {}
+    /// So many allocations of this size were counted at a site. Comes also for blocks of which the ledger, at its bound,
+    /// keeps only a part and tells nothing more.
+    #[inline(always)]
+    fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
     /// A block was allocated. This call comes first, even if the release is known already.
     #[inline(always)]
     fn allocated(&mut self, _block: &BlockOf, _stack: u32) {}

@@ -268,6 +268,7 @@ impl<O: Observer> Ledger<O> {
             return;
         };
         let site = self.sites.allocated(event.stack, size);
+        self.observer.counted(self.sites.counted(site), size, 1);
         self.totals.allocations += 1;
         self.totals.allocated_bytes = allocated_bytes;
         let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
@@ -316,6 +317,7 @@ impl<O: Observer> Ledger<O> {
             return;
         };
         let site = self.sites.paired(event.stack, size, count);
+        self.observer.counted(self.sites.counted(site), size, count);
         self.totals.allocations += count;
         self.totals.releases += count;
         let most = self.live_bytes() + size;

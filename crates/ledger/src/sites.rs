@@ -1,6 +1,7 @@
 //! Sums by allocation site, and the small tables that entries of the live map point into.
 
 use crate::estimate::MOST_LEVELS;
+use crate::observer::CountedSite;
 use rustc_hash::FxHashMap;
 
 /// Sums of one allocation site. Live sums are the difference of allocated and released.
@@ -68,6 +69,17 @@ impl SiteTable {
     /// How the allocations of this site were sampled.
     pub fn level_of(&self, index: u32) -> u8 {
         self.sites[index as usize].level
+    }
+
+    /// A site, for those who are told of it.
+    #[inline(always)]
+    pub fn counted(&self, index: u32) -> CountedSite {
+        let site = &self.sites[index as usize];
+        CountedSite {
+            index,
+            stack: site.stack,
+            level: site.level,
+        }
     }
 
     /// Counts an allocation and returns the site's index.

@@ -1,7 +1,7 @@
 //! The keys of a configuration file, as they are written. docs/fleet.md describes each of them; a test holds the
 //! two together.
 
-use super::values::{MemoryLimit, Pattern, Period, Share, Size};
+use super::values::{MemoryLimit, Overhead, Pattern, Period, Share, Size};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -87,6 +87,7 @@ pub struct Rule {
     #[serde(default)]
     pub mode: Mode,
     pub sample: Option<Spanned<Size>>,
+    pub overhead: Option<Spanned<Overhead>>,
     pub depth: Option<Spanned<u32>>,
     #[serde(default)]
     pub send: Vec<Spanned<Destination>>,

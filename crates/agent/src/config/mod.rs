@@ -194,6 +194,19 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
             return Err((sample.span(), why.into()));
         }
     }
+    if let Some(overhead) = &rule.overhead {
+        if rule.mode != Mode::Sampled {
+            let mode = rule.mode.name();
+            let why = format!(
+                "overhead is for mode = \"sampled\", which this rule's is not (\"{mode}\"): leave it out"
+            );
+            return Err((overhead.span(), why));
+        }
+        if rule.sample.is_some() {
+            let why = "overhead decides how far apart samples are: leave sample out";
+            return Err((overhead.span(), why.into()));
+        }
+    }
     if let Some(depth) = &rule.depth
         && !DEPTHS.contains(depth.get_ref())
     {
@@ -329,9 +342,12 @@ impl Rule {
             }
         };
         let sample = self.sample.as_ref().map(|sample| sample.get_ref().0);
+        let overhead = self.overhead.as_ref().map(|share| share.get_ref().0);
+        let is_sampled = self.mode != Mode::Exact && overhead.is_none();
         memhook_attach::TraceConfig {
             depth,
-            sample_bytes: (self.mode != Mode::Exact).then(|| sample.unwrap_or(SAMPLE_BYTES)),
+            sample_bytes: is_sampled.then(|| sample.unwrap_or(SAMPLE_BYTES)),
+            overhead,
             max_memory: Some(ledger_bytes),
             ..memhook_attach::TraceConfig::default()
         }
@@ -359,6 +375,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             uid,
             mode,
             sample,
+            overhead,
             depth,
             send,
             interval,
@@ -372,6 +389,7 @@ impl std::fmt::Debug for Unplaced<'_> {
         } = self.0;
         let send: Vec<_> = send.iter().map(toml::Spanned::get_ref).collect();
         let sample = sample.as_ref().map(toml::Spanned::get_ref);
+        let overhead = overhead.as_ref().map(toml::Spanned::get_ref);
         let depth = depth.as_ref().map(toml::Spanned::get_ref);
         let choice = (
             executable,
@@ -385,6 +403,7 @@ impl std::fmt::Debug for Unplaced<'_> {
         let work = (
             mode,
             sample,
+            overhead,
             depth,
             send,
             interval.get_ref(),
@@ -466,6 +485,24 @@ mod tests {
                 10,
                 "leave sample out",
             ),
+            (
+                with("overhead = \"60%\"\n"),
+                4,
+                12,
+                "above 0% and at most 50%",
+            ),
+            (
+                with("mode = \"exact\"\noverhead = \"1%\"\n"),
+                5,
+                12,
+                "is for mode = \"sampled\"",
+            ),
+            (
+                with("overhead = \"1%\"\nsample = \"1K\"\n"),
+                4,
+                12,
+                "leave sample out",
+            ),
             (with("depth = 200\n"), 4, 9, "1 to 128"),
             (with("send = [\"files\"]\n"), 4, 9, "there is no [files]"),
             (with("interval = \"10ms\"\n"), 4, 12, "shortest"),
@@ -522,6 +559,19 @@ mod tests {
             interval("mode = \"scan\"\ninterval = \"7s\"\n"),
             Duration::from_secs(7)
         );
+    }
+
+    #[test]
+    fn a_budget_takes_the_place_of_a_distance_between_samples() {
+        let file = parse(&format!("{RULE}overhead = \"2%\"\n")).expect("right");
+        let tracing = file.rule[0].get_ref().tracing(1 << 20);
+        assert_eq!(
+            (tracing.sample_bytes, tracing.overhead),
+            (None, Some(0.02))
+        );
+        assert!(tracing.check().is_ok());
+        let plain = parse(RULE).expect("right");
+        assert!(!plain.rule[0].get_ref().is_same(file.rule[0].get_ref()));
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub struct Period(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
+/// A share of a process's time: `"1%"`, `"0.5%"`, `"2"`, above 0 and at most 50 %, as `attach --overhead` has it.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Overhead(pub f64);
+
 /// A share of the machine's memory, or a size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemoryLimit {
@@ -77,6 +81,15 @@ impl Share {
     pub fn parse(text: &str) -> Option<Share> {
         let (value, unit) = number(text)?;
         (unit == "%" && value > 0.0 && value <= 100.0).then_some(Share(value / 100.0))
+    }
+}
+
+impl Overhead {
+    /// Reads one.
+    pub fn parse(text: &str) -> Option<Overhead> {
+        let (percent, unit) = number(text)?;
+        let is_share = matches!(unit, "" | "%") && percent > 0.0 && percent <= 50.0;
+        is_share.then_some(Overhead(percent / 100.0))
     }
 }
 
@@ -166,6 +179,7 @@ impl Pattern {
 from_text! {
     Period: "a time, such as \"500ms\", \"30s\", \"10m\" or \"1h\""
     Share: "a share, such as \"2%\", above 0% and at most 100%"
+    Overhead: "a share of a process's time, such as \"1%\", above 0% and at most 50%"
     MemoryLimit: "a share of the memory, such as \"2%\", or a size, such as \"512M\""
     Pattern: "a pattern of at least one character"
 }
@@ -202,6 +216,12 @@ mod tests {
         assert_eq!(Share::parse("0.5%"), Some(Share(0.005)));
         for text in ["", "5", "0%", "101%", "%", "-1%"] {
             assert_eq!(Share::parse(text), None, "{text}");
+        }
+        for (text, share) in [("1%", 0.01), ("0.5 %", 0.005), ("2", 0.02), ("50%", 0.5)] {
+            assert_eq!(Overhead::parse(text), Some(Overhead(share)), "{text}");
+        }
+        for text in ["", "0%", "50.1%", "%", "-1%", "1x", "NaN%"] {
+            assert_eq!(Overhead::parse(text), None, "{text}");
         }
     }
 

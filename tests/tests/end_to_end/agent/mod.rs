@@ -1,5 +1,6 @@
 //! The agent.
 
+mod budgets;
 mod faults;
 mod otlp;
 mod rules;
