@@ -67,7 +67,10 @@ impl Loaded {
     fn cpu_ns(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid()));
         let text = text.expect("it lives");
-        let first = text.split(' ').next().and_then(|number| number.parse().ok());
+        let first = text
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse().ok());
         first.expect("a number")
     }
 

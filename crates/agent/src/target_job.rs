@@ -178,12 +178,7 @@ impl TargetJob {
         profiler.begin(&SessionStacks(session), modules, taken);
     }
 
-    fn taken(
-        &self,
-        consumer: &Consumer<SampledSites>,
-        now: Duration,
-        sums: Sums,
-    ) -> TakenProfile {
+    fn taken(&self, consumer: &Consumer<SampledSites>, now: Duration, sums: Sums) -> TakenProfile {
         TakenProfile {
             target: Target {
                 pid: self.identity.pid,

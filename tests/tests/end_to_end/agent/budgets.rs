@@ -44,10 +44,18 @@ fn estimates_are_within_their_errors_though_the_distance_changes() {
     until("the sums are those of the end", || {
         let found = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
         numbers = found["numbers"].clone();
-        off(&numbers, "allocated_bytes", "allocated_error_bytes", truth[1]) <= 6.0
+        off(
+            &numbers,
+            "allocated_bytes",
+            "allocated_error_bytes",
+            truth[1],
+        ) <= 6.0
             && off(&numbers, "live_bytes", "live_error_bytes", truth[3]) <= 6.0
     });
-    assert!(numbers["live_error_bytes"].as_f64() > Some(0.0), "{numbers}");
+    assert!(
+        numbers["live_error_bytes"].as_f64() > Some(0.0),
+        "{numbers}"
+    );
     let label = format!("pid=\"{pid}\"");
     let error = agent.metric("memhook_target_live_error_bytes", &[&label]);
     assert!(error > Some(0.0), "{numbers}");
