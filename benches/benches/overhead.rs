@@ -1,6 +1,7 @@
 //! Tracing within a budget: what programs lose by it, once it has settled.
 //!
-//! `cargo bench -p memhook-benches --bench overhead`; takes half an hour.
+//! `cargo bench -p memhook-benches --bench overhead`; takes long, because each round begins with the time that the
+//! budget needs to settle.
 
 use memhook_benches::programs::PROGRAMS;
 use memhook_benches::{

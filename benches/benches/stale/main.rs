@@ -1,7 +1,7 @@
 //! Memory that is held and no longer touched: the evaluation of Memcov (Callanan et al., Model predictive control for
 //! memory profiling) again, a server whose stale bytes are known, and redis with keys that nobody reads.
 //!
-//! `cargo bench -p memhook-benches --bench stale`; takes a quarter of an hour. It needs vim and redis, and leaves its
+//! `cargo bench -p memhook-benches --bench stale`; takes half an hour. It needs vim and redis, and leaves its
 //! pictures in `target/criterion/stale`. `-- figures`, `-- times`, `-- pages`, `-- server` or `-- redis` runs a
 //! part of it.
 

@@ -26,7 +26,8 @@ const SECOND_MS: u32 = 1000;
 const FOLLOW_MS: u32 = 100;
 /// Between two looks at how often the threads were put on processors.
 const SWITCHES_MS: u32 = 20;
-/// Threads that were left alone are watched again when they can be for so long, or for nearly all that is ever allowed.
+/// Threads that were left alone are watched again once the budget has room for so many seconds of that, or nearly all of
+/// its room is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
 /// Where they are left alone for more than this share of the time, that is said.
