@@ -7,7 +7,7 @@ mod json_schema;
 pub mod listening;
 mod memory_box;
 pub mod otlp;
-mod patience;
+pub mod patience;
 mod probing;
 pub mod programs;
 pub mod releases;
@@ -354,13 +354,13 @@ pub fn run(args: &[&str]) -> (i32, String, String) {
 
 /// The same with environment variables. Of the user's it has no cache and no servers.
 pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
-    let output = Command::new(binary())
+    let mut command = Command::new(binary());
+    command
         .args(args)
         .env("XDG_CACHE_HOME", "/dev/null")
         .env_remove("DEBUGINFOD_URLS")
-        .envs(variables.iter().copied())
-        .output()
-        .expect("it runs");
+        .envs(variables.iter().copied());
+    let output = patience::output_of(&mut command);
     (
         output.status.code().unwrap_or(-1),
         String::from_utf8_lossy(&output.stdout).into_owned(),

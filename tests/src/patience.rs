@@ -3,12 +3,38 @@
 use std::{
     io::{BufRead, BufReader, Read},
     os::fd::AsRawFd,
-    process::{Child, ExitStatus},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// No command of a test runs for so long.
+const A_COMMAND: Duration = Duration::from_secs(400);
+
+/// Runs a command without input and collects what it says; one that does not end is killed.
+pub fn output_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it runs");
+    let pid = child.id() as i32;
+    let (ended, end) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let hangs = end.recv_timeout(A_COMMAND) == Err(mpsc::RecvTimeoutError::Timeout);
+        if hangs {
+            // SAFETY: kill takes plain integers. If the child was waited for in this moment, nobody has its number yet:
+            // they are given out in a circle.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        hangs
+    });
+    let output = child.wait_with_output().expect("it ends");
+    drop(ended);
+    assert!(!watch.join().expect("no panic"), "{command:?} does not end");
+    output
+}
 
 /// Reads a line; empty at the end of the stream.
 pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {

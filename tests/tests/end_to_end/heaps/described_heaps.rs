@@ -1,10 +1,9 @@
 //! `gate`, `watch` and `doctor` on programs with allocators that the user describes.
 
-use memhook_tests::{JsonSchema, Target, binary, build_target, run};
+use memhook_tests::{JsonSchema, Target, binary, build_target, run, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Two heaps: one cut out of malloc's blocks, the other out of a mapping.
 const FILE: &str = r#"
@@ -138,9 +137,7 @@ fn each_heap_is_judged() {
         .spawn()
         .expect("it runs");
     // A trace that takes a mark has begun.
-    while run(&["mark", &pid, "begin"]).0 != 0 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("marks are taken", || run(&["mark", &pid, "begin"]).0 == 0);
     target.go();
     target.expect("done");
     // SAFETY: kill takes plain integers; the child has not been waited for.
@@ -207,9 +204,7 @@ fn heaps_are_watched_and_functions_diagnosed() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
-    while run(&["mark", &pid, "begin"]).0 != 0 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("marks are taken", || run(&["mark", &pid, "begin"]).0 == 0);
     target.go();
     target.expect("done");
     // SAFETY: kill takes plain integers; the child has not been waited for.

@@ -3,10 +3,10 @@
 //! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test end_to_end gdb` compares more of them.
 
 use super::stack_reference::{Busy, DEPTH, Modules, count, share};
-use memhook_tests::build_target;
 use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{build_target, patience};
 use memhook_unwind::walk;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// Runs inside gdb. At every stop it writes the registers and the frames of its backtrace, and waits
@@ -48,14 +48,14 @@ fn compare(name: &str, busy: &Busy, samples: usize) -> usize {
         .spawn()
         .expect("gdb starts");
     let mut go_on = gdb.stdin.take().expect("piped");
-    let mut lines = BufReader::new(gdb.stderr.take().expect("piped")).lines();
+    let mut lines = BufReader::new(gdb.stderr.take().expect("piped"));
     let (mut frames, mut cut) = (0, 0u64);
     for _ in 0..samples {
         let mut others = Vec::new();
         let numbers: Vec<u64> = loop {
-            let line = lines.next().and_then(Result::ok);
-            let line = line.unwrap_or_else(|| panic!("{name}: gdb ended: {}", others.join("\n")));
-            match line.strip_prefix("stop ") {
+            let line = patience::line(&mut lines);
+            assert!(!line.is_empty(), "{name}: gdb ended: {}", others.join(""));
+            match line.trim_end().strip_prefix("stop ") {
                 Some(rest) => {
                     break rest
                         .split(' ')
