@@ -64,8 +64,23 @@ pub struct Numbers {
     pub resident: u64,
     /// Of those, what each part of the account has; empty unless the rule asks for it.
     pub resident_parts: Vec<(&'static str, u64)>,
+    /// The classes of blocks that hold most of it; empty unless the rule asks for it.
+    pub pins: Vec<Pin>,
     /// The tightest limit of its memory, and what is free below it; 0 if there is none but the machine's.
     pub limit: (u64, u64),
+}
+
+/// A class of blocks that keeps the allocator from giving memory back.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Pin {
+    /// Their type or their size.
+    pub name: String,
+    /// How many.
+    pub own_blocks: u64,
+    /// Their usable bytes.
+    pub own_bytes: u64,
+    /// Resident bytes that would come back if they were freed and the heap trimmed.
+    pub pinned_bytes: u64,
 }
 
 /// What a target is doing.

@@ -187,6 +187,7 @@ impl Scrape {
         }
         errors(encoder, &shown)?;
         parts(encoder, &shown)?;
+        pins(encoder, &shown)?;
         scans(encoder, &shown)
     }
 
@@ -383,6 +384,40 @@ fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> R
         MetricType::Gauge,
         parts,
     )
+}
+
+/// What keeps memory from being given back, of those of which that is asked.
+fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
+    let mut sums: BTreeMap<Labels, [f64; 2]> = BTreeMap::new();
+    for (labels, numbers) in shown {
+        for pin in &numbers.pins {
+            let mut labels = labels.clone();
+            labels.push(("blocks", pin.name.chars().take(MOST_OF_A_LABEL).collect()));
+            let sum = sums.entry(labels).or_default();
+            sum[0] += pin.pinned_bytes as f64;
+            sum[1] += pin.own_bytes as f64;
+        }
+    }
+    if sums.is_empty() {
+        return Ok(());
+    }
+    let families = [
+        (
+            "target_pinned_bytes",
+            "Bytes in memory that would come back if these blocks were freed and the heap trimmed",
+        ),
+        (
+            "target_pinning_bytes",
+            "Bytes of the blocks that hold so much",
+        ),
+    ];
+    for (index, (name, help)) in families.into_iter().enumerate() {
+        let values = sums
+            .iter()
+            .map(|(labels, sums)| (labels.clone(), sums[index]));
+        family(encoder, name, help, MetricType::Gauge, values)?;
+    }
+    Ok(())
 }
 
 /// What searches have found, of those that are searched.

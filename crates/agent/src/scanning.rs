@@ -1,15 +1,19 @@
 //! Targets that are not traced: their memory is copied now and then and searched for blocks that nothing reaches.
 
-use crate::board::{Growth, Identity, Link, Numbers};
+use crate::board::{Growth, Identity, Link, Numbers, Pin};
 use crate::config::Rule;
 use crate::facts::executable_of;
 use crate::said::chain;
 use crate::worker::Ended;
-use memhook_heap::{Limits, MarkOptions, Scan, capture_within};
+use memhook_heap::{
+    Captured, Heap, Limits, MarkOptions, Scan, account_of, capture_resident, capture_within,
+};
 use memhook_process::{has_ended, resident_counters, thread_start_time};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+/// Classes of blocks that are told with what they pin; each becomes two series.
+const MOST_PINS: usize = 10;
 /// Between two looks whether another scan is over.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -75,7 +79,12 @@ fn scan(pid: i32, rule: &Rule, memory: u64, numbers: &mut Numbers) -> Result<(),
             .map_or(Limits::default().hold, |hold| Some(hold.0)),
         memory: Some(memory),
     };
-    let captured = capture_within(pid, None, limits).map_err(|error| chain(&error))?;
+    let has_account = rule.resident || rule.pins;
+    let captured = match has_account {
+        true => capture_resident(pid, None, limits),
+        false => capture_within(pid, None, limits),
+    };
+    let captured = captured.map_err(|error| chain(&error))?;
     let snapshot = &captured.snapshot;
     let options = MarkOptions {
         ignore_half_overwritten: true,
@@ -95,5 +104,32 @@ fn scan(pid: i32, rule: &Rule, memory: u64, numbers: &mut Numbers) -> Result<(),
     numbers.scan_held += snapshot.meta.held_ms / 1e3;
     let counters = resident_counters(pid);
     numbers.resident = counters.map_or(numbers.resident, |counters| counters.resident());
+    if has_account {
+        account(rule, &captured, &scan.heap, numbers)?;
+    }
+    Ok(())
+}
+
+/// What is resident of a process that was copied, and which blocks hold it.
+fn account(
+    rule: &Rule,
+    captured: &Captured,
+    heap: &Heap,
+    numbers: &mut Numbers,
+) -> Result<(), String> {
+    let account = account_of(captured, Some(heap), rule.pins).map_err(|error| chain(&error))?;
+    if rule.resident {
+        numbers.resident = account.memory.rss;
+        let parts = account.parts.into_iter();
+        numbers.resident_parts = parts.map(|(part, bytes)| (part.name(), bytes)).collect();
+    }
+    let pins = account.pins.into_iter().take(MOST_PINS);
+    let pins = pins.map(|(class, pinned)| Pin {
+        name: class.name,
+        own_blocks: pinned.blocks,
+        own_bytes: pinned.own_bytes,
+        pinned_bytes: pinned.pinned_bytes,
+    });
+    numbers.pins = pins.collect();
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What `/targets` answers: a document of memhook-rs/targets/1 (docs/schemas/targets-1.json).
 
-use crate::board::{Board, Phase};
+use crate::board::{Board, Phase, Pin};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -47,6 +47,7 @@ struct Measured {
     held_ms: f64,
     resident_bytes: u64,
     resident_parts: BTreeMap<&'static str, u64>,
+    pins: Vec<Pin>,
     unreachable_bytes: Option<u64>,
     unreachable_blocks: Option<u64>,
     scans: u64,
@@ -94,6 +95,7 @@ pub fn json(board: &Board) -> serde_json::Result<String> {
             held_ms: n.attach.1 * 1e3,
             resident_bytes: n.resident,
             resident_parts: n.resident_parts.into_iter().collect(),
+            pins: n.pins,
             unreachable_bytes: n.unreachable.map(|found| found.0),
             unreachable_blocks: n.unreachable.map(|found| found.1),
             scans: n.scans,

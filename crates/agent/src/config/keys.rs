@@ -97,6 +97,8 @@ pub struct Rule {
     pub version: Option<String>,
     #[serde(default)]
     pub resident: bool,
+    #[serde(default)]
+    pub pins: bool,
     pub max_hold: Option<Period>,
     #[serde(default = "yes")]
     pub follow_forks: bool,

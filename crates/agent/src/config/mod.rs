@@ -225,6 +225,10 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         let why = "max_hold is for mode = \"scan\": leave it out";
         return Err((spanned.span(), why.into()));
     }
+    if rule.pins && rule.mode != Mode::Scan {
+        let why = "pins = true needs a copy of the memory: choose mode = \"scan\", or leave it out";
+        return Err((spanned.span(), why.into()));
+    }
     for destination in &rule.send {
         if matches!(rule.mode, Mode::Summary | Mode::Scan) {
             let mode = rule.mode.name();
@@ -253,10 +257,6 @@ fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     if let Some(span) = span {
         let why = "mode = \"scan\" records no allocations: leave sample and depth out";
         return Err((span, why.into()));
-    }
-    if rule.resident {
-        let why = "resident = true needs a trace: choose another mode, or leave it out";
-        return Err((spanned.span(), why.into()));
     }
     if rule.interval.get_ref().0 < SHORTEST_SCAN_INTERVAL {
         let why = "each scan copies the heap: the shortest interval of mode = \"scan\" is \"5s\"";
@@ -382,6 +382,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             service,
             version,
             resident,
+            pins,
             max_hold,
             follow_forks,
             max_targets,
@@ -410,6 +411,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             service,
             version,
             resident,
+            pins,
             max_hold,
         );
         let bounds = (follow_forks, max_targets, duration);
@@ -472,12 +474,7 @@ mod tests {
                 12,
                 "\"5s\"",
             ),
-            (
-                with("mode = \"scan\"\nresident = true\n"),
-                1,
-                1,
-                "needs a trace",
-            ),
+            (with("pins = true\n"), 1, 1, "needs a copy of the memory"),
             (with("max_hold = \"1s\"\n"), 1, 1, "is for mode = \"scan\""),
             (
                 with("mode = \"exact\"\nsample = \"1K\"\n"),

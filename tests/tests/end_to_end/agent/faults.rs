@@ -1,9 +1,9 @@
 //! The agent while its disk is full and its store is away.
 
+use super::served::{ask, service};
 use memhook_tests::agents::{Agent, ScriptedStore, wrapped_slots};
 use memhook_tests::programs::Folder;
-use memhook_tests::{Target, build_target, not_run, until};
-use std::path::PathBuf;
+use memhook_tests::{not_run, until};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -39,19 +39,6 @@ impl Drop for SmallDisk {
     }
 }
 
-fn service(folder: &Folder) -> (Target, PathBuf) {
-    let program = PathBuf::from(folder.path("served"));
-    if !program.exists() {
-        memhook_tests::programs::copy_program(build_target("served", &[]), &program);
-    }
-    (Target::start(&program, &[]), program)
-}
-
-fn ask(target: &mut Target) {
-    target.send("l");
-    target.expect("done");
-}
-
 /// Profiles are lost and counted, no process is attached to without being written down, and all goes on when there is room
 /// and a store again.
 #[test]
@@ -76,7 +63,7 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     agent.await_phase(target.pid(), "traced");
     agent.hear("pyroscope takes no profiles, which wait on the disk");
     disk.fill();
-    ask(&mut target);
+    ask(&mut target, "l");
     let dropped = |reason: &str| {
         let labels = ["pyroscope", reason];
         agent
@@ -86,7 +73,7 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     until("profiles are dropped for want of room", || {
         dropped("reason=\"full\"") + dropped("reason=\"disk\"") >= 3.0
     });
-    ask(&mut target);
+    ask(&mut target, "l");
     agent.await_number(target.pid(), "live_bytes", 200_000);
     // Nothing is attached to that a later agent would not find. Room for one file may be left.
     let others = [(); 3].map(|()| service(&folder).0);

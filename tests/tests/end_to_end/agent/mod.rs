@@ -1,6 +1,12 @@
 //! The agent.
 
 mod budgets;
+mod certificates;
+mod endings;
 mod faults;
+mod numbers;
 mod otlp;
 mod rules;
+mod searches;
+mod served;
+mod stores;

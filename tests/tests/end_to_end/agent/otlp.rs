@@ -1,21 +1,16 @@
 //! Profiles for OpenTelemetry collectors: by HTTP, and by gRPC to a server of gRPC's own library.
 
+use super::certificates;
+use super::served::{ask, files, service};
 use memhook_tests::agents::{Agent, Pprof, Reaction, ScriptedStore};
-use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Target, build_target, not_run, otlp, run, until};
-use std::path::{Path, PathBuf};
+use memhook_tests::programs::Folder;
+use memhook_tests::{not_run, otlp, run, until};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 /// Debian's Python, which its module of gRPC belongs to.
 const PYTHON: &str = "/usr/bin/python3";
-
-/// A target of this test alone: rules go by its path.
-fn service(folder: &Folder) -> (Target, PathBuf) {
-    let program = PathBuf::from(folder.path("served"));
-    memhook_tests::programs::copy_program(build_target("served", &[]), &program);
-    (Target::start(&program, &[]), program)
-}
 
 fn configuration(program: &Path, store: &str, send: &str) -> String {
     format!(
@@ -23,11 +18,6 @@ fn configuration(program: &Path, store: &str, send: &str) -> String {
          send = {send}\ninterval = \"500ms\"\nservice = \"shop\"\nversion = \"1.2\"\n",
         program.display()
     )
-}
-
-fn ask(target: &mut Target, what: &str) {
-    target.send(what);
-    target.expect("done");
 }
 
 /// What was sent, beside the files that were written at the same time.
@@ -52,13 +42,6 @@ fn expect_sums(arrived: &[Pprof], written: &[Pprof]) {
     assert_eq!(leaked("alloc_space").0, 200_000);
     assert_eq!(leaked("inuse_space").1, 200_000);
     assert_eq!(leaked("inuse_objects").1, 200);
-}
-
-fn written(directory: &str) -> Vec<Pprof> {
-    let entries = std::fs::read_dir(directory).expect("a directory").flatten();
-    entries
-        .map(|entry| Pprof::read(&std::fs::read(entry.path()).expect("readable")))
-        .collect()
 }
 
 #[test]
@@ -121,7 +104,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     }
     let taken = requests.iter().filter(|request| request.is_taken);
     let arrived: Vec<Pprof> = taken.map(|r| otlp::read_gzipped(&r.body)).collect();
-    expect_sums(&arrived, &written(&directory));
+    expect_sums(&arrived, &files(&directory));
 }
 
 /// A request that the protocol says must not be sent again is not, and is counted.
@@ -282,7 +265,7 @@ fn a_collector_gets_what_was_measured_over_grpc() {
     assert_ne!(messages[2].1, messages[3].1, "what was refused is not");
     let taken = messages.iter().filter(|(is_taken, _)| *is_taken);
     let arrived: Vec<Pprof> = taken.map(|(_, bytes)| otlp::read(bytes)).collect();
-    expect_sums(&arrived, &written(&directory));
+    expect_sums(&arrived, &files(&directory));
     let metadata = String::from_utf8(collector.read("metadata")).expect("text");
     for words in [
         "\"x-scope-orgid\": \"us\"",
@@ -293,35 +276,11 @@ fn a_collector_gets_what_was_measured_over_grpc() {
     }
 }
 
-fn openssl(folder: &Folder, words: &str) {
-    let words = words
-        .split(' ')
-        .map(|word| word.replace('@', &folder.path("")));
-    let output = Command::new(installed("openssl"))
-        .args(words)
-        .output()
-        .expect("openssl runs");
-    assert!(output.status.success(), "{output:?}");
-}
-
 /// A collector gets nothing before its certificate has been verified, by gRPC as by HTTP.
 #[test]
 fn a_certificate_that_does_not_verify_is_refused_by_grpc_too() {
     let folder = Arc::new(Folder::new("otlp-tls"));
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout";
-    openssl(
-        &folder,
-        &format!("req -x509 {key} @ca.key -out @ca.pem -subj /CN=ca -days 2"),
-    );
-    openssl(
-        &folder,
-        &format!("req {key} @leaf.key -out @leaf.csr -subj /CN=store"),
-    );
-    std::fs::write(folder.path("names"), "subjectAltName=IP:127.0.0.1").expect("written");
-    openssl(
-        &folder,
-        "x509 -req -in @leaf.csr -CA @ca.pem -CAkey @ca.key -CAcreateserial -days 2 -extfile @names -out @leaf.pem",
-    );
+    certificates::make(&folder);
     let files = [folder.path("leaf.key"), folder.path("leaf.pem")];
     let Some(collector) = Collector::start(&folder, &["--tls", &files[0], &files[1]]) else {
         return;

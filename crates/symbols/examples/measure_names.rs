@@ -1,5 +1,5 @@
 //! Time and memory that it takes to look up functions of a large file:
-//! `measure FILE FUNCTIONS [CACHE-FOLDER]`.
+//! `measure_names FILE FUNCTIONS [CACHE-FOLDER]`.
 
 use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolCache, Symbolizer};
 use object::{Object, ObjectSymbol, SymbolKind};

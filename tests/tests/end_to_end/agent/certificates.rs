@@ -1,0 +1,34 @@
+//! A certificate of a server on this machine, and the one that it is verified with.
+
+use memhook_tests::programs::{Folder, installed};
+use std::process::Command;
+
+/// Writes `leaf.key` and `leaf.pem` for 127.0.0.1, signed by `ca.pem`, into a folder.
+pub(super) fn make(folder: &Folder) {
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout";
+    openssl(
+        folder,
+        &format!("req -x509 {key} @ca.key -out @ca.pem -subj /CN=ca -days 2"),
+    );
+    openssl(
+        folder,
+        &format!("req {key} @leaf.key -out @leaf.csr -subj /CN=store"),
+    );
+    std::fs::write(folder.path("names"), "subjectAltName=IP:127.0.0.1").expect("written");
+    openssl(
+        folder,
+        "x509 -req -in @leaf.csr -CA @ca.pem -CAkey @ca.key -CAcreateserial -days 2 -extfile @names -out @leaf.pem",
+    );
+}
+
+/// Runs it with these words, in which `@` stands for the folder.
+fn openssl(folder: &Folder, words: &str) {
+    let words = words
+        .split(' ')
+        .map(|word| word.replace('@', &folder.path("")));
+    let output = Command::new(installed("openssl"))
+        .args(words)
+        .output()
+        .expect("openssl runs");
+    assert!(output.status.success(), "{output:?}");
+}
