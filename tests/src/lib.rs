@@ -3,6 +3,7 @@
 pub mod agents;
 mod building;
 mod debian_sources;
+mod debug_server;
 mod json_schema;
 pub mod listening;
 mod memory_box;
@@ -21,6 +22,7 @@ pub use building::{
     source,
 };
 pub use debian_sources::debian_source;
+pub use debug_server::{DebugServer, build_id};
 pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
 pub use patience::until;

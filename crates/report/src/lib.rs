@@ -55,7 +55,7 @@ pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use heaps::{HeapTotals, MAIN_HEAP};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
-pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
+pub use live::{LiveNumbers, LiveReporter, LiveView, SetAside, TracedRun, described};
 pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};

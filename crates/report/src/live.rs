@@ -197,6 +197,9 @@ struct Draft {
     is_final: bool,
 }
 
+/// A report that waits for names while another one is made.
+pub struct SetAside(Draft);
+
 /// Makes the reports of one attach.
 pub struct LiveReporter {
     view: LiveView,
@@ -372,6 +375,16 @@ impl LiveReporter {
         (self.last, self.last_live_bytes, self.last_elapsed) = before;
         self.draft = Some(draft);
         report
+    }
+
+    /// Has the report that was begun wait while others are made.
+    pub fn set_aside(&mut self) -> Option<SetAside> {
+        self.draft.take().map(SetAside)
+    }
+
+    /// Goes on with a report that waited. One that is not finished is given up.
+    pub fn take_up(&mut self, SetAside(draft): SetAside) {
+        self.draft = Some(draft);
     }
 
     /// Has the names of these backtraces looked up, and waits for them until `is_given_up`.

@@ -8,7 +8,7 @@ use memhook_ledger::{Discarded, SampledAllocations};
 use memhook_process::TargetRoot;
 use memhook_report::{
     AddressSpace, AddressSpacePart, KeptTime, LiveReporter, LiveView, Mappings, Overhead,
-    ReportModel, StackFrame,
+    ReportModel, SetAside, StackFrame,
 };
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
@@ -271,6 +271,16 @@ impl Reporter {
         }
         let (reports, mut run) = self.on(session);
         Some((reports.so_far(&mut run)?, true))
+    }
+
+    /// Has the report that goes on after [`so_far`](Self::so_far) wait while others are made.
+    pub fn set_aside(&mut self) -> Option<SetAside> {
+        self.reports.set_aside()
+    }
+
+    /// Goes on with a report that waited.
+    pub fn take_up(&mut self, report: SetAside) {
+        self.reports.take_up(report);
     }
 
     /// Has the names of these backtraces looked up, and waits for them until the user gives up.

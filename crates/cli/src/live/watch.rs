@@ -13,7 +13,7 @@ use evidence::{Evidence, Place};
 use memhook_attach::{End, Job, Trace, Turn, refuse};
 use memhook_heap::account_of_mappings;
 use memhook_process::{AlarmAt, MemoryAlarm, Trigger, ended_with, resident_counters};
-use memhook_report::{Death, ReportModel, RssReport, RssView, WatchMoment, WatchReport};
+use memhook_report::{Death, ReportModel, RssReport, RssView, SetAside, WatchMoment, WatchReport};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ const HISTORY_PAUSE: f64 = 5.0;
 const HISTORY_MOMENTS: usize = 120;
 /// How long an urgent report waits for names that are not there yet.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
+/// Reports that wait for their names; those before them keep what they have.
+const MOST_UNNAMED: usize = 16;
 /// How long one look for names takes at the end; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
@@ -116,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         next_names: Duration::ZERO,
         history: VecDeque::new(),
         evidence,
-        unnamed: None,
+        unnamed: VecDeque::new(),
         died: None,
         code: exit_code::DONE,
     };
@@ -128,6 +130,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         job.code.max(exit_code::BAD_INPUT)
     };
     Ok(ExitCode::from(code))
+}
+
+/// A report that was written before its names were there.
+struct Unnamed {
+    place: Place,
+    report: WatchReport,
+    /// `None` for the one whose names are being looked up.
+    rest: Option<SetAside>,
 }
 
 /// The watch of one process.
@@ -143,8 +153,8 @@ struct Watch {
     /// The last minutes.
     history: VecDeque<WatchMoment>,
     evidence: Evidence,
-    /// A report that was written before its names were there, and its place.
-    unnamed: Option<(Place, WatchReport)>,
+    /// Reports that were written before their names were there, the last one first. Its names are being looked up.
+    unnamed: VecDeque<Unnamed>,
     /// Its wait status, if it could be read.
     died: Option<i32>,
     code: u8,
@@ -174,6 +184,9 @@ impl Watch {
     /// Writes a report at once with the names that are there. It is written again when the others have come.
     fn urgent(&mut self, trace: &Trace, trigger: &Trigger) {
         let (session, consumer) = (trace.session(), trace.consumer());
+        if let Some(before) = self.unnamed.front_mut() {
+            before.rest = self.reporter.set_aside();
+        }
         self.reporter.begin(session, consumer, false);
         let found = match self.reporter.poll(session, URGENT_WAIT) {
             Some(report) => Some((report, false)),
@@ -197,27 +210,50 @@ impl Watch {
             );
             let report = report.with_history(self.history.iter().copied().collect());
             let place = self.evidence.keep(&report);
-            self.unnamed = lacks_names.then_some((place, report));
+            if lacks_names {
+                self.unnamed.push_front(Unnamed {
+                    place,
+                    report,
+                    rest: None,
+                });
+                self.unnamed.truncate(MOST_UNNAMED);
+                return;
+            }
         }
+        self.take_up_unnamed();
     }
 
     /// Writes a report again whose names have come.
     fn replace_unnamed(&mut self, with_names: &ReportModel) {
-        if let Some((place, report)) = self.unnamed.take() {
+        if let Some(Unnamed { place, report, .. }) = self.unnamed.pop_front() {
             let report = report.with_report(with_names.clone());
             self.evidence.replace(place, &report);
+            self.take_up_unnamed();
         }
     }
 
-    /// At the end, waits for the names of a report that lacks them.
+    /// Goes on with the report before.
+    fn take_up_unnamed(&mut self) {
+        let next = self.unnamed.front_mut();
+        if let Some(rest) = next.and_then(|next| next.rest.take()) {
+            self.reporter.take_up(rest);
+        }
+    }
+
+    /// At the end, waits for the names of reports that lack them.
     fn finish_unnamed(&mut self, trace: &Trace) {
-        let wait = NameWait::begin();
-        while self.unnamed.is_some() && !wait.is_over() {
-            if let Some(report) = self.reporter.poll(trace.session(), NAMES_PAUSE) {
-                self.replace_unnamed(&report);
+        let (session, wait) = (trace.session(), NameWait::begin());
+        while !self.unnamed.is_empty() {
+            let found = match wait.is_over() {
+                true => self.reporter.give_up_names(session),
+                false => self.reporter.poll(session, NAMES_PAUSE),
+            };
+            match found {
+                Some(report) => self.replace_unnamed(&report),
+                None if wait.is_over() => break,
+                None => {}
             }
         }
-        self.unnamed = None;
     }
 
     fn death(&self) -> Death {
@@ -275,7 +311,7 @@ impl Job for Watch {
         self.kills = self.alarm.kills().or(self.kills);
         let now = trace.consumer().elapsed();
         // What has been begun is to get its names first.
-        if now >= self.next_names && self.unnamed.is_none() {
+        if now >= self.next_names && self.unnamed.is_empty() {
             self.next_names = now + NAMES_PERIOD;
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);

@@ -1,8 +1,7 @@
 //! Files that a target has made to harm whoever looks at it.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Target, binary, build_library, build_target};
-use std::path::Path;
+use memhook_tests::{Target, binary, build_id, build_library, build_target};
 use std::process::{Command, Output};
 
 /// Runs memhook-rs with an address space that its own region, threads and honest files fit into many times, and 200 GiB
@@ -144,13 +143,4 @@ fn debug_links_of_a_root_of_its_own() {
         let out = text(&output.stdout);
         assert!(!out.contains("leak_by_growing"), "{to}");
     }
-}
-
-fn build_id(program: &Path) -> String {
-    let output = Command::new("readelf").arg("-n").arg(program).output();
-    let notes = text(&output.expect("readelf").stdout);
-    let id = notes
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Build ID: "));
-    id.expect("a build-id").to_owned()
 }

@@ -17,9 +17,14 @@ struct Watch {
 impl Watch {
     /// Returns when the process is traced.
     fn start(args: &[&str]) -> Watch {
+        Watch::start_with(args, &[])
+    }
+
+    fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Watch {
         let mut child = Command::new(binary())
             .arg("watch")
             .args(args)
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .expect("it runs");
@@ -198,6 +203,34 @@ fn the_last_reports_are_kept_and_a_normal_end_is_told() {
     let text =
         std::fs::read_to_string(Path::new(&directory).join(reports[1].0.replace("json", "txt")));
     assert!(text.expect("a text").contains("planted_leak"));
+}
+
+/// Names may come after several reports were urgent: all of them are completed.
+#[test]
+fn all_reports_get_their_names() {
+    let types = concat!(env!("CARGO_MANIFEST_DIR"), "/targets/many_types.hpp");
+    let flags = ["-g", "-include", types];
+    let mut target = Target::start(
+        &build_target("leaks_until_killed", &flags),
+        &["64000000", "2000"],
+    );
+    let folder = Folder::new("watch-names");
+    let directory = folder.path("evidence");
+    let pid = target.pid().to_string();
+    let args = [&*pid, "--rss-above", "5M", "--keep", "50", "--exact"];
+    let cache = [("XDG_CACHE_HOME", "/dev/null")];
+    let watch = Watch::start_with(&[&args[..], &["-o", &directory]].concat(), &cache);
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+    let (code, errors) = watch.end();
+    assert_eq!(code, Some(0), "{errors}");
+    let reports = reports(directory.as_ref());
+    assert!(reports.len() >= 3, "{errors}");
+    for (name, report) in &reports {
+        let (of_site, all) = share(report, "planted_leak");
+        assert!(of_site >= 0.8 * all, "{name}: {of_site} of {all}: {errors}");
+    }
 }
 
 #[test]

@@ -3,14 +3,10 @@
 use super::{output, record};
 use memhook_tests::programs::Folder;
 use memhook_tests::terminal::Terminal;
-use memhook_tests::{binary, build_target, run, run_with, until};
+use memhook_tests::{DebugServer, binary, build_id, build_target, run, run_with};
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A recording of a program that is removed or replaced later.
@@ -101,15 +97,6 @@ fn names_on_another_machine() {
     named(&["--debug-dir", &debug]);
 }
 
-fn build_id(program: &Path) -> String {
-    let notes = Command::new("readelf").arg("-n").arg(program).output();
-    let notes = String::from_utf8(notes.expect("readelf runs").stdout).expect("text");
-    let line = notes
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Build ID: "));
-    line.expect("a build-id").to_owned()
-}
-
 /// Names that a report found are there for the next one, as long as the files are those that they came
 /// from: a build-id alone, which any file can claim, proves nothing.
 #[test]
@@ -150,30 +137,9 @@ fn names_from_a_server() {
         file,
     } = Recorded::new("recorded-server");
     std::fs::remove_file(&program).expect("removed");
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let wanted = format!("GET /buildid/{}/debuginfo HTTP/1.1", build_id(&built));
-    let bytes = std::fs::read(&built).expect("readable");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let mut request = Vec::new();
-            let mut byte = [0];
-            while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n == 1) {
-                request.push(byte[0]);
-            }
-            let (status, body) = if request.starts_with(wanted.as_bytes()) {
-                ("200 OK", &bytes[..])
-            } else {
-                ("404 Not Found", &[][..])
-            };
-            let length = body.len();
-            let _ = write!(
-                stream,
-                "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-            );
-            let _ = stream.write_all(body);
-        }
-    });
+    let server = DebugServer::start(&built);
+    server.release();
+    let url = &server.url;
     let cache = folder.path("cache");
     let report = |urls: &str| {
         let variables = [("XDG_CACHE_HOME", &*cache), ("DEBUGINFOD_URLS", urls)];
@@ -192,42 +158,10 @@ fn names_from_a_server() {
         err.contains("not used: http://127.0.0.1:1/buildid/"),
         "{err}"
     );
-    let (out, err) = report(&url);
+    let (out, err) = report(url);
     assert!(out.contains("fill_cache"), "{out}");
     assert!(out.contains("regression.cc"), "{out}");
     assert_eq!(err, "");
-}
-
-/// A server that keeps everybody waiting until it is released.
-struct SlowServer {
-    url: String,
-    is_released: Arc<AtomicBool>,
-}
-
-impl SlowServer {
-    fn start() -> SlowServer {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let server = SlowServer {
-            url: format!("http://{}", listener.local_addr().expect("an address")),
-            is_released: Arc::default(),
-        };
-        let released = Arc::clone(&server.is_released);
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().map_while(Result::ok) {
-                let released = Arc::clone(&released);
-                std::thread::spawn(move || {
-                    until("the release", || released.load(Relaxed));
-                    let _ =
-                        stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-                });
-            }
-        });
-        server
-    }
-
-    fn release(&self) {
-        self.is_released.store(true, Relaxed);
-    }
 }
 
 /// Whoever waits at a terminal is told for what; a pipe gets the report and nothing else.
@@ -236,12 +170,12 @@ fn a_long_wait_is_explained() {
     const WAITING: &str = "looking up names";
     let Recorded {
         folder,
+        built,
         program,
         file,
-        ..
     } = Recorded::new("recorded-slow");
     std::fs::remove_file(&program).expect("removed");
-    let server = SlowServer::start();
+    let server = DebugServer::start(&built);
     let cache = folder.path("cache");
     let command = format!(
         "XDG_CACHE_HOME='{cache}' DEBUGINFOD_URLS={} '{}' report '{file}' -T 1; echo exit=$?; sleep 1000",
@@ -255,7 +189,7 @@ fn a_long_wait_is_explained() {
     let screen = terminal.screen();
     assert!(!screen.contains(WAITING), "{screen}");
 
-    let server = SlowServer::start();
+    let server = DebugServer::start(&built);
     let cache = folder.path("another-cache");
     let variables = [
         ("XDG_CACHE_HOME", &*cache),
