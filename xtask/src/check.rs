@@ -1,6 +1,7 @@
 //! What must be true of a target between two cycles.
 
 use memhook_tests::Target;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// What an attach must not change, but for what the first one leaves mapped.
@@ -9,7 +10,7 @@ pub struct Footprint {
     /// Mappings of ours.
     pub mappings: usize,
     /// Open files.
-    pub files: usize,
+    pub files: Vec<PathBuf>,
     /// Blocked signals of the main thread, without those that the program has a handler for: such a
     /// signal is blocked as long as its handler runs (sigaction(2)).
     pub blocked: u64,
@@ -19,9 +20,12 @@ impl Footprint {
     /// As it is now.
     pub fn of(target: &Target) -> Footprint {
         let files = std::fs::read_dir(format!("/proc/{}/fd", target.pid()));
+        let files = files.into_iter().flatten().flatten();
         Footprint {
             mappings: target.our_mappings(),
-            files: files.map_or(0, Iterator::count),
+            files: files
+                .map(|file| std::fs::read_link(file.path()).unwrap_or_default())
+                .collect(),
             blocked: signals(target, "SigBlk") & !signals(target, "SigCgt"),
         }
     }

@@ -40,9 +40,41 @@ pub struct Args {
     /// One cycle in so many stops the attacher (SIGSTOP), and continues or kills it; 0: none
     #[arg(long, default_value_t = 8)]
     stop: u64,
+    /// What is done with the targets
+    #[arg(long, value_enum, default_value_t = Look::Attach)]
+    look: Look,
     /// Of the random moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// What a target is tormented with.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Look {
+    /// Every allocation is traced
+    Attach,
+    /// What is not touched is looked for, too, with as many watchpoints and marks as there can be
+    Stale,
+    /// Allocations are traced, and what is done with their blocks is sampled
+    Access,
+}
+
+impl Look {
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Look::Attach => &["attach", "-i", "1h"],
+            Look::Stale => &["stale", "--older", "5ms", "--budget", "50%"],
+            Look::Access => &[
+                "attach",
+                "-i",
+                "1h",
+                "--access",
+                "sampled",
+                "--access-budget",
+                "50%",
+            ],
+        }
+    }
 }
 
 /// How an attacher ended.
@@ -114,9 +146,10 @@ fn wait(mut child: Child) -> Result<Outcome, Failure> {
     })
 }
 
-fn attach(pid: u32, milliseconds: u64) -> Child {
+fn attach(look: Look, pid: u32, milliseconds: u64) -> Child {
     Command::new(binary())
-        .args(["attach", "--json", "-q", "-i", "1h", "-T", "3", "-d"])
+        .args(look.command())
+        .args(["--json", "-q", "-T", "3", "-d"])
         .args([format!("{milliseconds}ms"), pid.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -128,6 +161,7 @@ fn attach(pid: u32, milliseconds: u64) -> Child {
 /// One target and what it looked like before.
 struct Victim {
     kind: Kind,
+    look: Look,
     prey: Prey,
     /// Before the first attach.
     slots: Option<SlotsSeen>,
@@ -140,10 +174,11 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(kind: Kind) -> Option<Victim> {
+    fn new(kind: Kind, look: Look) -> Option<Victim> {
         let prey = kind.start()?;
         Some(Victim {
             kind,
+            look,
             // A library that has just been opened is no failure.
             slots: (kind != Kind::Plugins)
                 .then(|| SlotsSeen::of(prey.target.pid()))
@@ -192,7 +227,7 @@ impl Victim {
         self.cycles += 1;
         let pid = self.pid(random);
         let is_parent = pid == self.prey.target.pid();
-        let mut attacher = attach(pid, 1 + random.below(40));
+        let mut attacher = attach(self.look, pid, 1 + random.below(40));
         if self.kind == Kind::Dying {
             std::thread::sleep(random.moment());
             self.prey.target.signal(libc::SIGKILL);
@@ -235,7 +270,8 @@ impl Victim {
             Err(error) => return failed(Class::Attacher, format!("the report: {error}")),
         };
         // While it stands stopped, its target does not wait for it.
-        if report["totals"]["lost_events"] != 0 && disturbance == Disturbance::None {
+        let lost = report["totals"]["lost_events"].as_u64();
+        if lost.unwrap_or(0) != 0 && disturbance == Disturbance::None {
             return failed(Class::Lost, format!("lost events: {}", report["totals"]));
         }
         if !is_parent {
@@ -277,7 +313,7 @@ impl Victim {
             // is inside it any more.
             let before = &self.footprint;
             let is_well = now.blocked == before.blocked
-                && now.files <= before.files
+                && now.files.len() <= before.files.len()
                 && (may_map || now.mappings <= before.mappings);
             if is_well {
                 break now;
@@ -308,17 +344,18 @@ fn refused_or_reported(outcome: &Outcome) -> Result<(), Failure> {
     match outcome.code {
         Some(0) if outcome.output.contains("\"final\":true") => Ok(()),
         Some(2) if outcome.errors.lines().count() == 1 => Ok(()),
-        code => failed(
-            Class::Attacher,
-            format!("exit code {code:?}: {}", outcome.errors),
-        ),
+        code => {
+            let begin: String = outcome.output.chars().take(200).collect();
+            let what = format!("exit code {code:?}: {}: {begin}", outcome.errors);
+            failed(Class::Attacher, what)
+        }
     }
 }
 
 /// All cycles of one kind.
 fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
     let mut tally = Tally::default();
-    let Some(mut victim) = Victim::new(kind) else {
+    let Some(mut victim) = Victim::new(kind, args.look) else {
         return tally;
     };
     for cycle in 0..cycles {
@@ -336,7 +373,7 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
         }
         let is_last = cycle + 1 == cycles || (cycle + 1) % CYCLES_OF_ONE_TARGET == 0;
         if is_last || result.is_err() || kind == Kind::Dying {
-            let Some(next) = Victim::new(kind) else {
+            let Some(next) = Victim::new(kind, args.look) else {
                 break;
             };
             let old = std::mem::replace(&mut victim, next);

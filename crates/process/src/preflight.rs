@@ -60,8 +60,14 @@ impl Check {
 pub fn preflight(pid: i32) -> Vec<Check> {
     let mut checks = Vec::new();
     let failed = look(pid, pid, &mut checks).err();
-    checks.extend(failed);
+    checks.extend(failed.map(|failure| ended_meanwhile(pid).unwrap_or(failure)));
     checks
+}
+
+/// A process that ends while it is looked at seems to have no C library, or no memory.
+fn ended_meanwhile(pid: i32) -> Option<Check> {
+    let state = Status::of(pid).and_then(|status| access::state(pid, &status));
+    state.err()
 }
 
 /// The same for who only reads the memory: that can be done of a process whose initial thread has ended.

@@ -375,6 +375,35 @@ fn a_program_that_ends_is_reported_as_it_was() {
     );
 }
 
+/// Between the attach and the first look there is nothing to report, which must not look as if nothing were stale.
+#[test]
+fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
+    for round in 0..40 {
+        let mut program = Command::new("sleep").arg("1000").spawn().expect("it runs");
+        let pid = program.id().to_string();
+        let maps = format!("/proc/{pid}/maps");
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| run(&["stale", "-q", "--json", "--older", "5ms", &pid]));
+            // It may be refused before the hook is seen: the loader of the program is still at work.
+            let is_attached = || {
+                std::fs::read_to_string(&maps)
+                    .unwrap_or_default()
+                    .contains("memhook")
+            };
+            until("it is attached to", || is_attached() || watch.is_finished());
+            std::thread::sleep(Duration::from_micros(400 * round));
+            program.kill().expect("killed");
+            let (code, out, err) = watch.join().expect("no panic");
+            match code {
+                0 => assert!(out.contains("\"final\":true"), "round {round}: {out}{err}"),
+                2 => assert_eq!((out.as_str(), err.lines().count()), ("", 1), "{err}"),
+                code => panic!("{code}: {err}"),
+            }
+        });
+        program.wait().expect("reaped");
+    }
+}
+
 /// As a section of a trace's last report, joined with what reaches the blocks.
 #[test]
 fn a_section_of_a_trace() {

@@ -170,7 +170,7 @@ impl Job<Departures> for StaleJob {
         }
     }
 
-    fn end(&mut self, trace: &mut Trace<Departures>, _end: &End) {
+    fn end(&mut self, trace: &mut Trace<Departures>, end: &End) {
         // A process that has ended has no pages any more: the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
@@ -183,8 +183,18 @@ impl Job<Departures> for StaleJob {
             };
             Progress::during("searching the memory", join);
         }
-        if let Some(summary) = last {
-            self.print(trace.session(), summary);
+        match last {
+            Some(summary) => self.print(trace.session(), summary),
+            // Silence would look as if nothing were stale.
+            None if self.failure.is_none() => {
+                let why = match end {
+                    End::Gone => "has ended",
+                    _ => "was left",
+                };
+                let why = format!("process {} {why} before it could be watched", self.pid);
+                self.failure = Some(anyhow::Error::msg(why));
+            }
+            None => {}
         }
     }
 
