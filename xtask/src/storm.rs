@@ -68,6 +68,7 @@ impl Look {
                 "attach",
                 "-i",
                 "1h",
+                "--scores",
                 "--access",
                 "sampled",
                 "--access-budget",

@@ -11,6 +11,7 @@ use memhook_process::{RemoteAddress, read_memory, read_word};
 use crate::map_tests::map_and_call;
 use crate::stop::hold_with;
 use crate::timing::Timing;
+use crate::write_watch::take_userfault;
 use crate::{Dlopen, Error, ForkPlan, Held, create_region, hold_all, load_object, restart, steps};
 
 /// Where the attacher, which is this test program started once more, finds its target.
@@ -57,6 +58,8 @@ fn attacher() {
     };
     load_object(&mut held, dlopen, &object).unwrap();
     map_and_call(&mut held);
+    // Not every kernel has it.
+    drop(take_userfault(&mut held));
     held.release().unwrap();
     let mut plan = ForkPlan::of(pid as i32).unwrap();
     plan.survey.timing = Timing::QUICK;
@@ -231,6 +234,18 @@ impl Target {
         assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
     }
 
+    /// Checks that no descriptor of ours is open in it.
+    pub fn has_no_file_of_ours(&self, when: &str) {
+        let folder = format!("/proc/{}/fd", self.program.pid());
+        let files = std::fs::read_dir(folder).expect("the target lives");
+        let files = files
+            .flatten()
+            .flat_map(|file| std::fs::read_link(file.path()));
+        let files: Vec<String> = files.map(|to| to.to_string_lossy().into_owned()).collect();
+        let is_ours = |to: &String| to.contains("memfd:memhook") || to.contains("userfaultfd");
+        assert!(!files.iter().any(is_ours), "{when}: {files:?}");
+    }
+
     pub fn mappings(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap()
     }
@@ -290,6 +305,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     let mut before = target.interrupted();
     while !target.attach(step, None) {
         target.works(&format!("killed at step {step}"));
+        target.has_no_file_of_ours(&format!("killed at step {step}"));
         if target.interrupted() != before {
             before = target.interrupted();
             interrupting.push(step);
@@ -304,7 +320,9 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         let at = 1 + random(&mut state, step);
         let delay = random(&mut state, 600);
         target.attach(at, Some(delay));
-        target.works(&format!("killed {delay} µs after step {at}"));
+        let when = format!("killed {delay} µs after step {at}");
+        target.works(&when);
+        target.has_no_file_of_ours(&when);
     }
     println!("{name} {args:?}: {step} steps, EINTR at {interrupting:?}");
     for _ in 0..3 {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use crate::region::{MemfdFor, memfd, open_here};
-use crate::{Error, Held, close_descriptor};
+use crate::{Error, Held};
 use memhook_process::RemoteAddress;
 
 /// Memory that the target can read and execute, and that this process fills.
@@ -35,7 +35,7 @@ pub fn map_code_area(
 ) -> Result<Option<CodeArea>, Error> {
     let number = memfd(held, name, MemfdFor::SealedCode)?;
     let area = map(held, number, address, bytes, wiped_bytes);
-    let closed = close_descriptor(held, number);
+    let closed = held.close_opened();
     let area = area?;
     closed?;
     Ok(area)

@@ -33,7 +33,7 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
     let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
-    let closed = region::close_descriptor(held, number);
+    let closed = held.close_opened();
     let loaded = loaded?;
     closed?;
     Ok(loaded)

@@ -39,7 +39,7 @@ pub struct ObjectImage<'a> {
 pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
     let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
     let mapped = map(held, object, number);
-    let closed = region::close_descriptor(held, number);
+    let closed = held.close_opened();
     let base = mapped?;
     closed?;
     Ok(base)

@@ -28,7 +28,7 @@ pub fn create_region(
 ) -> Result<Region, Error> {
     let number = memfd(held, name, MemfdFor::Data)?;
     let region = map_and_open(held, number, bytes, over);
-    let closed = close_descriptor(held, number);
+    let closed = held.close_opened();
     let region = region?;
     closed?;
     Ok(region)
@@ -80,7 +80,7 @@ pub(crate) enum MemfdFor {
     SealedCode,
 }
 
-/// `memfd_create` in the target. For code, asks for the execute permission that the sysctl
+/// `memfd_create` in the target; [`Held::close_opened`] closes it. For code, asks for the execute permission that the sysctl
 /// `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
 pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64, Error> {
     let data = held.scratch()?.data();
@@ -90,14 +90,17 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
         MemfdFor::Code => 0,
     };
     let flags = u64::from(libc::MFD_CLOEXEC | sealing);
+    let create = |held: &mut Held, flags| {
+        held.open_descriptor("memfd_create", libc::SYS_memfd_create, &[data.0, flags])
+    };
     if what != MemfdFor::Data {
         let flags = flags | u64::from(libc::MFD_EXEC);
-        let number = held.syscall(libc::SYS_memfd_create, [data.0, flags, 0, 0, 0, 0])?;
-        if number >= 0 {
-            return Ok(number as u64);
+        let number = create(held, flags);
+        if number.is_ok() {
+            return number;
         }
     }
-    held.checked_syscall("memfd_create", libc::SYS_memfd_create, &[data.0, flags])
+    create(held, flags)
 }
 
 /// Closes a descriptor of the target.

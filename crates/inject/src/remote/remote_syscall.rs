@@ -11,16 +11,55 @@ use std::time::Instant;
 use crate::held::{Held, STEP_DEADLINE};
 use crate::remote_call::Outcome;
 use crate::wait::Stop;
-use crate::{Error, Registers, ptrace, restart};
-use memhook_process::RemoteAddress;
+use crate::{Error, Registers, close_descriptor, ptrace, restart};
+use memhook_process::{RemoteAddress, has_seccomp_filter};
 
 impl Held {
     /// Makes system call `nr` in the target and returns what the kernel returned, a negative
     /// errno included. Signals are blocked meanwhile.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
+        let entry = self.scratch()?.syscall_entry();
+        self.syscall_at(entry, nr, &args)
+    }
+
+    /// As [`Held::checked_syscall`], for a call that opens a descriptor, which is closed by [`Held::close_opened`]. If we
+    /// are killed before that, the thread closes it: a descriptor that stayed open could not be told from one of the
+    /// target's own. There is one at a time.
+    ///
+    /// Without us, the thread's seccomp filters see what it does. Where they might end the process for close(2), it stays
+    /// open.
+    pub(crate) fn open_descriptor(
+        &mut self,
+        name: &'static str,
+        nr: i64,
+        args: &[u64],
+    ) -> Result<u64, Error> {
+        let may_close = || self.may_call(libc::SYS_close) == Some(true);
+        let is_closed = !has_seccomp_filter(self.pid) || may_close();
         let scratch = self.scratch()?;
-        let (entry, stack) = (scratch.syscall_entry(), scratch.stack_top());
-        let registers = self.syscall_registers(entry, stack, nr, &args);
+        let entry = match is_closed {
+            true => scratch.open_entry(),
+            false => scratch.syscall_entry(),
+        };
+        let result = self.syscall_at(entry, nr, args)?;
+        let number = self.checked(name, result)?;
+        self.work.unguarded = (!is_closed).then_some(number);
+        Ok(number)
+    }
+
+    /// Closes the descriptor that [`Held::open_descriptor`] has opened.
+    pub(crate) fn close_opened(&mut self) -> Result<(), Error> {
+        if let Some(number) = self.work.unguarded.take() {
+            return close_descriptor(self, number);
+        }
+        let entry = self.scratch()?.close_entry();
+        let result = self.syscall_at(entry, libc::SYS_close, &[])?;
+        self.checked("close", result).map(drop)
+    }
+
+    fn syscall_at(&mut self, entry: RemoteAddress, nr: i64, args: &[u64]) -> Result<i64, Error> {
+        let stack = self.scratch()?.stack_top();
+        let registers = self.syscall_registers(entry, stack, nr, args);
         match self.operate(&registers, STEP_DEADLINE)? {
             Outcome::Done(result) => Ok(result as i64),
             Outcome::Unfinished(_) => {

@@ -27,6 +27,8 @@ pub(crate) struct RemoteWork {
     pub errno: Option<(RemoteAddress, [u8; 4])>,
     /// Signals taken off the thread, to be sent again.
     pub taken: Vec<(i32, libc::siginfo_t)>,
+    /// The open descriptor of ours that the way home does not close.
+    pub unguarded: Option<u64>,
     /// How many objects of ours the target has loaded already.
     pub earlier_loads: usize,
     /// Whether the thread has restored itself and must not be restored again.
@@ -47,6 +49,7 @@ impl RemoteWork {
             token: RandomState::new().hash_one(tid),
             errno: None,
             taken: Vec::new(),
+            unguarded: None,
             earlier_loads: load::earlier_loads(&survey.mappings),
             went_home: false,
             timing: survey.timing,

@@ -2,8 +2,7 @@
 //! asynchronous mode (Linux 6.7). The kernel resolves the faults itself; nobody waits for us.
 //!
 //! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote
-//! system call, and we take it over. (If we are killed in between, it stays open there: it watches nothing,
-//! and cannot be told from one of the target's own.) When the last descriptor is closed, for example because
+//! system call, and we take it over. (If we are killed in between, it closes it.) When the last descriptor is closed, for example because
 //! we were killed, the kernel lifts all protection.
 
 use std::io;
@@ -11,9 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use crate::{
-    Error, HoldOptions, PageScan, PageState, close_descriptor, duplicate_descriptor, hold,
-};
+use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
 /// With this flag no privileges are needed. Asynchronous write protection never asks a handler, so writes by
 /// the kernel into user memory are tracked all the same.
@@ -70,19 +67,9 @@ impl WriteWatch {
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
         let pages = PageScan::open(pid)?;
         let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(2)))?;
-        let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        let number = held.checked_syscall("userfaultfd", libc::SYS_userfaultfd, &[flags])?;
-        let taken = duplicate_descriptor(pid, number);
-        let closed = close_descriptor(&mut held, number);
+        let userfault = take_userfault(&mut held);
         let held = held.release()?;
-        let failed = |cause| Error::RemoteSyscall {
-            name: "userfaultfd",
-            pid,
-            cause,
-        };
-        let userfault = taken.map_err(failed)?;
-        closed?;
-        WriteWatch::agreed(userfault, pages, held).map_err(failed)
+        WriteWatch::agreed(userfault?, pages, held).map_err(failed(pid))
     }
 
     /// Watches writes of this process itself, to find out what they cost on this machine.
@@ -206,4 +193,21 @@ impl WriteWatch {
         }
         Ok(())
     }
+}
+
+fn failed(pid: i32) -> impl Fn(io::Error) -> Error {
+    move |cause| Error::RemoteSyscall {
+        name: "userfaultfd",
+        pid,
+        cause,
+    }
+}
+
+/// A userfaultfd that the target has made, of which it has no descriptor any more.
+pub(crate) fn take_userfault(held: &mut Held) -> Result<OwnedFd, Error> {
+    let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+    let number = held.open_descriptor("userfaultfd", libc::SYS_userfaultfd, &[flags])?;
+    let taken = duplicate_descriptor(held.pid, number);
+    held.close_opened()?;
+    taken.map_err(failed(held.pid))
 }

@@ -11,7 +11,7 @@
 //! even an ignored signal (sig_ignored in kernel/signal.c), so the thread stops there at once; a
 //! trap instruction would do the same, but kill a thread that has lost its tracer. If the bell does
 //! not stop the thread, it spins for a while (`Timing::spin`), where an interrupt finds it. Then it goes
-//! home by itself: it puts `errno` back, points rsp at the signal frame on the thread's own stack and
+//! home by itself: it closes the descriptor that it has opened for us and nobody else knows, puts `errno` back, points rsp at the signal frame on the thread's own stack and
 //! jumps to libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
 //! rt_sigreturn.
 //!
@@ -53,6 +53,9 @@ pub(crate) mod word {
     pub(crate) const ERRNO_VALUE: u64 = 72;
     /// Number of the signal that is the bell, 0 for none.
     pub(crate) const BELL: u64 = 80;
+    /// One more than the descriptor that is to be closed on the way home, 0 for none; of a call that failed, what is
+    /// not above 0.
+    pub(crate) const OPENED: u64 = 88;
     /// End of the words; strings and structures follow.
     pub(crate) const END: u64 = 128;
 }
@@ -61,7 +64,7 @@ global_asm!(
     r#"
     .pushsection .rodata.memhook_inject_stub, "a", @progbits
     .balign 16
-    .irp label, begin, syscall, each, fork, rung, home, end
+    .irp label, begin, syscall, open, close, each, fork, rung, home, end
     .globl memhook_inject_stub_\label
     .hidden memhook_inject_stub_\label
     .endr
@@ -99,6 +102,15 @@ memhook_inject_stub_fork:
     mov eax, {wait4}
     syscall
     jmp 1f
+memhook_inject_stub_open:
+    syscall
+    lea rcx, [rax + 1]
+    mov [rip + memhook_inject_stub_begin - {page} + {opened}], rcx
+    jmp 1f
+memhook_inject_stub_close:
+    mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
+    sub rdi, 1
+    mov qword ptr [rip + memhook_inject_stub_begin - {page} + {opened}], 0
 memhook_inject_stub_syscall:
     syscall
 1:  mov [rip + memhook_inject_stub_begin - {page} + {result}], rax
@@ -128,7 +140,12 @@ memhook_inject_stub_rung:
     cmp rax, [rip + memhook_inject_stub_begin - {page} + {counts}]
     jl 2b
 memhook_inject_stub_home:
-    mov rcx, [rip + memhook_inject_stub_begin - {page} + {errno_address}]
+    mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
+    sub rdi, 1
+    js 4f
+    mov eax, {close}
+    syscall
+4:  mov rcx, [rip + memhook_inject_stub_begin - {page} + {errno_address}]
     test rcx, rcx
     jz 3f
     mov eax, [rip + memhook_inject_stub_begin - {page} + {errno_value}]
@@ -153,6 +170,8 @@ memhook_inject_stub_end:
     bytes = const word::BYTES,
     gadget = const word::GADGET,
     bell = const word::BELL,
+    opened = const word::OPENED,
+    close = const libc::SYS_close,
     getpid = const libc::SYS_getpid,
     gettid = const libc::SYS_gettid,
     tgkill = const libc::SYS_tgkill,
@@ -165,6 +184,8 @@ memhook_inject_stub_end:
 unsafe extern "C" {
     static memhook_inject_stub_begin: u8;
     static memhook_inject_stub_syscall: u8;
+    static memhook_inject_stub_open: u8;
+    static memhook_inject_stub_close: u8;
     static memhook_inject_stub_each: u8;
     static memhook_inject_stub_fork: u8;
     static memhook_inject_stub_rung: u8;
@@ -276,6 +297,17 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
+    /// Entry that makes the system call in the registers, which opens a descriptor. On the way home it is closed.
+    pub(crate) fn open_entry(self) -> RemoteAddress {
+        self.at(&raw const memhook_inject_stub_open)
+    }
+
+    /// Entry that makes the system call in the registers, close(2), with that descriptor. From its first instruction on,
+    /// the way home closes it no more: another thread may have its number by then.
+    pub(crate) fn close_entry(self) -> RemoteAddress {
+        self.at(&raw const memhook_inject_stub_close)
+    }
+
     /// Entry that goes home at once.
     pub(crate) fn home_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_home)
@@ -305,7 +337,7 @@ mod tests {
     #[test]
     fn the_stub_fits_and_begins_with_the_call() {
         assert_eq!(stub()[..3], [0x41, 0xff, 0xd3]);
-        assert!(stub().len() < 256);
+        assert!(stub().len() < 320);
         let start = RemoteAddress(0x10000);
         let scratch = Scratch { start };
         let syscall = (scratch.syscall_entry().0 - scratch.code().0) as usize;
