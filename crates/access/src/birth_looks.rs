@@ -14,11 +14,12 @@ use crate::error::Error;
 use crate::measure::measure;
 use crate::random::Random;
 use crate::spending::Spending;
-use crate::switches::{Switches, switch_ns};
+use crate::switches::{Switches, events_ns, switch_ns};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
 use crate::watcher::words;
 use memhook_inject::Width;
 use memhook_stream::{NewBlock, Region, monotonic_ns};
+use std::time::Duration;
 
 /// Between two looks at the threads.
 const FOLLOW_NS: u64 = 100_000_000;
@@ -39,6 +40,15 @@ const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
 /// What a thread waits besides the time that arming takes, about: for our next turn, and to run again.
 const WAIT_NS: f64 = 250_000.0;
+/// A thread waits no longer than this (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
+const LONGEST_WAIT_NS: f64 = 2_000_000.0;
+/// Until the next turn, while a thread may wait for it; while words are watched; and while there is nothing to do but to
+/// wait until the budget has room. Who turns oftener takes time from a program that has the same processor.
+const PAUSE_ASKED: Duration = Duration::from_micros(100);
+const PAUSE_WATCHED: Duration = Duration::from_micros(300);
+const PAUSE_IDLE: Duration = Duration::from_millis(5);
+/// While nobody is asked, the owners of rings come back so many times more seldom.
+const UNASKED_DISTANCES: u32 = 16;
 /// Words of a block that are watched at most.
 const MOST_WORDS: u64 = 4;
 /// Touches that are kept of a word: the first one, and the latest.
@@ -119,6 +129,7 @@ pub struct BirthLooks {
     done: Vec<SeenLook>,
     random: Random,
     began_ns: u64,
+    processors: usize,
     switches: Switches,
     /// The most watchpoints of a thread since they were counted last.
     most_words: usize,
@@ -126,7 +137,10 @@ pub struct BirthLooks {
     next_follow_ns: u64,
     next_lives_ns: u64,
     next_switches_ns: u64,
+    /// Whether a block was asked for that nobody has named to us yet.
+    is_asked: bool,
     asked_ns: u64,
+    turned_ns: u64,
     distance: u32,
     notes: Vec<String>,
 }
@@ -164,13 +178,16 @@ impl BirthLooks {
             done: Vec::new(),
             random: Random::seeded(now),
             began_ns: now,
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
             switches: Switches::default(),
             most_words: 0,
             is_resting: false,
             next_follow_ns: now,
             next_lives_ns: now,
             next_switches_ns: now,
+            is_asked: false,
             asked_ns: 0,
+            turned_ns: now,
             distance: 64,
             notes,
         })
@@ -180,9 +197,9 @@ impl BirthLooks {
         (now.saturating_sub(self.began_ns) / 1_000_000) as u32
     }
 
-    /// To be called all the time, several times a millisecond if blocks are drawn often. `alive_since`: when the block
-    /// that lives at an address was allocated, on the same clock.
-    pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) {
+    /// To be called again after the time that it returns. `alive_since`: when the block that lives at an address was
+    /// allocated, on the same clock.
+    pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) -> Duration {
         let now = monotonic_ns();
         self.take_touches(now);
         match region.new_block() {
@@ -205,10 +222,26 @@ impl BirthLooks {
         if now >= self.next_follow_ns && !self.is_resting {
             self.next_follow_ns = now + FOLLOW_NS;
             let words = self.active.iter_mut().flat_map(|active| &mut active.words);
-            self.threads
+            let added = self
+                .threads
                 .follow(words.filter_map(|word| word.watched.as_mut()));
+            self.spend_on(now, added);
         }
         self.ask(now, region);
+        self.turned_ns = monotonic_ns();
+        if !region.is_no_block_asked() {
+            PAUSE_ASKED
+        } else if !self.active.is_empty() {
+            PAUSE_WATCHED
+        } else {
+            PAUSE_IDLE
+        }
+    }
+
+    /// Notes what events that were just opened cost the threads.
+    fn spend_on(&mut self, now: u64, events: usize) {
+        self.spending
+            .spend(self.now_ms(now), events_ns(events, self.processors));
     }
 
     /// Notes what it has cost that the threads were put on processors, and leaves them alone if that was all that there
@@ -224,7 +257,13 @@ impl BirthLooks {
         if self.spending.room_ns(now_ms, 0.0) > 0.0 {
             return;
         }
+        self.rest(now, region);
+    }
+
+    /// Gives up all looks and leaves the threads alone.
+    fn rest(&mut self, now: u64, region: &Region) {
         region.stop_asking_for_blocks();
+        self.is_asked = false;
         self.take_touches(now);
         for mut active in std::mem::take(&mut self.active) {
             active.look.until_ns = Some(now);
@@ -251,6 +290,10 @@ impl BirthLooks {
             }
             return;
         }
+        if std::mem::take(&mut self.is_asked) {
+            // We came too late: a thread has waited for us in vain.
+            self.spending.spend(self.now_ms(now), LONGEST_WAIT_NS);
+        }
         let free = self.slots.saturating_sub(self.words());
         let threads = self.threads.counts().0.max(1) as f64;
         let next_ns = WAIT_NS + MOST_WORDS as f64 * threads * self.trap_ns + self.switches_ns();
@@ -260,12 +303,20 @@ impl BirthLooks {
         if free * 2 >= self.slots && has_room && self.done.len() < MOST_LOOKS {
             if std::mem::take(&mut self.is_resting) {
                 self.next_follow_ns = now + FOLLOW_NS;
-                self.threads.follow(std::iter::empty());
+                let added = self.threads.follow(std::iter::empty());
+                self.spend_on(now, added);
                 // From here on they pay.
                 self.switches.take(self.pid, &self.threads.tids(), now);
             }
             self.asked_ns = now;
+            self.is_asked = true;
             region.ask_for_block(self.distance);
+            return;
+        }
+        region.draw_blocks_at(self.distance.saturating_mul(UNASKED_DISTANCES));
+        // Threads pay for being ready to be watched, too.
+        if self.active.is_empty() && !self.is_resting {
+            self.rest(now, region);
         }
     }
 
@@ -282,6 +333,9 @@ impl BirthLooks {
     /// A thread waits with a new block.
     fn meet(&mut self, block: NewBlock, region: &Region) {
         let begun = monotonic_ns();
+        self.is_asked = false;
+        // It may have named its block just behind our last turn, which is long ago where our processor is busy.
+        let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
         // Many are drawn where one comes at once, and few where it takes long: the owner of a ring looks as seldom
         // as is enough.
         if begun.saturating_sub(self.asked_ns) < 2_000_000 {
@@ -331,15 +385,17 @@ impl BirthLooks {
         }
         let at_ns = monotonic_ns();
         let has_waited = region.hand_over_block();
-        let waited_ns = (monotonic_ns() - begun) as f64 + WAIT_NS;
+        let waited_ns = (monotonic_ns() - begun) as f64 + unseen_ns.max(WAIT_NS);
         self.spending.spend(self.now_ms(at_ns), waited_ns);
         if let Some(mut active) = look.filter(|_| has_waited) {
             active.look.at_ns = at_ns;
+            let mut added = 0;
             for word in &mut active.words {
                 if let Some(watched) = &mut word.watched {
-                    self.threads.extend(watched);
+                    added += self.threads.extend(watched);
                 }
             }
+            self.spend_on(at_ns, added);
             self.active.push(active);
             self.most_words = self.most_words.max(self.words());
         }
@@ -378,7 +434,9 @@ impl BirthLooks {
         let now_ms = self.now_ms(now);
         let outstanding = self.outstanding_ns();
         let mut room = self.spending.room_ns(now_ms, outstanding);
-        let each = self.threads.counts().0.max(1) as f64 * self.trap_ns;
+        let threads = self.threads.counts().0.max(1);
+        let opening_ns = events_ns(threads, self.processors);
+        let each = threads as f64 * self.trap_ns + opening_ns;
         // Of a byte it is enough to know whether it is used.
         let of_words = self.active.iter_mut();
         for active in of_words.filter(|active| !active.look.of_bytes) {
@@ -391,6 +449,7 @@ impl BirthLooks {
                 room -= each;
                 word.watched = self.threads.watch(address + word.seen.offset, Width::Word);
                 if word.watched.is_some() {
+                    self.spending.spend(now_ms, opening_ns);
                     let again_ns = monotonic_ns();
                     let touches = word.seen.touches.iter_mut().rev();
                     for touch in touches.take_while(|touch| touch.1 == u64::MAX) {

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 const RING_NS: f64 = 1_000.0;
 /// Beside that, of each watchpoint of the thread.
 const WATCHPOINT_NS: f64 = 500.0;
+/// What a thread that runs pays for an event that is opened, armed and closed again: its processor is interrupted for
+/// each. A thread that sleeps pays nothing.
+const EVENT_NS: f64 = 15_000.0;
 
 /// Counts how often threads are put on processors.
 #[derive(Default)]
@@ -60,9 +63,22 @@ pub fn switch_ns(watchpoints: usize) -> f64 {
     RING_NS + WATCHPOINT_NS * watchpoints as f64
 }
 
+/// What it costs at most that so many threads get an event each, or one of them so many: no more of them run than there are
+/// processors.
+pub fn events_ns(events: usize, processors: usize) -> f64 {
+    EVENT_NS * events.min(processors) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_threads_that_run_are_interrupted() {
+        assert_eq!(events_ns(0, 4), 0.0);
+        assert_eq!(events_ns(3, 4), 3.0 * events_ns(1, 4));
+        assert_eq!(events_ns(1000, 4), events_ns(4, 4));
+    }
 
     #[test]
     fn a_thread_that_sleeps_is_put_on_a_processor_again() {

@@ -76,10 +76,10 @@ impl WatchedThreads {
         self.rings.clear();
     }
 
-    /// Looks at who is there. New threads are watched from now on; `words` follow.
-    pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) {
+    /// Looks at who is there. New threads are watched from now on; `words` follow. How many threads got a ring.
+    pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) -> usize {
         let Ok(tids) = thread_ids(self.pid) else {
-            return;
+            return 0;
         };
         self.all = tids.len();
         self.rings.retain(|tid, _| tids.contains(tid));
@@ -88,7 +88,8 @@ impl WatchedThreads {
         // Threads that were made one after the other often do the same, so those that are watched, if not all can be,
         // are not the first ones (multiplying by the golden ratio spreads numbers).
         new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
-        for &tid in new.iter().take(self.most.saturating_sub(self.rings.len())) {
+        let before = self.rings.len();
+        for &tid in new.iter().take(self.most.saturating_sub(before)) {
             let ring = AccessRing::open(tid, self.with_kernel).ok();
             self.rings.insert(tid, ring);
         }
@@ -107,6 +108,7 @@ impl WatchedThreads {
                 }
             }
         }
+        self.watched - before
     }
 
     fn armed(
@@ -172,8 +174,9 @@ impl WatchedThreads {
         })
     }
 
-    /// Watches a word for all the other threads, too.
-    pub fn extend(&self, word: &mut WatchedWord) {
+    /// Watches a word for all the other threads, too. How many those are.
+    pub fn extend(&self, word: &mut WatchedWord) -> usize {
+        let before = word.threads();
         for (&tid, ring) in &self.rings {
             if word.by_thread.contains_key(&tid) {
                 continue;
@@ -182,6 +185,7 @@ impl WatchedThreads {
                 word.by_thread.insert(tid, watchpoint);
             }
         }
+        word.threads() - before
     }
 
     /// What was recorded since the last time.

@@ -200,6 +200,7 @@ mod tests {
         let by = ReleaseBy {
             stack: 0,
             thread: 1,
+            by_realloc: false,
             accesses: 0,
         };
         all.more_pairs(&block(16, 0), 3, by, 5);

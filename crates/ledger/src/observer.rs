@@ -35,6 +35,8 @@ pub struct ReleaseBy {
     pub stack: u32,
     /// Index of the releasing thread.
     pub thread: u16,
+    /// Whether `realloc` has released it, to return another block in its place.
+    pub by_realloc: bool,
     /// What the event of the release carried in its place for a size: the reader's number of what was read and
     /// written of the block; 0: nothing is known.
     pub accesses: u32,

@@ -101,6 +101,8 @@ pub(crate) struct Release {
     pub stack: u32,
     /// The pass in which it arrived.
     pub pass: u32,
+    /// See [`ReleaseBy::by_realloc`].
+    pub by_realloc: bool,
     /// See [`ReleaseBy::accesses`].
     pub accesses: u32,
 }
@@ -247,6 +249,7 @@ impl<O: Observer> Ledger<O> {
             sequence: event.sequence,
             stack: event.stack,
             pass: self.pass,
+            by_realloc: event.op == Op::ReallocRelease,
             accesses: event.size,
         }
     }
@@ -345,6 +348,7 @@ impl<O: Observer> Ledger<O> {
         let by = ReleaseBy {
             stack: 0,
             thread: self.tid_index,
+            by_realloc: false,
             accesses: 0,
         };
         self.observer.released(&block, Some(by));
@@ -382,6 +386,7 @@ impl<O: Observer> Ledger<O> {
                     let by = ReleaseBy {
                         stack: release.stack,
                         thread: self.tid_index,
+                        by_realloc: release.by_realloc,
                         accesses: release.accesses,
                     };
                     self.count_pair(latest, by);

@@ -153,6 +153,7 @@ impl<O: Observer> Ledger<O> {
         ReleaseBy {
             stack: release.stack,
             thread: self.threads.index_of(tid),
+            by_realloc: release.by_realloc,
             accesses: release.accesses,
         }
     }
@@ -210,6 +211,7 @@ impl<O: Observer> Ledger<O> {
                         let by = ReleaseBy {
                             stack: release.stack,
                             thread: self.tid_index,
+                            by_realloc: release.by_realloc,
                             accesses: release.accesses,
                         };
                         self.observer.reinstated(&block.with_size(size), by);

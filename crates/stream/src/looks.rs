@@ -35,9 +35,15 @@ impl Region {
 
     /// Asks for the next block that is drawn: one of so many events of a ring is, on average.
     pub fn ask_for_block(&self, distance: u32) {
+        self.draw_blocks_at(distance);
+        self.change_look(look::CLOSED, look::OPEN);
+    }
+
+    /// Has blocks drawn at this mean distance from now on. Each draw costs the owner of a ring a look at how far it is
+    /// read, also while nobody is asked.
+    pub fn draw_blocks_at(&self, distance: u32) {
         let offset = offset_of!(Control, look_distance);
         self.memory.u64(offset).store(distance.into(), Relaxed);
-        self.change_look(look::CLOSED, look::OPEN);
     }
 
     /// The block whose thread waits, if there is one.

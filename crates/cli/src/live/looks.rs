@@ -7,10 +7,6 @@ use memhook_recording::{LOOKS_NOTE, Look, LookWord, looks_text};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// Between two turns.
-const PAUSE: Duration = Duration::from_micros(100);
 
 /// The looks at blocks of a process.
 pub struct Looks {
@@ -40,8 +36,7 @@ impl Looks {
                 Some(since + origin_ns)
             };
             while !told.load(Relaxed) {
-                looks.turn(of_thread.region(), &alive_since);
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(looks.turn(of_thread.region(), &alive_since));
             }
             looks.finish(of_thread.region())
         })?;

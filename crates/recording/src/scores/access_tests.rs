@@ -137,6 +137,7 @@ fn scored(blocks: &[Block]) -> ScoredRun {
             let by = ReleaseBy {
                 stack: 0,
                 thread: 1,
+                by_realloc: false,
                 accesses: carried,
             };
             scorer.released(&of, Some(by));

@@ -239,6 +239,7 @@ impl Scorer {
         let accesses = accesses.map(|accesses| self.count_accesses(&live, &accesses, end_ns));
         self.count_look(&live, block.address, end_ns);
         let mut release = self.end(live, end_ns, false, accesses);
+        release.by_realloc = by.is_some_and(|by| by.by_realloc);
         release.chain = self.chains.remove(&block.address);
         self.threads.released(thread, release);
     }
@@ -292,6 +293,7 @@ impl Scorer {
             group: live.group,
             size: live.size,
             lifetime_ns,
+            by_realloc: false,
             chain: None,
         }
     }

@@ -86,6 +86,7 @@ fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
                         Some(ReleaseBy {
                             stack: 0,
                             thread,
+                            by_realloc: false,
                             accesses: 0,
                         }),
                     );
@@ -177,6 +178,7 @@ fn folded_pairs_are_a_loop() {
     let by = Some(ReleaseBy {
         stack: 0,
         thread: 1,
+        by_realloc: false,
         accesses: 0,
     });
     let options = ScoreOptions {
@@ -205,6 +207,11 @@ fn folded_pairs_are_a_loop() {
 
 /// Reallocations of one thread, one after the other: site, size of the new chunk (0: the chunk is released).
 fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
+    exchanged(steps, true)
+}
+
+/// The same, or `free` and `realloc` of nothing instead of one `realloc`.
+fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> ScoredRun {
     let stacks = StackKinds {
         reallocs: [100, 101].into_iter().collect(),
         ..StackKinds::default()
@@ -213,6 +220,7 @@ fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
     let by = Some(ReleaseBy {
         stack: 0,
         thread: 1,
+        by_realloc,
         accesses: 0,
     });
     let mut last: Option<BlockOf> = None;
@@ -254,6 +262,14 @@ fn chains_of_realloc_are_no_loops() {
     }
 }
 
+/// `free(p); p = realloc(NULL, n)` copies nothing, and could do with one block: a loop, however `n` grows.
+#[test]
+fn what_free_has_released_is_not_exchanged() {
+    let run = exchanged((1..5000).map(|step| (0, 16 * step)), false);
+    assert_eq!(run.sites[0].runs, GrowingRuns::default());
+    assert_eq!(run.sites[0].loops.chunks, 4999);
+}
+
 /// Two lists at two places that grow in turn are chains of their own.
 #[test]
 fn chains_do_not_mix() {
@@ -265,6 +281,7 @@ fn chains_do_not_mix() {
     let by = Some(ReleaseBy {
         stack: 0,
         thread: 1,
+        by_realloc: true,
         accesses: 0,
     });
     let block = |site: u32, step: u64| BlockOf {

@@ -10,6 +10,8 @@ pub(super) struct Release {
     pub group: GroupId,
     pub size: u64,
     pub lifetime_ns: u64,
+    /// `realloc` has released it. What `free` has released is no part of a chain, whatever comes next.
+    pub by_realloc: bool,
     /// The chain of `realloc` that has led to it.
     pub chain: Option<Box<Chain>>,
 }
@@ -41,7 +43,7 @@ impl Threads {
         }
         let release = self.0[thread].unsettled.take()?;
         Some(Settled {
-            is_outgrown: reallocated.is_some_and(|size| size > release.size),
+            is_outgrown: release.by_realloc && reallocated.is_some_and(|size| size > release.size),
             release,
         })
     }

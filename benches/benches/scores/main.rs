@@ -1,12 +1,18 @@
 //! The evaluation of Memoro (Byma and Larus, "Detailed Heap Profiling", ISMM 2018) again: protobuf with and without
-//! arenas, and leveldb's fillseq. Scores by all accesses and by watched blocks, run time and memory without us, with
+//! arenas, leveldb's fillseq, memcached, and bamtools. Scores by all accesses and by watched blocks, run time and memory without us, with
 //! lifetimes alone and with both sources, and those of valgrind's dhat.
 //!
-//! `cargo bench -p memhook-benches --bench scores -- [ROUNDS]`, 3 rounds if none are named: some minutes. It needs
-//! protoc, libprotobuf-dev, libleveldb-dev and valgrind.
+//! `cargo bench -p memhook-benches --bench scores -- [ROUNDS] [NAME]`, 3 rounds if none are named: some minutes. It needs
+//! protoc, libprotobuf-dev, libleveldb-dev and valgrind; clang, cmake, libevent-dev and libjsoncpp-dev for the last two, whose
+//! sources apt fetches.
 //!
-//! All accesses are those of code that is compiled here: the programs with what the headers of the libraries have, but
-//! not the libraries, which are Debian's. What the libraries call of the C library counts, too.
+//! All accesses are those of code that is compiled here: memcached and bamtools, and the other programs with what the
+//! headers of the libraries have, but not the libraries, which are Debian's. What the libraries call of the C library
+//! counts, too.
+
+mod debian;
+mod memcached;
+mod reads;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -21,14 +27,23 @@ struct Program {
     arguments: Vec<String>,
     /// A directory that must be new each time, as the last argument.
     folder: Option<PathBuf>,
+    work: Work,
     /// What the paper says: lifetime, usage, useful lifetime, and how many times slower.
     paper: &'static str,
+}
+
+/// What a program does in a run.
+enum Work {
+    /// What its arguments say; then it prints its cost.
+    Own,
+    /// It answers requests of memcached until it is told to end.
+    Requests,
 }
 
 /// What a run took.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Without those in which it waited for a processor.
+    /// Without those in which it waited for a processor; of a server, those of processors for 10,000 requests.
     milliseconds: f64,
     /// The most that was resident.
     kib: f64,
@@ -42,7 +57,22 @@ fn main() {
     std::fs::create_dir_all(&folder).expect("a folder");
     println!("| program | source | lifetime | usage | useful lifetime | sites | time | memory |");
     println!("|---|---|---|---|---|---|---|---|");
-    for program in programs(&folder) {
+    let wanted = std::env::args().skip(1);
+    let wanted: Vec<String> = wanted
+        .filter(|word| !word.starts_with('-') && word.parse::<usize>().is_err())
+        .collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|word| name.contains(word));
+    let mut all = Vec::new();
+    if ["protobuf", "leveldb"].into_iter().any(is_wanted) {
+        all.extend(programs(&folder));
+    }
+    if is_wanted("memcached") {
+        all.extend(debian::memcached(&folder));
+    }
+    if is_wanted("bamtools") {
+        all.extend(debian::bamtools(&folder));
+    }
+    for program in all {
         measure(&program, &folder, rounds);
     }
 }
@@ -72,14 +102,7 @@ fn programs(folder: &Path) -> Vec<Program> {
         let mut command = Command::new("g++");
         command.args(["-std=c++20", "-O2", "-g", "-I"]).arg(folder);
         if tells {
-            command.args(["-fsanitize=kernel-address", "-fno-builtin"]);
-            for parameter in [
-                "asan-instrumentation-with-call-threshold=0",
-                "asan-stack=0",
-                "asan-globals=0",
-            ] {
-                command.args(["--param", parameter]);
-            }
+            command.args(debian::CALLBACKS);
         }
         command.arg(sources.join(format!("{name}.cc"))).args(more);
         if tells {
@@ -99,6 +122,7 @@ fn programs(folder: &Path) -> Vec<Program> {
             .map(str::to_owned)
             .collect(),
         folder: None,
+        work: Work::Own,
         paper,
     };
     vec![
@@ -118,6 +142,7 @@ fn programs(folder: &Path) -> Vec<Program> {
             telling: compiled("fillseq", true, &leveldb),
             arguments: vec!["400000".into()],
             folder: Some(folder.join("database")),
+            work: Work::Own,
             paper: "30.8 times (13.5 without locks)",
         },
     ]
@@ -187,7 +212,10 @@ fn measure(program: &Program, folder: &Path, rounds: usize) {
             if *name == "dhat" && round > 0 {
                 continue;
             }
-            costs[number].push(cost(program, path, with));
+            costs[number].push(match program.work {
+                Work::Own => cost(program, path, with),
+                Work::Requests => memcached::cost(path, with),
+            });
             if with.first() == Some(&binary.as_str()) {
                 scores[number] = scores_of(&binary, &file);
             }
