@@ -2,5 +2,6 @@
 
 mod budgets;
 mod faults;
+mod memory;
 mod otlp;
 mod rules;
