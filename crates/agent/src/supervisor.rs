@@ -22,6 +22,7 @@ use departures::Departures;
 pub use departures::Why;
 use memhook_attach::{Lookout, Obstacle, SharedFiles, TraceConfig, obstacle};
 use memhook_inject::{reloads, stops};
+use memhook_symbols::SharedReaders;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -91,6 +92,7 @@ impl Supervisor {
             shared: Arc::new(Shared {
                 lookout: Lookout::start().map_err(AgentError::Thread)?,
                 files: SharedFiles::default(),
+                names: SharedReaders::within(names_memory(memory)),
                 one_scan: Mutex::default(),
             }),
             budget: Budget::new(rate, memory),
@@ -294,7 +296,13 @@ impl Supervisor {
         }
         let link = Arc::new(Link::default());
         let outbox: Outbox = self.senders.outbox();
-        let job = TargetJob::new(Arc::clone(&link), identity, rule, outbox);
+        let job = TargetJob::new(
+            Arc::clone(&link),
+            identity,
+            rule,
+            outbox,
+            &self.shared.names,
+        );
         let worker = Worker::start(pid, config, job, link, &self.shared);
         self.started(pid, worker, now);
     }
@@ -375,6 +383,12 @@ impl Supervisor {
             std::thread::sleep(LEAST_PAUSE);
         }
     }
+}
+
+/// What may be read for names at one time, of the memory that the agent may use: targets that are attached to meanwhile
+/// need the rest.
+fn names_memory(memory: u64) -> u64 {
+    memory / 2
 }
 
 /// Processor seconds a second, and bytes.

@@ -11,7 +11,7 @@ use memhook_report::recorded::{made_module, python_of};
 use memhook_report::{
     Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
 };
-use memhook_symbols::{ModuleFile, Symbolizer};
+use memhook_symbols::{ModuleFile, SearchPath, SharedReaders, Symbolizer};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -76,15 +76,19 @@ impl TargetJob {
         identity: Arc<Identity>,
         rule: Arc<Rule>,
         outbox: Outbox,
+        names: &SharedReaders,
     ) -> TargetJob {
         let pid = identity.pid;
         let tracing = rule.tracing(0);
         let root = TargetRoot::of(pid);
         let is_wanted = rule.mode != Mode::Summary && !rule.send.is_empty();
-        let symbols = || Symbolizer::new(root.search_order());
+        let search = SearchPath {
+            readers: Some(names.clone()),
+            ..SearchPath::from(root.search_order())
+        };
         let interval = rule.interval.get_ref().0;
         TargetJob {
-            profiler: is_wanted.then(|| LiveProfiler::new(symbols(), MOST_SITES)),
+            profiler: is_wanted.then(|| LiveProfiler::new(Symbolizer::new(search), MOST_SITES)),
             link,
             identity,
             depth: tracing.depth,

@@ -7,6 +7,7 @@ use crate::scanning::scan_periodically;
 use crate::sums::SampledSites;
 use crate::target_job::TargetJob;
 use memhook_attach::{Detached, End, Lookout, SharedFiles, Trace, TraceConfig};
+use memhook_symbols::SharedReaders;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -31,6 +32,8 @@ pub struct Shared {
     pub lookout: Lookout,
     /// What was read of the files of targets.
     pub files: SharedFiles,
+    /// Who reads names for them.
+    pub names: SharedReaders,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
 }

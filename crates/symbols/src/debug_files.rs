@@ -2,7 +2,7 @@
 //! Separate Files").
 
 use crate::file::{Elf, Image, check_build_id, format_error, hex, parse, read_error};
-use crate::{Debuginfod, SymbolCache, SymbolError};
+use crate::{Debuginfod, SharedReaders, SymbolCache, SymbolError};
 use object::Object;
 use std::{
     ffi::OsStr,
@@ -27,6 +27,8 @@ pub struct SearchPath {
     pub cache: Option<SymbolCache>,
     /// Servers, asked last.
     pub debuginfod: Option<Debuginfod>,
+    /// Who reads the files for all symbolizers that have the same one; without it, each reads for itself.
+    pub readers: Option<SharedReaders>,
 }
 
 /// Roots of file systems alone.

@@ -93,6 +93,14 @@ impl Image {
         })
     }
 
+    /// The same open file, with nothing read of it.
+    pub fn unread(self) -> std::io::Result<Image> {
+        match self {
+            Image::Bytes(bytes) => Ok(Image::Bytes(bytes)),
+            Image::Parts { file, .. } => Image::of(file),
+        }
+    }
+
     /// `Some` if so many bytes may be read there; they count as read then.
     fn take(&self, offset: u64, size: u64) -> Option<()> {
         let Image::Parts { extent, left, .. } = self else {

@@ -20,23 +20,43 @@ const MOST_FRAMES: usize = 256;
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     let mut left = MOST_INFLATED_BYTES;
     let load = |id: SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
-        // Locations of variables, macros, and types in sections of their own are a good part of a large
-        // debug file.
-        let is_needed = !matches!(
-            id,
-            SectionId::DebugLoc
-                | SectionId::DebugLocLists
-                | SectionId::DebugMacinfo
-                | SectionId::DebugMacro
-                | SectionId::DebugTypes
-        );
-        let section = is_needed.then(|| elf.section_by_name(id.name())).flatten();
+        let section = is_needed(id).then(|| elf.section_by_name(id.name()));
+        let section = section.flatten();
         Ok(section
             .and_then(|section| contents(&section, image, &mut left))
             .unwrap_or_default())
     };
     match DwarfSections::load(load) {
         Ok(sections) => sections,
+        Err(never) => match never {},
+    }
+}
+
+/// Locations of variables, macros, and types in sections of their own are a good part of a large debug file.
+fn is_needed(id: SectionId) -> bool {
+    !matches!(
+        id,
+        SectionId::DebugLoc
+            | SectionId::DebugLocLists
+            | SectionId::DebugMacinfo
+            | SectionId::DebugMacro
+            | SectionId::DebugTypes
+    )
+}
+
+/// How many bytes [`sections`] takes, as the headers of the file have it.
+pub(crate) fn inflated_bytes(elf: &Elf<'_>) -> u64 {
+    let mut all = 0u64;
+    let load = |id: SectionId| -> Result<(), std::convert::Infallible> {
+        let section = is_needed(id).then(|| elf.section_by_name(id.name()));
+        let range = section
+            .flatten()
+            .and_then(|section| section.compressed_file_range().ok());
+        all = all.saturating_add(range.map_or(0, |range| range.uncompressed_size));
+        Ok(())
+    };
+    match DwarfSections::load(load) {
+        Ok(_) => all,
         Err(never) => match never {},
     }
 }

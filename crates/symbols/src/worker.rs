@@ -1,17 +1,16 @@
 //! The thread of one module: it answers from the cache as long as that suffices, then from the debug
 //! information.
 //!
-//! Parsed forms borrow from the files' bytes; both live on the thread's stack as long as requests come.
+//! It reads that itself, or has it read by the one who reads for all ([`SharedReaders`](crate::SharedReaders)).
 
-use crate::debug_files::{SearchPath, find, find_alone, find_supplementary};
-use crate::file::{Image, format_error, image, parse};
+use crate::debug_files::SearchPath;
+use crate::file::Image;
+use crate::files::Files;
 use crate::fingerprint::Fingerprint;
-use crate::lookup::{Lookup, context, has_dwarf, sections};
-use crate::symbol_table::SymbolTable;
+use crate::readers::Named;
 use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
 use crossbeam_channel::{Receiver, Sender};
-use object::Object;
-use std::{collections::HashMap, path::Path};
+use std::collections::HashMap;
 
 /// What the thread of a module reports.
 pub(crate) enum Answer {
@@ -95,68 +94,31 @@ impl Desk<'_> {
             path: module.path.clone(),
             ..ModuleSymbols::default()
         };
-        let problems = &mut report.problems;
-        let opened = image(module, &search.roots, problems);
-        let elf = opened.as_ref().and_then(|(path, image)| {
-            let parsed = parse(path, image);
-            parsed.map_err(|problem| problems.push(problem)).ok()
-        });
-        let separate = match &elf {
-            Some(elf) if has_dwarf(elf) => None,
-            Some(elf) => find(Path::new(&module.path), elf, search, problems),
-            // The debug file has everything that names need.
-            None => {
-                let id = module.build_id.as_deref();
-                id.and_then(|id| find_alone(id, search, problems))
-            }
-        };
-        let separate_elf = separate
-            .as_ref()
-            .and_then(|file| parse(&file.path, &file.data).ok());
-        let separate_file = separate.as_ref().map(|file| (&file.path, &file.data));
-        let own_file = opened.as_ref().map(|(path, image)| (path, image));
-        let with_dwarf = separate_file.zip(separate_elf.as_ref());
-        let with_dwarf = with_dwarf.or(own_file.zip(elf.as_ref()));
-        let with_dwarf = with_dwarf.filter(|(_, elf)| has_dwarf(elf));
-        let supplementary =
-            with_dwarf.and_then(|((path, _), elf)| find_supplementary(path, elf, search, problems));
-        report.debug_file = separate.as_ref().map(|file| file.path.clone());
-        let cached = self.cached([
-            own_file.map(|(_, image)| image),
-            separate_file.map(|(_, image)| image),
-            supplementary.as_ref().map(|file| &file.data),
-        ]);
-        let Some((first, mut report)) = self.answer_from(cached.as_ref(), first, report) else {
+        let files = Files::open(module, search, &mut report.problems);
+        report.debug_file = files.debug_file().cloned();
+        let cached = self.cached(files.images());
+        let Some((first, report)) = self.answer_from(cached.as_ref(), first, report) else {
             return;
         };
-        let problems = &mut report.problems;
-        let mut symbols = SymbolTable::default();
-        for elf in [&elf, &separate_elf].into_iter().flatten() {
-            symbols.add(elf);
+        match &search.readers {
+            None => files.read(u64::MAX, |lookup, read| {
+                let names = |svmas: Vec<u64>| {
+                    let frames = svmas.into_iter().map(|svma| (svma, lookup.frames(svma)));
+                    let frames = frames.collect();
+                    let read = read.clone();
+                    Named { frames, read }
+                };
+                self.answer_all(first, cached.as_ref(), names, report);
+            }),
+            Some(readers) => {
+                let reader = readers.reader(files);
+                let names = |svmas| {
+                    let named = reader.names(svmas);
+                    named.unwrap_or_else(|| std::panic::resume_unwind(Box::new("the reader died")))
+                };
+                self.answer_all(first, cached.as_ref(), names, report);
+            }
         }
-        symbols.finish();
-        let supplementary_elf = supplementary
-            .as_ref()
-            .and_then(|file| parse(&file.path, &file.data).ok());
-        let supplementary_sections = supplementary
-            .as_ref()
-            .zip(supplementary_elf.as_ref())
-            .map(|(file, elf)| sections(elf, &file.data));
-        let own_sections = with_dwarf.map(|((_, image), elf)| sections(elf, image));
-        let dwarf = own_sections
-            .as_ref()
-            .and_then(|own| context(own, supplementary_sections.as_ref()));
-        if let (Some(((path, _), _)), None) = (with_dwarf, &dwarf) {
-            problems.push(format_error(path, "its debug information is damaged"));
-        }
-        let is_final = with_dwarf.is_some_and(|(_, elf)| {
-            let wants_more = elf.gnu_debugaltlink().ok().flatten().is_some();
-            dwarf.is_some() && (!wants_more || supplementary.is_some())
-        });
-        let lookup = Lookup { dwarf, symbols };
-        report.source = lookup.source();
-        let cached = cached.filter(|_| is_final);
-        self.answer_all(first, cached.as_ref(), &lookup, report);
     }
 
     /// Answers as long as the cache suffices. Returns the first request that the cache cannot answer; `None`
@@ -190,30 +152,39 @@ impl Desk<'_> {
         None
     }
 
-    /// Answers all requests that come. `cached` is where names are kept; `None` if a file that may be installed
-    /// later would give better ones.
+    /// Answers all requests that come. `cached` is where names are kept, unless a file that may be installed later
+    /// would give better ones.
     fn answer_all(
         &self,
         first: Vec<u64>,
         cached: Option<&Cached<'_>>,
-        lookup: &Lookup<'_>,
+        names: impl Fn(Vec<u64>) -> Named,
         report: ModuleSymbols,
     ) {
         let mut report = Some(report);
         for svmas in std::iter::once(first).chain(self.requests) {
-            let names = svmas.into_iter().map(|svma| {
-                let known = cached.and_then(|cached| cached.names.get(&svma).cloned());
-                (svma, known.unwrap_or_else(|| lookup.frames(svma)))
-            });
-            let names: Vec<(u64, Vec<Frame>)> = names.collect();
+            let Named { mut frames, read } = names(svmas);
+            let cached = cached.filter(|_| read.is_final);
+            if let Some(cached) = cached {
+                for (svma, frames) in &mut frames {
+                    if let Some(known) = cached.names.get(svma) {
+                        frames.clone_from(known);
+                    }
+                }
+            }
             // Before the answer is sent: a caller that has all answers may end the process.
             if let Some(cached) = cached {
                 let (id, files) = (cached.id, &cached.fingerprint);
                 cached
                     .cache
-                    .keep_names(id, files, &self.module.path, &names);
+                    .keep_names(id, files, &self.module.path, &frames);
             }
-            if !self.answer(names, report.take()) {
+            let report = report.take().map(|mut report| {
+                report.source = read.source;
+                report.problems.extend(read.problem());
+                report
+            });
+            if !self.answer(frames, report) {
                 return;
             }
         }

@@ -17,15 +17,17 @@ use crate::board::{Board, Identity};
 use crate::config::{Destination, File, Protocol};
 use crate::said::say;
 use files::Directory;
-use memhook_report::Profile;
+use memhook_report::{Profile, ProfileFrame, ProfileSite};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use store::{Encode, Store};
 
-/// Profiles that wait to be encoded. They are large, so few of them do.
-const MOST_WAITING: usize = 32;
+/// What profiles that wait to be encoded may take, as [`weight`] has it. All targets may make one at the same moment, and
+/// most of them have some dozens of sites; the largest are a thousand times as large.
+const MOST_WAITING_BYTES: usize = 64 << 20;
 
 /// A profile that was made.
 pub struct Made {
@@ -49,22 +51,37 @@ pub struct Common {
 /// Takes profiles; never waits.
 #[derive(Clone)]
 pub struct Outbox {
-    to: SyncSender<Made>,
+    to: Sender<Made>,
+    waiting_bytes: Arc<AtomicUsize>,
     board: Arc<Board>,
 }
 
 impl Outbox {
     /// Hands a profile over. Where too many wait, it is dropped, and counted.
     pub fn put(&self, made: Made) {
-        let (Err(TrySendError::Full(made)) | Err(TrySendError::Disconnected(made))) =
-            self.to.try_send(made)
-        else {
-            return;
+        let bytes = weight(&made.profile);
+        let has_room = |waiting: usize| {
+            let all = waiting.saturating_add(bytes);
+            (waiting == 0 || all <= MOST_WAITING_BYTES).then_some(all)
         };
-        for to in made.to {
+        let taken = self.waiting_bytes.fetch_update(Relaxed, Relaxed, has_room);
+        let refused = match taken {
+            Ok(_) => self.to.send(made).err().map(|error| error.0),
+            Err(_) => Some(made),
+        };
+        for to in refused.into_iter().flat_map(|made| made.to) {
             self.board.deliveries(to).drop_one("busy");
         }
     }
+}
+
+/// About what a profile takes: its sites with their stacks, and its frames with their names.
+fn weight(profile: &Profile) -> usize {
+    let stacks: usize = profile.stacks.iter().map(|stack| 4 * stack.len()).sum();
+    let sites = profile.sites.len() * size_of::<ProfileSite>();
+    // Names and paths are strings of their own.
+    let frames = profile.frames.len() * (size_of::<ProfileFrame>() + 256);
+    stacks + sites + frames
 }
 
 /// The threads that send.
@@ -128,6 +145,7 @@ struct Encoder {
     stores: Vec<(Destination, Arc<Store>)>,
     common: Common,
     redact: bool,
+    waiting_bytes: Arc<AtomicUsize>,
     board: Arc<Board>,
 }
 
@@ -154,12 +172,14 @@ impl Senders {
                 stores.push((to, Arc::new(store)));
             }
         }
-        let (to, made) = sync_channel(MOST_WAITING);
+        let (to, made) = channel();
+        let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let encoder = Encoder {
             files,
             stores: stores.clone(),
             common,
             redact: file.agent.redact,
+            waiting_bytes: Arc::clone(&waiting_bytes),
             board: Arc::clone(board),
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
@@ -173,6 +193,7 @@ impl Senders {
         Ok(Senders {
             outbox: Outbox {
                 to,
+                waiting_bytes,
                 board: Arc::clone(board),
             },
             encoder: encoder.map_err(SendError::Thread)?,
@@ -213,7 +234,9 @@ fn common(file: &File) -> Common {
 impl Encoder {
     fn run(mut self, made: &Receiver<Made>) {
         for made in made {
+            let bytes = weight(&made.profile);
             self.encode(made);
+            self.waiting_bytes.fetch_sub(bytes, Relaxed);
         }
     }
 
@@ -251,5 +274,56 @@ impl Encoder {
                 store.put(&profile, &identity, &self.common);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(sites: usize) -> Made {
+        let mut profile = Profile::default();
+        profile.sites.resize(sites, ProfileSite::default());
+        Made {
+            profile,
+            identity: Arc::default(),
+            to: vec![Destination::Pyroscope],
+        }
+    }
+
+    /// All of two thousand targets may hand theirs over before the first is encoded.
+    #[test]
+    fn what_waits_is_bounded_by_its_size() {
+        let board = Board::new();
+        let (to, made_ones) = channel();
+        let outbox = Outbox {
+            to,
+            waiting_bytes: Arc::default(),
+            board: Arc::clone(&board),
+        };
+        let dropped = || {
+            let dropped = board.deliveries(Destination::Pyroscope).dropped();
+            dropped.get("busy").copied().unwrap_or(0)
+        };
+        for _ in 0..2000 {
+            outbox.put(made(30));
+        }
+        assert_eq!(dropped(), 0);
+        // Larger than all that may wait, and so the first to be refused.
+        outbox.put(made(MOST_WAITING_BYTES / size_of::<ProfileSite>() + 1));
+        assert_eq!(dropped(), 1);
+        let encoder = Encoder {
+            files: None,
+            stores: Vec::new(),
+            common: Common::default(),
+            redact: false,
+            waiting_bytes: Arc::clone(&outbox.waiting_bytes),
+            board: Arc::clone(&board),
+        };
+        let waiting_bytes = Arc::clone(&outbox.waiting_bytes);
+        assert_ne!(waiting_bytes.load(Relaxed), 0);
+        drop(outbox);
+        encoder.run(&made_ones);
+        assert_eq!((dropped(), waiting_bytes.load(Relaxed)), (1, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! Another configuration while the agent runs.
 
-use super::{Supervisor, bounds};
+use super::{Supervisor, bounds, names_memory};
 use crate::AgentError;
 use crate::rules::Rules;
 use crate::said::{chain, say};
@@ -52,6 +52,7 @@ impl Supervisor {
         }
         let (rate, memory) = bounds(&file);
         self.budget.set(rate, memory);
+        self.shared.names.set_limit(names_memory(memory));
         self.rules = Rules::new(&file);
         self.file = file;
         self.next_scan = Instant::now();

@@ -39,6 +39,7 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
         debug_directories: sources.debug_directories,
         debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
         cache: cache.filter(|_| !sources.without_cache),
+        readers: None,
     });
     for bundle in sources.bundles {
         symbols.add_bundle(bundle);

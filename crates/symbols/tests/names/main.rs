@@ -5,3 +5,4 @@ mod files;
 mod hostile;
 mod kept;
 mod program;
+mod shared;

@@ -1,0 +1,209 @@
+//! The files that the names of one module come from, and looking up addresses in them.
+//!
+//! Parsed forms borrow from the files' bytes, so what is made of them lives as long as a call of [`Files::read`].
+
+use crate::debug_files::{DebugFile, SearchPath, find, find_alone, find_supplementary};
+use crate::file::{Elf, Image, format_error, image, parse};
+use crate::lookup::{Lookup, context, has_dwarf, inflated_bytes, sections};
+use crate::symbol_table::SymbolTable;
+use crate::{ModuleFile, Source, SymbolError};
+use memhook_foreign::size_text;
+use object::{Object, ObjectSection};
+use std::path::{Path, PathBuf};
+
+/// The files of a module, open.
+pub(crate) struct Files {
+    own: Option<(PathBuf, Image)>,
+    separate: Option<DebugFile>,
+    supplementary: Option<DebugFile>,
+}
+
+/// How a module was read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Read {
+    pub source: Source,
+    /// No file that may be installed later would give better names.
+    pub is_final: bool,
+    /// The file with debug information that was not used, and why.
+    pub unused: Option<(PathBuf, String)>,
+}
+
+impl Read {
+    pub fn problem(&self) -> Option<SymbolError> {
+        let (path, why) = self.unused.as_ref()?;
+        Some(format_error(path, why))
+    }
+}
+
+impl Files {
+    /// Opens them, and reads only what tells whether they are the right ones.
+    pub fn open(
+        module: &ModuleFile,
+        search: &SearchPath,
+        problems: &mut Vec<SymbolError>,
+    ) -> Files {
+        let own = image(module, &search.roots, problems);
+        let elf = own.as_ref().and_then(|(path, image)| {
+            let parsed = parse(path, image);
+            parsed.map_err(|problem| problems.push(problem)).ok()
+        });
+        let separate = match &elf {
+            Some(elf) if has_dwarf(elf) => None,
+            Some(elf) => find(Path::new(&module.path), elf, search, problems),
+            // The debug file has everything that names need.
+            None => {
+                let id = module.build_id.as_deref();
+                id.and_then(|id| find_alone(id, search, problems))
+            }
+        };
+        drop(elf);
+        let mut files = Files {
+            own,
+            separate,
+            supplementary: None,
+        };
+        let supplementary = files.parsed(|parsed| {
+            let (path, elf, _) = parsed.with_dwarf?;
+            find_supplementary(path, elf, search, problems)
+        });
+        files.supplementary = supplementary;
+        files
+    }
+
+    /// The separate debug file.
+    pub fn debug_file(&self) -> Option<&PathBuf> {
+        self.separate.as_ref().map(|file| &file.path)
+    }
+
+    /// The contents: of the module's own file, the separate debug file, and the one that this refers to.
+    pub fn images(&self) -> [Option<&Image>; 3] {
+        [
+            self.own.as_ref().map(|(_, image)| image),
+            self.separate.as_ref().map(|file| &file.data),
+            self.supplementary.as_ref().map(|file| &file.data),
+        ]
+    }
+
+    /// The same open files, with nothing read of them.
+    pub fn unread(self) -> std::io::Result<Files> {
+        let of_debug = |file: DebugFile| -> std::io::Result<DebugFile> {
+            Ok(DebugFile {
+                data: file.data.unread()?,
+                ..file
+            })
+        };
+        let own = match self.own {
+            Some((path, image)) => Some((path, image.unread()?)),
+            None => None,
+        };
+        Ok(Files {
+            own,
+            separate: self.separate.map(of_debug).transpose()?,
+            supplementary: self.supplementary.map(of_debug).transpose()?,
+        })
+    }
+
+    fn parsed<R>(&self, then: impl FnOnce(&Parsed<'_, '_>) -> R) -> R {
+        let own = self.own.as_ref();
+        let own_elf = own.and_then(|(path, image)| parse(path, image).ok());
+        let separate = self.separate.as_ref();
+        let separate_elf = separate.and_then(|file| parse(&file.path, &file.data).ok());
+        let of_separate = separate
+            .zip(separate_elf.as_ref())
+            .map(|(file, elf)| (&*file.path, elf, &file.data));
+        let of_own = own
+            .zip(own_elf.as_ref())
+            .map(|((path, image), elf)| (&**path, elf, image));
+        let with_dwarf = of_separate.or(of_own);
+        then(&Parsed {
+            own: own_elf.as_ref(),
+            separate: separate_elf.as_ref(),
+            with_dwarf: with_dwarf.filter(|(_, elf, _)| has_dwarf(elf)),
+        })
+    }
+
+    /// An estimate of what reading them takes: of the symbols, and of the debug information.
+    pub fn bytes(&self) -> (u64, u64) {
+        let supplementary = self.supplementary.as_ref();
+        let supplementary = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
+        self.parsed(|parsed| {
+            let with_dwarf = parsed.with_dwarf.map(|(_, elf, _)| elf);
+            let debug = with_dwarf.into_iter().chain(&supplementary);
+            let debug = debug.map(inflated_bytes).fold(0, u64::saturating_add);
+            let symbols = [parsed.own, parsed.separate].into_iter().flatten();
+            let symbols = symbols.map(symbol_bytes).fold(0, u64::saturating_add);
+            (symbols, debug.saturating_mul(PARSED_TIMES))
+        })
+    }
+
+    /// Reads them, for as long as the call takes. Debug information that takes more than so many bytes is left out.
+    pub fn read<R>(&self, most_bytes: u64, then: impl FnOnce(&Lookup<'_>, Read) -> R) -> R {
+        let supplementary = self.supplementary.as_ref();
+        let supplementary_elf = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
+        let (symbol_bytes, debug_bytes) = self.bytes();
+        let needed = symbol_bytes.saturating_add(debug_bytes);
+        self.parsed(|parsed| {
+            let mut symbols = SymbolTable::default();
+            for elf in [parsed.own, parsed.separate].into_iter().flatten() {
+                symbols.add(elf);
+            }
+            symbols.finish();
+            let fits = needed <= most_bytes;
+            let with_dwarf = parsed.with_dwarf.filter(|_| fits);
+            let supplementary_sections = supplementary
+                .zip(supplementary_elf.as_ref())
+                .filter(|_| with_dwarf.is_some())
+                .map(|(file, elf)| sections(elf, &file.data));
+            let own_sections = with_dwarf.map(|(_, elf, image)| sections(elf, image));
+            let dwarf = own_sections
+                .as_ref()
+                .and_then(|own| context(own, supplementary_sections.as_ref()));
+            let unused = match (parsed.with_dwarf, &dwarf) {
+                (Some((path, ..)), None) if fits => {
+                    Some((path.into(), "its debug information is damaged".into()))
+                }
+                (Some((path, ..)), None) => Some((
+                    path.into(),
+                    format!(
+                        "its debug information takes {}, more than the {} that there are for names",
+                        size_text(needed),
+                        size_text(most_bytes)
+                    ),
+                )),
+                _ => None,
+            };
+            let is_final = with_dwarf.is_some_and(|(_, elf, _)| {
+                let wants_more = elf.gnu_debugaltlink().ok().flatten().is_some();
+                dwarf.is_some() && (!wants_more || supplementary.is_some())
+            });
+            let lookup = Lookup { dwarf, symbols };
+            let read = Read {
+                source: lookup.source(),
+                is_final,
+                unused,
+            };
+            then(&lookup, read)
+        })
+    }
+}
+
+/// What is made of debug information takes about as much again as its sections: abbreviations, and the functions and
+/// lines of the units that addresses lie in.
+const PARSED_TIMES: u64 = 2;
+
+/// Files, parsed.
+struct Parsed<'p, 'd> {
+    own: Option<&'p Elf<'d>>,
+    separate: Option<&'p Elf<'d>>,
+    /// The one of them that has debug information.
+    with_dwarf: Option<(&'p Path, &'p Elf<'d>, &'d Image)>,
+}
+
+/// Symbols and their names; an entry of our table is as large as one of the file's, and both are there.
+fn symbol_bytes(elf: &Elf<'_>) -> u64 {
+    [".symtab", ".strtab", ".dynsym", ".dynstr"]
+        .iter()
+        .filter_map(|name| elf.section_by_name(name))
+        .map(|section| section.size().saturating_mul(2))
+        .fold(0, u64::saturating_add)
+}

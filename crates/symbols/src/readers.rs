@@ -1,0 +1,255 @@
+//! Names for many symbolizers at once, each of which looks into the modules of another process.
+//!
+//! What is read of a module takes ten times as much memory as all else that is kept of a process, and the processes of a
+//! host run the same few programs and libraries. So a file is read once for all of them, by a thread of its own; and all
+//! that is read at one time is bounded: a reader that nobody waits for just now gives back what it has read as soon as
+//! another one needs the room.
+//!
+//! Files are the same ones if they are found to be when they are open: by device, inode, size and times of change. No
+//! process can make files of its own the same as another's, whatever build-id and path they claim.
+
+use crate::Frame;
+use crate::file::Image;
+use crate::files::{Files, Read};
+use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use std::{
+    collections::HashMap,
+    os::unix::fs::MetadataExt,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Readers of files, shared by all that have a clone.
+#[derive(Clone, Debug)]
+pub struct SharedReaders {
+    room: Arc<Room>,
+    known: Arc<Mutex<HashMap<Identity, Weak<Reader>>>>,
+}
+
+/// Which files they are: for the module's own, the separate debug file, and the one that this refers to.
+type Identity = [Option<[u64; 7]>; 3];
+
+/// The identity of an open file. A writer cannot set the time of the change (inode(7), `st_ctime`). `None` for bytes that
+/// came from the memory of one process.
+fn identity(files: &Files) -> Option<Identity> {
+    let mut all = [None; 3];
+    for (to, image) in all.iter_mut().zip(files.images()) {
+        match image {
+            Some(Image::Parts { file, .. }) => {
+                let found = file.metadata().ok()?;
+                *to = Some([
+                    found.dev(),
+                    found.ino(),
+                    found.len(),
+                    found.mtime() as u64,
+                    found.mtime_nsec() as u64,
+                    found.ctime() as u64,
+                    found.ctime_nsec() as u64,
+                ]);
+            }
+            Some(Image::Bytes(_)) => return None,
+            None => {}
+        }
+    }
+    all.iter().any(Option::is_some).then_some(all)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedReaders {
+    /// Readers that take at most so many bytes together, as far as files tell it. Debug information that takes more by
+    /// itself is not read: names come from symbol tables then.
+    pub fn within(most_bytes: u64) -> SharedReaders {
+        SharedReaders {
+            room: Arc::new(Room {
+                most: AtomicU64::new(most_bytes),
+                used: Mutex::default(),
+                freed: Condvar::new(),
+                turn: Mutex::default(),
+                asks: bounded(1),
+            }),
+            known: Arc::default(),
+        }
+    }
+
+    /// Sets another limit, for what is read from now on.
+    pub fn set_limit(&self, most_bytes: u64) {
+        self.room.most.store(most_bytes, Relaxed);
+    }
+
+    /// How many readers there are, whether they have read anything or not.
+    pub fn count(&self) -> usize {
+        let known = lock(&self.known);
+        known.values().filter(|r| r.strong_count() > 0).count()
+    }
+
+    /// The reader of these files. It ends with the last owner.
+    pub(crate) fn reader(&self, files: Files) -> Arc<Reader> {
+        let Some(identity) = identity(&files) else {
+            return Arc::new(Reader::start(files, Arc::clone(&self.room)));
+        };
+        let mut known = lock(&self.known);
+        if let Some(reader) = known.get(&identity).and_then(Weak::upgrade) {
+            return reader;
+        }
+        known.retain(|_, reader| reader.strong_count() > 0);
+        let reader = Arc::new(Reader::start(files, Arc::clone(&self.room)));
+        known.insert(identity, Arc::downgrade(&reader));
+        reader
+    }
+}
+
+/// A request: addresses (svma), and where the answer goes.
+type Request = (Vec<u64>, Sender<Named>);
+
+/// The answer to a request.
+pub(crate) struct Named {
+    /// By svma.
+    pub frames: Vec<(u64, Vec<Frame>)>,
+    pub read: Read,
+}
+
+/// The thread that reads some files, for as long as it is owned.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    requests: Sender<Request>,
+}
+
+impl Reader {
+    fn start(files: Files, room: Arc<Room>) -> Reader {
+        let (requests, inbox) = unbounded();
+        // Without a thread, or after it has panicked, the inbox is gone, and so is the answer to each request.
+        let _ = std::thread::Builder::new()
+            .name("names".into())
+            .spawn(move || serve(files, &inbox, &room));
+        Reader { requests }
+    }
+
+    /// Names of addresses; `None` if there are none to be had, because damaged files have made the thread panic.
+    pub fn names(&self, svmas: Vec<u64>) -> Option<Named> {
+        let (to, answer) = bounded(1);
+        self.requests.send((svmas, to)).ok()?;
+        answer.recv().ok()
+    }
+}
+
+fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
+    while let Ok(first) = inbox.recv() {
+        let (symbols, debug) = files.bytes();
+        let most = room.most.load(Relaxed);
+        let all = symbols.saturating_add(debug);
+        let place = room.take(if all <= most { all } else { symbols });
+        files.read(most, |lookup, read| {
+            let mut next = Some(first);
+            while let Some((svmas, to)) = next {
+                let frames = svmas.into_iter().map(|svma| (svma, lookup.frames(svma)));
+                // Who asked may be gone.
+                let _ = to.send(Named {
+                    frames: frames.collect(),
+                    read: read.clone(),
+                });
+                next = inbox.try_recv().ok().or_else(|| {
+                    select! {
+                        recv(inbox) -> request => request.ok(),
+                        recv(room.asks.1) -> _ => None,
+                    }
+                });
+            }
+        });
+        // Before the room is free: what was read through the cache of a file stays until then.
+        let Ok(unread) = files.unread() else {
+            return;
+        };
+        files = unread;
+        drop(place);
+    }
+}
+
+/// How much all readers may read.
+#[derive(Debug)]
+struct Room {
+    most: AtomicU64,
+    used: Mutex<u64>,
+    freed: Condvar,
+    /// Held by the one that waits for room: the others wait behind it, however little they need.
+    turn: Mutex<()>,
+    /// Somebody waits for room. One reader that has nothing to do takes the message and gives back what it has read.
+    asks: (Sender<()>, Receiver<()>),
+}
+
+/// A part of it, until it is dropped.
+struct Place<'r> {
+    room: &'r Room,
+    bytes: u64,
+}
+
+impl Room {
+    /// Waits for a place. What is larger than the whole room gets it alone.
+    fn take(&self, bytes: u64) -> Place<'_> {
+        let _turn = lock(&self.turn);
+        let mut used = lock(&self.used);
+        while *used != 0 && used.saturating_add(bytes) > self.most.load(Relaxed) {
+            // All may be at work now; the message waits for the first that is not.
+            let _ = self.asks.0.try_send(());
+            let waited = self.freed.wait_timeout(used, Duration::from_secs(1));
+            used = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        // What was asked for is here.
+        let _ = self.asks.1.try_recv();
+        *used = used.saturating_add(bytes);
+        Place { room: self, bytes }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *lock(&self.room.used) -= self.bytes;
+        self.room.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_is_never_overfull() {
+        let readers = SharedReaders::within(100);
+        let room = &readers.room;
+        std::thread::scope(|scope| {
+            for bytes in [60, 50, 100, 300, 41, 60] {
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        let place = room.take(bytes);
+                        let used = *lock(&room.used);
+                        assert!(used <= 100 || used == bytes, "{used}");
+                        drop(place);
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock(&room.used), 0);
+    }
+
+    #[test]
+    fn who_waits_asks_for_room() {
+        let readers = SharedReaders::within(100);
+        let room = &readers.room;
+        let first = room.take(60);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(room.take(60)));
+            // A reader with nothing to do.
+            room.asks.1.recv().expect("it asks");
+            assert!(!waiting.is_finished());
+            drop(first);
+        });
+        // What was not asked for is not given back.
+        let _third = room.take(10);
+        assert!(room.asks.1.is_empty());
+    }
+}

@@ -1,0 +1,83 @@
+//! What the agent takes for many targets.
+
+use memhook_tests::agents::{Agent, Pprof};
+use memhook_tests::programs::{Folder, copy_program};
+use memhook_tests::{Target, build_target, until};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+const TARGETS: usize = 12;
+/// What the program's debug information takes, all of which is read for a name.
+const DEBUG_MEGABYTES: u64 = 40;
+
+/// Gives a program more names of types and variables than it has.
+fn lengthen_debug_information(program: &str, folder: &Folder) {
+    let names = folder.path("names");
+    let objcopy = |option: String| {
+        let status = Command::new("objcopy").args([&option, program]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{option}");
+    };
+    objcopy(format!("--dump-section=.debug_str={names}"));
+    let mut bytes = std::fs::read(&names).expect("dumped");
+    bytes.resize((DEBUG_MEGABYTES << 20) as usize, b'x');
+    bytes.push(0);
+    std::fs::write(&names, bytes).expect("written");
+    objcopy(format!("--update-section=.debug_str={names}"));
+}
+
+fn peak_megabytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = peak.and_then(|peak| peak.split_ascii_whitespace().next()?.parse().ok());
+    kilobytes.map_or(0, |kilobytes: u64| kilobytes >> 10)
+}
+
+/// All targets need names of the same files at the same time.
+#[test]
+fn debug_information_is_read_once_for_all_targets() {
+    let folder = Arc::new(Folder::new("agent-memory"));
+    let program = folder.path("served");
+    copy_program(build_target("served", &["-g"]), &program);
+    lengthen_debug_information(&program, &folder);
+    let start = |_| Target::start(Path::new(&program), &[]);
+    let mut targets: Vec<Target> = (0..TARGETS).map(start).collect();
+    let profiles = folder.path("profiles");
+    let agent = Agent::start(
+        &folder,
+        &format!(
+            "[files]\ndirectory = \"{profiles}\"\n[[rule]]\nname = \"web\"\nexecutable = \"{program}\"\n\
+             mode = \"exact\"\nsend = [\"files\"]\ninterval = \"500ms\"\n"
+        ),
+    );
+    for target in &targets {
+        agent.await_phase(target.pid(), "traced");
+    }
+    for target in &mut targets {
+        target.send("l");
+        target.expect("done");
+    }
+    // Each of them has been named.
+    let is_named = |pid: u32| {
+        let entries = std::fs::read_dir(&profiles).expect("a directory").flatten();
+        let of_target = entries.filter(|entry| {
+            let name = entry.file_name().into_string().unwrap_or_default();
+            name.contains(&format!("-{pid}-")) && !name.ends_with("part")
+        });
+        of_target
+            .filter_map(|entry| std::fs::read(entry.path()).ok())
+            .any(|bytes| Pprof::read(&bytes).of("inuse_space", "planted_leak") == 100_000)
+    };
+    for target in &targets {
+        until("a profile has names", || is_named(target.pid()));
+    }
+    // Twice, while who looks for the names and who reads them change places, and as much again for all else.
+    let peak = peak_megabytes(agent.pid());
+    assert!(peak > DEBUG_MEGABYTES, "{peak} MB: it was not read");
+    assert!(peak < 4 * DEBUG_MEGABYTES, "{peak} MB");
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    for target in targets {
+        assert!(target.finish().success());
+    }
+}
