@@ -56,7 +56,8 @@ pub fn memcached(folder: &Path) -> Option<Program> {
         };
         let mut make = Command::new("make");
         make.args(["-s", "memcached"]);
-        make.arg(format!("CFLAGS=-O2 -g -w -pthread {callbacks}"));
+        // Valgrind 3.19 cannot read what clang writes by default.
+        make.arg(format!("CFLAGS=-O2 -gdwarf-4 -w -pthread {callbacks}"));
         make.arg(format!("LIBS={} -levent", runtime(tells)));
         run_quietly(make.current_dir(&folder));
         folder.join("memcached")
@@ -77,6 +78,10 @@ pub fn bamtools(folder: &Path) -> Vec<Program> {
     let Some(source) = memhook_tests::debian_source("bamtools") else {
         return Vec::new();
     };
+    // Debian's archive is without the copies of libraries that this directory had.
+    let copies = source.join("src/third_party");
+    std::fs::create_dir_all(&copies).expect("a folder");
+    std::fs::write(copies.join("CMakeLists.txt"), "").expect("written");
     let own_cost = folder.join("own_cost.o");
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("targets");
     let mut compile = Command::new("g++");
@@ -91,6 +96,8 @@ pub fn bamtools(folder: &Path) -> Vec<Program> {
         configure.arg("-S").arg(&source).arg("-B").arg(&folder);
         // As a release, but with asserts, which cmake would leave out.
         configure.arg("-DCMAKE_BUILD_TYPE=None");
+        run_quietly(&mut configure);
+        // Not before: the programs by which cmake looks at the compiler are not linked with the callbacks.
         configure.arg(format!("-DCMAKE_CXX_FLAGS={}", flags(tells)));
         configure.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={objects}"));
         run_quietly(&mut configure);
