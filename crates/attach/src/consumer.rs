@@ -545,8 +545,8 @@ impl<O: Observer + Send> Consumer<O> {
             if asks {
                 pacing.expect_more();
             }
-            // To keep to a budget, what tracing costs is looked at all the time.
-            let may_sleep = self.watched.has_lookout() && self.config.overhead.is_none();
+            // While samples keep to a budget, it is looked at all the time whether everything can be recorded again.
+            let may_sleep = self.watched.has_lookout() && !pacing.is_sampling();
             let is_over = || self.finishing.load(Relaxed);
             if may_sleep && pacing.is_quiet() && self.watched.sleep(is_over) {
                 continue;
@@ -585,12 +585,16 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     fn with_consumer(work: impl FnOnce(&Region, &Consumer)) {
-        with_consumer_of_file(|region, consumer, _| work(region, consumer));
+        with_consumer_of_file(&TraceConfig::default(), |region, consumer, _| {
+            work(region, consumer);
+        });
     }
 
     /// The file is what the target sees of the region.
-    fn with_consumer_of_file(work: impl FnOnce(&Region, &Consumer, &std::fs::File)) {
-        let config = TraceConfig::default();
+    fn with_consumer_of_file(
+        config: &TraceConfig,
+        work: impl FnOnce(&Region, &Consumer, &std::fs::File),
+    ) {
         let file = memhook_stream::sealed_file(config.region_bytes()).expect("sparse");
         let region = Region::map(&file).expect("mapped");
         region
@@ -603,7 +607,7 @@ mod tests {
                 Instant::now(),
                 std::process::id() as i32,
                 Arc::clone(&region),
-                &config,
+                config,
                 (),
             ),
             &file.into(),
@@ -647,11 +651,24 @@ mod tests {
             });
         });
     }
-    /// As long as nothing comes no pass is made, and the clock goes on all the same.
+
     #[test]
     fn a_quiet_target_costs_no_passes() {
+        expect_no_passes(&TraceConfig::default());
+    }
+
+    #[test]
+    fn a_quiet_target_within_a_budget_costs_no_passes() {
+        expect_no_passes(&TraceConfig {
+            overhead: Some(0.01),
+            ..TraceConfig::default()
+        });
+    }
+
+    /// As long as nothing comes no pass is made, and the clock goes on all the same.
+    fn expect_no_passes(config: &TraceConfig) {
         let lookout = Lookout::start().expect("a thread");
-        with_consumer_of_file(|region, consumer, file| {
+        with_consumer_of_file(config, |region, consumer, file| {
             lookout.add(&consumer.watched);
             let until = Instant::now() + Duration::from_secs(60);
             let wait = |what: &str, is: &dyn Fn() -> bool| {

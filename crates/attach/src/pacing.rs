@@ -56,9 +56,14 @@ impl Pacing {
         }
     }
 
-    /// Whether samples are taken to keep to a budget.
+    /// Sets whether samples are taken to keep to a budget.
     pub fn set_sampling(&mut self, is_sampling: bool) {
         self.is_sampling = is_sampling;
+    }
+
+    /// Whether samples are taken to keep to a budget.
+    pub fn is_sampling(&self) -> bool {
+        self.is_sampling
     }
 
     /// How long to sleep after a pass. Trails the producers: to chase the head makes its cache lines travel
