@@ -43,7 +43,7 @@ const WAIT_NS: f64 = 250_000.0;
 /// A thread waits no longer than this (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
 /// Until the next turn, while a thread may wait for it; while words are watched; and while there is nothing to do but to
-/// wait until the budget has room. Who turns oftener takes time from a program that has the same processor.
+/// wait until the budget has room. Turning more often would take time from a program that has the same processor.
 const PAUSE_ASKED: Duration = Duration::from_micros(100);
 const PAUSE_WATCHED: Duration = Duration::from_micros(300);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);

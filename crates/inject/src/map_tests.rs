@@ -4,6 +4,8 @@ use memhook_process::{RemoteAddress, mappings, read_memory, read_word, unfinishe
 
 use crate::common::{self, Program, anywhere};
 use crate::kill_tests::Target;
+use crate::region::{MemfdFor, memfd, open_here};
+use crate::scratch::word;
 use crate::{Error, Held, ObjectImage, hold, map_object, unmap_unfinished};
 
 const PAGE: u64 = 4096;
@@ -112,6 +114,26 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
     held.release().unwrap();
     assert_eq!(ours(pid), Vec::<String>::new());
     common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+/// A thread that was kept waiting has gone home and closed it, and the number may be that of a file of the target.
+#[test]
+fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
+    let mut program = Program::start("canary", &[]);
+    program.addresses();
+    let mut held = hold(program.pid(), &anywhere()).unwrap();
+    let number = memfd(&mut held, c"memhook-region", MemfdFor::Data).unwrap();
+    // What the way home does before it closes it.
+    let opened = held.scratch().unwrap().words() + word::OPENED;
+    held.write(opened, &[0; 8]).unwrap();
+    let is_refused = |result| matches!(result, Err(Error::WentHome { .. }));
+    assert!(is_refused(open_here(&held, number).map(drop)));
+    let resized = held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, 1]);
+    assert!(is_refused(resized.map(drop)));
+    assert!(is_refused(held.close_opened()));
+    held.release().unwrap();
+    common::send(program.pid(), libc::SIGTERM);
     program.ends_well();
 }
 

@@ -80,8 +80,8 @@ pub(crate) enum MemfdFor {
     SealedCode,
 }
 
-/// `memfd_create` in the target; [`Held::close_opened`] closes it. For code, asks for the execute permission that the sysctl
-/// `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
+/// `memfd_create` in the target; [`Held::close_opened`] closes it. For code, asks for the execute permission
+/// that the sysctl `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
 pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64, Error> {
     let data = held.scratch()?.data();
     held.write(data, name.to_bytes_with_nul())?;
@@ -111,6 +111,7 @@ pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
 
 /// Opens the target's descriptor here: through /proc, else by pidfd_getfd(2).
 pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
+    held.check_opened()?;
     match open_descriptor(held.pid, number) {
         Ok(file) => Ok(file.into()),
         Err(memhook_process::Error::Proc { path, cause }) => {

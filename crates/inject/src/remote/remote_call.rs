@@ -236,6 +236,7 @@ impl Held {
     /// Sets the registers and the token for an operation.
     pub(crate) fn set_out(&mut self, registers: &Registers) -> Result<(), Error> {
         let scratch = self.scratch()?;
+        self.check_opened()?;
         self.work.token = self.work.token.wrapping_add(1);
         let token = self.work.token.to_le_bytes();
         self.write(scratch.words() + word::TOKEN, &token)?;

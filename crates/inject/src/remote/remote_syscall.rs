@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use crate::held::{Held, STEP_DEADLINE};
 use crate::remote_call::Outcome;
+use crate::scratch::word;
 use crate::wait::Stop;
 use crate::{Error, Registers, close_descriptor, ptrace, restart};
 use memhook_process::{RemoteAddress, has_seccomp_filter};
@@ -43,8 +44,30 @@ impl Held {
         };
         let result = self.syscall_at(entry, nr, args)?;
         let number = self.checked(name, result)?;
-        self.work.unguarded = (!is_closed).then_some(number);
+        match is_closed {
+            true => self.work.opened = Some(number),
+            false => self.work.unguarded = Some(number),
+        }
+        self.check_opened()?;
         Ok(number)
+    }
+
+    /// Whether the descriptor is still open. A thread that we have kept waiting for too long closes it on its way home, and
+    /// then another thread may have its number for a file of the target. As long as the thread is stopped, the answer stays
+    /// true.
+    pub(crate) fn check_opened(&self) -> Result<(), Error> {
+        let Some(number) = self.work.opened else {
+            return Ok(());
+        };
+        let mut opened = [0; 8];
+        let is_open = self.work.scratch.is_some_and(|scratch| {
+            let place = scratch.words() + word::OPENED;
+            !self.work.went_home && self.target.read(place, &mut opened).is_ok()
+        });
+        if is_open && u64::from_le_bytes(opened) == number + 1 {
+            return Ok(());
+        }
+        Err(self.has_gone_home())
     }
 
     /// Closes the descriptor that [`Held::open_descriptor`] has opened.
@@ -53,8 +76,9 @@ impl Held {
             return close_descriptor(self, number);
         }
         let entry = self.scratch()?.close_entry();
-        let result = self.syscall_at(entry, libc::SYS_close, &[])?;
-        self.checked("close", result).map(drop)
+        let result = self.syscall_at(entry, libc::SYS_close, &[]);
+        self.work.opened = None;
+        self.checked("close", result?).map(drop)
     }
 
     fn syscall_at(&mut self, entry: RemoteAddress, nr: i64, args: &[u64]) -> Result<i64, Error> {

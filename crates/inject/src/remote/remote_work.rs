@@ -27,7 +27,9 @@ pub(crate) struct RemoteWork {
     pub errno: Option<(RemoteAddress, [u8; 4])>,
     /// Signals taken off the thread, to be sent again.
     pub taken: Vec<(i32, libc::siginfo_t)>,
-    /// The open descriptor of ours that the way home does not close.
+    /// The open descriptor of ours that the way home closes.
+    pub opened: Option<u64>,
+    /// The one that it does not close.
     pub unguarded: Option<u64>,
     /// How many objects of ours the target has loaded already.
     pub earlier_loads: usize,
@@ -49,6 +51,7 @@ impl RemoteWork {
             token: RandomState::new().hash_one(tid),
             errno: None,
             taken: Vec::new(),
+            opened: None,
             unguarded: None,
             earlier_loads: load::earlier_loads(&survey.mappings),
             went_home: false,

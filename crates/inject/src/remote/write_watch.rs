@@ -2,8 +2,8 @@
 //! asynchronous mode (Linux 6.7). The kernel resolves the faults itself; nobody waits for us.
 //!
 //! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote
-//! system call, and we take it over. (If we are killed in between, it closes it.) When the last descriptor is closed, for example because
-//! we were killed, the kernel lifts all protection.
+//! system call, and we take it over; if we are killed in between, the thread closes it. When the last
+//! descriptor is closed, for example because we were killed, the kernel lifts all protection.
 
 use std::io;
 use std::ops::Range;

@@ -11,7 +11,8 @@
 //! even an ignored signal (sig_ignored in kernel/signal.c), so the thread stops there at once; a
 //! trap instruction would do the same, but kill a thread that has lost its tracer. If the bell does
 //! not stop the thread, it spins for a while (`Timing::spin`), where an interrupt finds it. Then it goes
-//! home by itself: it closes the descriptor that it has opened for us and nobody else knows, puts `errno` back, points rsp at the signal frame on the thread's own stack and
+//! home by itself: it closes the descriptor that it has opened for us and that nobody else knows, puts
+//! `errno` back, points rsp at the signal frame on the thread's own stack and
 //! jumps to libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
 //! rt_sigreturn.
 //!
@@ -143,6 +144,7 @@ memhook_inject_stub_home:
     mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
     sub rdi, 1
     js 4f
+    mov qword ptr [rip + memhook_inject_stub_begin - {page} + {opened}], 0
     mov eax, {close}
     syscall
 4:  mov rcx, [rip + memhook_inject_stub_begin - {page} + {errno_address}]
