@@ -98,11 +98,7 @@ impl Target {
 
     /// Whether it has not ended.
     pub fn is_alive(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
-        let state = stat
-            .ok()
-            .and_then(|s| s.rsplit_once(')')?.1.trim().chars().next());
-        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+        is_living(&self.folder())
     }
 
     /// Reads a line and checks how it begins.
@@ -138,9 +134,18 @@ impl Target {
         patience::end_of(&mut self.child)
     }
 
+    /// What the kernel shows of it: by a thread that lives, because of a first thread that has ended it shows nothing
+    /// more.
+    pub fn folder(&self) -> String {
+        let tasks = format!("/proc/{}/task", self.pid);
+        let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let mut folders = threads.map(|thread| thread.path().display().to_string());
+        folders.find(|f| is_living(f)).unwrap_or(tasks + "/0")
+    }
+
     /// The value of a line of /proc/PID/status.
     pub fn status(&self, name: &str) -> String {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let status = std::fs::read_to_string(format!("{}/status", self.folder()));
         let status = status.expect("the target lives");
         let line = status
             .lines()
@@ -150,7 +155,7 @@ impl Target {
 
     /// Its mappings, as the kernel lists them.
     pub fn maps(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("the target lives")
+        std::fs::read_to_string(format!("{}/maps", self.folder())).expect("the target lives")
     }
 
     /// How many mappings of ours the target has.
@@ -310,6 +315,15 @@ impl Drop for Attacher {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a thread whose folder in /proc this is has not ended.
+fn is_living(folder: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("{folder}/stat"));
+    let state = stat
+        .ok()
+        .and_then(|s| s.rsplit_once(')')?.1.trim().chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// One of the processes that a process has made; each thread has children of its own (proc_pid_task(5)).

@@ -1,4 +1,5 @@
-// Programs for a storm of attaches, by argument 1; each works until the end of its input and checks itself.
+// Programs for a storm of attaches, by argument 1; each works until the end of its input, checks itself, and can be
+// asked whether it is usable (usable.hpp).
 //   prefork    workers that are forked, work for a moment, and are replaced
 //   plugins    opens and closes the libraries that the other arguments name
 //   sandboxed  allocates under a filter that kills for what a tracer would call
@@ -27,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-#include "target.hpp"
+#include "usable.hpp"
 
 using namespace target;
 
@@ -249,7 +250,7 @@ int main(int count, char** arguments) {
   // A new arena needs mprotect, which is forbidden there.
   if (what == "sandboxed") mallopt(M_ARENA_MAX, 1);
   std::thread reader([&] {
-    wait_for_byte();
+    serve();
     stop = true;
   });
   say("ready");

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 pub struct Footprint {
     /// Mappings of ours.
     pub mappings: usize,
+    /// Locked memory, in KiB.
+    pub locked_kib: i64,
     /// Open files.
     pub files: Vec<PathBuf>,
     /// Blocked signals of the main thread, without those that the program has a handler for: such a
@@ -19,10 +21,11 @@ pub struct Footprint {
 impl Footprint {
     /// As it is now.
     pub fn of(target: &Target) -> Footprint {
-        let files = std::fs::read_dir(format!("/proc/{}/fd", target.pid()));
+        let files = std::fs::read_dir(format!("{}/fd", target.folder()));
         let files = files.into_iter().flatten().flatten();
         Footprint {
             mappings: target.our_mappings(),
+            locked_kib: kib(target, "VmLck"),
             files: files
                 .map(|file| std::fs::read_link(file.path()).unwrap_or_default())
                 .collect(),
@@ -47,7 +50,11 @@ impl Footprint {
 
 /// Its resident memory.
 pub fn resident_kib(target: &Target) -> i64 {
-    let text = target.status("VmRSS");
+    kib(target, "VmRSS")
+}
+
+fn kib(target: &Target, name: &str) -> i64 {
+    let text = target.status(name);
     text.trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
@@ -61,7 +68,8 @@ fn signals(target: &Target, name: &str) -> u64 {
 pub fn healthy(target: &Target, stopped: bool) -> Result<(), String> {
     let start = Instant::now();
     loop {
-        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", target.pid())) else {
+        let folder = target.folder();
+        let Ok(status) = std::fs::read_to_string(format!("{folder}/status")) else {
             return Err("it is gone".into());
         };
         let field = |name: &str| {

@@ -26,6 +26,9 @@ const CYCLES_TO_SETTLE: u64 = 5;
 /// Growth from then on that is a leak, whatever the program itself does.
 const GROWTH_KIB: i64 = 32 << 10;
 
+/// Locked memory may grow by what the program itself maps.
+const LOCKED_KIB: i64 = 16 << 10;
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Cycles, over all kinds of targets
@@ -218,6 +221,21 @@ impl Victim {
         }
     }
 
+    /// Whether it can still load a library, look up a user, open a character conversion, and make threads and children:
+    /// what waits for ever for a lock that was left behind.
+    fn is_usable(&mut self) -> Result<(), Failure> {
+        if !self.kind.answers() {
+            return Ok(());
+        }
+        let target = &mut self.prey.target;
+        target.send("u");
+        let answer = catch_unwind(AssertUnwindSafe(|| target.expect("usable")));
+        answer.map(drop).or_else(|_| {
+            let waits = waits_of(target.pid());
+            failed(Class::Unusable, format!("a lock was left behind:{waits}"))
+        })
+    }
+
     /// An attach and detach, disturbed or not.
     fn cycle(
         &mut self,
@@ -245,6 +263,7 @@ impl Victim {
         well?;
         applied.map_err(|what| Failure(Class::Stuck, what))?;
         self.is_well()?;
+        self.is_usable()?;
         if disturbance.kills() {
             return Ok(());
         }
@@ -315,6 +334,7 @@ impl Victim {
             let before = &self.footprint;
             let is_well = now.blocked == before.blocked
                 && now.files.len() <= before.files.len()
+                && now.locked_kib <= before.locked_kib + LOCKED_KIB
                 && (may_map || now.mappings <= before.mappings);
             if is_well {
                 break now;
@@ -373,7 +393,7 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
             tally.count(failure);
         }
         let is_last = cycle + 1 == cycles || (cycle + 1) % CYCLES_OF_ONE_TARGET == 0;
-        if is_last || result.is_err() || kind == Kind::Dying {
+        if is_last || result.is_err() || kind.is_renewed() {
             let Some(next) = Victim::new(kind, args.look) else {
                 break;
             };

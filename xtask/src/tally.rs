@@ -9,6 +9,8 @@ pub enum Class {
     Died,
     /// The target stood still, stopped or traced
     Stuck,
+    /// It waits for a lock that was left behind
+    Unusable,
     /// Its self-check failed
     WrongAnswer,
     /// A wait ended too early

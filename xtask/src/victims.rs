@@ -38,6 +38,26 @@ pub enum Kind {
     Cancelled,
     /// Threads in all sorts of waits with a limit
     Waits,
+    /// Threads that fill their stacks and are joined all the time
+    Joining,
+    /// Thousands of threads a second
+    Detached,
+    /// Sets its effective user id all the time
+    Setxid,
+    /// Its memory is locked (mlockall)
+    Locked,
+    /// Its address space has a limit
+    Bounded,
+    /// Its first thread has ended
+    Leaderless,
+    /// Coroutines on local arrays of main
+    Coroutines,
+    /// Children of vfork that live for a while
+    Vforks,
+    /// Closes descriptors that it does not know
+    Closing,
+    /// Children with fewer rights that write into all memory that they share with it
+    Intruding,
 }
 
 /// Libraries of the distribution, of those that are installed.
@@ -110,6 +130,16 @@ impl Kind {
             Kind::Handler => ("storm", vec!["handler"]),
             Kind::Cancelled => ("storm", vec!["cancelled"]),
             Kind::Waits => ("storm", vec!["waits"]),
+            Kind::Joining => ("adversary", vec!["joining"]),
+            Kind::Detached => ("adversary", vec!["detached"]),
+            Kind::Setxid => ("adversary", vec!["setxid"]),
+            Kind::Locked => ("adversary", vec!["locked"]),
+            Kind::Bounded => ("adversary", vec!["bounded"]),
+            Kind::Leaderless => ("adversary", vec!["leaderless"]),
+            Kind::Coroutines => ("adversary", vec!["coroutines"]),
+            Kind::Vforks => ("adversary", vec!["vforks"]),
+            Kind::Closing => ("adversary", vec!["closing"]),
+            Kind::Intruding => ("adversary", vec!["intruding"]),
         };
         let program = build_target(name, &[]);
         let mut command = Command::new(&program);
@@ -134,6 +164,34 @@ impl Kind {
             target,
             _cgroup: cgroup,
         })
+    }
+
+    /// Whether a program of this kind answers when it is asked to use the locks of its C library. The sandbox forbids it.
+    pub fn answers(self) -> bool {
+        let is_silent = [
+            Kind::Hammer,
+            Kind::Dying,
+            Kind::Limited,
+            Kind::Idle,
+            Kind::Stopped,
+            Kind::Forking,
+            Kind::Signals,
+            Kind::Registers,
+            Kind::Sandboxed,
+        ];
+        !is_silent.contains(&self)
+    }
+
+    /// Whether each attach is the first one to its process: only that has the hook loaded.
+    pub fn is_renewed(self) -> bool {
+        let kinds = [
+            Kind::Dying,
+            Kind::Joining,
+            Kind::Detached,
+            Kind::Setxid,
+            Kind::Coroutines,
+        ];
+        kinds.contains(&self)
     }
 
     /// Ends it and takes its counts; `Err` tells what its self-check found.

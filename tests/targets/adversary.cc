@@ -1,0 +1,264 @@
+// Programs that have broken an attacher, by argument 1; each works until the end of its input, checks itself, and can be
+// asked whether it is usable (usable.hpp).
+//   joining      threads that fill their stacks and are joined all the time
+//   detached     as many threads a second as there can be, which nobody joins
+//   setxid       a thread that sets its effective user id all the time, which stops every other one for a moment
+//   locked       all its memory is locked, what it will map included
+//   bounded      its address space has a limit, which it needs nearly all of
+//   leaderless   its first thread has ended
+//   coroutines   stacks that are local arrays of main
+//   vforks       children that run in its memory for a while
+//   closing      closes every descriptor that it does not know, and opens files
+//   intruding    a child with fewer rights that writes into all memory that it shares with its parent
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "usable.hpp"
+
+using namespace target;
+
+static std::atomic<bool> stop{false};
+
+static int hammer(int rounds) {
+  int sum = 0;
+  for (int i = 0; i < rounds; i++) {
+    auto* block = static_cast<unsigned char*>(malloc(static_cast<size_t>(i % 500 + 1)));
+    block[0] = static_cast<unsigned char>(i & 1);
+    sum += block[0];
+    free(block);
+  }
+  return sum;
+}
+
+static void hammer_on() {
+  while (!stop) {
+    CHECK(hammer(1000) == 500);
+    usleep(500);
+  }
+}
+
+static void* fill_stack(void* argument) {
+  constexpr size_t bytes = 200'000;
+  volatile unsigned char stack[bytes];
+  for (size_t i = 0; i < bytes; i += 512) stack[i] = static_cast<unsigned char>(i >> 9);
+  keep(const_cast<unsigned char*>(stack));
+  CHECK(hammer(100) == 50);
+  for (size_t i = 0; i < bytes; i += 512) CHECK(stack[i] == static_cast<unsigned char>(i >> 9));
+  return argument;
+}
+
+static void joining() {
+  while (!stop) {
+    pthread_t threads[32];
+    for (pthread_t& thread : threads) CHECK(pthread_create(&thread, nullptr, fill_stack, threads) == 0);
+    for (pthread_t& thread : threads) {
+      void* result = nullptr;
+      CHECK(pthread_join(thread, &result) == 0 && result == threads);
+    }
+  }
+}
+
+static std::atomic<int> under_way{0};
+static void* be_gone(void*) {
+  CHECK(hammer(20) == 10);
+  under_way--;
+  return nullptr;
+}
+
+static void detached() {
+  pthread_attr_t how;
+  pthread_attr_init(&how);
+  pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);
+  while (!stop) {
+    pthread_t thread;
+    if (under_way > 50) {
+      usleep(100);
+      continue;
+    }
+    under_way++;
+    CHECK(pthread_create(&thread, &how, be_gone, nullptr) == 0);
+  }
+  while (under_way > 0) usleep(1000);
+}
+
+static void setxid() {
+  std::thread other(hammer_on);
+  while (!stop) {
+    CHECK(seteuid(geteuid()) == 0);
+    usleep(200);
+  }
+  other.join();
+}
+
+static void locked() {
+  if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) fprintf(stderr, "its memory is not locked: errno %d\n", errno);
+  hammer_on();
+}
+
+// How many more MiB of address space there are, at least.
+static size_t room_mib() {
+  size_t mib = 4096;
+  for (size_t step = 2048; step > 0; step /= 2) {
+    void* area = mmap(nullptr, mib << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (area != MAP_FAILED) {
+      munmap(area, mib << 20);
+      mib += step;
+    } else {
+      mib -= step;
+    }
+  }
+  return mib;
+}
+
+static void bounded() {
+  rlimit limit{3'000'000'000, 3'000'000'000};
+  CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+  hammer_on();
+  // What an attach may keep is small.
+  CHECK(room_mib() > 2000);
+}
+
+static void* serve_for_main(void*) {
+  serve();
+  stop = true;
+  return nullptr;
+}
+static void* outlive(void*) {
+  hammer_on();
+  return nullptr;
+}
+
+static void leaderless() {
+  pthread_t server, worker;
+  CHECK(pthread_create(&server, nullptr, serve_for_main, nullptr) == 0);
+  CHECK(pthread_create(&worker, nullptr, outlive, nullptr) == 0);
+  pthread_exit(nullptr);
+}
+
+static ucontext_t main_context, contexts[4];
+static void run_coroutine(int own) {
+  for (;;) {
+    CHECK(hammer(10) == 5);
+    swapcontext(&contexts[own], &contexts[(own + 1) % 4]);
+    if (stop) swapcontext(&contexts[own], &main_context);
+  }
+}
+
+// Between the stacks, and below and above them, is data of the program.
+static void coroutines() {
+  struct Area {
+    unsigned char data[48 * 1024];
+    alignas(16) unsigned char stack[16 * 1024];
+  };
+  static_assert(sizeof(Area) % 16 == 0);
+  Area areas[4];
+  for (int i = 0; i < 4; i++) {
+    memset(areas[i].data, 0x50 + i, sizeof areas[i].data);
+    CHECK(getcontext(&contexts[i]) == 0);
+    contexts[i].uc_stack.ss_sp = areas[i].stack;
+    contexts[i].uc_stack.ss_size = sizeof areas[i].stack;
+    contexts[i].uc_link = &main_context;
+    makecontext(&contexts[i], reinterpret_cast<void (*)()>(run_coroutine), 1, i);
+  }
+  swapcontext(&main_context, &contexts[0]);
+  for (int i = 0; i < 4; i++)
+    for (unsigned char byte : areas[i].data) CHECK(byte == 0x50 + i);
+}
+
+static void vforks() {
+  std::thread other(hammer_on);
+  while (!stop) {
+    pid_t child = vfork();
+    if (child == 0) {
+      usleep(100'000);
+      _exit(0);
+    }
+    int status = 1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+  }
+  other.join();
+}
+
+static void closing() {
+  char path[] = "/tmp/adversary-XXXXXX", text[] = "what is in this file stays as it is";
+  int made = mkstemp(path);
+  CHECK(made >= 0 && write(made, text, sizeof text) == sizeof text);
+  std::thread other([] {
+    while (!stop) {
+      std::lock_guard quiet(using_everything);
+      syscall(SYS_close_range, 3, ~0u, 0);
+    }
+  });
+  while (!stop) {
+    std::lock_guard quiet(using_everything);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    char found[100] = {};
+    CHECK(file >= 0 && read(file, found, sizeof found) == sizeof text && strcmp(found, text) == 0);
+    CHECK(hammer(100) == 50);
+  }
+  other.join();
+  unlink(path);
+}
+
+static void intrude() {
+  if (geteuid() == 0) CHECK(setgroups(0, nullptr) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+  FILE* maps = fopen("/proc/self/maps", "r");
+  if (!maps) _exit(0);
+  char line[512];
+  while (fgets(line, sizeof line, maps)) {
+    unsigned long start, end;
+    char mode[5];
+    if (sscanf(line, "%lx-%lx %4s", &start, &end, mode) != 3) continue;
+    if (mode[1] != 'w' || mode[3] != 's') continue;
+    // What has pages, and no more of it than is quickly done.
+    for (unsigned long page = start; page < end && page < start + (4 << 20); page += 4096)
+      for (unsigned long at = page; at < page + 4096; at += 8) *reinterpret_cast<volatile unsigned long*>(at) = ~0ul / 3;
+  }
+  _exit(0);
+}
+
+static void intruding() {
+  std::thread other(hammer_on);
+  while (!stop) {
+    pid_t child = fork();
+    if (child == 0) intrude();
+    int status = 1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    usleep(5000);
+  }
+  other.join();
+}
+
+int main(int, char** arguments) {
+  std::string what = arguments[1];
+  if (what == "leaderless") {
+    say("ready");
+    leaderless();
+  }
+  std::thread reader([] {
+    serve();
+    stop = true;
+  });
+  say("ready");
+  if (what == "joining") joining();
+  if (what == "detached") detached();
+  if (what == "setxid") setxid();
+  if (what == "locked") locked();
+  if (what == "bounded") bounded();
+  if (what == "coroutines") coroutines();
+  if (what == "vforks") vforks();
+  if (what == "closing") closing();
+  if (what == "intruding") intruding();
+  reader.join();
+}
