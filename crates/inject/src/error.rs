@@ -84,6 +84,20 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
+    /// Not all threads stopped within the time for which each of them may be held, however often it was tried.
+    #[error(
+        "thread {tid} of process {pid} does not stop within {limit:?} (it sleeps uninterruptibly, as in vfork, or waits for a processor); the others were let go after that, {attempts} times: try again, or allow a longer hold"
+    )]
+    StopsTooLate {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+        /// For how long threads may be held.
+        limit: Duration,
+        /// How many holds were given up.
+        attempts: u32,
+    },
     /// A ptrace request failed.
     #[error("ptrace {request} on thread {tid} of process {pid}: {cause}")]
     Ptrace {

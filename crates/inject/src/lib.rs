@@ -53,7 +53,7 @@ extern crate self as memhook_inject;
 
 pub use access_marks::{RangeMarks, clear_access_marks};
 pub use address_space::{memory_sharers, share_memory};
-pub use all_threads::{AllHeld, hold_all};
+pub use all_threads::{AllHeld, InVain, hold_all, hold_all_within};
 pub use call_with_data::MAX_CALL_DATA;
 pub use clock::Clock as TimeStampClock;
 pub use code_area::{CodeArea, map_code_area};

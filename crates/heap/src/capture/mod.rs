@@ -36,7 +36,9 @@ use crate::snapshot::{
     Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };
 use crate::{Error, Types, dissect};
-use memhook_inject::{AllHeld, Child, PageScan, PageState, Registers, WriteWatch, memory_sharers};
+use memhook_inject::{
+    AllHeld, Child, InVain, PageScan, PageState, Registers, WriteWatch, memory_sharers,
+};
 use memhook_process::{
     ModuleFiles, ModuleImage, filter_may_kill, living_thread, mappings, modules,
 };
@@ -272,8 +274,21 @@ impl Prepared {
 
     /// Holds all threads, outside malloc if possible.
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
-        let (held, in_malloc) = hold_settled(self.pid, self.reader, &self.malloc_code())?;
+        let limit = self.limits.hold;
+        let (held, in_malloc) = hold_settled(self.pid, self.reader, &self.malloc_code(), limit)?;
         self.in_malloc = in_malloc;
+        let InVain {
+            holds,
+            longest,
+            tid,
+        } = held.in_vain();
+        self.held_in_vain = self.held_in_vain.max(longest);
+        if holds > 0 {
+            self.notes.push(format!(
+                "all threads were let go {holds} times, after at most {:.0} ms, because thread {tid} did not stop (it sleeps uninterruptibly, as in vfork)",
+                longest.as_secs_f64() * 1e3
+            ));
+        }
         self.kernel.words.extend(held.queued_values());
         self.kernel.words.extend(held.rseq_places());
         Ok(held)

@@ -1,6 +1,6 @@
 //! Holding all threads of the target with none of them inside malloc.
 
-use memhook_inject::{AllHeld, Error, Registers, hold_all};
+use memhook_inject::{AllHeld, Error, Registers, hold_all_within};
 use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -30,13 +30,14 @@ const STACK_WORDS: usize = 48;
 /// Holds all threads, none of them inside `malloc_code` if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.
-/// `reader`: by which its memory is read.
+/// `reader`: by which its memory is read. `limit`: for how long threads may be held until all have stopped.
 pub fn hold_settled(
     pid: i32,
     reader: i32,
     malloc_code: &Range<u64>,
+    limit: Option<Duration>,
 ) -> Result<(AllHeld, u32), Error> {
-    let mut held = hold_all(pid)?;
+    let mut held = hold_all_within(pid, limit)?;
     let mut step = SETTLE_STEP;
     loop {
         let inside: Vec<i32> = held

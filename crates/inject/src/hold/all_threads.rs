@@ -10,10 +10,15 @@ use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, Registers, late, ptrace, regs, restart, watchdog};
-use memhook_process::{Activity, thread_ids, thread_state};
+use memhook_process::{Activity, sleeps, thread_ids, thread_state};
 
-/// How long a thread may sleep uninterruptibly before anything is stopped.
-const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
+/// For how long nothing is stopped because a thread sleeps uninterruptibly.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long those that have stopped wait for one that sleeps uninterruptibly. Most such sleeps are for a page, and
+/// far shorter.
+const SLEEP_LIMIT: Duration = Duration::from_millis(20);
+/// How long it is tried with a sleeper that does stop in the end: a few of its sleeps.
+const SLEEPER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// One stopped thread.
 pub(crate) struct Stopped {
@@ -32,6 +37,17 @@ pub(crate) struct Known {
     delicate: BTreeMap<i32, Option<Sleeper>>,
 }
 
+/// Holds that were given up before all threads had stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InVain {
+    /// How many.
+    pub holds: u32,
+    /// The longest of them.
+    pub longest: Duration,
+    /// The thread that was waited for last.
+    pub tid: i32,
+}
+
 /// Every thread of a process, seized and stopped. Dropping it lets all of them go, with their
 /// interrupted system calls restarted.
 pub struct AllHeld {
@@ -40,6 +56,9 @@ pub struct AllHeld {
     pub(crate) threads: BTreeMap<i32, Stopped>,
     /// Seized, but not (yet) stopped.
     seized: BTreeMap<i32, Sleep>,
+    /// For how long threads may be held; `None`: as long as it takes.
+    limit: Option<Duration>,
+    in_vain: InVain,
     _guard: Guard,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
@@ -51,14 +70,25 @@ pub struct AllHeld {
 /// Lists the threads again until no new one shows up: once all known threads stand still, nobody
 /// is left to start another.
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
+    hold_all_within(pid, None)
+}
+
+/// The same, but no thread is held longer than `limit` before all of them have stopped: if one takes longer, the
+/// others are let go and are stopped again when it has stopped. After that it is for the caller to keep to the limit.
+pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     watchdog::start();
     // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
     // before the first one stops.
     let mut known = Known::default();
     // If one slept uninterruptibly, all the others would be held until it stops.
-    let until = Instant::now() + SLEEPER_LIMIT;
+    let until = Instant::now() + PATIENCE;
+    let mut slept = BTreeMap::new();
     while let Some(tid) = sleeper(pid) {
+        // One that wakes up between its sleeps will stop, and one that does not is left alone.
+        if *slept.entry(tid).or_insert_with(|| sleeps(pid, tid)) != sleeps(pid, tid) {
+            break;
+        }
         if Instant::now() >= until {
             return Err(Error::DoesNotStop { pid, tid });
         }
@@ -73,20 +103,22 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
             known.delicate.insert(tid, sleeper);
         }
     }
-    stop_all(pid, &known)
+    stop_all(pid, &known, limit)
 }
 
-pub(crate) fn stop_all(pid: i32, known: &Known) -> Result<AllHeld, Error> {
+pub(crate) fn stop_all(pid: i32, known: &Known, limit: Option<Duration>) -> Result<AllHeld, Error> {
     let guard = Guard::begin(pid);
     let mut held = AllHeld {
         pid,
         stopped_at: Instant::now(),
         threads: BTreeMap::new(),
         seized: BTreeMap::new(),
+        limit,
+        in_vain: InVain::default(),
         _guard: guard,
         _not_send: PhantomData,
     };
-    held.stop_the_rest(known)?;
+    held.stop_within_limit(known)?;
     if held.threads.is_empty() {
         return Err(Error::TargetGone { pid });
     }
@@ -153,6 +185,11 @@ impl AllHeld {
         self.stopped_at.elapsed()
     }
 
+    /// What was given up before this hold.
+    pub fn in_vain(&self) -> InVain {
+        self.in_vain
+    }
+
     /// Lets some threads run for about this long and stops them again, while the others stand still.
     pub fn let_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
         for tid in tids {
@@ -171,7 +208,48 @@ impl AllHeld {
                 wait::reap(self.pid, tid);
             }
         }
-        self.stop_the_rest(&Known::default())
+        self.stop_within_limit(&Known::default())
+    }
+
+    /// Stops every thread that is not stopped yet. Where that takes too long, those that have stopped run until one
+    /// that was waited for has stopped too, and then it is tried again.
+    fn stop_within_limit(&mut self, known: &Known) -> Result<(), Error> {
+        let until = Instant::now() + SLEEPER_PATIENCE;
+        loop {
+            match self.stop_the_rest(known) {
+                Err(Error::DoesNotStop { tid, .. }) => self.give_up_for(tid, until)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Lets all go that have stopped, and waits for the next one to stop.
+    fn give_up_for(&mut self, tid: i32, until: Instant) -> Result<(), Error> {
+        self.in_vain.holds += 1;
+        self.in_vain.tid = tid;
+        self.let_stopped_go();
+        self.in_vain.longest = self.in_vain.longest.max(self.stopped_at.elapsed());
+        let mut pace = Pace::start();
+        while self.threads.is_empty() && !self.seized.is_empty() {
+            if Instant::now() >= until {
+                let pid = self.pid;
+                return Err(match self.limit {
+                    Some(limit) => Error::StopsTooLate {
+                        pid,
+                        tid,
+                        limit,
+                        attempts: self.in_vain.holds,
+                    },
+                    None => Error::DoesNotStop { pid, tid },
+                });
+            }
+            self.take_stops();
+            if self.threads.is_empty() && pace.pause() {
+                self.forget_ended();
+            }
+        }
+        self.stopped_at = Instant::now();
+        Ok(())
     }
 
     /// Stops every thread that is not stopped yet.
@@ -219,31 +297,55 @@ impl AllHeld {
     /// Waits until all threads have stopped that were told to. It takes them in the order in which they stop,
     /// because only a thread that has been adopted survives our being killed.
     fn wait_for_all(&mut self) -> Result<(), Error> {
-        let until = Instant::now() + STOP_LIMIT;
+        let begin = Instant::now();
         let mut pace = Pace::start();
         while let Some((&first, _)) = self.seized.first_key_value() {
-            for (tid, sleep) in self.seized.clone() {
-                match wait::poll_stop(self.pid, tid) {
-                    Some(Stop::Event(_)) => self.adopt(tid, sleep),
-                    // Once it is delivered, its handler starts, and the thread stops at the first instruction.
-                    Some(Stop::Signal(signal)) => self.go_on(tid, signal),
-                    Some(Stop::Syscall | Stop::Clone) => self.go_on(tid, 0),
-                    Some(Stop::Gone) => drop(self.seized.remove(&tid)),
-                    None => {}
-                }
-            }
-            if Instant::now() >= until {
-                return Err(Error::DoesNotStop {
-                    pid: self.pid,
-                    tid: first,
-                });
+            self.take_stops();
+            let too_long = begin.elapsed() >= STOP_LIMIT
+                || self.limit.is_some_and(|limit| self.held_for() >= limit);
+            // Whoever waits for a processor stops as soon as it gets one.
+            let asleep = (begin.elapsed() >= SLEEP_LIMIT)
+                .then(|| self.sleeper())
+                .flatten();
+            if too_long || asleep.is_some() {
+                return match self.seized.is_empty() {
+                    true => Ok(()),
+                    false => Err(Error::DoesNotStop {
+                        pid: self.pid,
+                        tid: asleep.unwrap_or(first),
+                    }),
+                };
             }
             if pace.pause() {
-                let pid = self.pid;
-                self.seized.retain(|&tid, _| !wait::has_ended(pid, tid));
+                self.forget_ended();
             }
         }
         Ok(())
+    }
+
+    /// A thread that has not stopped and sleeps uninterruptibly.
+    fn sleeper(&self) -> Option<i32> {
+        let mut waited_for = self.seized.keys().copied();
+        waited_for.find(|&tid| thread_state(self.pid, tid) == Some('D'))
+    }
+
+    /// Takes over those that have stopped since the last look.
+    fn take_stops(&mut self) {
+        for (tid, sleep) in self.seized.clone() {
+            match wait::poll_stop(self.pid, tid) {
+                Some(Stop::Event(_)) => self.adopt(tid, sleep),
+                // Once it is delivered, its handler starts, and the thread stops at the first instruction.
+                Some(Stop::Signal(signal)) => self.go_on(tid, signal),
+                Some(Stop::Syscall | Stop::Clone) => self.go_on(tid, 0),
+                Some(Stop::Gone) => drop(self.seized.remove(&tid)),
+                None => {}
+            }
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        let pid = self.pid;
+        self.seized.retain(|&tid, _| !wait::has_ended(pid, tid));
     }
 
     fn go_on(&mut self, tid: i32, signal: i32) {
@@ -276,7 +378,7 @@ impl AllHeld {
         }
     }
 
-    fn let_go(&mut self) {
+    fn let_stopped_go(&mut self) {
         for (&tid, thread) in &self.threads {
             if restart::must_be_repeated(&thread.registers) {
                 let again = restart::repeat(&thread.registers, thread.sleep.lasts(thread.at));
@@ -288,6 +390,10 @@ impl AllHeld {
                 wait::reap(self.pid, tid);
             }
         }
+    }
+
+    fn let_go(&mut self) {
+        self.let_stopped_go();
         let seized = std::mem::take(&mut self.seized);
         if !seized.is_empty() {
             for tid in seized.into_keys() {

@@ -124,8 +124,9 @@ mod tests {
     #[test]
     fn it_goes_on_too_if_all_threads_were_to_stop() {
         let (program, rounds) = sleeper();
-        let held = crate::all_threads::stop_all(program.pid(), &Default::default());
-        assert!(matches!(held, Err(Error::DoesNotStop { .. })));
+        let held =
+            crate::all_threads::stop_all(program.pid(), &Default::default(), Some(Duration::ZERO));
+        assert!(matches!(held, Err(Error::StopsTooLate { .. })));
         send(program.pid(), libc::SIGUSR1);
         is_let_go(program, rounds);
     }
