@@ -253,6 +253,7 @@ impl CoreFile {
         {
             return Err(damaged("its segments overlap"));
         }
+        notes.add_unsaved(&mut segments);
         notes.name_of_kernel(&mut segments);
         Ok(CoreFile {
             pid: notes.pid.unwrap_or(notes.threads[0].tid),

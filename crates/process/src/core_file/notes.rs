@@ -3,6 +3,7 @@
 use super::{CoreSegment, END_OF_ADDRESSES, PAGE_BYTES, ProgramHeader, u32_at, u64_at};
 use crate::Mapping;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Types of notes (include/uapi/linux/elf.h), all of the owner "CORE" but the last.
 const NT_PRSTATUS: u32 = 1;
@@ -52,6 +53,14 @@ struct MappedFile {
     path: String,
     /// A number that mappings of the same file share, in the place of an inode.
     file: u64,
+}
+
+/// What may be done with memory.
+#[derive(Clone, Copy)]
+struct Protection {
+    read: bool,
+    write: bool,
+    exec: bool,
 }
 
 #[derive(Default)]
@@ -179,6 +188,57 @@ impl Notes {
         if !is_sound || header.offset.checked_add(header.file_bytes)? > i64::MAX as u64 {
             return None;
         }
+        let protection = Protection {
+            read: header.flags & PF_R != 0,
+            write: header.flags & PF_W != 0,
+            exec: header.flags & PF_X != 0,
+        };
+        let file_bytes = header.file_bytes;
+        Some(self.stretch(start..end, (header.offset, file_bytes), protection))
+    }
+
+    /// Adds what the list of mapped files has and `segments`, which are in order, have not. The kernel makes a segment
+    /// of every mapping; gdb's gcore makes none of private ones that can be neither written to nor differ from their
+    /// file: code and constants.
+    pub fn add_unsaved(&self, segments: &mut Vec<CoreSegment>) {
+        let protection = Protection {
+            read: true,
+            write: false,
+            exec: true,
+        };
+        let mut unsaved = Vec::new();
+        let mut at = 0;
+        for file in &self.files {
+            let first = segments.partition_point(|s| s.mapping.end <= file.start);
+            let saved = segments[first..].iter().map(|s| &s.mapping);
+            let within = saved.take_while(|m| m.start < file.end);
+            let mut start = file.start.max(at);
+            for next in within
+                .map(|m| m.start..m.end)
+                .chain(std::iter::once(file.end..file.end))
+            {
+                let gap = start..next.start;
+                let is_sound = [gap.start, gap.end, file.offset]
+                    .iter()
+                    .all(|bound| bound.is_multiple_of(PAGE_BYTES));
+                if gap.start < gap.end && gap.end <= END_OF_ADDRESSES && is_sound {
+                    unsaved.push(self.stretch(gap, (0, 0), protection));
+                }
+                start = start.max(next.end);
+            }
+            at = start;
+        }
+        segments.extend(unsaved);
+        segments.sort_by_key(|s| s.mapping.start);
+    }
+
+    /// Memory at these addresses, with the file that was mapped there, and where how much of it is stored.
+    fn stretch(
+        &self,
+        Range { start, end }: Range<u64>,
+        (offset, file_bytes): (u64, u64),
+        Protection { read, write, exec }: Protection,
+    ) -> CoreSegment {
         let after = self.files.partition_point(|file| file.start <= start);
         let file = after.checked_sub(1).and_then(|i| self.files.get(i));
         let file = file.filter(|file| start < file.end);
@@ -188,15 +248,15 @@ impl Notes {
             None => (path, false),
         };
         let is_stack = self.of_stack.iter().any(|at| (start..end).contains(at));
-        Some(CoreSegment {
-            offset: header.offset,
-            file_bytes: header.file_bytes,
+        CoreSegment {
+            offset,
+            file_bytes,
             mapping: Mapping {
                 start,
                 end,
-                read: header.flags & PF_R != 0,
-                write: header.flags & PF_W != 0,
-                exec: header.flags & PF_X != 0,
+                read,
+                write,
+                exec,
                 shared: file.is_some_and(|_| is_shared_memory(path)),
                 offset: file.map_or(0, |file| file.offset.saturating_add(start - file.start)),
                 file_id: (0, 0, file.map_or(0, |file| file.file)),
@@ -207,7 +267,7 @@ impl Notes {
                 },
                 deleted,
             },
-        })
+        }
     }
 
     /// Names what is the kernel's: the vDSO, and its data, which is mapped right below.

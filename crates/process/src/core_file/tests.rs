@@ -100,6 +100,45 @@ fn a_small_core() {
     assert!(modules.images[0].is_main);
 }
 
+/// gdb's gcore has no segment for code and constants that are as in their file.
+#[test]
+fn what_is_not_saved_is_in_the_list_of_files() {
+    let mut bytes = built().bytes;
+    let second = 64 + 2 * 56 - 56;
+    // The segment of /bin/true has its second page only, or is an empty one elsewhere.
+    for (start, length, expected) in [
+        (
+            0x40_1000u64,
+            0x1000u64,
+            vec![0x40_0000u64..0x40_1000, 0x40_1000..0x40_2000],
+        ),
+        (
+            0x40_0000,
+            0x1000,
+            vec![0x40_0000..0x40_1000, 0x40_1000..0x40_2000],
+        ),
+        (
+            0x50_0000,
+            0x1000,
+            vec![0x40_0000..0x40_2000, 0x50_0000..0x50_1000],
+        ),
+    ] {
+        bytes[second + 16..][..8].copy_from_slice(&start.to_le_bytes());
+        bytes[second + 40..][..8].copy_from_slice(&length.to_le_bytes());
+        let core = open(&bytes).unwrap();
+        let found: Vec<_> = core
+            .segments
+            .iter()
+            .map(|s| s.mapping.start..s.mapping.end)
+            .collect();
+        assert_eq!(found[..2], expected);
+        assert_eq!(core.segments[0].mapping.path, "/bin/true");
+        assert!(core.segments[0].mapping.exec && core.segments[0].dumped().is_empty());
+        let modules = core.modules();
+        assert_eq!(modules.images.len(), 1, "{:?}", modules.missing);
+    }
+}
+
 #[test]
 fn what_is_no_core_is_said() {
     let whole = built().bytes;

@@ -1,7 +1,7 @@
 //! Scans of programs with blocks planted before anyone looked: chunk for chunk, and the sums against
 //! the allocator's own.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::scans::{List, planted, scan};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run};
 use std::path::{Path, PathBuf};
@@ -219,6 +219,27 @@ fn a_core_dump_tells_the_same() {
         let is_one_line = err.lines().count() == 1;
         assert!(is_one_line && err.contains(word), "{file}: {err}");
     }
+}
+
+/// gdb leaves out what is as in its file; the kernel does not.
+#[test]
+fn a_core_of_a_debugger_tells_the_same() {
+    let folder = Folder::new("gcore");
+    let target = Target::start(plant(), &["2"]);
+    let live = scan(target.pid(), &["--list"]);
+    let pid = target.pid().to_string();
+    let prefix = folder.path("core");
+    let saved = Command::new(installed("gcore"))
+        .args(["-o", &prefix, &pid])
+        .output()
+        .expect("gcore runs");
+    assert!(saved.status.success(), "{saved:?}");
+    let core = format!("{prefix}.{pid}");
+    let (code, list, errors) = run(&["scan", "--core", &core, "-T", "1000", "--list"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(list, live);
+    assert!(list.lines().filter(|l| l.starts_with("leak")).count() > 100);
+    assert!(target.finish().success());
 }
 
 /// The C library that a core names.
