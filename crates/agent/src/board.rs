@@ -3,6 +3,7 @@
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
 use crossbeam_channel::{Receiver, Sender, bounded};
+use memhook_process::Chosen;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,6 +33,16 @@ pub struct Identity {
     pub pod: String,
     /// Its container, or nothing.
     pub container: String,
+}
+
+impl Identity {
+    /// The process that was chosen.
+    pub fn chosen(&self) -> Chosen {
+        Chosen {
+            pid: self.pid,
+            started: Some(self.started),
+        }
+    }
 }
 
 /// The numbers of one target.

@@ -3,16 +3,18 @@
 //!
 //! A server of its own rather than a crate for it: three fixed answers to one method, without keep-alive, uploads or
 //! TLS, take fewer lines than the settings that would bound a larger server. Requests are parsed by httparse. A client
-//! gets a bounded time, in all and not for each byte, and a bounded number of bytes; no more than a few are served at
-//! the same time, and others are sent away.
+//! gets a bounded time, in all and not for each byte, and a bounded number of bytes. Only a few are served at the same
+//! time: a new one takes the place of the one that has asked nothing for the longest time, so that whoever only holds
+//! connections keeps nobody from `/healthz`. A browser that was led here by a name of somebody else gets no answer.
 
 use crate::board::Board;
+use crate::config::Http;
 use crate::said::say;
 use crate::{metrics, targets_document};
+use memhook_foreign::asks_for_us;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Clients that are served at the same time.
@@ -37,11 +39,7 @@ pub struct ListenError {
 }
 
 /// Answers on a thread of its own, until the process ends.
-pub fn serve(
-    address: SocketAddr,
-    per_process: bool,
-    board: &Arc<Board>,
-) -> Result<(), ListenError> {
+pub fn serve(address: SocketAddr, http: &Http, board: &Arc<Board>) -> Result<(), ListenError> {
     let failed = |source| ListenError { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;
     if let Ok(address) = listener.local_addr() {
@@ -49,8 +47,9 @@ pub fn serve(
     }
     let server = Server {
         board: Arc::clone(board),
-        per_process,
-        clients: Arc::new(AtomicUsize::new(0)),
+        per_process: http.per_process,
+        names: Arc::new(names(&http.hosts)),
+        clients: Arc::default(),
     };
     let thread = std::thread::Builder::new().name("http".into());
     thread
@@ -59,19 +58,81 @@ pub fn serve(
     Ok(())
 }
 
+/// Names by which this machine may be asked: its own, and those of the configuration.
+fn names(configured: &[String]) -> Vec<String> {
+    let own = rustix::system::uname();
+    let own = own.nodename().to_string_lossy().into_owned();
+    configured.iter().cloned().chain([own]).collect()
+}
+
 #[derive(Clone)]
 struct Server {
     board: Arc<Board>,
     per_process: bool,
-    clients: Arc<AtomicUsize>,
+    /// Names of this machine.
+    names: Arc<Vec<String>>,
+    clients: Arc<Clients>,
 }
 
-/// Counts a client for as long as it lives.
-struct Place(Arc<AtomicUsize>);
+/// Those that are served, the oldest first.
+#[derive(Default)]
+struct Clients(Mutex<Vec<Client>>);
+
+struct Client {
+    number: u64,
+    /// To end it from outside.
+    stream: TcpStream,
+    /// Its request is complete.
+    has_asked: bool,
+}
+
+impl Clients {
+    fn lock(&self) -> MutexGuard<'_, Vec<Client>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one in, in the place of another if all are taken: of one that has asked nothing, or else of the one that
+    /// takes its answer for the longest time.
+    fn enter(self: &Arc<Clients>, number: u64, stream: &TcpStream) -> std::io::Result<Place> {
+        let stream = stream.try_clone()?;
+        let mut clients = self.lock();
+        if clients.len() >= MOST_CLIENTS {
+            let silent = clients.iter().position(|client| !client.has_asked);
+            let sent_away = clients.remove(silent.unwrap_or(0));
+            let _ = sent_away.stream.shutdown(Shutdown::Both);
+        }
+        clients.push(Client {
+            number,
+            stream,
+            has_asked: false,
+        });
+        let clients = Arc::clone(self);
+        Ok(Place { clients, number })
+    }
+}
+
+/// The place of a client, for as long as it lives.
+struct Place {
+    clients: Arc<Clients>,
+    number: u64,
+}
+
+impl Place {
+    fn has_asked(&self) {
+        let mut clients = self.clients.lock();
+        let own = clients
+            .iter_mut()
+            .find(|client| client.number == self.number);
+        if let Some(own) = own {
+            own.has_asked = true;
+        }
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        let mut clients = self.clients.lock();
+        clients.retain(|client| client.number != self.number);
     }
 }
 
@@ -96,29 +157,29 @@ impl Answer {
 
 impl Server {
     fn accept(&self, listener: &TcpListener) {
-        for stream in listener.incoming() {
+        for (number, stream) in (0..).zip(listener.incoming()) {
             let Ok(stream) = stream else {
                 // No descriptor is free: it may be later.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             };
-            let place = Place(Arc::clone(&self.clients));
-            if self.clients.fetch_add(1, Relaxed) >= MOST_CLIENTS {
+            let Ok(place) = self.clients.enter(number, &stream) else {
                 continue;
-            }
+            };
             let server = self.clone();
             let thread = std::thread::Builder::new().name("http client".into());
             // Where no thread can be had, the client is sent away.
             let _ = thread.spawn(move || {
-                let _place = place;
-                let _ = server.answer(stream, Instant::now() + PATIENCE);
+                let _ = server.answer(stream, &place, Instant::now() + PATIENCE);
             });
         }
     }
 
-    fn answer(&self, mut stream: TcpStream, until: Instant) -> std::io::Result<()> {
-        let (answer, has_body) = match read_request(&mut stream, until)? {
-            Ok((method, path)) => (self.found(&method, &path), method != "HEAD"),
+    fn answer(&self, mut stream: TcpStream, place: &Place, until: Instant) -> std::io::Result<()> {
+        let request = read_request(&mut stream, until)?;
+        place.has_asked();
+        let (answer, has_body) = match request {
+            Ok(request) => (self.found(&request), request.method != "HEAD"),
             Err(status) => (Answer::text(status, status), true),
         };
         let allow = if answer.status.starts_with("405") {
@@ -139,8 +200,18 @@ impl Server {
         Ok(())
     }
 
-    fn found(&self, method: &str, path: &str) -> Answer {
-        if !["GET", "HEAD"].contains(&method) {
+    fn found(&self, request: &Request) -> Answer {
+        let Request {
+            method,
+            path,
+            hosts,
+        } = request;
+        let names = || self.names.iter().map(String::as_str);
+        if hosts.len() > 1 || !hosts.iter().all(|host| asks_for_us(host, names())) {
+            let why = "this is not the server of that name: ask by an address, or add the name to hosts in [http]";
+            return Answer::text("421 Misdirected Request", why);
+        }
+        if !["GET", "HEAD"].contains(&method.as_str()) {
             return Answer::text("405 Method Not Allowed", "only GET is possible");
         }
         let path = path.split('?').next().unwrap_or_default();
@@ -180,10 +251,18 @@ fn left(until: Instant) -> std::io::Result<Duration> {
     Ok(left)
 }
 
-/// Method and path, or the status to refuse the request with.
-type Request = Result<(String, String), &'static str>;
+/// What is asked for.
+struct Request {
+    method: String,
+    path: String,
+    /// Whom the client believes to ask. A client that does not say it is no browser.
+    hosts: Vec<String>,
+}
 
-fn read_request(stream: &mut TcpStream, until: Instant) -> std::io::Result<Request> {
+/// A request, or the status to refuse it with.
+type Parsed = Result<Request, &'static str>;
+
+fn read_request(stream: &mut TcpStream, until: Instant) -> std::io::Result<Parsed> {
     let mut bytes = Vec::new();
     let mut room = [0; 1024];
     loop {
@@ -200,13 +279,20 @@ fn read_request(stream: &mut TcpStream, until: Instant) -> std::io::Result<Reque
 }
 
 /// `None`: the request is not complete.
-fn parsed(bytes: &[u8]) -> Option<Request> {
+fn parsed(bytes: &[u8]) -> Option<Parsed> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {
             let word = |word: Option<&str>| word.unwrap_or_default().to_owned();
-            Some(Ok((word(request.method), word(request.path))))
+            let headers = request.headers.iter();
+            let hosts = headers.filter(|header| header.name.eq_ignore_ascii_case("host"));
+            let hosts = hosts.map(|host| String::from_utf8_lossy(host.value).trim().to_owned());
+            Some(Ok(Request {
+                method: word(request.method),
+                path: word(request.path),
+                hosts: hosts.collect(),
+            }))
         }
         Ok(httparse::Status::Partial) if bytes.len() < MOST_OF_A_REQUEST => None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -247,7 +333,8 @@ mod tests {
         let server = Server {
             board,
             per_process: true,
-            clients: Arc::new(AtomicUsize::new(0)),
+            names: Arc::new(names(&["agent.example".into()])),
+            clients: Arc::default(),
         };
         let clients = Arc::clone(&server.clients);
         std::thread::spawn(move || server.accept(&listener));
@@ -259,7 +346,7 @@ mod tests {
                 .to_owned()
         };
         assert_eq!(
-            status("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"),
+            status("GET /healthz HTTP/1.1\r\nHost: 10.1.2.3:9464\r\n\r\n"),
             "HTTP/1.1 200 OK"
         );
         assert_eq!(
@@ -289,23 +376,60 @@ mod tests {
             head.ends_with("\r\n\r\n") && head.contains("Content-Length: 3\r\n"),
             "{head}"
         );
-        // Those that say nothing take all places, and whoever comes then is sent away; later there is room again. The
-        // last client may have its answer before its place is free.
-        let taken = |places: usize| {
-            let until = Instant::now() + 2 * PATIENCE;
-            while clients.load(Relaxed) != places {
-                assert!(Instant::now() < until, "{places} places are not taken");
-                std::thread::sleep(Duration::from_millis(2));
+        for (hosts, is_answered) in [
+            ("Host: localhost:9464\r\n", true),
+            ("Host: agent.example\r\n", true),
+            ("Host: [::1]:1\r\n", true),
+            ("host: evil.example\r\n", false),
+            ("Host: localhost\r\nHost: evil.example\r\n", false),
+            ("Host: \r\n", false),
+        ] {
+            for path in ["/metrics", "/targets", "/healthz"] {
+                let status = status(&format!("GET {path} HTTP/1.1\r\n{hosts}\r\n"));
+                let expected = match is_answered {
+                    true => "HTTP/1.1 200 OK",
+                    false => "HTTP/1.1 421 Misdirected Request",
+                };
+                assert_eq!(status, expected, "{hosts}");
             }
-        };
-        taken(0);
-        let silent: Vec<TcpStream> = (0..MOST_CLIENTS)
+        }
+        // Those that say nothing, however many they are, keep nobody out; each has its place until another needs it.
+        let silent: Vec<TcpStream> = (0..3 * MOST_CLIENTS)
             .map(|_| TcpStream::connect(address).expect("connected"))
             .collect();
-        taken(MOST_CLIENTS);
-        assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n"), "");
+        for _ in 0..3 * MOST_CLIENTS {
+            assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
+            assert!(clients.lock().len() <= MOST_CLIENTS);
+        }
         drop(silent);
-        taken(0);
-        assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
+    }
+
+    /// Who has asked stays before those that have not.
+    #[test]
+    fn the_silent_ones_go_first() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let connect = || {
+            let client = TcpStream::connect(address).expect("connected");
+            (client, listener.accept().expect("a client").0)
+        };
+        let clients: Arc<Clients> = Arc::default();
+        let all: Vec<_> = (0..MOST_CLIENTS + 4).map(|_| connect()).collect();
+        let mut places = Vec::new();
+        for (number, (_, stream)) in (0..).zip(&all) {
+            let place = clients.enter(number, stream).expect("a place");
+            if number < 2 {
+                place.has_asked();
+            }
+            places.push(place);
+        }
+        let numbers =
+            || -> Vec<u64> { clients.lock().iter().map(|client| client.number).collect() };
+        assert_eq!(numbers(), [0, 1, 6, 7, 8, 9, 10, 11]);
+        let mut byte = [0];
+        let (gone, _) = &mut { all.into_iter().nth(2).expect("there") };
+        assert_eq!(gone.read(&mut byte).expect("closed"), 0);
+        places.drain(..6);
+        assert_eq!(numbers(), [6, 7, 8, 9, 10, 11]);
     }
 }

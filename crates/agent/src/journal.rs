@@ -1,10 +1,9 @@
 //! What the agent has attached to, on disk: written before each attach, so that an agent that was killed finds all
 //! that it left behind when it is started again.
 
+use memhook_foreign::OwnDirectory;
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, TryLockError};
-use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// A journal of more targets than any agent has is not one of ours.
@@ -14,7 +13,7 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// It cannot be made or written to.
-    #[error("cannot use the state directory {}: set state in [agent] to one that can be written", path.display())]
+    #[error("cannot use the state directory {}: set state in [agent] to one of this user's that can be written", path.display())]
     Unusable {
         /// The directory.
         path: PathBuf,
@@ -32,7 +31,7 @@ pub enum StateError {
 
 /// The state directory, held until dropped.
 pub struct State {
-    directory: PathBuf,
+    directory: OwnDirectory,
     lock: File,
     attached: BTreeMap<i32, u64>,
     /// A write has failed, and was told.
@@ -48,15 +47,9 @@ impl State {
             source,
         };
         // Names of functions and processes of all users are in there.
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder.create(directory).map_err(unusable)?;
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(directory.join("lock"))
-            .map_err(unusable)?;
+        // What is read here is believed.
+        let own = OwnDirectory::make(directory).map_err(unusable)?;
+        let lock = own.lasting_file("lock").map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -66,9 +59,9 @@ impl State {
             }
             Err(TryLockError::Error(source)) => return Err(unusable(source)),
         }
-        let left = read(&directory.join("attached"));
+        let left = read(&own.name("attached"));
         let mut state = State {
-            directory: directory.to_owned(),
+            directory: own,
             lock,
             attached: left.clone(),
             has_failed: false,
@@ -79,7 +72,7 @@ impl State {
 
     /// Where it is.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.directory.path()
     }
 
     /// A process is about to be attached to. An error means that it must not be: nobody would find it again.
@@ -113,10 +106,7 @@ impl State {
             .iter()
             .map(|(pid, started)| format!("{pid} {started}\n"));
         let text: String = lines.collect();
-        let beside = self.directory.join("attached.part");
-        let mut file = File::create(&beside)?;
-        file.write_all(text.as_bytes())?;
-        std::fs::rename(&beside, self.directory.join("attached"))
+        self.directory.write_whole("attached", text.as_bytes())
     }
 }
 
@@ -163,6 +153,15 @@ mod tests {
             .expect("written");
         let (_, left) = State::take(&directory).expect("damage does no harm");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
+        std::fs::remove_dir_all(&directory).expect("removed");
+        // Where others write, what is read back may be theirs, and what is written may go elsewhere.
+        std::fs::create_dir(&directory).expect("made");
+        let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(&directory, open_to_all).expect("ours");
+        assert!(matches!(
+            State::take(&directory),
+            Err(StateError::Unusable { .. })
+        ));
         std::fs::remove_dir_all(&directory).expect("removed");
         let file = directory.with_extension("file");
         std::fs::write(&file, "").expect("written");

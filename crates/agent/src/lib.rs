@@ -82,7 +82,7 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     let (state, left) = State::take(&file.agent.state)?;
     let board = Board::new();
     if let Some(address) = file.http.listen {
-        http_server::serve(address, file.http.per_process, &board)?;
+        http_server::serve(address, &file.http, &board)?;
     }
     let mut supervisor =
         Supervisor::new((path.to_owned(), experiments), file, state, &left, board)?;

@@ -26,6 +26,10 @@ pub fn scan_periodically(
     link: &Link,
     one_at_a_time: &Mutex<()>,
 ) -> Ended {
+    let _chosen = match identity.chosen().keep() {
+        Ok(kept) => kept,
+        Err(replaced) => return Ended::Refused(replaced.to_string()),
+    };
     let (begin, mut growth) = (Instant::now(), Growth::default());
     let mut numbers = Numbers::default();
     let executable = executable_of(identity.pid);

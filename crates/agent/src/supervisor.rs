@@ -294,6 +294,7 @@ impl Supervisor {
             self.refused(pid, why, now);
             return;
         }
+        let chosen = identity.chosen();
         let link = Arc::new(Link::default());
         let outbox: Outbox = self.senders.outbox();
         let job = TargetJob::new(
@@ -303,7 +304,7 @@ impl Supervisor {
             outbox,
             &self.shared.names,
         );
-        let worker = Worker::start(pid, config, job, link, &self.shared);
+        let worker = Worker::start(chosen, config, job, link, &self.shared);
         self.started(pid, worker, now);
     }
 

@@ -7,6 +7,7 @@ use crate::scanning::scan_periodically;
 use crate::sums::SampledSites;
 use crate::target_job::TargetJob;
 use memhook_attach::{Detached, End, Lookout, SharedFiles, Trace, TraceConfig};
+use memhook_process::Chosen;
 use memhook_symbols::SharedReaders;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -48,7 +49,7 @@ pub struct Worker {
 impl Worker {
     /// Begins an attach.
     pub fn start(
-        pid: i32,
+        chosen: Chosen,
         config: TraceConfig,
         mut job: TargetJob,
         link: Arc<Link>,
@@ -58,7 +59,12 @@ impl Worker {
         let shared = Arc::clone(shared);
         let thread = builder.spawn(move || {
             let sampled = SampledSites::new(config.sampled_allocations());
-            match Trace::observed_sharing(pid, config, sampled, &shared.files) {
+            // It may have ended since the rules were asked, and its id be that of a process that must not be touched.
+            let _chosen = match chosen.keep() {
+                Ok(kept) => kept,
+                Err(replaced) => return Ended::Refused(replaced.to_string()),
+            };
+            match Trace::observed_sharing(chosen.pid, config, sampled, &shared.files) {
                 Ok(mut trace) => {
                     trace.watch_from(&shared.lookout);
                     trace.run(None, &mut job).into()

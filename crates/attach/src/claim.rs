@@ -1,7 +1,7 @@
 //! One attacher a process at a time.
 
 use crate::{error::Error, probe_areas, residue::residue};
-use memhook_process::mappings;
+use memhook_process::{Chosen, Kept, mappings, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The right to attach to a process or to detach from it, until dropped; a killed attacher loses it.
 pub struct Claim {
     _lock: File,
+    _chosen: Kept,
 }
 
 /// Takes it: a flock(2) that ends with its holder, goes with the process, and leaves no file behind. On
 /// the process's memory in /proc, because only those can open that who may trace the process
 /// (PTRACE_MODE_ATTACH, proc(5)): a lock on a file that everybody may read could be held by anybody.
+///
+/// A process that has got the id since the choice is none of ours to take.
 pub fn claim(pid: i32) -> Result<Claim, Error> {
+    let chosen = Chosen::now(pid).keep()?;
     let path = format!("/proc/{pid}/mem");
     let lock = match File::open(&path) {
         Ok(lock) => lock,
@@ -28,8 +32,15 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
     loop {
         match lock.try_lock() {
             // A /proc that has no locks: the control block still names the attacher.
-            Ok(()) | Err(TryLockError::Error(_)) => return Ok(Claim { _lock: lock }),
-            Err(TryLockError::WouldBlock) => {}
+            Ok(()) | Err(TryLockError::Error(_)) => {
+                // What was opened was opened after the choice, so it is this process's for as long as its id is.
+                still_chosen(pid)?;
+                return Ok(Claim {
+                    _lock: lock,
+                    _chosen: chosen,
+                });
+            }
+            Err(TryLockError::WouldBlock) => still_chosen(pid)?,
         }
         let maps = mappings(pid)?;
         let attacher = residue(pid, &maps).attacher(pid);

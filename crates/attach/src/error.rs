@@ -21,6 +21,9 @@ pub enum Error {
         /// Process id of the other attacher.
         attacher: u32,
     },
+    /// Another process has the id now.
+    #[error(transparent)]
+    Replaced(#[from] memhook_process::Replaced),
     /// Another memhook-rs attaches to the process or detaches from it just now.
     #[error("another memhook-rs is at work in process {pid}: try again when it has ended")]
     Busy {

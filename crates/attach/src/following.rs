@@ -209,7 +209,7 @@ impl Following {
                 *member = Member::new(pid);
             }
             let begin = Begin {
-                pid,
+                chosen: member.chosen(pid),
                 config: self.config.clone(),
                 until: self.until,
                 permits: self.permits.clone(),
@@ -333,7 +333,7 @@ impl Following {
             let why = match obstacle {
                 None => {
                     let begin = Begin {
-                        pid,
+                        chosen: member.chosen(pid),
                         config: self.config.clone(),
                         until: self.until,
                         permits: self.permits.clone(),

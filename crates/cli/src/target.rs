@@ -40,9 +40,9 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The process with this id or name, if one was given.
+    /// The process with this id or name, if one was given. Nothing is done to a later process with this id.
     pub fn pid(&self, process: Option<&str>) -> Result<i32, SelectionError> {
-        select(process, self.cgroup.as_deref(), self.newest)
+        Ok(select(process, self.cgroup.as_deref(), self.newest)?.keep_for_good()?)
     }
 }
 
@@ -63,8 +63,8 @@ impl Target {
         let resident = |pid| counters(pid).map_or(0, |counters| counters.resident());
         let largest = found.iter().max_by_key(|candidate| resident(candidate.pid));
         match largest {
-            Some(largest) => Ok(largest.pid),
-            None => selector.choose(&found, false),
+            Some(largest) => Ok(largest.chosen().keep_for_good()?),
+            None => Ok(selector.choose(&found, false)?.pid),
         }
     }
 

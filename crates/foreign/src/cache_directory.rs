@@ -3,10 +3,11 @@
 //! The next run believes what is kept there, and files in it are removed. So it must be the user's own: not
 //! the end of a link, nor the directory of another user, which HOME names after `sudo -E`.
 
+use crate::own_directory::{is_of, is_ours};
 use std::{
     ffi::OsString,
     fs::{DirBuilder, File, Metadata},
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::SystemTime,
@@ -51,18 +52,6 @@ fn home_of_root() -> Option<PathBuf> {
             .flatten()
     });
     home.map(PathBuf::from).filter(|home| home.is_absolute())
-}
-
-/// Whether it is a directory of this user that not everybody can write to.
-fn is_of(found: &Metadata, user: u32) -> bool {
-    found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
-}
-
-/// Whether this is a directory of ours that is not reached through a link.
-fn is_ours(directory: &Path) -> bool {
-    let user = nix::unistd::geteuid().as_raw();
-    let found = std::fs::symlink_metadata(directory);
-    found.is_ok_and(|found| is_of(&found, user) && found.mode() & 0o020 == 0)
 }
 
 /// A directory of files that come and go, below the one of all our caches.
@@ -164,7 +153,7 @@ impl CacheDirectory<'_> {
 mod tests {
     use super::*;
     use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     #[test]
     fn a_home_that_is_not_the_users_own_is_not_used() {

@@ -4,8 +4,10 @@
 //! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds
 //! ([`Extent`], [`inflate`]). Names are demangled within bounds ([`demangle()`]) and are made
 //! harmless before a person sees them ([`visible`]); [`size_text`] writes every size. Outputs are made by [`OutputFile`], for their
-//! owner alone and through no link, and what is kept for the next run is in a [`CacheDirectory`].
+//! owner alone and through no link, and what is kept for the next run is in a
+//! [`CacheDirectory`] or an [`OwnDirectory`]. [`asks_for_us`] tells requests to our servers from those of other pages.
 
+mod asked_host;
 mod cache_directory;
 mod demangle;
 mod inflate;
@@ -14,10 +16,12 @@ mod mapped_file;
 mod output_error;
 mod output_file;
 mod output_stream;
+mod own_directory;
 mod regular_file;
 mod size_text;
 mod visible;
 
+pub use asked_host::asks_for_us;
 pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
 pub use inflate::{Compression, inflate, is_believable};
@@ -27,6 +31,7 @@ pub use output_error::{OutputError, exists_already};
 pub use output_file::{
     OutputFile, check_output, is_program, own_name, unnamed_file, unnamed_file_in,
 };
+pub use own_directory::OwnDirectory;
 pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
 pub use size_text::size_text;
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

@@ -34,6 +34,9 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
+    /// Another process has the id now.
+    #[error(transparent)]
+    Replaced(#[from] memhook_process::Replaced),
     /// The target may not be traced by us.
     #[error(
         "no permission to trace process {pid}: {cause} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)"
@@ -277,6 +280,7 @@ impl Error {
     pub(crate) fn of_process(pid: i32, error: memhook_process::Error) -> Error {
         match error {
             memhook_process::Error::Proc { path, cause } => Error::proc(pid, path, cause),
+            memhook_process::Error::Replaced(replaced) => Error::Replaced(replaced),
         }
     }
 

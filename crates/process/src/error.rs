@@ -11,6 +11,9 @@ pub enum Error {
         /// What the kernel answered. It is part of the text, so it is not a source as well.
         cause: std::io::Error,
     },
+    /// It is not the process that was chosen.
+    #[error(transparent)]
+    Replaced(#[from] crate::Replaced),
 }
 
 #[cfg(test)]

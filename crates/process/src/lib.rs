@@ -9,6 +9,7 @@ mod c_library;
 mod cgroup_memory;
 mod cgroup_root;
 mod children;
+mod chosen;
 mod control_group;
 mod core_file;
 mod elf;
@@ -51,6 +52,7 @@ pub use c_library::{
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
+pub use chosen::{Chosen, Kept, Replaced, still_chosen};
 pub use control_group::ControlGroup;
 pub use core_file::{CoreError, CoreFile, CoreModules, CoreSegment, CoreThread, MissingModule};
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};

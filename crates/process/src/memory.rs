@@ -8,7 +8,9 @@ use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 /// Opens /proc/PID/mem for reading and writing. It stays bound to the address space that the process has
 /// at this moment: after an execve(2) nothing is read or written.
 pub fn open_memory(pid: i32) -> Result<File, Error> {
-    open_both_ways(format!("/proc/{pid}/mem"))
+    let memory = open_both_ways(format!("/proc/{pid}/mem"))?;
+    crate::still_chosen(pid)?;
+    Ok(memory)
 }
 
 /// Opens the page tables of a process (proc_pid_pagemap(5)).

@@ -1,6 +1,6 @@
 //! Which processes are meant by a name or a control group.
 
-use crate::{ControlGroup, proc_text, process_ids, thread_start_time};
+use crate::{Chosen, ControlGroup, proc_text, process_ids, thread_start_time};
 use std::fmt;
 
 /// What is known of a process when one is chosen.
@@ -50,6 +50,14 @@ impl Candidate {
             return [executable, started_as].contains(&name);
         }
         self.comm == name || [executable, started_as].map(file_name).contains(&name)
+    }
+
+    /// As the one that was chosen.
+    pub fn chosen(&self) -> Chosen {
+        Chosen {
+            pid: self.pid,
+            started: Some(self.started),
+        }
     }
 
     /// What tells it from others of its name.
@@ -122,18 +130,18 @@ impl Selector {
     }
 
     /// The only one of those found, or the one that was started last.
-    pub fn choose(&self, found: &[Candidate], newest: bool) -> Result<i32, SelectionError> {
+    pub fn choose(&self, found: &[Candidate], newest: bool) -> Result<Chosen, SelectionError> {
         match found {
             [] => Err(match &self.name {
                 Some(name) if self.group.is_none() => SelectionError::NoName(name.clone()),
                 _ => SelectionError::None(self.to_string()),
             }),
-            [only] => Ok(only.pid),
+            [only] => Ok(only.chosen()),
             // Process ids are used again, so they say less than the time of the start.
             several if newest => Ok(several
                 .iter()
                 .max_by_key(|candidate| (candidate.started, candidate.pid))
-                .map_or(0, |newest| newest.pid)),
+                .map_or(Chosen::now(0), Candidate::chosen)),
             several => Err(SelectionError::Several {
                 count: several.len(),
                 which: self.to_string(),
@@ -186,6 +194,9 @@ pub enum SelectionError {
     /// Nothing matches.
     #[error("there is no process {0}")]
     None(String),
+    /// Its id belongs to another one by now.
+    #[error(transparent)]
+    Replaced(#[from] crate::Replaced),
     /// More than one matches.
     #[error("{count} processes are {which}: {list}; give the PID of one, or --newest")]
     Several {
@@ -204,9 +215,9 @@ pub fn select(
     target: Option<&str>,
     group: Option<&str>,
     newest: bool,
-) -> Result<i32, SelectionError> {
+) -> Result<Chosen, SelectionError> {
     match target.map(str::parse) {
-        Some(Ok(pid)) if group.is_none() && !newest => Ok(pid),
+        Some(Ok(pid)) if group.is_none() && !newest => Ok(Chosen::now(pid)),
         _ => {
             let selector = Selector::of(target, group)?;
             selector.choose(&selector.look(), newest)
@@ -279,9 +290,9 @@ mod tests {
             candidate(8, "x", "/x", &"y".repeat(100)),
         ];
         let x = named("x");
-        assert_eq!(x.choose(&found[..1], false), Ok(7));
+        assert_eq!(x.choose(&found[..1], false), Ok(found[0].chosen()));
         // The times of their starts go down where the ids go up.
-        assert_eq!(x.choose(&found, true), Ok(7));
+        assert_eq!(x.choose(&found, true), Ok(found[0].chosen()));
         let several = x.choose(&found, false).unwrap_err().to_string();
         assert_eq!(
             several,
@@ -318,7 +329,8 @@ mod tests {
 
     #[test]
     fn a_number_is_an_id() {
-        assert_eq!(select(Some("17"), None, false), Ok(17));
+        let chosen = select(Some("17"), None, false);
+        assert_eq!(chosen.map(|chosen| chosen.pid), Ok(17));
         let error = select(Some("no such name"), None, false);
         assert_eq!(error, Err(SelectionError::NoName("no such name".into())));
         for (target, group, newest, why) in [

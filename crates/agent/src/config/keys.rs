@@ -60,6 +60,8 @@ impl Default for Agent {
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     pub listen: Option<SocketAddr>,
+    /// Names by which clients may ask, beside addresses, `localhost` and the host's own name.
+    pub hosts: Vec<String>,
     pub per_process: bool,
 }
 
@@ -67,6 +69,7 @@ impl Default for Http {
     fn default() -> Http {
         Http {
             listen: None,
+            hosts: Vec::new(),
             per_process: true,
         }
     }

@@ -3,7 +3,7 @@
 mod keys;
 mod values;
 
-pub use keys::{Destination, File, Files, Mode, Protocol, Rule, Store};
+pub use keys::{Destination, File, Files, Http, Mode, Protocol, Rule, Store};
 pub use values::Pattern;
 use values::Period;
 

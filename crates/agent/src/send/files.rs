@@ -4,11 +4,10 @@ use super::SendError;
 use crate::board::Identity;
 use crate::config::Files;
 use flate2::{Compression, write::GzEncoder};
+use memhook_foreign::OwnDirectory;
 use memhook_report::{PprofShape, Profile, pprof};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// How their names end.
@@ -30,7 +29,7 @@ const SHAPE: PprofShape = PprofShape {
 
 /// The directory.
 pub struct Directory {
-    path: PathBuf,
+    own: OwnDirectory,
     keep: usize,
     max_bytes: u64,
     /// Names and sizes, the oldest first.
@@ -47,16 +46,13 @@ impl Directory {
             path: files.directory.clone(),
             source,
         };
-        std::fs::create_dir_all(&files.directory).map_err(failed)?;
+        let own = OwnDirectory::make(&files.directory).map_err(failed)?;
         let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
-        for entry in std::fs::read_dir(&files.directory)
-            .map_err(failed)?
-            .flatten()
-        {
+        for entry in own.entries().map_err(failed)? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_ours = name.starts_with(BEGIN);
-            if is_ours && name.ends_with(&format!("{END}.part")) {
-                let _ = std::fs::remove_file(entry.path());
+            if is_ours && OwnDirectory::is_part(&name) {
+                let _ = own.remove(&name);
             }
             if let Ok(metadata) = entry.metadata()
                 && is_ours
@@ -69,7 +65,7 @@ impl Directory {
         }
         found.sort();
         let directory = Directory {
-            path: files.directory.clone(),
+            own,
             keep: files.keep.max(1) as usize,
             max_bytes: files.max_bytes.0,
             bytes: found.iter().map(|(.., bytes)| bytes).sum(),
@@ -81,11 +77,9 @@ impl Directory {
             has_failed: false,
         };
         // Whether it can be written to is found out now, before a process is touched.
-        let probe = directory
-            .path
-            .join(format!("{BEGIN}{}{END}.part", std::process::id()));
-        File::create(&probe).map_err(failed)?;
-        std::fs::remove_file(&probe).map_err(failed)?;
+        let probe = format!("{BEGIN}{}.probe", std::process::id());
+        directory.own.write_whole(&probe, b"").map_err(failed)?;
+        directory.own.remove(&probe).map_err(failed)?;
         Ok(directory)
     }
 
@@ -98,7 +92,7 @@ impl Directory {
             "{BEGIN}{service}-{}-{ends_ms}-{}{END}",
             identity.pid, self.count
         );
-        match write(&self.path, &name, profile) {
+        match write(&self.own, &name, profile) {
             Ok(bytes) => {
                 self.has_failed = false;
                 self.kept.push_back((name, bytes));
@@ -111,7 +105,7 @@ impl Directory {
                 Err(is_new.then(|| {
                     format!(
                         "profiles are lost: cannot write into {}: {error}",
-                        self.path.display()
+                        self.own.path().display()
                     )
                 }))
             }
@@ -123,25 +117,19 @@ impl Directory {
             let Some((name, bytes)) = self.kept.pop_front() else {
                 return;
             };
-            let _ = std::fs::remove_file(self.path.join(name));
+            let _ = self.own.remove(&name);
             self.bytes -= bytes;
         }
     }
 }
 
 /// A file appears under its name when it is whole.
-fn write(directory: &Path, name: &str, profile: &Profile) -> std::io::Result<u64> {
+fn write(directory: &OwnDirectory, name: &str, profile: &Profile) -> std::io::Result<u64> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&pprof(profile, &SHAPE))?;
     let packed = packed.finish()?;
-    let beside = directory.join(format!("{name}.part"));
-    let written = File::create(&beside)
-        .and_then(|mut file| file.write_all(&packed))
-        .and_then(|()| std::fs::rename(&beside, directory.join(name)));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    written.map(|()| packed.len() as u64)
+    directory.write_whole(name, &packed)?;
+    Ok(packed.len() as u64)
 }
 
 /// What may be in the name of a file.
@@ -156,6 +144,7 @@ fn plain(character: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn names(path: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(path).expect("there").flatten();
@@ -190,6 +179,21 @@ mod tests {
             found[0].starts_with("memhook-.._odd_name-0-0-3"),
             "{found:?}"
         );
+        let mode = |name: &str| {
+            let metadata = std::fs::symlink_metadata(path.join(name)).expect("there");
+            std::os::unix::fs::MetadataExt::mode(&metadata) & 0o777
+        };
+        assert_eq!(mode(&found[0]), 0o600);
+        // Whoever can write into the directory, at the name of the next profile, must not have it go elsewhere.
+        let victim = path.with_extension("victim");
+        std::fs::write(&victim, "theirs").expect("written");
+        let next = path.join("memhook-.._odd_name-0-0-6.pb.gz.part");
+        std::os::unix::fs::symlink(&victim, next).expect("linked");
+        directory
+            .put(&Profile::default(), &identity)
+            .expect("written");
+        assert_eq!(std::fs::read_to_string(&victim).expect("there"), "theirs");
+        std::fs::remove_file(&victim).expect("removed");
         std::fs::write(path.join("memhook-x.pb.gz.part"), "half").expect("written");
         let mut again = Directory::new(&Files {
             keep: 2,

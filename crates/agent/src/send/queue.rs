@@ -1,11 +1,11 @@
 //! Requests that wait on the disk until a store takes them. Bounded: the oldest go first.
 
 use super::backlog::Queued;
+use memhook_foreign::OwnDirectory;
 use std::collections::VecDeque;
-use std::fs::{DirBuilder, File};
-use std::io::{Error, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{Error, Read};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How the names of its files end.
@@ -21,7 +21,7 @@ pub struct Waiting {
 
 /// The queue.
 pub struct Queue {
-    directory: PathBuf,
+    directory: OwnDirectory,
     max_bytes: u64,
     max_age: Duration,
     waiting: VecDeque<Waiting>,
@@ -37,6 +37,10 @@ pub struct Put {
     pub error: Option<Error>,
 }
 
+fn name(stamp: u64) -> String {
+    format!("{stamp:020}{END}")
+}
+
 fn now_ms() -> u64 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH);
     unix.map_or(0, |time| time.as_millis() as u64)
@@ -45,10 +49,9 @@ fn now_ms() -> u64 {
 impl Queue {
     /// With what an agent before this one has left there.
     pub fn open(directory: &Path, max_bytes: u64, max_age: Duration) -> std::io::Result<Queue> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(directory)?;
+        let directory = OwnDirectory::make(directory)?;
         let mut waiting = Vec::new();
-        for entry in std::fs::read_dir(directory)?.flatten() {
+        for entry in directory.entries()? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let stamp = name.strip_suffix(END).and_then(|stamp| stamp.parse().ok());
             match (stamp, entry.metadata()) {
@@ -62,16 +65,12 @@ impl Queue {
         }
         waiting.sort_by_key(|one| one.stamp);
         Ok(Queue {
-            directory: directory.to_owned(),
+            directory,
             max_bytes,
             max_age,
             bytes: waiting.iter().map(|one| one.bytes).sum(),
             waiting: waiting.into(),
         })
-    }
-
-    fn path(&self, stamp: u64) -> PathBuf {
-        self.directory.join(format!("{stamp:020}{END}"))
     }
 
     /// Bytes that wait.
@@ -116,14 +115,7 @@ impl Queue {
     }
 
     fn write(&self, stamp: u64, request: &[u8]) -> std::io::Result<()> {
-        let beside = self.directory.join("part");
-        let written = File::create(&beside)
-            .and_then(|mut file| file.write_all(request))
-            .and_then(|()| std::fs::rename(&beside, self.path(stamp)));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&beside);
-        }
-        written
+        self.directory.write_whole(&name(stamp), request)
     }
 
     fn give_up_oldest(&mut self) -> bool {
@@ -138,7 +130,7 @@ impl Queue {
         };
         self.waiting.remove(at);
         self.bytes -= one.bytes;
-        let _ = std::fs::remove_file(self.path(one.stamp));
+        let _ = self.directory.remove(&name(one.stamp));
         true
     }
 
@@ -161,7 +153,7 @@ impl Queue {
     pub fn oldest(&mut self) -> Option<(Waiting, Vec<u8>)> {
         while let Some(&oldest) = self.waiting.front() {
             let mut bytes = Vec::new();
-            let read = File::open(self.path(oldest.stamp))
+            let read = File::open(self.directory.name(&name(oldest.stamp)))
                 .and_then(|file| file.take(oldest.bytes).read_to_end(&mut bytes));
             if read.is_ok() && bytes.len() as u64 == oldest.bytes {
                 return Some((oldest, bytes));
@@ -200,7 +192,10 @@ mod tests {
         assert_eq!(bytes, [0; 30]);
         assert!(queue.remove(first) && !queue.remove(first));
         let (second, _) = queue.oldest().expect("two");
-        std::fs::write(queue.path(second.stamp), "damaged").expect("written");
+        let metadata = std::fs::metadata(directory.join(name(second.stamp))).expect("there");
+        let mode = std::os::unix::fs::MetadataExt::mode(&metadata);
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::write(directory.join(name(second.stamp)), "damaged").expect("written");
         assert_eq!(queue.oldest().expect("one").1, [2; 30]);
         let mut queue = Queue::open(&directory, 100, Duration::ZERO).expect("there");
         std::thread::sleep(Duration::from_millis(5));

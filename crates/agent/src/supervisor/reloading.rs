@@ -34,7 +34,10 @@ impl Supervisor {
 
     fn reread(&mut self) -> Result<(), AgentError> {
         let file = crate::config::read(&self.path, self.experiments)?;
-        if file.agent.state != self.file.agent.state || file.http.listen != self.file.http.listen {
+        if file.agent.state != self.file.agent.state
+            || file.http.listen != self.file.http.listen
+            || file.http.hosts != self.file.http.hosts
+        {
             return Err(AgentError::NeedsRestart {
                 path: self.path.clone(),
             });

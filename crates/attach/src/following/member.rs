@@ -4,7 +4,7 @@ use super::FollowedCount;
 use super::worker::Worker;
 use crate::error::Error;
 use crate::job::End;
-use memhook_process::{has_ended, thread_start_time};
+use memhook_process::{Chosen, has_ended, thread_start_time};
 use std::time::{Duration, Instant};
 
 /// Before the second attempt; doubled for each further one.
@@ -56,6 +56,14 @@ impl Member {
             failures: 0,
             is_told: false,
             state: State::waiting(),
+        }
+    }
+
+    /// The process that it was made for.
+    pub fn chosen(&self, pid: i32) -> Chosen {
+        Chosen {
+            pid,
+            started: self.started,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::session::Session;
 use crate::trace::Trace;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 use memhook_inject::stops;
+use memhook_process::Chosen;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -48,7 +49,7 @@ impl Permits {
 
 /// An attach that is to be made.
 pub(super) struct Begin {
-    pub pid: i32,
+    pub chosen: Chosen,
     pub config: TraceConfig,
     /// The end of the trace, if it has one.
     pub until: Option<Instant>,
@@ -107,8 +108,11 @@ impl Worker {
 
 /// All of it on one thread, because ptrace requests must come from the thread that seized.
 fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Error> {
-    let Begin { pid, config, .. } = begin;
-    let attached = begin.permits.within(|| Trace::start(pid, config));
+    let Begin { chosen, config, .. } = begin;
+    let attached = begin.permits.within(|| {
+        let _kept = chosen.keep()?;
+        Trace::start(chosen.pid, config)
+    });
     let too_late = || Err(Error::Refused("the end came before the attach".into()));
     let mut trace = match attached.unwrap_or_else(too_late) {
         Ok(trace) => trace,

@@ -15,7 +15,7 @@ use crate::survey::Survey;
 use crate::timing::Timing;
 use crate::wait::{self, Stop};
 use crate::{Error, late, processor, ptrace, watchdog};
-use memhook_process::{Activity, thread_ids, thread_state, tracer, waits_in};
+use memhook_process::{Activity, still_chosen, thread_ids, thread_state, tracer, waits_in};
 
 /// How [`hold`] chooses a thread.
 #[derive(Clone)]
@@ -278,6 +278,7 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
 /// Seizes a thread and tells it to stop; `None` if it has ended or is about to, and so touches no memory
 /// any more.
 pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
+    still_chosen(pid)?;
     if let Err(cause) = ptrace::seize(tid) {
         return match thread_state(pid, tid) {
             None | Some('Z' | 'X') => Ok(None),
@@ -290,6 +291,13 @@ pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Opt
     };
     if interrupted.is_err() {
         wait::reap(pid, tid);
+    }
+    // From here on the thread keeps its id, and so does its process.
+    if let Err(replaced) = still_chosen(pid) {
+        if interrupted.is_ok() {
+            late::let_go_later(pid, tid);
+        }
+        return Err(replaced.into());
     }
     Ok(interrupted.ok())
 }

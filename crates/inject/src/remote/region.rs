@@ -117,5 +117,6 @@ pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
         Err(memhook_process::Error::Proc { path, cause }) => {
             duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, cause })
         }
+        Err(error) => Err(Error::of_process(held.pid, error)),
     }
 }

@@ -19,6 +19,7 @@ mod order;
 mod plugin_hosts;
 mod real_programs;
 mod residue;
+mod reused_ids;
 mod seccomp;
 mod signals;
 mod stalled;

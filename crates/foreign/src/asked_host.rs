@@ -1,0 +1,55 @@
+//! Whom a client of our servers asks, by the Host of its request.
+
+use std::net::IpAddr;
+
+/// Whether a request with this Host is meant for a server of ours that goes by these names.
+///
+/// A page from elsewhere can have a name of its own that leads to us, and its browser would let it read what it asks
+/// for by that name (DNS rebinding). An address is nobody else's name, and `localhost` is always this machine.
+pub fn asks_for_us<'a>(host: &str, names: impl IntoIterator<Item = &'a str>) -> bool {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
+    };
+    let inner = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let is_it = |own: &str| !own.is_empty() && name.eq_ignore_ascii_case(own);
+    inner.unwrap_or(name).parse::<IpAddr>().is_ok()
+        || is_it("localhost")
+        || names.into_iter().any(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_and_addresses() {
+        for host in [
+            "127.0.0.1:80",
+            "127.0.0.1",
+            "[::1]:80",
+            "10.3.4.5:9464",
+            "localhost:8080",
+            "LocalHost",
+            "box:1",
+            "agent.example",
+        ] {
+            assert!(asks_for_us(host, ["box", "agent.example"]), "{host}");
+        }
+        for host in [
+            "evil.example:80",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "box.evil:1",
+        ] {
+            assert!(
+                !asks_for_us(host, ["box"]) && !asks_for_us(host, [""]),
+                "{host}"
+            );
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Directories in which nobody else can put anything: no link, no file of theirs, no other directory in their place.
+
+use crate::output_file::own_name;
+use std::{
+    fs::{DirBuilder, File, Metadata, OpenOptions},
+    io::{Error, ErrorKind, Result, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Whether it is a directory of this user that not everybody can write to.
+pub(crate) fn is_of(found: &Metadata, user: u32) -> bool {
+    found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
+}
+
+/// Whether it is a directory of ours that nobody else can write to.
+fn is_own(found: &Metadata) -> bool {
+    is_of(found, nix::unistd::geteuid().as_raw()) && found.mode() & 0o020 == 0
+}
+
+/// Whether this is a directory of ours that is not reached through a link.
+pub(crate) fn is_ours(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
+}
+
+/// A directory of ours, held open: what is done in it is done in the one that was looked at, whatever its path leads
+/// to later. Its files are for the user alone.
+#[derive(Debug)]
+pub struct OwnDirectory {
+    folder: File,
+    path: PathBuf,
+}
+
+impl OwnDirectory {
+    /// Opens it, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made, is the end of a link, or belongs to others or can be written by them.
+    pub fn make(path: &Path) -> Result<OwnDirectory> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let mut options = OpenOptions::new();
+        let options = options
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW);
+        let folder = options.open(path).map_err(|error| {
+            let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+            if is_link {
+                let why = "it is a symbolic link, which is not followed: name the directory itself";
+                return Error::new(ErrorKind::PermissionDenied, why);
+            }
+            error
+        })?;
+        let found = folder.metadata()?;
+        if !is_own(&found) {
+            let why = format!(
+                "it belongs to user {} and has mode {:03o}, so others can change what is in it: it must be this user's, and writable by nobody else (chmod go-w)",
+                found.uid(),
+                found.mode() & 0o7777
+            );
+            return Err(Error::new(ErrorKind::PermissionDenied, why));
+        }
+        let path = path.to_owned();
+        Ok(OwnDirectory { folder, path })
+    }
+
+    /// Where it was opened, for people to read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A name in it, by which this process opens it and nothing else.
+    pub fn name(&self, name: &str) -> PathBuf {
+        own_name(&self.folder).join(name)
+    }
+
+    /// Its entries.
+    ///
+    /// # Errors
+    /// Those of opendir(3).
+    pub fn entries(&self) -> Result<impl Iterator<Item = std::fs::DirEntry>> {
+        Ok(std::fs::read_dir(own_name(&self.folder))?.flatten())
+    }
+
+    /// Opens a file that stays, to be locked. It is made if it is not there.
+    ///
+    /// # Errors
+    /// Those of open(2), and when it is a link or no regular file.
+    pub fn lasting_file(&self, name: &str) -> Result<File> {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).write(true).mode(0o600);
+        let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(self.name(name))?;
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// Writes a file, which appears under its name when it is whole, in the place of one that is there.
+    ///
+    /// # Errors
+    /// Those of open(2), write(2) and rename(2).
+    pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let part = self.name(&part_of(name));
+        // Left by one that was killed: nobody else can make files here.
+        let _ = std::fs::remove_file(&part);
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let written = options
+            .open(&part)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| std::fs::rename(&part, self.name(name)));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&part);
+        }
+        written
+    }
+
+    /// Whether a file has this name while it is not whole.
+    pub fn is_part(name: &str) -> bool {
+        name.ends_with(PART)
+    }
+
+    /// Removes a file. A link in its place is removed, and not what it leads to.
+    ///
+    /// # Errors
+    /// Those of unlink(2).
+    pub fn remove(&self, name: &str) -> Result<()> {
+        std::fs::remove_file(self.name(name))
+    }
+}
+
+const PART: &str = ".part";
+
+fn part_of(name: &str) -> String {
+    format!("{name}{PART}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside_root::tests::Scratch;
+    use std::fs::{Permissions, read_to_string, set_permissions, write};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).expect("there").mode() & 0o7777
+    }
+
+    #[test]
+    fn files_are_for_the_user_alone_and_no_link_is_followed() {
+        let scratch = Scratch::new("own");
+        let path = scratch.0.join("a/b");
+        let own = OwnDirectory::make(&path).expect("made");
+        assert_eq!((mode(&path), mode(&scratch.0.join("a"))), (0o700, 0o700));
+        let victim = scratch.0.join("victim");
+        write(&victim, "theirs").expect("written");
+        for name in ["file", "file.part", "lock"] {
+            symlink(&victim, path.join(name)).expect("linked");
+        }
+        own.write_whole("file", b"ours").expect("written");
+        assert_eq!(read_to_string(path.join("file")).expect("there"), "ours");
+        assert_eq!(mode(&path.join("file")), 0o600);
+        own.write_whole("file", b"newer").expect("written");
+        assert_eq!(read_to_string(path.join("file")).expect("there"), "newer");
+        assert!(own.lasting_file("lock").is_err());
+        own.remove("lock").expect("removed");
+        own.lasting_file("lock").expect("made");
+        assert_eq!(mode(&path.join("lock")), 0o600);
+        assert_eq!(read_to_string(&victim).expect("there"), "theirs");
+        assert_eq!(own.entries().expect("readable").count(), 2);
+    }
+
+    #[test]
+    fn what_others_can_change_is_refused() {
+        let scratch = Scratch::new("others");
+        let path = scratch.0.join("state");
+        OwnDirectory::make(&path).expect("made");
+        for (open, is_fine) in [
+            (0o777, false),
+            (0o1777, false),
+            (0o770, false),
+            (0o755, true),
+        ] {
+            set_permissions(&path, Permissions::from_mode(open)).expect("ours");
+            assert_eq!(OwnDirectory::make(&path).is_ok(), is_fine, "{open:o}");
+        }
+        let link = scratch.0.join("link");
+        symlink(&path, &link).expect("linked");
+        let error = OwnDirectory::make(&link).expect_err("a link");
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), None).expect("root may");
+            let error = OwnDirectory::make(&path).expect_err("another user's");
+            assert!(error.to_string().contains("user 65534"), "{error}");
+        }
+    }
+
+    /// What its path leads to later is another directory.
+    #[test]
+    fn it_stays_the_one_that_was_looked_at() {
+        let scratch = Scratch::new("moved");
+        let path = scratch.0.join("state");
+        let own = OwnDirectory::make(&path).expect("made");
+        let moved = scratch.0.join("moved");
+        std::fs::rename(&path, &moved).expect("ours");
+        std::fs::create_dir(&path).expect("made");
+        own.write_whole("file", b"ours").expect("written");
+        assert!(moved.join("file").exists() && !path.join("file").exists());
+    }
+}

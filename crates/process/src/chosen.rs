@@ -1,0 +1,132 @@
+//! Which process was meant by a process id.
+//!
+//! An id belongs to another process as soon as the first one has ended and the kernel has come round to it again, and
+//! between the choice of a process and the hold of one of its threads there is time for that. So a choice is the id
+//! together with the time of the start, and whoever claims a process, holds a thread or opens memory to write looks
+//! whether it is still that one. Those know the id alone: choices are kept here, for the whole of this program.
+
+use crate::thread_start_time;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A process that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Process id.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot; `None` if there was no such process.
+    pub started: Option<u64>,
+}
+
+/// The id belongs to another process by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "process {pid} has ended, and another process has its id now, which is left alone: choose again"
+)]
+pub struct Replaced {
+    /// The id.
+    pub pid: i32,
+}
+
+/// For each id the start that is meant, and how many [`Kept`] mean it.
+static KEPT: Mutex<BTreeMap<i32, (u64, usize)>> = Mutex::new(BTreeMap::new());
+
+fn kept() -> MutexGuard<'static, BTreeMap<i32, (u64, usize)>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A choice that holds: until this is dropped, nothing is done to another process with its id.
+#[derive(Debug)]
+pub struct Kept(Option<(i32, u64)>);
+
+impl Chosen {
+    /// The process that has this id now.
+    pub fn now(pid: i32) -> Chosen {
+        Chosen {
+            pid,
+            started: thread_start_time(pid, pid),
+        }
+    }
+
+    /// Has the choice hold.
+    ///
+    /// # Errors
+    /// If the id belongs to another process now, or another one with this id was chosen before and is not done with.
+    pub fn keep(self) -> Result<Kept, Replaced> {
+        let Chosen { pid, started } = self;
+        let Some(started) = started else {
+            return Ok(Kept(None));
+        };
+        {
+            let mut kept = kept();
+            let (first, count) = kept.entry(pid).or_insert((started, 0));
+            if *first != started {
+                return Err(Replaced { pid });
+            }
+            *count += 1;
+        }
+        // Dropped again if it is another one by now.
+        let choice = Kept(Some((pid, started)));
+        still_chosen(pid).map(|()| choice)
+    }
+
+    /// Has the choice hold until this program ends.
+    ///
+    /// # Errors
+    /// As [`Chosen::keep`].
+    pub fn keep_for_good(self) -> Result<i32, Replaced> {
+        self.keep().map(std::mem::forget)?;
+        Ok(self.pid)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some((pid, _)) = self.0 else { return };
+        let mut kept = kept();
+        if let Some((_, count)) = kept.get_mut(&pid) {
+            *count -= 1;
+            if *count == 0 {
+                kept.remove(&pid);
+            }
+        }
+    }
+}
+
+/// Whether an id that was chosen still belongs to the process that was meant. What was opened or seized before the
+/// question belongs to that process, too: an id never comes back to one that has ended.
+///
+/// # Errors
+/// If another process has it. One that is gone, with nobody in its place, is none.
+pub fn still_chosen(pid: i32) -> Result<(), Replaced> {
+    let meant = kept().get(&pid).map(|(started, _)| *started);
+    let Some(meant) = meant else { return Ok(()) };
+    match thread_start_time(pid, pid) {
+        Some(now) if now != meant => Err(Replaced { pid }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_holds_for_one_process() {
+        let pid = std::process::id() as i32;
+        let own = Chosen::now(pid);
+        let (first, second) = (own.keep().expect("it is us"), own.keep().expect("again"));
+        assert_eq!(still_chosen(pid), Ok(()));
+        let earlier = Chosen {
+            started: own.started.map(|started| started - 1),
+            ..own
+        };
+        assert!(earlier.keep().is_err());
+        drop((first, second));
+        // Nothing remains of a choice that failed.
+        assert!(earlier.keep().is_err());
+        assert!(own.keep().is_ok());
+        let nobody = Chosen::now(i32::MAX);
+        assert!(nobody.started.is_none() && nobody.keep().is_ok());
+    }
+}
