@@ -38,11 +38,7 @@ impl Observer for SampledSites {
         let one = self.samples.block(site.level, size);
         let (of, sum) = &mut self.sites[index];
         *of = site.stack;
-        *sum += Estimate {
-            blocks: one.blocks * count as f64,
-            bytes: one.bytes * count as f64,
-            variance: one.variance * count as f64,
-        };
+        *sum += one.times(count);
     }
 }
 
@@ -82,19 +78,23 @@ impl Sums {
                 return ledger.walk_sites(&mut exact);
             }
             ledger.walk_blocks(&mut live, |block| {
-                let weight = samples.weight(&block) * ledger.weight(block.size);
                 by_stack.entry(block.stack).or_default().0 +=
-                    Estimate::weighted(weight, block.size);
+                    samples.live(&block, ledger.weight(block.size));
             })
         });
         if samples.sample_bytes().is_some() {
             let sums = by_stack.into_iter();
-            return Sums::estimated(sums, samples.unhit_variance());
+            let sums = sums.map(|(stack, (live, allocated))| LiveSite {
+                stack,
+                live: Amount::from(samples.with_unhit(live)),
+                allocated: Amount::from(samples.with_unhit(allocated)),
+            });
+            return Sums::estimated(sums.collect());
         }
         let amount = |blocks, bytes| Amount {
             blocks,
             bytes,
-            variance: 0.0,
+            ..Amount::default()
         };
         let sites = exact.into_sites().into_iter().map(|site| LiveSite {
             stack: site.stack,
@@ -107,19 +107,13 @@ impl Sums {
         }
     }
 
-    /// `unhit`: the variance that a sum of all has besides.
-    fn estimated(sums: impl Iterator<Item = (u32, (Estimate, Estimate))>, unhit: f64) -> Sums {
-        let sites = sums.map(|(stack, (live, allocated))| LiveSite {
-            stack,
-            live: Amount::from(live),
-            allocated: Amount::from(allocated),
-        });
+    fn estimated(sites: Vec<LiveSite>) -> Sums {
         let sums = Sums {
-            sites: sites.collect(),
+            sites,
             errors: None,
         };
         let (live, allocated) = sums.totals();
-        let error = |of: Amount| (of.variance + unhit).max(0.0).sqrt().round() as u64;
+        let error = |of: Amount| of.error_bytes().unwrap_or(0);
         Sums {
             errors: Some((error(live), error(allocated))),
             ..sums

@@ -9,14 +9,19 @@
 //!
 //! That estimate knows only of blocks that were hit. Where samples get rarer while a program is traced, few hits or
 //! none may stand for much, beside older blocks that are known well; the variance of the recorded ones then says that
-//! the sum is nearly exact, though most of it was passed by. So sums whose samples had several distances get what a
-//! Poisson process with one more hit would add, at the largest distance ([`SampledAllocations::unhit_variance`]): the
-//! number of hits *k* is known, and *k* + 1 is the variance of what it may have come from (that is the posterior of a
-//! uniform prior).
+//! the sum is nearly exact, though most of it was passed by. So every sum of such a run, that of one site as that of
+//! all, gets what [`UNHIT`] more hits at the largest distance would add to its variance
+//! ([`SampledAllocations::unhit_variance`]). A sum of sums was passed by once, not once for each of them: of what was
+//! not hit, the largest part counts, where variances add up.
 
 use crate::LiveBlock;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
+
+/// Hits that are added to the variance for what no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3) holds the
+/// expected number with a probability of at least 93 % whatever that is, as *k* ± 1.96 √*k* does not: after no hit at
+/// all it may well be 3 ("If nothing goes wrong, is everything all right?", Hanley and Lippman-Hand 1983).
+const UNHIT: f64 = 3.0;
 
 /// Blocks and bytes: whole numbers, or estimates if allocations were sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,6 +32,8 @@ pub struct Estimate {
     pub bytes: f64,
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     pub variance: f64,
+    /// To be added to the variance for what no sample has hit. Of a sum, the largest of its parts'.
+    pub unhit: f64,
 }
 
 impl Estimate {
@@ -35,7 +42,7 @@ impl Estimate {
         Estimate {
             blocks: blocks as f64,
             bytes: bytes as f64,
-            variance: 0.0,
+            ..Estimate::default()
         }
     }
 
@@ -47,12 +54,24 @@ impl Estimate {
             blocks: weight,
             bytes: weight * bytes,
             variance: (weight - 1.0) * weight * bytes * bytes,
+            unhit: 0.0,
+        }
+    }
+
+    /// The same of several blocks of one kind.
+    pub fn times(self, count: u64) -> Estimate {
+        let count = count as f64;
+        Estimate {
+            blocks: self.blocks * count,
+            bytes: self.bytes * count,
+            variance: self.variance * count,
+            unhit: self.unhit,
         }
     }
 
     /// Standard error of `bytes`, if they are an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
-        standard_error(self.variance)
+        standard_error(self.variance.max(0.0) + self.unhit)
     }
 }
 
@@ -69,6 +88,7 @@ impl AddAssign for Estimate {
         self.blocks += other.blocks;
         self.bytes += other.bytes;
         self.variance += other.variance;
+        self.unhit = self.unhit.max(other.unhit);
     }
 }
 
@@ -79,6 +99,7 @@ impl SubAssign for Estimate {
         self.blocks -= other.blocks;
         self.bytes -= other.bytes;
         self.variance -= other.variance;
+        self.unhit = self.unhit.max(other.unhit);
     }
 }
 
@@ -161,12 +182,12 @@ impl SampledAllocations {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
 
-    /// To be added to the variance of a sum over the run: what no sample has hit may be as much as one hit
-    /// stands for. 0 where all samples have one distance, or where there are none: each sum then comes from
+    /// To be added to the variance of a sum, whatever it is of: what no sample has hit may be as much as some hits
+    /// stand for. 0 where all samples have one distance, or where there are none: each sum then comes from
     /// hits, whose number tells how many there might have been.
     pub fn unhit_variance(&self) -> f64 {
         match self.sample_bytes() {
-            Some(mean) if !self.always => (mean as f64).powi(2),
+            Some(mean) if !self.always => UNHIT * (mean as f64).powi(2),
             _ => 0.0,
         }
     }
@@ -191,33 +212,46 @@ impl SampledAllocations {
         self.samples += count;
         self.sample_bytes = self.sample_bytes.saturating_add(size.saturating_mul(count));
         self.coarsest = self.coarsest.max(level);
-        let one = self.at(level).block(size);
-        let all = Estimate {
-            blocks: one.blocks * count as f64,
-            bytes: one.bytes * count as f64,
-            variance: one.variance * count as f64,
-        };
+        let all = self.at(level).block(size).times(count);
         self.estimated += all;
         all
     }
 
-    /// All allocations since the attach, of which so many were recorded. The variance is without
-    /// [`unhit_variance`](SampledAllocations::unhit_variance).
+    /// All allocations since the attach, of which so many were recorded.
     pub fn all(&self, recorded_blocks: u64, recorded_bytes: u64) -> Estimate {
         let mut all = Estimate::exact(
             recorded_blocks.saturating_sub(self.samples),
             recorded_bytes.saturating_sub(self.sample_bytes),
         );
         all += self.estimated;
-        all
+        self.with_unhit(all)
     }
 
     /// What a recorded block of this level and size stands for.
     #[inline]
     pub fn block(&self, level: u8, size: u64) -> Estimate {
-        match level {
+        self.with_unhit(match level {
             0 if !self.always => Estimate::exact(1, size),
             level => self.at(level).block(size),
+        })
+    }
+
+    /// What a live block stands for that was kept with the probability 1 / `kept_weight`: two samples, of which neither
+    /// knows of the other.
+    #[inline]
+    pub fn live(&self, block: &LiveBlock, kept_weight: f64) -> Estimate {
+        self.with_unhit(Estimate::weighted(
+            self.weight(block) * kept_weight,
+            block.size,
+        ))
+    }
+
+    /// An amount that was counted before it was known how rare the samples become.
+    #[inline]
+    pub fn with_unhit(&self, amount: Estimate) -> Estimate {
+        Estimate {
+            unhit: self.unhit_variance(),
+            ..amount
         }
     }
 
@@ -282,7 +316,10 @@ mod tests {
             let sample_bytes = Some(256 << (level - 1));
             expected += Estimator { sample_bytes }.block(size);
         }
-        assert_eq!(counts.all(3, sizes.iter().sum()), expected);
+        assert_eq!(
+            counts.all(3, sizes.iter().sum()),
+            counts.with_unhit(expected)
+        );
         assert_eq!(counts.sample_bytes(), Some(1024));
     }
 
@@ -306,11 +343,80 @@ mod tests {
                     without_hits += u32::from(hits == 0);
                 }
             }
-            let error = (live.variance + counts.unhit_variance()).sqrt();
+            let error = counts.with_unhit(live).error_bytes().expect("an estimate") as f64;
             let off = (live.bytes - truth).abs() / error;
             assert!(off < 6.0, "{} ± {error} instead of {truth}", live.bytes);
         }
         assert!(without_hits > runs / 10, "{without_hits}");
+    }
+
+    /// Stated errors are believed for each row as for the sum of all: `bytes` ± 1.96 errors must hold the truth in at
+    /// least 93 of 100 runs, with sizes of light and of heavy tails, sites from busy to nearly idle, and whatever the
+    /// distances were that a budget has chosen.
+    #[test]
+    fn intervals_of_sites_and_sums_hold_the_truth() {
+        type Size = fn(f64) -> f64;
+        let exponential: Size = |u| -700.0 * u.ln();
+        let pareto: Size = |u| 24.0 * u.powf(-1.0 / 1.1);
+        // Distances from 256 B to 512 KiB, and back to everything.
+        let budgets: [&[u8]; 5] = [
+            &[0, 8, 0],
+            &[0, 1, 4, 8, 0],
+            &[0, 12],
+            &[0, 3, 0, 3],
+            &[0, 1],
+        ];
+        let busy = [400.0, 80.0, 16.0, 3.0, 0.6];
+        let mut random = 11u64;
+        let runs = 1000;
+        for (tail, size) in [("exponential", exponential), ("Pareto", pareto)] {
+            for levels in budgets {
+                // The last one is the sum.
+                let mut held = [0u32; 6];
+                for _ in 0..runs {
+                    let mut counts = SampledAllocations::new(Some(256), false);
+                    let mut sites = [(0.0, Estimate::default()); 5];
+                    let mut recorded: Vec<(usize, u8, u64)> = Vec::new();
+                    for &level in levels {
+                        counts.announce(level);
+                        for (site, busy) in busy.iter().enumerate() {
+                            // Poisson: exponential times between allocations.
+                            let mut at = -unit(&mut random).ln();
+                            while at < *busy {
+                                at -= unit(&mut random).ln();
+                                let bytes = size(unit(&mut random)).clamp(1.0, 1e9).ceil();
+                                // A third has been released.
+                                if unit(&mut random) < 1.0 / 3.0 {
+                                    continue;
+                                }
+                                sites[site].0 += bytes;
+                                let weight = counts.weight_of(level, bytes as u64);
+                                if unit(&mut random) < 1.0 / weight {
+                                    recorded.push((site, level, bytes as u64));
+                                }
+                            }
+                        }
+                    }
+                    for (site, level, bytes) in recorded {
+                        sites[site].1 += counts.block(level, bytes);
+                    }
+                    let truth = sites.iter().map(|(truth, _)| truth).sum();
+                    let sum = sites.iter().map(|(_, estimate)| *estimate).sum();
+                    let all = sites.into_iter().chain([(truth, sum)]);
+                    for ((truth, estimate), held) in all.zip(&mut held) {
+                        // Of a site that nothing was recorded of there is no row, and nothing is said.
+                        let error = estimate.error_bytes().map_or(0.0, |error| error as f64);
+                        let is_shown = estimate.blocks > 0.0;
+                        let is_held = (estimate.bytes - truth).abs() <= 1.96 * error;
+                        *held += u32::from(is_held || !is_shown);
+                    }
+                }
+                assert!(
+                    held.iter().all(|held| *held >= runs * 93 / 100),
+                    "{tail}, {levels:?}: {held:?} of {runs}"
+                );
+            }
+        }
     }
 
     /// Nothing is added where nothing was passed by, nor to samples of one distance.
@@ -327,7 +433,7 @@ mod tests {
         counts.announce(3);
         assert_eq!(
             (counts.unhit_variance(), counts.sample_bytes()),
-            (1024f64.powi(2), Some(1024))
+            (UNHIT * 1024f64.powi(2), Some(1024))
         );
         let all = SampledAllocations::new(Some(256), true);
         assert_eq!((all.unhit_variance(), all.sample_bytes()), (0.0, Some(256)));

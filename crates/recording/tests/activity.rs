@@ -50,7 +50,7 @@ fn amount(blocks: u64, bytes: u64) -> Estimate {
     Estimate {
         blocks: blocks as f64,
         bytes: bytes as f64,
-        variance: 0.0,
+        ..Estimate::default()
     }
 }
 

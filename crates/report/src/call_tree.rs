@@ -13,6 +13,8 @@ pub(crate) struct Node {
     pub value: u64,
     /// Estimated variance of the value; 0 unless allocations were sampled.
     pub variance: f64,
+    /// Of what no sample has hit.
+    unhit: f64,
     /// Indices, largest first.
     pub children: Vec<usize>,
 }
@@ -34,7 +36,7 @@ pub enum Root {
 impl Node {
     /// Standard error of the value, if it is an estimate.
     pub fn error(&self) -> Option<u64> {
-        memhook_ledger::standard_error(self.variance)
+        memhook_ledger::standard_error(self.variance.max(0.0) + self.unhit)
     }
 }
 
@@ -51,6 +53,7 @@ impl CallTree {
             label,
             value: 0,
             variance: 0.0,
+            unhit: 0.0,
             children: Vec::new(),
         };
         let mut nodes = vec![node(0)];
@@ -58,9 +61,9 @@ impl CallTree {
         for site in &profile.sites {
             let amount = of(site);
             let value = unit.of(amount);
-            let variance = match unit {
-                Unit::Bytes => amount.variance,
-                Unit::Blocks | Unit::Calls => 0.0,
+            let (variance, unhit) = match unit {
+                Unit::Bytes => (amount.variance, amount.unhit),
+                Unit::Blocks | Unit::Calls => (0.0, 0.0),
             };
             if value == 0 {
                 continue;
@@ -72,6 +75,7 @@ impl CallTree {
             let mut at = 0;
             nodes[0].value += value;
             nodes[0].variance += variance;
+            nodes[0].unhit = unhit.max(nodes[0].unhit);
             for label in stack {
                 let next = *known.entry((at, label)).or_insert_with(|| {
                     nodes.push(node(label));
@@ -82,6 +86,7 @@ impl CallTree {
                 }
                 nodes[next].value += value;
                 nodes[next].variance += variance;
+                nodes[next].unhit = unhit.max(nodes[next].unhit);
                 at = next;
             }
         }

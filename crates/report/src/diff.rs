@@ -408,7 +408,7 @@ mod tests {
                     live: Amount {
                         blocks: u64::from(bytes > 0),
                         bytes,
-                        variance: 0.0,
+                        ..Amount::default()
                     },
                     ..Measures::default()
                 },

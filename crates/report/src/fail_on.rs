@@ -180,7 +180,7 @@ mod tests {
             let live = Amount {
                 blocks,
                 bytes,
-                variance: 0.0,
+                ..Amount::default()
             };
             profile.sites.push(ProfileSite {
                 stack: number as u32,

@@ -8,9 +8,7 @@ use crate::{
     Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Mark, Measured, Overhead, ReleaseSite,
     ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
-use memhook_ledger::{
-    Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk, standard_error,
-};
+use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk};
 use memhook_stream::{Gap, Losses};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -123,9 +121,7 @@ impl LiveNumbers {
         let samples = self.allocations;
         let (unseen_before_ns, unseen) = (self.unseen_before_ns, &mut self.unseen);
         ledger.walk_blocks(&mut self.blocks, |block| {
-            // Two samples, of which neither knows of the other.
-            let weight = samples.weight(&block) * ledger.weight(block.size);
-            let amount = Estimate::weighted(weight, block.size);
+            let amount = samples.live(&block, ledger.weight(block.size));
             let is_unseen = block.time_ns < unseen_before_ns;
             if is_unseen {
                 *unseen += amount;
@@ -186,10 +182,8 @@ struct Draft {
     totals: ReportTotals,
     sampling: Option<Sampling>,
     overhead: Option<Overhead>,
-    /// Of all allocated bytes.
-    allocated_variance: f64,
-    /// Of what no sample has hit.
-    unhit_variance: f64,
+    /// All that was allocated.
+    allocated: Estimate,
     bounded: Option<Bounded>,
     gaps: Vec<Gap>,
     unseen: Estimate,
@@ -301,7 +295,7 @@ impl LiveReporter {
             recorded_allocations: samples.samples(),
             exact_allocations: (!samples.always)
                 .then(|| recorded.saturating_sub(samples.samples())),
-            allocated_error_bytes: standard_error(all.variance + samples.unhit_variance()),
+            allocated_error_bytes: all.error_bytes(),
             ..Sampling::default()
         });
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
@@ -327,8 +321,7 @@ impl LiveReporter {
             totals,
             sampling,
             overhead: numbers.overhead,
-            allocated_variance: all.variance,
-            unhit_variance: samples.unhit_variance(),
+            allocated: all,
             bounded: numbers.bounded,
             gaps: numbers.gaps,
             unseen: numbers.unseen,
@@ -425,11 +418,16 @@ impl LiveReporter {
             t.live_blocks = live.blocks.round() as u64;
             t.released_bytes = t.allocated_bytes.saturating_sub(t.live_bytes);
             t.releases = t.allocations.saturating_sub(t.live_blocks);
-            let unhit = draft.unhit_variance;
-            sampling.live_error_bytes = standard_error(live.variance + unhit);
+            // Where nothing lives there is no row that says what was not hit.
+            let live = Estimate {
+                unhit: draft.allocated.unhit,
+                ..live
+            };
+            sampling.live_error_bytes = live.error_bytes();
             // Every block is chosen for itself, so the variances of what lives and what was released add up.
-            sampling.released_error_bytes =
-                standard_error((draft.allocated_variance - live.variance).max(0.0) + unhit);
+            let mut released = draft.allocated;
+            released -= live;
+            sampling.released_error_bytes = released.error_bytes();
         }
         t.live_growth_bytes = t.live_bytes as i64 - self.last_live_bytes as i64;
         self.last_live_bytes = t.live_bytes;
@@ -486,7 +484,7 @@ impl LiveReporter {
                 let live = Amount {
                     blocks: draft.totals.live_blocks,
                     bytes: draft.totals.live_bytes,
-                    variance: 0.0,
+                    ..Amount::default()
                 };
                 LiveBounds::new(live, draft.unseen.into())
             }),

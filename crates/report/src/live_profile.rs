@@ -253,6 +253,7 @@ fn since(now: Amount, before: Amount) -> Amount {
         blocks: now.blocks.saturating_sub(before.blocks),
         bytes: now.bytes.saturating_sub(before.bytes),
         variance: (now.variance - before.variance).max(0.0),
+        unhit: now.unhit,
     }
 }
 
@@ -322,7 +323,7 @@ mod tests {
         let amount = |bytes| Amount {
             blocks: bytes / 10,
             bytes,
-            variance: 0.0,
+            ..Amount::default()
         };
         LiveSite {
             stack,

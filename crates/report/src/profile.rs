@@ -4,7 +4,7 @@ use crate::{
     CallStacks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores, Sampling, StackFrame,
     StaleHistory, Target, UnseenTime,
 };
-use memhook_ledger::{Estimate, standard_error};
+use memhook_ledger::Estimate;
 use memhook_recording::AddressMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -305,12 +305,15 @@ pub struct Amount {
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     #[serde(skip)]
     pub variance: f64,
+    /// To be added to the variance for what no sample has hit. Of a sum, the largest of its parts'.
+    #[serde(skip)]
+    pub unhit: f64,
 }
 
 impl Amount {
     /// Standard error of `bytes`, if they are an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
-        standard_error(self.variance)
+        Estimate::from(*self).error_bytes()
     }
 }
 
@@ -320,6 +323,7 @@ impl From<Estimate> for Amount {
             blocks: estimate.blocks.round() as u64,
             bytes: estimate.bytes.round() as u64,
             variance: estimate.variance,
+            unhit: estimate.unhit,
         }
     }
 }
@@ -328,6 +332,7 @@ impl From<Amount> for Estimate {
     fn from(amount: Amount) -> Estimate {
         Estimate {
             variance: amount.variance,
+            unhit: amount.unhit,
             ..Estimate::exact(amount.blocks, amount.bytes)
         }
     }
@@ -339,6 +344,7 @@ impl std::ops::AddAssign for Amount {
         self.blocks = self.blocks.saturating_add(other.blocks);
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.variance += other.variance;
+        self.unhit = self.unhit.max(other.unhit);
     }
 }
 

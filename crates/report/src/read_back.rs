@@ -185,6 +185,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
                     blocks: site.blocks,
                     bytes: site.bytes,
                     variance: (site.error_bytes.unwrap_or(0) as f64).powi(2),
+                    unhit: 0.0,
                 },
             ),
             ..ProfileSite::default()

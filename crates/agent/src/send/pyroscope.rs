@@ -175,7 +175,7 @@ mod tests {
             let amount = Amount {
                 blocks: 1,
                 bytes: 2 * sites - number,
-                variance: 0.0,
+                ..Amount::default()
             };
             profile.sites.push(ProfileSite {
                 stack: number as u32,

@@ -100,7 +100,7 @@ mod tests {
         Estimate {
             blocks: 1.0,
             bytes: f64::from(bytes),
-            variance: 0.0,
+            ..Estimate::default()
         }
     }
 

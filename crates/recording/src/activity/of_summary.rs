@@ -94,7 +94,7 @@ fn smaller(one: Estimate, other: Estimate) -> Estimate {
     Estimate {
         blocks: one.blocks.min(other.blocks),
         bytes: one.bytes.min(other.bytes),
-        variance: 0.0,
+        ..Estimate::default()
     }
 }
 

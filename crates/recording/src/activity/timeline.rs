@@ -127,7 +127,7 @@ mod tests {
         let amount = |n: u32| Estimate {
             blocks: f64::from(n),
             bytes: f64::from(n) * 16.0,
-            variance: 0.0,
+            ..Estimate::default()
         };
         for points in 3..9u32 {
             let mut timeline = Timeline::new((0, 100), 100);

@@ -301,17 +301,17 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
     let less = |a: Amount, b: Amount| Amount {
         blocks: a.blocks.saturating_sub(b.blocks),
         bytes: a.bytes.saturating_sub(b.bytes),
-        variance: 0.0,
+        ..Amount::default()
     };
     let more = |a: Amount, b: Amount| Amount {
         blocks: a.blocks + b.blocks,
         bytes: a.bytes + b.bytes,
-        variance: 0.0,
+        ..Amount::default()
     };
     let at_most = |a: Amount| Amount {
         blocks: a.blocks,
         bytes: a.bytes.min(a.blocks.saturating_mul(most)),
-        variance: 0.0,
+        ..Amount::default()
     };
     // The format has no blocks from before its begin: those count as allocated there.
     let all = more(m.allocated, site.before);
@@ -325,7 +325,7 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
             0 => m.temporary.bytes,
             _ => m.temporary.bytes / m.temporary.blocks * (m.temporary.blocks - missing),
         },
-        variance: 0.0,
+        ..Amount::default()
     });
     let brief = at_most(less(all, more(held, temporary)));
     let largest = |a: Amount| a.bytes.div_ceil(a.blocks.max(1));
@@ -357,7 +357,7 @@ fn kept(peak: Amount, live: Amount) -> Amount {
     Amount {
         blocks: one_less,
         bytes: (bytes / u128::from(blocks.max(1))) as u64,
-        variance: 0.0,
+        ..Amount::default()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     Series, SitePoint, SiteScores, StaleHistory, StaleReport, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_ledger::{Estimate, standard_error};
+use memhook_ledger::Estimate;
 use memhook_recording::{
     Activity, ActivityOptions, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
@@ -354,7 +354,7 @@ fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
     let samples = recording.samples();
     let mean_bytes = samples.sample_bytes()?;
     let recorded = activity.window_totals().allocations;
-    let error = |sum: Estimate| standard_error(sum.variance + samples.unhit_variance());
+    let error = |sum: Estimate| samples.with_unhit(sum).error_bytes();
     let is_mixed = !samples.always;
     Some(Sampling {
         mean_bytes,

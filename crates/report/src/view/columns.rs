@@ -32,6 +32,8 @@ struct Head<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
+    /// [`Amount::unhit`] of every sum.
+    unhit_variance: f64,
     /// Beside samples: allocations that were all recorded.
     exact_allocations: Option<u64>,
     gaps: &'a [UnseenTime],
@@ -76,6 +78,11 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         peak_ns: profile.peak_ns,
         depth: profile.depth,
         is_sampled: profile.sampling.is_some(),
+        unhit_variance: profile
+            .sites
+            .iter()
+            .map(|site| site.measures.live.unhit.max(site.measures.allocated.unhit))
+            .fold(0.0, f64::max),
         exact_allocations: profile.sampling.and_then(|s| s.exact_allocations),
         gaps: &profile.gaps,
         resident: &profile.resident,

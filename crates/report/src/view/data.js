@@ -72,6 +72,7 @@ function countsOf(owners, count) {
 
 function prepare(head, columns) {
   const data = { ...head };
+  unhitVariance = head.unhit_variance;
   const column = (name) => columns.get(name);
   const amounts = (name) => {
     const bytes = column(`${name}.bytes`);

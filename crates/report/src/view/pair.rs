@@ -68,7 +68,7 @@ mod tests {
         site.measures.live = Amount {
             blocks: 1,
             bytes,
-            variance: 0.0,
+            ..Amount::default()
         };
         profile.sites.push(site);
         profile

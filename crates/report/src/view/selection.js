@@ -49,7 +49,7 @@ function measured(data, selection) {
     bytes: difference(a.bytes, b.bytes), blocks: difference(a.blocks, b.blocks), variance: difference(a.variance, b.variance),
   });
   // Not so here: how many blocks live at both moments is not known, so neither is the error.
-  const grown = (a, b) => ({ ...less(a, b), variance: new Float64Array(data.count) });
+  const grown = (a, b) => ({ ...less(a, b), variance: new Float64Array(data.count).fill(NaN) });
   if (isWhole(data, selection)) {
     if (measure === "growth") return grown(sites.live, sites.before);
     return sites[measure];

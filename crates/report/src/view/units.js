@@ -16,9 +16,11 @@ const formatBytes = (n) => {
 const formatCount = (n) => Math.round(n).toLocaleString("en-US");
 const counted = (n, noun) => `${formatCount(n)} ${noun}${Math.round(n) === 1 ? "" : "s"}`;
 const formatAmount = (n, unit) => (unit === "bytes" ? formatBytes(n) : formatCount(n));
-/** The standard error of bytes, if they are an estimate. */
+/** What is added to the variance of every sum, for what no sample has hit: once, whatever it is a sum of. */
+let unhitVariance = 0;
+/** The standard error of bytes, if they are an estimate; the variance of what has no known error is NaN. */
 const formatError = (variance) => {
-  const error = Math.round(Math.sqrt(Math.max(variance, 0)));
+  const error = Math.round(Math.sqrt(Math.max(variance, 0) + unhitVariance));
   return error > 0 ? `\u00b1 ${formatBytes(error)}` : "";
 };
 const withError = (bytes, variance) => `${formatBytes(bytes)} ${formatError(variance)}`.trimEnd();

@@ -124,11 +124,13 @@ fn estimates_have_their_errors() {
     });
     for site in &mut profile.sites {
         site.measures.live.variance = 1e6;
+        site.measures.live.unhit = 4e6;
     }
     for change in &mut profile.changes {
         change.live.variance = 9e6;
     }
-    let error = bytes((1e6 * profile.sites.len() as f64).sqrt().round() as u64);
+    // What no sample has hit counts once, for a site as for all of them.
+    let error = bytes((1e6 * profile.sites.len() as f64 + 4e6).sqrt().round() as u64);
     let page = Page::of(&profile, "sampled");
     let mut browser = Browser::open(&page.0, 1500, 940, READY);
     let tile = browser.value("document.querySelector('#tiles dd').textContent");

@@ -15,7 +15,7 @@ impl SmallDisk {
     fn mount(path: String) -> Option<SmallDisk> {
         std::fs::create_dir_all(&path).expect("made");
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=512k", "tmpfs", &path])
+            .args(["-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", &path])
             .output()
             .expect("mount runs");
         if !mounted.status.success() {
