@@ -1,5 +1,6 @@
 //! How blocks are used: accesses, scores and staleness.
 
+mod documented;
 mod looks;
 mod scores;
 mod stale;
