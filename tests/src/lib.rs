@@ -243,6 +243,11 @@ impl Attacher {
         self.child.id()
     }
 
+    /// Whether it has not ended.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes plain integers; the child has not been waited for.

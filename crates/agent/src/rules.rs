@@ -56,7 +56,10 @@ impl Rules {
                 .iter()
                 .find(|(rule, _)| inherits.is_some_and(|p| p.is_same(rule)))
         };
-        chosen.or_else(inherited).map(|(rule, _)| Arc::clone(rule))
+        let (rule, _) = chosen.or_else(inherited)?;
+        // Whatever its name is: it would be refused, and maps the regions of those that it traces.
+        let attaches_itself = memhook_process::is_attacher(facts.pid) == Some(true);
+        (!attaches_itself).then(|| Arc::clone(rule))
     }
 
     /// Whether it is a program that is never attached to.

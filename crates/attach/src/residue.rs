@@ -47,12 +47,15 @@ pub struct Residue {
     last_epoch: u32,
 }
 
-/// Whether a pid is a running memhook-rs.
+/// Whether another running process of this pid attaches to processes.
 pub fn is_attacher(pid: u32) -> bool {
+    let is_called_so = || {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == "memhook-rs")
+    };
     pid != 0
         && pid != std::process::id()
-        && std::fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.trim() == "memhook-rs")
+        && memhook_process::is_attacher(pid as i32).unwrap_or_else(is_called_so)
 }
 
 /// Looks for it.

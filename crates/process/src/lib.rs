@@ -70,7 +70,8 @@ pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
 pub use preflight::{
-    Check, details, filter_may_kill, first_failure, has_proc, preflight, preflight_to_read,
+    Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
+    preflight_to_read,
 };
 pub use proc_text::{proc_bytes, proc_text};
 pub use processor_time::{own_processor_time, processor_time};

@@ -9,6 +9,7 @@ mod surroundings;
 
 use crate::{CLibrary, living_thread, mappings};
 pub(crate) use access::Status;
+pub use program::is_attacher;
 pub use surroundings::{filter_may_kill, has_proc};
 
 /// One finding.

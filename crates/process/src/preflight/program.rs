@@ -18,7 +18,13 @@ struct Head {
     has_interpreter: bool,
     /// It has a note that the Go linker writes.
     is_go: bool,
+    /// It has [`ATTACHER_NOTE`].
+    is_attacher: bool,
 }
+
+/// Name of the note, with its padding, that every program has which attaches to others with these crates
+/// (`memhook_inject` links it in).
+const ATTACHER_NOTE: &[u8] = b"memhook-rs\0\0";
 
 /// Notes are not longer in any program that is to be recognized by them.
 const MOST_NOTE_BYTES: u64 = 4096;
@@ -37,6 +43,7 @@ fn head(file: &File) -> Option<Head> {
         machine: word(18),
         has_interpreter: false,
         is_go: false,
+        is_attacher: false,
     };
     if !is_64 {
         return Some(found);
@@ -56,12 +63,21 @@ fn head(file: &File) -> Option<Head> {
                 let mut notes = vec![0; field(32).ok()?.min(MOST_NOTE_BYTES) as usize];
                 let read = file.read_at(&mut notes, field(8).ok()?).unwrap_or(0);
                 // The owner's name, with its length in front of it (elf(5), "Notes").
-                found.is_go |= notes[..read].windows(4).any(|name| name == b"Go\0\0");
+                let has = |name: &[u8]| notes[..read].windows(name.len()).any(|n| n == name);
+                found.is_go |= has(b"Go\0\0");
+                found.is_attacher |= has(ATTACHER_NOTE);
             }
             _ => {}
         }
     }
     Some(found)
+}
+
+/// Whether a process runs a program that attaches to others with these crates: memhook-rs of any version and under any
+/// name, or a profiler of others. `None`: its program cannot be read.
+pub fn is_attacher(pid: i32) -> Option<bool> {
+    let file = File::open(format!("/proc/{pid}/exe")).ok()?;
+    Some(head(&file).is_some_and(|head| head.is_attacher))
 }
 
 pub(super) fn executable(
@@ -91,6 +107,16 @@ pub(super) fn executable(
         return Err(refuse(format!(
             "a program for another architecture ({machine})"
         )));
+    }
+    if head.is_attacher {
+        // It maps the regions of others. As its own they would be taken for what a killed attacher has left in it.
+        return Err(Check::bad(
+            "executable",
+            format!(
+                "{who} is memhook-rs, or a profiler made of it, which attaches to others itself"
+            ),
+            "name the program that it traces",
+        ));
     }
     let name = || {
         let path = std::fs::read_link(&path).map(|p| p.display().to_string());

@@ -1,6 +1,7 @@
 //! Attaching, tracing and leaving: targets of every kind, and what could harm them.
 
 mod attachers;
+mod attachers_as_targets;
 mod blocked_calls;
 mod containers;
 mod endings;

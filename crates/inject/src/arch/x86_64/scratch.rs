@@ -159,6 +159,17 @@ memhook_inject_stub_home:
     jmp [rip + memhook_inject_stub_begin - {page} + {gadget}]
 memhook_inject_stub_end:
     .popsection
+
+    # What this program is recognized by as one that attaches to others (`is_attacher` of the process crate): a note
+    # (elf(5)) without contents, whose name is all that matters.
+    .pushsection .note.memhook, "a", @note
+    .balign 4
+    .long 2f - 1f
+    .long 0
+    .long 1
+1:  .asciz "memhook-rs"
+2:  .balign 4
+    .popsection
     "#,
     page = const PAGE_BYTES,
     result = const word::RESULT,

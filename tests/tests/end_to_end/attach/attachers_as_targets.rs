@@ -1,0 +1,73 @@
+//! A running memhook-rs as the target of another: it maps the regions of those that it traces, which are not its own.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, binary, build_target, run};
+
+/// Commands with which something could be done to a process; `top`, which needs a terminal, attaches as `attach` does.
+const COMMANDS: [&[&str]; 11] = [
+    &["attach", "PID", "-d", "100ms"],
+    &["attach", "PID", "--follow-fork", "-d", "100ms"],
+    &["detach", "PID"],
+    &["probe", "PID", "--func", "malloc", "--count", "-d", "100ms"],
+    &["scan", "PID"],
+    &["stale", "PID", "-d", "100ms"],
+    &["rss", "PID"],
+    &["trim", "PID"],
+    &["emit", "PID", "--otel-memory"],
+    &["gate", "--pid", "PID", "-d", "100ms"],
+    &["doctor", "PID"],
+];
+
+#[test]
+fn attachers_are_refused_by_what_they_are() {
+    let folder = Folder::new("attachers");
+    // Neither the file nor the process has the name.
+    let other = folder.path("profiler");
+    std::fs::copy(binary(), &other).expect("copied");
+    let program = build_target("hammer", &[]);
+    for binary in [binary().to_str().expect("UTF-8"), &other] {
+        let target = Target::start(&program, &[]);
+        let mut attacher = Attacher::start_as(&[binary], target.pid(), &[]);
+        let pid = attacher.pid().to_string();
+        for command in COMMANDS {
+            let words: Vec<&str> = command
+                .iter()
+                .map(|&w| if w == "PID" { &pid } else { w })
+                .collect();
+            let (code, out, errors) = run(&words);
+            let text = format!("{out}{errors}");
+            assert_eq!(code, 2, "{words:?}: {text}");
+            assert!(
+                text.contains("attaches to others itself"),
+                "{words:?}: {text}"
+            );
+            if words[0] != "doctor" {
+                assert_eq!(errors.lines().count(), 1, "{words:?}: {text}");
+            }
+        }
+        assert!(attacher.lives(), "the first attacher has ended");
+        // And it has gone on with its own work.
+        attacher.finish();
+        drop(target);
+    }
+}
+
+/// Whoever attaches with these crates is taken for alive, whatever the program is called.
+#[test]
+fn an_attacher_with_another_name_is_not_taken_for_dead() {
+    let folder = Folder::new("renamed");
+    let other = folder.path("profiler");
+    std::fs::copy(binary(), &other).expect("copied");
+    let mut target = Target::start(&build_target("deterministic", &[]), &[]);
+    let attacher = Attacher::start_as(&[&other], target.pid(), &[]);
+    let pid = target.pid().to_string();
+    for command in [&["attach", &pid, "-d", "100ms"][..], &["detach", &pid]] {
+        let (code, _, errors) = run(command);
+        assert_ne!(code, 0, "{errors}");
+        assert!(errors.contains("already traced"), "{errors}");
+    }
+    target.go();
+    target.expect("done");
+    attacher.finish();
+    assert!(target.finish().success());
+}
