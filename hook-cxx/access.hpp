@@ -31,19 +31,40 @@ struct AccessIndex {
 };
 extern AccessIndex access_index;
 
+// Reserves memory for the index; 0: there is none. In a program that locks all memory that it maps (mlockall(2)), it
+// would become resident at once, all of it: so one page is mapped, unlocked, and grows into what is not locked then.
+inline uint64_t reserve_access_index(uint64_t bytes) {
+  constexpr long page = 4096, none = 0, read_write = 3, private_anonymous_noreserve = 0x4022;
+  // Where nobody else maps anything, as the region.
+  long hint = static_cast<long>(reinterpret_cast<uint64_t>(region) - 2 * bytes);
+  auto fails = [](long result) { return result < 0 && result > -4096; };
+  if (__atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) {
+    long start = sys::call(sys::nr_mmap, hint, static_cast<long>(bytes), read_write, private_anonymous_noreserve, -1, 0);
+    return fails(start) ? 0 : static_cast<uint64_t>(start);
+  }
+  long start = sys::call(sys::nr_mmap, hint, page, none, private_anonymous_noreserve, -1, 0);
+  if (fails(start)) return 0;
+  if (sys::call(sys::nr_munlock, start, page) == 0 &&
+      !fails(sys::call(sys::nr_mremap, start, page, static_cast<long>(bytes), 0))) {
+    if (sys::call(sys::nr_mprotect, start, static_cast<long>(bytes), read_write) == 0)
+      return static_cast<uint64_t>(start);
+    sys::call(sys::nr_munmap, start, static_cast<long>(bytes));
+    return 0;
+  }
+  sys::call(sys::nr_munmap, start, page);
+  return 0;
+}
+
 // Makes the index empty, and reserves its memory the first time. Without memory, no block gets a record.
 [[gnu::noinline, gnu::cold]] inline void open_access_index() {
-  constexpr long read_write = 3, private_anonymous_noreserve = 0x4022;
   constexpr long madv_dontneed = 4, madv_dontdump = 16, madv_wipeonfork = 18;
   AccessIndex& index = access_index;
-  // A program whose address space is limited may have less.
   for (uint64_t bytes = 1ull << 36; !index.base && bytes >= 1ull << 28; bytes >>= 2) {
-    long start = sys::call(sys::nr_mmap, 0, static_cast<long>(bytes), read_write,
-                           private_anonymous_noreserve, -1, 0);
-    if (start < 0 && start > -4096) continue;
+    uint64_t start = reserve_access_index(bytes);
+    if (start == 0) continue;
     // What we count is of no use to a child, and copying it would make a fork slower.
-    sys::call(sys::nr_madvise, start, static_cast<long>(bytes), madv_wipeonfork);
-    sys::call(sys::nr_madvise, start, static_cast<long>(bytes), madv_dontdump);
+    sys::call(sys::nr_madvise, static_cast<long>(start), static_cast<long>(bytes), madv_wipeonfork);
+    sys::call(sys::nr_madvise, static_cast<long>(start), static_cast<long>(bytes), madv_dontdump);
     index.base = reinterpret_cast<unsigned char*>(start);
     index.units = bytes / access_unit;
   }

@@ -49,7 +49,7 @@ impl MemoryBox {
         let mut command = Command::new("sh");
         command
             .arg("-c")
-            .arg("echo $$ > \"$0\" && exec \"$1\"")
+            .arg("echo $$ > \"$0\" && exec \"$@\"")
             .arg(self.folder.join("cgroup.procs"))
             .arg(program);
         command

@@ -82,8 +82,8 @@ pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use smaps::{
-    MappingUse, MemoryUse, ResidentCounters, SmapsHold, memory_use, parse_smaps, resident_counters,
-    smaps, smaps_by_mapping,
+    MappingUse, MemoryUse, ResidentCounters, SmapsHold, locked_bytes, memory_use, parse_smaps,
+    resident_counters, smaps, smaps_by_mapping,
 };
 pub use target_root::TargetRoot;
 pub use thread_state::{

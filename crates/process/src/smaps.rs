@@ -160,6 +160,14 @@ pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
     })
 }
 
+/// How much memory a process has locked (mlock(2), mlockall(2)), in bytes, untouched pages included.
+pub fn locked_bytes(pid: i32) -> Option<u64> {
+    let text = proc_text(format!("/proc/{pid}/status")).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
+    let kibibytes = value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
 fn read(path: String) -> Result<String, Error> {
     proc_text(&path).map_err(|cause| Error::Proc { path, cause })
 }

@@ -6,7 +6,8 @@ namespace memhook::sys {
 
 inline constexpr long nr_mmap = 9, nr_mprotect = 10, nr_sched_yield = 24, nr_madvise = 28, nr_nanosleep = 35,
                       nr_gettid = 186, nr_futex = 202, nr_process_vm_readv = 310, nr_getpid = 39,
-                      nr_clock_gettime = 228, nr_brk = 12, nr_shmctl = 31;
+                      nr_clock_gettime = 228, nr_brk = 12, nr_shmctl = 31, nr_munmap = 11, nr_mremap = 25,
+                      nr_munlock = 150;
 
 // The kernel clobbers rcx and r11 only (x86-64 psABI, appendix A.2.1).
 inline long call(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {

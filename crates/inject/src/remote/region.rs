@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use crate::{Error, Held, duplicate_descriptor};
-use memhook_process::{RemoteAddress, open_descriptor};
+use memhook_process::{RemoteAddress, locked_bytes, open_descriptor};
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -16,7 +16,8 @@ pub struct Region {
 }
 
 /// Makes a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
-/// reserving swap, left out of core dumps) and opens it here. No descriptor stays in the target.
+/// reserving swap, left out of core dumps, far from everything else) and opens it here. No descriptor stays in the
+/// target, and no page of it becomes resident, even if the target locks all memory that it maps.
 ///
 /// With `over`, the new region replaces one of the same size at that address, in one step: there is no
 /// moment without memory there.
@@ -45,12 +46,17 @@ fn map_and_open(
     let seal = [number, libc::F_ADD_SEALS as u64, SEALS as u64];
     held.checked_syscall("fcntl(F_ADD_SEALS)", libc::SYS_fcntl, &seal)?;
     let fd = open_here(held, number)?;
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let fixed = over.map_or(0, |_| libc::MAP_FIXED);
-    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
-    let at = over.unwrap_or_default().0;
-    let map = [at, bytes, protection, flags, number, 0];
-    let address = held.checked_syscall("mmap", libc::SYS_mmap, &map)?;
+    // By now the scratch memory is mapped: it would be locked, too.
+    let may_be_locked = locked_bytes(held.pid) != Some(0);
+    let address = match (may_be_locked, over) {
+        (false, None) => map_with_room(held, bytes, bytes, READ_WRITE, number)?,
+        (false, Some(over)) => {
+            let flags = SHARED | libc::MAP_FIXED as u64;
+            let there = [over.0, bytes, READ_WRITE, flags, number, 0];
+            held.checked_syscall("mmap", libc::SYS_mmap, &there)?
+        }
+        (true, over) => map_unlocked(held, bytes, number, over)?,
+    };
     // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
     // megabytes where huge pages are on for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
@@ -58,6 +64,70 @@ fn map_and_open(
     }
     let address = RemoteAddress(address);
     Ok(Region { fd, address })
+}
+
+const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+const PAGE_BYTES: u64 = 4096;
+
+/// Maps the first bytes of the object, where `room` bytes are free and nobody else maps anything: beside the modules
+/// it would take the reach of jumps (probes), and beside other mappings their room to grow.
+fn map_with_room(
+    held: &mut Held,
+    bytes: u64,
+    room: u64,
+    protection: u64,
+    number: u64,
+) -> Result<u64, Error> {
+    if let Some(place) = held.work.place.for_memory(room) {
+        // Before Linux 4.17 the address is only a hint, which is as good.
+        let flags = SHARED | libc::MAP_FIXED_NOREPLACE as u64;
+        let there = [place, bytes, protection, flags, number, 0];
+        match held.checked_syscall("mmap", libc::SYS_mmap, &there) {
+            Err(Error::RemoteSyscall { cause, .. })
+                if cause.raw_os_error() == Some(libc::EEXIST) => {}
+            mapped => return mapped,
+        }
+    }
+    let anywhere = [0, bytes, protection, SHARED, number, 0];
+    held.checked_syscall("mmap", libc::SYS_mmap, &anywhere)
+}
+
+/// Maps the object in a process that may lock all memory that it maps (mlockall(2) with MCL_FUTURE). Such memory
+/// becomes resident at once, all of it, and what is locked counts in a limit. So one page is mapped, which nobody can
+/// touch, and unlocked; what it grows into is not locked then (mremap(2)), and only afterwards is it made
+/// accessible. For what the program itself maps, nothing changes.
+fn map_unlocked(
+    held: &mut Held,
+    bytes: u64,
+    number: u64,
+    over: Option<RemoteAddress>,
+) -> Result<u64, Error> {
+    let none = libc::PROT_NONE as u64;
+    let address = map_with_room(held, PAGE_BYTES, bytes, none, number)?;
+    let mut mapped = PAGE_BYTES;
+    let grown = grow_unlocked(held, address, bytes, &mut mapped).and_then(|()| match over {
+        None => Ok(address),
+        Some(over) => {
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+            let there = [address, bytes, bytes, flags, over.0];
+            held.checked_syscall("mremap", libc::SYS_mremap, &there)
+        }
+    });
+    if grown.is_err() {
+        held.syscall(libc::SYS_munmap, [address, mapped, 0, 0, 0, 0])?;
+    }
+    grown
+}
+
+fn grow_unlocked(held: &mut Held, address: u64, bytes: u64, mapped: &mut u64) -> Result<(), Error> {
+    let page = [address, PAGE_BYTES, bytes, 0];
+    held.checked_syscall("munlock", libc::SYS_munlock, &page[..2])?;
+    held.checked_syscall("mremap", libc::SYS_mremap, &page)?;
+    *mapped = bytes;
+    let whole = [address, bytes, READ_WRITE];
+    held.checked_syscall("mprotect", libc::SYS_mprotect, &whole)?;
+    Ok(())
 }
 
 /// Unmaps a region that no code in the target uses.

@@ -11,6 +11,7 @@ mod functions;
 mod gaps;
 mod hostile_files;
 mod job_control;
+mod locked_memory;
 mod mapped_hook;
 mod max_memory;
 mod memory;

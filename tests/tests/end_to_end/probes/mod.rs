@@ -1,5 +1,6 @@
 //! Probes at functions, and events for other listeners.
 
+mod after_attach;
 mod calls;
 mod emit;
 mod neighbours;

@@ -245,6 +245,14 @@ impl Place {
         place
     }
 
+    /// A place at random for other memory of ours, which stays for longer: also far from what mmap(2) and brk(2) give.
+    /// `None`: the gap is too small.
+    pub(crate) fn for_memory(&self, bytes: u64) -> Option<u64> {
+        let pages = (self.room.end - self.room.start).checked_sub(bytes)? / PAGE_BYTES;
+        let page = RandomState::new().hash_one(bytes) % pages.max(1);
+        Some(self.room.start.next_multiple_of(PAGE_BYTES) + page * PAGE_BYTES)
+    }
+
     /// Chooses another one.
     pub(crate) fn change(&mut self) {
         let room = self.room.end - self.room.start;

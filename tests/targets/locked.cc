@@ -1,0 +1,17 @@
+// Locks all of its memory, present and future, as real-time programs and keepers of secrets do; with an argument, only
+// pages that have been touched.
+#include <sys/mman.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+[[gnu::noinline]] static void lose() { keep(malloc(48)); }
+
+int main(int count, char**) {
+  int on_fault = count > 1 ? MCL_ONFAULT : 0;
+  CHECK(mlockall(MCL_CURRENT | MCL_FUTURE | on_fault) == 0);
+  ready();
+  for (int i = 0; i < 1000; i++) lose();
+  done();
+}

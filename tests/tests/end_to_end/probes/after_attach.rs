@@ -1,0 +1,26 @@
+//! Probes in a process that has been attached to: what an attach leaves is in nobody's way.
+
+use memhook_tests::{Target, build_target, run};
+
+#[test]
+fn libraries_can_be_probed_after_an_attach() {
+    let mut target = Target::start(&build_target("deterministic", &[]), &[]);
+    let pid = target.pid().to_string();
+    for _ in 0..2 {
+        let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
+        assert_eq!(code, 0, "{errors}");
+        let (code, _, errors) = run(&[
+            "probe",
+            &pid,
+            "--func",
+            "libc!write",
+            "--count",
+            "-d",
+            "100ms",
+        ]);
+        assert_eq!(code, 0, "{errors}");
+    }
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
