@@ -2,8 +2,9 @@
 //! resource limits that the shared memory could run into.
 
 use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
+use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
-use memhook_process::{Check, proc_text};
+use memhook_process::{Check, has_seccomp_filter, proc_text};
 use memhook_stream::Plan;
 
 /// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
@@ -14,7 +15,7 @@ pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
 /// As [`refuse`]; returns what the attach may take of memory.
 pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     config.check()?;
-    let budget = Budget::of(pid, config.ring_bytes);
+    let budget = Budget::of(pid, fitting_ring_bytes(pid, config.ring_bytes));
     let mut checks = memhook_process::preflight(pid);
     checks.extend(checks_within(&budget, pid, config));
     match memhook_process::first_failure(&checks) {
@@ -40,77 +41,178 @@ const RING_OF_SAMPLES: u64 = 32 << 10;
 
 /// Compares the limits of the process with what would be mapped.
 pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
-    checks_within(&Budget::of(pid, config.ring_bytes), pid, config)
+    let ring_bytes = fitting_ring_bytes(pid, config.ring_bytes);
+    checks_within(&Budget::of(pid, ring_bytes), pid, config)
 }
 
 fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> {
-    let region_bytes = config.region_bytes();
-    let read = |file: &str| proc_text(format!("/proc/{pid}/{file}"));
-    let (Ok(limits), Ok(statm)) = (read("limits"), read("statm")) else {
+    let Some(limits) = Limits::of(pid) else {
         return Vec::new();
     };
-    // proc_pid_statm(5): the first field is the address space in pages.
-    let pages: u64 = statm
-        .split(' ')
-        .next()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0);
-    let mut checks = look(&limits, pages * 4096, region_bytes, pid);
+    let region_bytes = region_bytes(limits.fitting_ring_bytes(config.ring_bytes) as usize);
+    let mut checks = limits.checks(pid, region_bytes as u64);
     checks.push(budget.check());
     checks
 }
 
-/// Refuses to make a memory file of this size for a process that may not have one: the kernel would end it with
-/// SIGXFSZ (setrlimit(2)).
-pub(crate) fn check_file_size(pid: i32, bytes: u64) -> Result<(), Error> {
-    let limits = proc_text(format!("/proc/{pid}/limits")).unwrap_or_default();
-    let checks = look(&limits, 0, bytes, pid);
-    match memhook_process::first_failure(&checks) {
+/// Refuses to map a memory file of this size in a process whose limits leave no room for that. One that is larger than
+/// its files may be would end it with SIGXFSZ (setrlimit(2)).
+pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
+    let limits = Limits::of(pid).unwrap_or_default();
+    match memhook_process::first_failure(&limits.checks(pid, bytes)) {
         Some(why) => Err(Error::Refused(why)),
         None => Ok(()),
     }
 }
 
-/// A soft limit in bytes; `None`: unlimited.
-fn limit(limits: &str, name: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+/// Bytes of a ring in a process whose address space may be limited: as many as wanted, or fewer.
+pub(crate) fn fitting_ring_bytes(pid: i32, wanted: u64) -> u64 {
+    Limits::of(pid).map_or(wanted, |limits| limits.fitting_ring_bytes(wanted))
 }
 
-fn look(limits: &str, mapped: u64, region_bytes: u64, pid: i32) -> Vec<Check> {
-    let mut checks = Vec::new();
-    // Growing a file past this limit sends SIGXFSZ, which ends a program that does not expect it
-    // (setrlimit(2)); memory files count.
-    if let Some(most) = limit(limits, "Max file size").filter(|&most| most < region_bytes) {
-        checks.push(Check::bad(
+/// Whether a process may map gigabytes that it never touches.
+pub(crate) fn may_reserve(pid: i32) -> bool {
+    Limits::of(pid).is_some_and(|limits| {
+        let is_filtered_and_locks = limits.locked > 0 && has_seccomp_filter(pid);
+        limits.address_space.is_none() && limits.data.is_none() && !is_filtered_and_locks
+    })
+}
+
+/// The region may take one part in so many of the address space that is left to a process: it stays mapped after the
+/// detach.
+const SHARE: u64 = 8;
+/// Rings are not made smaller than this for want of address space.
+const LEAST_RING: u64 = 64 << 10;
+/// What is locked for us in a process that locks all memory that it maps: the hook, and memory of a remote call.
+const LOCKED: u64 = 1 << 20;
+/// May lock as much as it likes (capabilities(7)).
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Limits of a process that what is mapped in it counts in, in bytes (setrlimit(2)); `None`: it has none.
+#[derive(Clone, Debug, Default)]
+struct Limits {
+    file: Option<u64>,
+    address_space: Option<u64>,
+    data: Option<u64>,
+    memory_locked: Option<u64>,
+    /// What it has mapped, and what of that is locked.
+    mapped: u64,
+    locked: u64,
+}
+
+impl Limits {
+    /// `None`: the process has ended.
+    fn of(pid: i32) -> Option<Limits> {
+        let read = |file: &str| proc_text(format!("/proc/{pid}/{file}")).ok();
+        Some(Limits::from_text(&read("limits")?, &read("status")?))
+    }
+
+    fn from_text(limits: &str, status: &str) -> Limits {
+        let soft = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let bytes = |name: &str| {
+            let kibibytes = field(name)?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse::<u64>()
+                .ok()?;
+            kibibytes.checked_mul(1024)
+        };
+        let capabilities =
+            field("CapEff:").and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        let is_free = capabilities.is_some_and(|mask| mask & 1 << CAP_IPC_LOCK != 0);
+        Limits {
+            file: soft("Max file size"),
+            address_space: soft("Max address space"),
+            data: soft("Max data size"),
+            memory_locked: soft("Max locked memory").filter(|_| !is_free),
+            mapped: bytes("VmSize:").unwrap_or(0),
+            locked: bytes("VmLck:").unwrap_or(0),
+        }
+    }
+
+    fn address_space_left(&self) -> Option<u64> {
+        Some(self.address_space?.saturating_sub(self.mapped))
+    }
+
+    fn fitting_ring_bytes(&self, wanted: u64) -> u64 {
+        let mut bytes = wanted;
+        let most = self
+            .address_space_left()
+            .map_or(u64::MAX, |left| left / SHARE);
+        while bytes > LEAST_RING && region_bytes(bytes as usize) as u64 > most {
+            bytes /= 2;
+        }
+        bytes
+    }
+
+    fn checks(&self, pid: i32, region_bytes: u64) -> Vec<Check> {
+        let found = [
+            self.file_check(pid, region_bytes),
+            self.address_space_check(pid, region_bytes),
+            self.lock_check(pid),
+        ];
+        let mut checks: Vec<Check> = found.into_iter().flatten().collect();
+        if checks.is_empty() {
+            checks.push(Check::good(
+                "limits",
+                format!("{} can be mapped", size_text(region_bytes)),
+            ));
+        }
+        checks
+    }
+
+    /// Growing a file past this limit sends SIGXFSZ, which ends a program that does not expect it; memory files count.
+    fn file_check(&self, pid: i32, bytes: u64) -> Option<Check> {
+        let most = self.file.filter(|&most| most < bytes)?;
+        Some(Check::bad(
             "file size",
             format!(
                 "process {pid} may not have files above {}, and the shared memory takes {}",
                 size_text(most),
-                size_text(region_bytes)
+                size_text(bytes)
             ),
             format!("raise the limit: prlimit --pid {pid} --fsize=unlimited:"),
-        ));
+        ))
     }
-    let left = limit(limits, "Max address space").map(|most| most.saturating_sub(mapped));
-    if let Some(left) = left.filter(|&left| left < region_bytes) {
-        checks.push(Check::bad(
+
+    /// What we take, the program cannot have.
+    fn address_space_check(&self, pid: i32, bytes: u64) -> Option<Check> {
+        let left = self
+            .address_space_left()
+            .filter(|&left| left / SHARE < bytes)?;
+        Some(Check::bad(
             "address space",
             format!(
-                "process {pid} has {} of address space left, and the shared memory takes {}",
+                "process {pid} has {} of address space left (RLIMIT_AS), and the shared memory takes {}, which must be at \
+                 most one part in {SHARE}",
                 size_text(left),
-                size_text(region_bytes)
+                size_text(bytes)
             ),
-            format!("--ring-size 64K takes less, or raise the limit: prlimit --pid {pid} --as=unlimited:"),
-        ));
+            format!("raise the limit: prlimit --pid {pid} --as=unlimited:"),
+        ))
     }
-    if checks.is_empty() {
-        checks.push(Check::good(
-            "limits",
-            format!("{} can be mapped", size_text(region_bytes)),
-        ));
+
+    /// In a program that locks all memory that it maps, mapping more than it may lock fails.
+    fn lock_check(&self, pid: i32) -> Option<Check> {
+        // Most of what it has is locked; else it has locked some buffers, and what is mapped is not.
+        let left = self.memory_locked?.saturating_sub(self.locked);
+        (self.locked > self.mapped / 2 && left < LOCKED).then(|| {
+            Check::bad(
+                "locked memory",
+                format!(
+                    "process {pid} locks all of its memory (mlockall) and may lock {} more (RLIMIT_MEMLOCK), of which {} are \
+                     needed",
+                    size_text(left),
+                    size_text(LOCKED)
+                ),
+                format!("raise the limit: prlimit --pid {pid} --memlock=unlimited:"),
+            )
+        })
     }
-    checks
 }
 
 #[cfg(test)]
@@ -120,18 +222,48 @@ mod tests {
     #[test]
     fn limits_are_compared() {
         let text = "Limit                     Soft Limit           Hard Limit           Units\n\
+                    Max data size             unlimited            unlimited            bytes\n\
                     Max file size             1048576              unlimited            bytes\n\
+                    Max locked memory         9000000              9000000              bytes\n\
                     Max address space         9000000              unlimited            bytes\n";
-        let failed = |text, mapped, region| -> Vec<&'static str> {
-            let checks = look(text, mapped, region, 1);
+        let failed = |text, status: &str, region| -> Vec<&'static str> {
+            let checks = Limits::from_text(text, status).checks(1, region);
             checks.iter().filter(|c| !c.ok).map(|c| c.name).collect()
         };
-        assert_eq!(failed(text, 0, 1 << 20), Vec::<&str>::new());
-        assert_eq!(failed(text, 0, 1 << 21), ["file size"]);
-        assert_eq!(failed(text, 8_500_000, 1 << 20), ["address space"]);
+        let small = "VmSize:\t 100 kB\nVmLck:\t 0 kB\n";
+        assert_eq!(failed(text, small, 1 << 20), Vec::<&str>::new());
+        assert_eq!(failed(text, small, 2 << 20), ["file size"]);
+        let large = "VmSize:\t 2000 kB\nVmLck:\t 0 kB\n";
+        assert_eq!(failed(text, large, 1 << 20), ["address space"]);
+        let locked = "VmSize:\t 8200 kB\nVmLck:\t 8100 kB\nCapEff:\t0000000000000000\n";
+        assert_eq!(failed(text, locked, 1 << 10), ["locked memory"]);
+        let privileged = locked.replace("0000000000000000", "0000000000004000");
+        assert_eq!(failed(text, &privileged, 1 << 10), Vec::<&str>::new());
         let unlimited = text
             .replace("1048576  ", "unlimited")
+            .replace("9900000  ", "unlimited")
             .replace("9000000  ", "unlimited");
-        assert_eq!(failed(&unlimited, u64::MAX, u64::MAX), Vec::<&str>::new());
+        assert_eq!(failed(&unlimited, locked, u64::MAX), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn rings_are_smaller_where_address_space_is_scarce() {
+        let within = |address_space| Limits {
+            address_space,
+            ..Limits::default()
+        };
+        let whole = region_bytes(1 << 20) as u64;
+        assert_eq!(within(None).fitting_ring_bytes(1 << 20), 1 << 20);
+        assert_eq!(
+            within(Some(SHARE * whole)).fitting_ring_bytes(1 << 20),
+            1 << 20
+        );
+        assert_eq!(
+            within(Some(SHARE * whole - 1)).fitting_ring_bytes(1 << 20),
+            512 << 10
+        );
+        assert_eq!(within(Some(0)).fitting_ring_bytes(1 << 20), LEAST_RING);
+        // What was asked for is never exceeded.
+        assert_eq!(within(Some(0)).fitting_ring_bytes(4096), 4096);
     }
 }

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
 use crate::known_files::{KnownFiles, SharedFiles};
-use crate::limits::plan;
+use crate::limits::{fitting_ring_bytes, may_reserve, plan};
 use crate::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
 use crate::pads::{Pads, TracedHeap, plan_described, plan_pads};
 use crate::reach::Reach;
@@ -34,8 +34,8 @@ use memhook_abi::{
 };
 use memhook_inject::{Held, IdleThreads, prepare_to_hold, unmap_region};
 use memhook_process::{
-    CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
-    hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
+    CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, Slot, TargetRoot,
+    find_slots, hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Config, NamedMoment, Plan, Region};
 use memhook_symbols::PerfMap;
@@ -147,12 +147,14 @@ impl Session {
     ) -> Result<Session, Error> {
         let plan = plan(pid, config)?;
         let start = Instant::now();
+        let ring_bytes = fitting_ring_bytes(pid, config.ring_bytes);
         let mut functions = config.function_ids();
         let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
         let emission = config.emits.clone();
         let allocators = config.allocators.clone();
         let needs_accesses = config.accesses == Accesses::Needed;
+        let has_room_for_index = may_reserve(pid);
         let has_looks = config.accesses == Accesses::Sampled;
         let mut config = config.hook_config();
         if has_looks {
@@ -160,7 +162,7 @@ impl Session {
         }
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
-        config.plan = plan;
+        (config.plan, config.ring_bytes) = (plan, ring_bytes);
         prepare_to_hold();
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
@@ -186,6 +188,12 @@ impl Session {
             let scan = find_slots(pid, &loaded, &maps, &is_listener, &hook_copies(pid, &maps))?;
             if scan.slots.is_empty() {
                 return Err(Error::NoAccessRuntime { pid });
+            }
+            if !has_room_for_index {
+                return Err(Error::Refused(format!(
+                    "process {pid} may not map as much as it likes (RLIMIT_AS, RLIMIT_DATA, or mlockall in a sandbox), and \
+                     the index of accesses is 64 GiB of address space: trace without --access on"
+                )));
             }
         }
         let libc = CLibrary::of(pid, &maps);
@@ -221,7 +229,8 @@ impl Session {
         let copies = hook_copies(pid, &maps);
         let mut scan = find_slots(pid, &loaded, &maps, &wanted, &copies)?;
         pads.add_to(&mut scan, &loaded, &copies);
-        if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
+        let is_listener = |slot: &Slot| slot.symbol == ACCESS_LISTENER;
+        if has_room_for_index && scan.slots.iter().any(is_listener) {
             count_accesses(&mut config, abi::flags::ACCESSES);
         } else {
             let is_needed = |f: usize| HOOKED_FUNCTIONS[f].role != Role::Touches;

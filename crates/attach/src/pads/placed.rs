@@ -5,7 +5,7 @@ use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
 use crate::code_exchanges::pause_after;
 use crate::error::Error;
 use crate::hook_presence::any_point;
-use crate::limits::check_file_size;
+use crate::limits::check_shared_memory;
 use crate::memory_budget::check_charge;
 use crate::pad_areas::{cell_slot, entries, put_back};
 use crate::probes::places_near;
@@ -134,7 +134,7 @@ impl Pads {
             .iter()
             .map(|pad| pad.plan.at.wrapping_add(pad.bias) / PAGE_BYTES)
             .collect();
-        check_file_size(pid, bytes)?;
+        check_shared_memory(pid, bytes)?;
         check_charge(pid, bytes + pages.len() as u64 * PAGE_BYTES)?;
         let mut held = reach.hold(pid, &any_point())?;
         let places = places_near(&mappings(pid)?, &pads[0].range, bytes);

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 use crate::hook_object::PROBE;
+use crate::limits::check_shared_memory;
 use crate::memory_budget::Budget;
 use crate::probe_areas::REGION_NAME;
 use crate::target_facts::{is_filtered, tid_offset};
@@ -74,6 +75,7 @@ pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Erro
     let Some(depth) = options.depth else {
         return Ok(Prepared(None));
     };
+    check_shared_memory(pid, region_bytes(LEAST_RING_BYTES) as u64)?;
     let config = Config {
         epoch: 1,
         ring_bytes: LEAST_RING_BYTES as u64,

@@ -5,7 +5,7 @@ use super::gaps::places_near;
 use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
 use crate::hook_presence::any_point;
-use crate::limits::check_file_size;
+use crate::limits::check_shared_memory;
 use crate::memory_budget::check_charge;
 use crate::probe_error::ProbeError;
 use memhook_inject::{CodeArea, create_region, hold, map_code_area, write_bytes};
@@ -107,7 +107,7 @@ pub(super) fn map_all(
         .map(|(functions, _)| places(plan, functions).0.bytes())
         .collect();
     let largest = areas.into_iter().max().unwrap_or(0);
-    check_file_size(pid, layout.shared_bytes().max(largest))?;
+    check_shared_memory(pid, layout.shared_bytes().max(largest))?;
     check_charge(pid, charged_bytes(pid, plan, layout))?;
     let prepared = prepare(pid, &plan.events)?;
     let mut held = hold(pid, &any_point())?;

@@ -1,5 +1,6 @@
 //! Attaching, tracing and leaving: targets of every kind, and what could harm them.
 
+mod address_space;
 mod attachers;
 mod attachers_as_targets;
 mod blocked_calls;

@@ -1,0 +1,55 @@
+//! Processes whose address space is limited (RLIMIT_AS): what is mapped for us is not theirs to have.
+
+use memhook_tests::{Target, build_target, run};
+use std::process::Command;
+
+fn limited(kibibytes: u64) -> Target {
+    let script = format!("ulimit -v {kibibytes} && exec \"$0\"");
+    Target::run(
+        Command::new("sh")
+            .args(["-c", &script])
+            .arg(build_target("filling", &[])),
+    )
+}
+
+/// How much the target can map (MB).
+fn room(target: &mut Target) -> u64 {
+    target.go();
+    let line = target.expect("room ");
+    line.trim()["room ".len()..].parse().expect("a number")
+}
+
+#[test]
+fn little_address_space_is_left_alone() {
+    let mut target = limited(3_000_000);
+    let before = room(&mut target);
+    let pid = target.pid().to_string();
+    let (code, out, errors) = run(&["attach", &pid, "-d", "100ms"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(
+        errors.contains("of address space left (RLIMIT_AS)"),
+        "{errors}"
+    );
+    assert_eq!(target.our_mappings(), 0);
+    assert_eq!(room(&mut target), before);
+    let (code, text, _) = run(&["doctor", &pid]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("of address space left (RLIMIT_AS)"), "{text}");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn what_is_mapped_is_a_small_part_of_what_is_left() {
+    let mut target = limited(10_000_000);
+    let before = room(&mut target);
+    let pid = target.pid().to_string();
+    for _ in 0..3 {
+        let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
+        assert_eq!(code, 0, "{errors}");
+        // The same memory serves each time.
+        let now = room(&mut target);
+        assert!(now >= before / 8 * 7 - 32, "{now} MB, {before} before");
+    }
+    assert!(target.finish().success());
+}
