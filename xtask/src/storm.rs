@@ -26,6 +26,10 @@ const CYCLES_TO_SETTLE: u64 = 5;
 /// Growth from then on that is a leak, whatever the program itself does.
 const GROWTH_KIB: i64 = 32 << 10;
 
+/// What kills may leave mapped beyond what the first attach has: a region and a copy of the hook, and no more by each
+/// of them.
+const MAPPINGS_LEFT: usize = 8;
+
 /// Locked memory may grow by what the program itself maps.
 const LOCKED_KIB: i64 = 16 << 10;
 
@@ -60,12 +64,15 @@ enum Look {
     Stale,
     /// Allocations are traced, and what is done with their blocks is sampled
     Access,
+    /// Children are traced, too, from their birth
+    Follow,
 }
 
 impl Look {
     fn command(self) -> &'static [&'static str] {
         match self {
             Look::Attach => &["attach", "-i", "1h"],
+            Look::Follow => &["attach", "-i", "1h", "--follow-fork"],
             Look::Stale => &["stale", "--older", "5ms", "--budget", "50%"],
             Look::Access => &[
                 "attach",
@@ -175,6 +182,8 @@ struct Victim {
     resident_kib: Option<i64>,
     cycles: u64,
     disturbed: bool,
+    /// Mappings of ours after the first cycle that began with some and was not disturbed; 0: there was none yet.
+    tidy_mappings: usize,
 }
 
 impl Victim {
@@ -192,6 +201,7 @@ impl Victim {
             resident_kib: None,
             cycles: 0,
             disturbed: false,
+            tidy_mappings: 0,
         })
     }
 
@@ -326,6 +336,11 @@ impl Victim {
         let target = &self.prey.target;
         // The first attach leaves a region and the hook; a kill leaves a region that the next attach adopts or replaces.
         let may_map = std::mem::take(&mut self.disturbed) || self.footprint.mappings == 0;
+        let most_mappings = match self.tidy_mappings {
+            0 => usize::MAX,
+            _ if may_map => usize::MAX,
+            tidy => tidy + MAPPINGS_LEFT,
+        };
         let start = Instant::now();
         let now = loop {
             let now = Footprint::of(target);
@@ -335,7 +350,8 @@ impl Victim {
             let is_well = now.blocked == before.blocked
                 && now.files.len() <= before.files.len()
                 && now.locked_kib <= before.locked_kib + LOCKED_KIB
-                && (may_map || now.mappings <= before.mappings);
+                && (may_map || now.mappings <= before.mappings)
+                && now.mappings <= most_mappings;
             if is_well {
                 break now;
             }
@@ -347,6 +363,9 @@ impl Victim {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
+        if !may_map && self.tidy_mappings == 0 {
+            self.tidy_mappings = now.mappings;
+        }
         self.footprint = now;
         Ok(())
     }

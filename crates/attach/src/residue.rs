@@ -2,6 +2,7 @@
 //! killed), and what the process inherited from a traced parent.
 
 use crate::closed_region;
+use crate::code_exchanges::pause_after;
 use crate::error::Error;
 use crate::hook_presence::{any_point, has_hook};
 use crate::pad_areas::are_live;
@@ -9,12 +10,17 @@ use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
-use memhook_inject::{close_descriptor, create_region, hold, unmap_unfinished, write_bytes};
+use memhook_inject::{
+    close_descriptor, create_region, exchange_code, hold, unmap_unfinished, write_bytes,
+};
 use memhook_process::{
     HookCopy, Mapping, RemoteAddress, hook_copies, read_word, unfinished_copies,
 };
 use memhook_stream::{Birth, Region};
 use std::{fs::OpenOptions, ops::Range, time::Duration};
+
+/// How often is looked whether the hook is in use.
+const LOOKS: u32 = 5;
 
 /// What a region is called in /proc.
 pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-region";
@@ -35,7 +41,8 @@ pub struct Residue {
     closed_regions: Vec<(RemoteAddress, u64)>,
     /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
     never_used: Vec<(RemoteAddress, u64)>,
-    /// Regions that wait for a child of this process, or did, and where they are (avma).
+    /// Regions that wait for a child of this process or of its parent, or did, and where they are (avma). Another process
+    /// may record into them.
     offered: Vec<(Region, RemoteAddress)>,
     /// Hooks that an attacher had no time to map completely (avma).
     unfinished: Vec<Range<u64>>,
@@ -142,8 +149,7 @@ impl Residue {
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
             {
                 self.never_used.push(place);
-            } else if let Some(birth::OFFERED | birth::CLOSED) = closed_region::birth(pid, address)
-            {
+            } else if closed_region::birth(pid, address).is_some_and(|birth| birth != birth::NONE) {
                 self.offered.extend(region.map(|region| (region, address)));
             }
             return;
@@ -198,7 +204,7 @@ impl Residue {
         if !self.hooks.is_empty() || self.has_live_pads {
             restored = restore(pid, self.hook_base, None, files)?;
         }
-        self.take_offers_back(pid);
+        self.take_offers_back(pid)?;
         if self.has_leftovers() {
             let mut held = hold(pid, &any_point())?;
             for descriptor in std::mem::take(&mut self.descriptors) {
@@ -215,32 +221,38 @@ impl Residue {
         Ok(restored)
     }
 
-    /// Regions that wait for children of this process, for which nobody would come, serve nothing. Its own threads look at
-    /// them only as long as its gate is as a fork has wiped it.
-    fn take_offers_back(&mut self, pid: i32) {
+    /// Regions for children of this process, or of its parent, serve nothing here once nobody comes for those that claim
+    /// them: none may wait any longer, and what this process has mapped of them goes. A child keeps what it has claimed.
+    fn take_offers_back(&mut self, pid: i32) -> Result<(), Error> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
-        let Some(gate) = hook.and_then(HookCopy::gate) else {
-            return;
+        let Some((hook, gate)) = hook.and_then(|hook| Some((hook, hook.gate()?))) else {
+            return Ok(());
         };
         let list = RemoteAddress(gate) + SPARES_BEHIND_GATE;
         let is_listed = read_word(pid, list).is_some_and(|first| first != 0);
         // A child that lists a region must have it.
         if is_listed && write_bytes(pid, list, &[0; MOST_SPARES * 8]).is_err() {
-            return;
+            return Ok(());
         }
-        let is_own = hook.is_some_and(|hook| hook.owner(pid) != 0);
+        let mut unused = Vec::new();
         for (region, address) in std::mem::take(&mut self.offered) {
             // The parent of this process may still be traced.
-            if !is_own || is_attacher(region.attacher_pid()) {
+            if is_attacher(region.attacher_pid()) {
                 continue;
             }
             if region.withdraw() {
                 region.give_all_back();
             }
-            if region.birth() == Birth::Closed {
-                self.never_used.push((address, region.len() as u64));
+            // A thread of this process may have a ring in it only if it has claimed it, and then left it again.
+            if !matches!(region.birth(), Birth::Closed) || region.rings_used() == 0 {
+                unused.push((address, region.len() as u64));
             }
         }
+        // Threads look at what is listed only as long as the gate is as a fork has wiped it.
+        if !unused.is_empty() && (hook.owner(pid) != 0 || is_left(pid, hook)?) {
+            self.never_used.extend(unused);
+        }
+        Ok(())
     }
 
     /// Gives back the memory of this process's regions, which nobody reads any more.
@@ -295,6 +307,18 @@ impl Residue {
         };
         Ok((Region::map(&made.fd)?, place, epoch))
     }
+}
+
+/// Whether no thread is inside of the hook, or will return to it, within some tries.
+fn is_left(pid: i32, hook: &HookCopy) -> Result<bool, Error> {
+    for _ in 0..LOOKS {
+        let looked = exchange_code(pid, &[], &[hook.base..hook.end], false)?;
+        if looked.unused == [true] {
+            return Ok(true);
+        }
+        std::thread::sleep(pause_after(looked.held));
+    }
+    Ok(false)
 }
 
 pub(crate) fn new_owner() -> u64 {

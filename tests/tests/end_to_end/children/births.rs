@@ -174,3 +174,46 @@ fn more_children_than_there_is_room_for() {
     assert_eq!(born + late, 100, "{errors}");
     end(server);
 }
+
+/// Regions of ours that a process has mapped.
+fn regions(pid: u64) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+    maps.matches("/memfd:memhook-region").count()
+}
+
+fn detach(pid: u64) {
+    let (code, out, errors) = run(&["detach", &pid.to_string()]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(out.contains("every slot holds its original"), "{out}");
+}
+
+#[test]
+fn what_a_killed_attacher_has_mapped_for_children_goes() {
+    let mut server = server();
+    let pid = u64::from(server.pid());
+    for by_detach in [true, false, true] {
+        let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+        let stays = children(&mut server, "stay", 1);
+        await_attach(&mut attacher, &stays);
+        let ended = children(&mut server, "short 4", 4);
+        await_attach(&mut attacher, &ended);
+        attacher.kill();
+        assert!(regions(pid) > 8, "{}", regions(pid));
+        if by_detach {
+            detach(pid);
+        } else {
+            let (code, _, errors) = run(&["attach", &pid.to_string(), "-d", "100ms"]);
+            assert_eq!(code, 0, "{errors}");
+        }
+        assert_eq!(regions(pid), 1);
+        // A child has at most that of its parent, and the one that it has claimed.
+        detach(stays[0]);
+        assert!(regions(stays[0]) <= 2, "{}", regions(stays[0]));
+    }
+    // All are as they were, and can be traced.
+    let attacher = Attacher::start(&server, &["--follow-fork"]);
+    children(&mut server, "short 2", 2);
+    attacher.last_reports();
+    assert_eq!(regions(pid), 1);
+    end(server);
+}
