@@ -109,22 +109,28 @@ fn regions_for_children_are_neither() {
 #[test]
 fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
     let program = build_target("locked", &[]);
-    let script = "ulimit -l 16384 && exec setpriv --reuid 65534 --clear-groups \"$0\"";
+    let script = "ulimit -l 7000 && exec setpriv --bounding-set -ipc_lock \"$0\"";
     let mut target = Target::run(Command::new("sh").args(["-c", script]).arg(&program));
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    target.expect("done");
-    attacher.finish();
-    // What it has locked by now, and next to nothing.
-    let limit = (kib(&target, "VmLck") << 10) + 8192;
     let pid = target.pid().to_string();
-    let lowered = Command::new("prlimit")
-        .args(["--pid", &pid, &format!("--memlock={limit}")])
-        .status();
-    assert!(lowered.expect("util-linux").success());
+    let set_limit = |bytes: u64| {
+        let limit = format!("--memlock={bytes}:");
+        let mut command = Command::new("prlimit");
+        let set = command.args(["--pid", &pid, &limit]).status();
+        assert!(set.expect("util-linux").success());
+    };
+    // What it has locked by now, and next to nothing.
+    let locked = kib(&target, "VmLck") << 10;
+    set_limit(locked + 8192);
     let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
     assert_eq!(code, 2, "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("may lock"), "{errors}");
+    assert_eq!(target.our_mappings(), 0);
+    // With room for the little that is locked, all is well.
+    set_limit(locked + (2 << 20));
+    let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
+    assert_eq!(code, 0, "{errors}");
+    target.go();
+    target.expect("done");
     assert!(target.finish().success());
 }
