@@ -119,12 +119,8 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
         .zip(freed)
         .map(|(n, freed)| n - freed)
         .collect();
-    if has_freed {
-        let late = &at_least[middle..];
-        let goes_on = rises(&corrected(late)) && drift(late) < alpha / CAUTION;
-        if !(goes_on && ends_above(&at_least, middle / 2)) {
-            return Course::Replacing;
-        }
+    if has_freed && !certainly_rises(&at_least, alpha) {
+        return Course::Replacing;
     }
     let [first, last] = [at_least[0], at_least[series.len() - 1]];
     let (early, later) = (at_least[middle] - first, last - at_least[middle]);
@@ -138,6 +134,21 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
         blocks_per_interval: late.slope,
         bytes_per_interval: 0.0,
     })
+}
+
+/// Whether a site rises at its least: in the second half, or at the end of it. The longer a window, the fewer of the
+/// blocks from before the attach are left to be freed in the stretch that decides; a leak is there all the time.
+fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
+    let alpha = alpha / CAUTION / 2.0;
+    let moments = at_least.len();
+    let rises = |from: usize| {
+        let late = &at_least[from..];
+        let trend = corrected(late);
+        late.len() >= LEAST_MOMENTS && trend.s > 0 && trend.p < alpha && drift(late) < alpha
+    };
+    let (middle, last_third) = (moments / 2, moments * 2 / 3);
+    (rises(middle) && ends_above(at_least, middle / 2))
+        || (rises(last_third) && ends_above(&at_least[last_third..], 0))
 }
 
 /// The mean of the last moments, and the highest one of as many in the part of the first half that is left when
