@@ -73,6 +73,7 @@ mod rest;
 mod restore;
 mod ring_owners;
 mod run_facts;
+mod safe_places;
 mod safe_point;
 mod safe_thread;
 mod session;

@@ -192,7 +192,7 @@ fn by_hook(
         tables.compile(&modules);
         SafePoints::new(&tables, &modules)
     });
-    let held = safe.hold(&mut Reach::Running, pid, SAFE_POINT_PATIENCE);
+    let held = safe.hold_outside_of_the_loader(&mut Reach::Running, pid, SAFE_POINT_PATIENCE);
     let (mut held, is_safe) = match held {
         Ok(held) if has_hook(pid, base) => (held, true),
         Err(memhook_inject::Error::NoSafeThread { .. }) => (hold_with_hook(pid, base)?, false),

@@ -1,20 +1,26 @@
-//! Code in which a thread may hold a lock that `dlopen` needs.
+//! Holding a thread where it may call the loader.
 
 use crate::hook_object::hook_images;
 use crate::reach::Reach;
+use crate::safe_places::SafePlaces;
 use crate::unwind_tables::UnwindTables;
 use memhook_inject::{Error, Held, HoldOptions, Registers};
-use memhook_process::{ModuleImage, RemoteAddress, mappings, read_word, unsafe_ranges, vdso};
+use memhook_process::{ModuleImage, RemoteAddress, loader_ranges, mappings, read_word, vdso};
 use memhook_unwind::{TableModule, walk};
-use std::{ops::Range, time::Duration};
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// How long a thread outside of the loader is looked for.
 pub const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Between two looks at a lock of the loader that is taken.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+
 /// Where a thread of one process may be made to call the loader.
 pub struct SafePoints {
     modules: Vec<TableModule>,
-    ranges: Vec<Range<u64>>,
+    places: SafePlaces,
+    loader: Vec<Range<u64>>,
 }
 
 impl SafePoints {
@@ -23,7 +29,8 @@ impl SafePoints {
     pub fn new(tables: &UnwindTables, modules: &[ModuleImage]) -> SafePoints {
         SafePoints {
             modules: tables.table_modules(modules),
-            ranges: unsafe_ranges(modules),
+            places: SafePlaces::among(modules),
+            loader: loader_ranges(modules),
         }
     }
 
@@ -43,38 +50,91 @@ impl SafePoints {
         Ok(SafePoints::new(&tables, &modules))
     }
 
+    /// Why no thread will ever be at one, if that is known.
+    pub fn never(&self) -> Option<&'static str> {
+        self.places.never()
+    }
+
     /// Whether a thread that sleeps at `pc` with the stack at `sp` is certainly at one.
-    pub fn is_safe_asleep(&self, pid: i32, at: (u64, u64)) -> bool {
-        let (frames, is_complete) = self.frames_asleep(pid, at);
-        is_complete && !is_within(&frames, &self.ranges)
-    }
-
-    /// Whether one certainly sleeps inside of a call of something in `ranges`.
-    pub fn sleeps_within(&self, pid: i32, at: (u64, u64), ranges: &[Range<u64>]) -> bool {
-        is_within(&self.frames_asleep(pid, at).0, ranges)
-    }
-
-    /// Its frame pointer is not known, so that a backtrace that needs it comes to no end.
-    fn frames_asleep(&self, pid: i32, (pc, sp): (u64, u64)) -> (Vec<u64>, bool) {
+    pub fn is_safe_asleep(&self, pid: i32, (pc, sp): (u64, u64)) -> bool {
         let read = |address| read_word(pid, RemoteAddress(address));
-        walk(&self.modules, (pc, sp, 0), &read, 256)
+        let start = (pc, sp, UNKNOWN_FRAME_POINTER);
+        self.places.check(&self.modules, start, &read).is_ok()
     }
 
-    /// Holds a thread at one.
-    pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
-        let unwind = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
-            let start = (registers.rip, registers.rsp, registers.rbp);
-            unwind_for_safety(&self.modules, &self.ranges, start, read)
-        };
-        let options = HoldOptions {
-            need_safe_point: true,
-            thread: None,
-            deadline,
-            unsafe_ranges: self.ranges.clone(),
-            unwind: Some(&unwind),
-        };
-        reach.hold(pid, &options)
+    /// Whether one certainly sleeps inside of the loader.
+    pub fn sleeps_in_the_loader(&self, pid: i32, (pc, sp): (u64, u64)) -> bool {
+        let read = |address| read_word(pid, RemoteAddress(address));
+        let start = (pc, sp, UNKNOWN_FRAME_POINTER);
+        let (frames, _) = walk(&self.modules, start, &read, 256);
+        is_within(&frames, &self.loader)
     }
+
+    /// Holds a thread at one, for functions that take any lock.
+    pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
+        let judge = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
+            let start = (registers.rip, registers.rsp, registers.rbp);
+            self.places.check(&self.modules, start, read)
+        };
+        hold_where(reach, pid, &judge, deadline)
+    }
+
+    /// The same at a moment at which nobody keeps the loader's locks. What keeps them for longer than the time that a
+    /// thread is looked for is an error ([`Error::CallTimeout`]).
+    pub fn hold_to_load(
+        &self,
+        reach: &mut Reach<'_>,
+        pid: i32,
+        deadline: Duration,
+    ) -> Result<Held, Error> {
+        let until = Instant::now() + SAFE_POINT_PATIENCE;
+        loop {
+            let mut held = self.hold(reach, pid, deadline)?;
+            match held.ask_for_loader_locks() {
+                Err(Error::CallTimeout { .. }) if Instant::now() < until => {
+                    held.release()?;
+                    std::thread::sleep(LOCKED_PAUSE);
+                }
+                asked => return asked.map(|()| held),
+            }
+        }
+    }
+
+    /// Holds a thread that is outside of the loader, for dl_iterate_phdr(3): the lock that this takes is taken nowhere
+    /// else, and it allocates nothing.
+    pub fn hold_outside_of_the_loader(
+        &self,
+        reach: &mut Reach<'_>,
+        pid: i32,
+        deadline: Duration,
+    ) -> Result<Held, Error> {
+        let judge = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
+            let start = (registers.rip, registers.rsp, registers.rbp);
+            let frames = unwind_for_safety(&self.modules, &self.loader, start, read);
+            match is_within(&frames, &self.loader) {
+                true => Err(format!("is inside of the loader at {:#x}", start.0)),
+                false => Ok(()),
+            }
+        };
+        hold_where(reach, pid, &judge, deadline)
+    }
+}
+
+/// The frame pointer of a thread that is not stopped is not known, so that a backtrace that needs it comes to no end.
+const UNKNOWN_FRAME_POINTER: u64 = 0;
+
+fn hold_where(
+    reach: &mut Reach<'_>,
+    pid: i32,
+    judge: memhook_inject::Judge<'_>,
+    deadline: Duration,
+) -> Result<Held, Error> {
+    let options = HoldOptions {
+        judge: Some(judge),
+        thread: None,
+        deadline,
+    };
+    reach.hold(pid, &options)
 }
 
 /// The return address of a call at the end of a range lies just behind it.

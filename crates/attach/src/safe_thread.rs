@@ -8,11 +8,8 @@ use crate::claim::claim;
 use crate::error::Error;
 use crate::reach::Reach;
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
-use memhook_process::{Check, ModuleImage, blocked_at, loader_ranges, sleeps, thread_ids};
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use memhook_process::{Check, ModuleImage, blocked_at, sleeps, thread_ids};
+use std::time::{Duration, Instant};
 
 const NAME: &str = "safe point";
 const REMEDY: &str = "an attach is possible when it has left the loader and the allocator; what never leaves them keeps \
@@ -22,12 +19,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Looks at the threads of a process with these modules, the loader among them.
 pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>) -> Check {
-    let loader = loader_ranges(&modules);
     let points = match SafePoints::of_process(pid, modules) {
         Ok(points) => points,
         Err(error) => return Check::bad(NAME, error.to_string(), "try again"),
     };
-    if let Some(tid) = sleeps_in_the_loader(pid, &points, &loader) {
+    if let Some(tid) = sleeps_in_the_loader(pid, &points) {
         return Check::bad(
             NAME,
             format!(
@@ -45,19 +41,19 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>) -> Check {
     match hold(pid, &points) {
         Ok(tid) => Check::good(
             NAME,
-            format!("thread {tid} was stopped at one, and went on"),
+            format!("thread {tid} was stopped outside of the loader, and went on"),
         ),
         Err(error) => Check::bad(NAME, error.to_string(), REMEDY),
     }
 }
 
 /// A thread that does not leave the loader: `dlopen` would wait for its lock in any other one.
-fn sleeps_in_the_loader(pid: i32, points: &SafePoints, loader: &[Range<u64>]) -> Option<i32> {
+fn sleeps_in_the_loader(pid: i32, points: &SafePoints) -> Option<i32> {
     let now = |tid| Some((blocked_at(pid, tid)?, sleeps(pid, tid)?));
     let tids = thread_ids(pid).unwrap_or_default().into_iter();
     let asleep = tids.filter_map(|tid| Some((tid, now(tid)?)));
     let mut stuck: Vec<_> = asleep
-        .filter(|(_, (at, _))| points.sleeps_within(pid, *at, loader))
+        .filter(|(_, (at, _))| points.sleeps_in_the_loader(pid, *at))
         .collect();
     let until = Instant::now() + SAFE_POINT_PATIENCE;
     while !stuck.is_empty() && Instant::now() < until {
@@ -70,7 +66,8 @@ fn sleeps_in_the_loader(pid: i32, points: &SafePoints, loader: &[Range<u64>]) ->
 /// Holds a thread at a safe point for a moment; returns its id.
 fn hold(pid: i32, points: &SafePoints) -> Result<i32, Error> {
     let _claim = claim(pid)?;
-    let held = points.hold(&mut Reach::Running, pid, SAFE_POINT_PATIENCE)?;
+    let running = &mut Reach::Running;
+    let held = points.hold_outside_of_the_loader(running, pid, SAFE_POINT_PATIENCE)?;
     let tid = held.tid();
     held.release()?;
     Ok(tid)

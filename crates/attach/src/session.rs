@@ -47,6 +47,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long a thread is looked for that may call the loader, before the hook is mapped without it.
+const LOAD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -355,13 +357,8 @@ impl Session {
         // So that nothing slow is left for the hold.
         let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
-        // Also with the hook in place: it asks the loader to keep still.
-        let mut held = if self.is_static {
-            reach.hold(pid, &any_point())?
-        } else {
-            self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?
-        };
         let backtrace = self.region.libc_backtrace();
+        let (mut held, loading) = self.hold_to_load(reach, loading)?;
         let may_map = |held: &Held| {
             if tid_offset(held) == 0 {
                 return Err(Error::NoThreadNumber { pid });
@@ -399,9 +396,12 @@ impl Session {
         self.publish_modules()?;
         if backtrace != 0 {
             // Its first call loads libgcc_s, which must not happen below an allocation.
-            held.call(
+            let arguments = vec![region_address + abi::ARENA_OFFSET as u64, 0];
+            held.call_to_its_end(
                 RemoteAddress(backtrace),
-                &[region_address + abi::ARENA_OFFSET as u64, 0],
+                &mut [],
+                SAFE_POINT_PATIENCE,
+                |_| arguments,
             )?;
         }
         lone_recorder::register_alone(&mut held, &self.region);
@@ -429,6 +429,46 @@ impl Session {
         }
         self.announce_forwarding_operators();
         Ok(())
+    }
+
+    /// Holds a thread, and decides which way the hook comes in by where one could be held: `dlopen` only where it is proved
+    /// that the thread holds no lock; else the hook is mapped, where that will do, which takes a thread that is outside of
+    /// the loader. So it is, too, with the hook in place, which asks the loader to keep still.
+    fn hold_to_load(
+        &self,
+        reach: &mut Reach<'_>,
+        loading: Loading,
+    ) -> Result<(Held, Loading), Error> {
+        let pid = self.pid;
+        if self.is_static {
+            return Ok((reach.hold(pid, &any_point())?, loading));
+        }
+        let points = self.safe_points();
+        // The first call of backtrace(3) loads a library.
+        let must_load = self.region.libc_backtrace() != 0;
+        // Where a program starts, nobody holds a lock.
+        if must_load || matches!(reach, Reach::AtStart(_)) {
+            return Ok((points.hold(reach, pid, SAFE_POINT_PATIENCE)?, loading));
+        }
+        let mut way = loading;
+        if let Loading::ByLoader(_) = loading {
+            let can_be_mapped = self.emission.is_none();
+            let patience = if can_be_mapped {
+                LOAD_PATIENCE
+            } else {
+                SAFE_POINT_PATIENCE
+            };
+            if !(can_be_mapped && points.never().is_some()) {
+                match points.hold_to_load(reach, pid, patience) {
+                    Ok(held) => return Ok((held, loading)),
+                    Err(memhook_inject::Error::NoSafeThread { .. }) if can_be_mapped => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            way = Loading::WithoutLoader;
+        }
+        let held = points.hold_outside_of_the_loader(reach, pid, SAFE_POINT_PATIENCE)?;
+        Ok((held, way))
     }
 
     /// Takes another build of the hook than the journal was written for.

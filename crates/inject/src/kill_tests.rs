@@ -12,7 +12,10 @@ use crate::map_tests::map_and_call;
 use crate::stop::hold_with;
 use crate::timing::Timing;
 use crate::write_watch::take_userfault;
-use crate::{Dlopen, Error, ForkPlan, Held, create_region, hold_all, load_object, restart, steps};
+use crate::{
+    Dlopen, Error, ForkPlan, Held, HoldOptions, create_region, hold_all, load_object, restart,
+    steps,
+};
 
 /// Where the attacher, which is this test program started once more, finds its target.
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
@@ -131,6 +134,58 @@ fn caller() {
         result => assert_eq!(result.unwrap(), numbers[0]),
     }
     held.release().unwrap();
+}
+
+/// The other tests start it with [`TARGET`] set. Its call waits for a lock with another one held, until it is killed.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn caller_that_waits() {
+    let Ok(target) = std::env::var(TARGET) else {
+        return;
+    };
+    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
+    let options = HoldOptions {
+        thread: Some(numbers[0] as i32),
+        ..anywhere()
+    };
+    let mut held = hold_with(numbers[0] as i32, &options, Timing::QUICK).unwrap();
+    let minute = Duration::from_secs(60);
+    let _ = held.call_to_its_end(RemoteAddress(numbers[1]), &mut [], minute, |_| vec![7]);
+    panic!("it was not killed");
+}
+
+/// The attacher is killed while the thread waits in a call of ours: the thread gets the lock when it is free, lets go of
+/// all that it has taken, and goes home.
+#[test]
+fn a_call_that_waits_outlives_the_attacher() {
+    let mut program = Program::start("enters", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let number = |name: &str| read_word(pid, RemoteAddress(at[name])).unwrap() as u32;
+    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let mut attacher = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "kill_tests::caller_that_waits", "--ignored"])
+        .env(TARGET, format!("{pid} {}", at["enter"]))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("it has one lock", &|| number("entered") == 1);
+    attacher.kill().unwrap();
+    attacher.wait().unwrap();
+    crate::write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
+    wait_for("it has let go of both", &|| number("left") == 1);
+    let rounds = number("rounds");
+    wait_for("it goes on with its work", &|| {
+        number("rounds") > rounds + 5
+    });
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
 }
 
 pub(crate) struct Target {

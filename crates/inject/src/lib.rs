@@ -24,8 +24,8 @@ mod watchpoint;
 
 // Each part has one short path, wherever it is used.
 use arch::native::{
-    call_instruction, clock, gadgets, native_stack, processor, regs, restart, restarted, scratch,
-    signal_frame, syscall_probe,
+    clock, gadgets, native_stack, processor, regs, restart, restarted, scratch, signal_frame,
+    syscall_probe,
 };
 use hold::{
     all_threads, continued, guard, held, idle, late, resend, safe_point, saved, seccomp, signals,
@@ -80,7 +80,7 @@ pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;
-pub use safe_point::Unwind;
+pub use safe_point::Judge;
 pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
 pub use watchdog::{dismiss as hold_nothing_for_long, start as prepare_to_hold};

@@ -12,11 +12,6 @@ use common::{Program, anywhere, send};
 use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
 use memhook_process::{RemoteAddress, read_memory};
 
-/// A single range, where any number of ranges may be given.
-fn one(range: Range<u64>) -> Vec<Range<u64>> {
-    vec![range]
-}
-
 /// The loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB,
 /// so 16 KiB to either side of `malloc` cover its static functions.
 fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
@@ -29,6 +24,20 @@ fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Ran
     assert!(!ranges.is_empty());
     ranges.push(at["malloc"] - 0x4000..at["malloc"] + 0x4000);
     ranges
+}
+
+/// Whether no word at the top of the stack leads into such code.
+fn is_outside(
+    ranges: &[Range<u64>],
+    registers: &memhook_inject::Registers,
+    read: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), String> {
+    let words = (0..2048).map_while(|i| read((registers.rsp & !7) + i * 8));
+    let is_inside = |word: u64| ranges.iter().any(|range| range.contains(&word));
+    match words.chain([registers.rip]).any(is_inside) {
+        true => Err("may hold a lock".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// The offset of `answer` in the object, by nm.
@@ -49,6 +58,10 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         internal_mode: false,
     };
     let mut held_for = Vec::new();
+    let ranges = locked_code(pid, &at);
+    let judge = |registers: &memhook_inject::Registers, read: &dyn Fn(u64) -> Option<u64>| {
+        is_outside(&ranges, registers, read)
+    };
     for number in 0..10u64 {
         let object = common::build(
             "object",
@@ -62,8 +75,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         let bytes = std::fs::read(&object).unwrap();
         let svma = answer_svma(&object);
         let options = HoldOptions {
-            need_safe_point: true,
-            unsafe_ranges: locked_code(pid, &at),
+            judge: Some(&judge),
             ..anywhere()
         };
         let mut held = hold(pid, &options).unwrap();
@@ -102,9 +114,12 @@ fn a_bad_object_is_refused_and_nothing_stays() {
         address: RemoteAddress(at["dlopen"]),
         internal_mode: false,
     };
+    let ranges = locked_code(pid, &at);
+    let judge = |registers: &memhook_inject::Registers, read: &dyn Fn(u64) -> Option<u64>| {
+        is_outside(&ranges, registers, read)
+    };
     let options = HoldOptions {
-        need_safe_point: true,
-        unsafe_ranges: locked_code(pid, &at),
+        judge: Some(&judge),
         ..anywhere()
     };
     let mut held = hold(pid, &options).unwrap();
@@ -153,11 +168,9 @@ fn the_error_at_the_deadline_says_that_no_thread_is_safe() {
     let mut program = Program::start("busy", &[]);
     program.addresses();
     let options = HoldOptions {
-        need_safe_point: true,
+        judge: Some(&|_, _| Err("is never at one".to_owned())),
         thread: None,
         deadline: Duration::from_millis(100),
-        unsafe_ranges: one(0..u64::MAX),
-        unwind: None,
     };
     let begin = Instant::now();
     let result = hold(program.pid(), &options);
@@ -165,29 +178,6 @@ fn the_error_at_the_deadline_says_that_no_thread_is_safe() {
     assert!(begin.elapsed() < Duration::from_secs(1));
     send(program.pid(), libc::SIGTERM);
     program.ends_well();
-}
-
-#[test]
-fn the_given_unwinder_decides() {
-    let mut program = Program::start("busy", &[]);
-    program.addresses();
-    let unwind = |registers: &memhook_inject::Registers, read: &dyn Fn(u64) -> Option<u64>| {
-        assert!(read(registers.rsp & !7).is_some());
-        vec![registers.rip, 0x5000]
-    };
-    let mut options = HoldOptions {
-        need_safe_point: true,
-        thread: None,
-        deadline: Duration::from_millis(50),
-        unsafe_ranges: one(0x4000..0x5000),
-        unwind: Some(&unwind),
-    };
-    assert!(matches!(
-        hold(program.pid(), &options),
-        Err(Error::NoSafeThread { .. })
-    ));
-    options.unsafe_ranges = one(0x5000..0x6000);
-    hold(program.pid(), &options).unwrap().release().unwrap();
 }
 
 #[test]

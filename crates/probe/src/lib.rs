@@ -24,6 +24,7 @@ mod redirect;
 mod refusal;
 mod selector;
 mod stack_arguments;
+mod tail_jumps;
 mod values;
 
 pub use allocator::{Allocator, AllocatorFunction, MAIN_HEAP, check_allocators};
@@ -44,4 +45,5 @@ pub use redirect::{
 pub use refusal::Refusal;
 pub use selector::{FunctionSelector, Wanted, nearest, original_of};
 pub use stack_arguments::may_take_stack_arguments;
+pub use tail_jumps::JumpingCode;
 pub use values::{StackCounts, ValueClass, Values};

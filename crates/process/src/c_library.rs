@@ -124,17 +124,8 @@ pub fn allocator_code(module: &ModuleImage) -> Option<Range<u64>> {
     Some(low.saturating_sub(BELOW_MALLOC)..high.saturating_add(ABOVE_MALLOC))
 }
 
-/// Functions of glibc that hold the loader's lock or the allocator's. A fork takes both.
-const LOCKING: [&str; 5] = [
-    "fork",
-    "vfork",
-    "_Fork",
-    "dl_iterate_phdr",
-    "pthread_create",
-];
-
-/// Of those, the ones that hold the loader's lock while they call functions of the program, which may take their
-/// time.
+/// Functions of glibc that hold the lock of the loader's list of modules while they call functions of the program, which
+/// may take their time.
 const LOCKING_THE_LOADER: [&str; 2] = ["fork", "dl_iterate_phdr"];
 
 /// musl is its own loader.
@@ -163,7 +154,7 @@ fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range
     })
 }
 
-/// Code (avma) in which a thread that sleeps keeps others out of `dlopen`.
+/// Code (avma) in which a thread keeps others out of dl_iterate_phdr(3), or may be changing the list that this walks.
 pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
@@ -176,29 +167,125 @@ pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Code (avma) in which a thread may hold a lock that `dlopen` needs: the loader, allocators, and functions that hold
-/// their locks for a while. Every glibc counts, including those of other namespaces (dlmopen(3)).
-pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
-    let mut ranges = Vec::new();
-    for module in modules {
-        let facts = &module.facts;
-        // Nothing in musl needs a safe point: its dlopen is never called, and its dl_iterate_phdr takes no lock
-        // before a callback that ends the walk has returned (ldso/dynlink.c).
-        if is_musl(module) {
-            continue;
-        }
-        if is_loader(module) {
-            ranges.push(module.start..module.end);
-        } else if is_part_of_glibc(facts) {
-            ranges.extend(allocator_code(module));
-            ranges.extend(functions(module, &LOCKING));
-        } else if facts.exported("malloc").is_some() && !module.is_main {
-            // This is another allocator.
-            ranges.push(module.start..module.end);
-        }
-    }
-    ranges
+/// What a frame in a module means for a thread that is to call the loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModulePart {
+    /// The program's own code, or a library's that has no part in loading and allocating.
+    Program,
+    /// A part of glibc. Every glibc counts, including those of other namespaces (dlmopen(3)).
+    Glibc,
+    /// musl, which is its own loader and allocates within the lock of its own.
+    Musl,
+    /// The loader, an allocator that is a library, or the unwinder, which all keep locks that loading may need.
+    Locking,
 }
+
+/// The library with the unwinder, which has a lock around the list of what is loaded.
+const UNWINDER: &str = "libgcc_s.so.1";
+
+/// Which part a module is.
+pub fn module_part(module: &ModuleImage) -> ModulePart {
+    let facts = &module.facts;
+    if is_musl(module) {
+        ModulePart::Musl
+    } else if is_part_of_glibc(facts) {
+        ModulePart::Glibc
+    } else if is_loader(module)
+        || (facts.exported("malloc").is_some() && !module.is_main)
+        || facts.soname.as_deref() == Some(UNWINDER)
+    {
+        ModulePart::Locking
+    } else {
+        ModulePart::Program
+    }
+}
+
+/// System call wrappers of glibc in which a thread sleeps and holds nothing of the C library, on any path through them.
+/// Waits on a futex are those for conditions and semaphores: whoever waits for a mutex, another thread's end or the like
+/// may do so inside of the C library.
+pub const WAITING: &[&str] = &[
+    "accept",
+    "accept4",
+    "clock_nanosleep",
+    "connect",
+    "copy_file_range",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_wait",
+    "fcntl",
+    "fcntl64",
+    "fdatasync",
+    "flock",
+    "fsync",
+    "getrandom",
+    "ioctl",
+    "mq_timedreceive",
+    "mq_timedsend",
+    "msgrcv",
+    "msgsnd",
+    "nanosleep",
+    "open",
+    "open64",
+    "openat",
+    "openat64",
+    "pause",
+    "poll",
+    "ppoll",
+    "pread",
+    "pread64",
+    "preadv",
+    "preadv2",
+    "pselect",
+    "pthread_cond_clockwait",
+    "pthread_cond_timedwait",
+    "pthread_cond_wait",
+    "pwrite",
+    "pwrite64",
+    "pwritev",
+    "pwritev2",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "sched_yield",
+    "select",
+    "sem_clockwait",
+    "sem_timedwait",
+    "sem_wait",
+    "semop",
+    "semtimedop",
+    "send",
+    "sendfile",
+    "sendfile64",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "sigsuspend",
+    "sigtimedwait",
+    "sigwait",
+    "sigwaitinfo",
+    "sleep",
+    "splice",
+    "syscall",
+    "sync_file_range",
+    "tee",
+    "usleep",
+    "wait",
+    "wait3",
+    "wait4",
+    "waitid",
+    "waitpid",
+    "write",
+    "writev",
+];
+
+/// Of those, the ones that end in a jump to a function without a name of its own.
+pub const WAITING_ELSEWHERE: &[&str] = &["sem_clockwait", "sem_timedwait", "sem_wait"];
+
+/// Exported functions with which glibc begins a thread's stack.
+pub const STARTING: &[&str] = &["__libc_start_main", "clone"];
 
 #[cfg(test)]
 mod tests {

@@ -47,7 +47,8 @@ pub use allocator_functions::{AllocatorFunction, allocator_functions, own_alloca
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
 pub use c_library::{
-    CLibrary, CLibraryKind, allocator_code, glibc_version, loader_ranges, unsafe_ranges,
+    CLibrary, CLibraryKind, ModulePart, STARTING, WAITING, WAITING_ELSEWHERE, allocator_code,
+    glibc_version, loader_ranges, module_part,
 };
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;

@@ -39,15 +39,12 @@ pub struct ModuleFacts {
 }
 
 /// The other functions that are looked for.
-const ALSO: [&str; 8] = [
+const ALSO: [&str; 5] = [
     EVALUATION,
     "malloc_trim",
     "gnu_get_libc_version",
     "fork",
-    "vfork",
-    "_Fork",
     "dl_iterate_phdr",
-    "pthread_create",
 ];
 
 fn is_hooked(name: &str) -> bool {

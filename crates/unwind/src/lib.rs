@@ -21,4 +21,4 @@ pub use code_ranges::{CodeRange, code_ranges};
 pub use compile::{UnwindTable, compile};
 pub use error::Error;
 pub use sections::Sections;
-pub use walk::{TableModule, walk};
+pub use walk::{Frame, TableModule, walk, walk_frames};

@@ -18,15 +18,46 @@ pub struct TableModule {
     pub table: Arc<UnwindTable>,
 }
 
+/// One frame of a backtrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The program counter.
+    pub pc: u64,
+    /// The stack pointer in this frame.
+    pub sp: u64,
+    /// Whether the thread stands at `pc`, or was interrupted there by a signal, so that `pc` is not the return address
+    /// of a call.
+    pub is_exact: bool,
+}
+
+impl Frame {
+    /// An address inside the instruction that the frame is at: a call, except where `pc` is exact.
+    pub fn lookup(&self) -> u64 {
+        self.pc.wrapping_sub(u64::from(!self.is_exact))
+    }
+}
+
 /// The program counters of a thread's frames, innermost first, and whether the outermost frame was
 /// reached. `read` gives the word at an address of the thread's memory.
 pub fn walk(
     modules: &[TableModule],
-    (mut pc, mut sp, mut rbp): (u64, u64, u64),
+    start: (u64, u64, u64),
     read: &dyn Fn(u64) -> Option<u64>,
     depth: usize,
 ) -> (Vec<u64>, bool) {
-    let mut frames = vec![pc];
+    let (frames, is_complete) = walk_frames(modules, start, read, depth);
+    (frames.iter().map(|frame| frame.pc).collect(), is_complete)
+}
+
+/// The frames of a thread, innermost first, and whether the outermost frame was reached, like [`walk`].
+pub fn walk_frames(
+    modules: &[TableModule],
+    (mut pc, mut sp, mut rbp): (u64, u64, u64),
+    read: &dyn Fn(u64) -> Option<u64>,
+    depth: usize,
+) -> (Vec<Frame>, bool) {
+    let frame_at = |pc, sp, is_exact| Frame { pc, sp, is_exact };
+    let mut frames = vec![frame_at(pc, sp, true)];
     let mut exact = true;
     while frames.len() < depth {
         let lookup = pc.wrapping_sub(u64::from(!exact));
@@ -58,7 +89,7 @@ pub fn walk(
                     return (frames, false);
                 };
                 (pc, sp, rbp, exact) = (at, stack, frame, true);
-                frames.push(pc);
+                frames.push(frame_at(pc, sp, true));
                 continue;
             }
             end => return (frames, end == rule::END),
@@ -78,7 +109,7 @@ pub fn walk(
             _ => rbp,
         };
         (pc, sp, exact) = (caller, cfa, false);
-        frames.push(pc);
+        frames.push(frame_at(pc, sp, false));
     }
     (frames, false)
 }

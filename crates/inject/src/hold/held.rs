@@ -133,8 +133,23 @@ impl Held {
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), Error> {
-        let resumed = ptrace::resume(self.tid, 0);
+        self.resume_with(0)
+    }
+
+    fn resume_with(&mut self, signal: i32) -> Result<(), Error> {
+        let resumed = ptrace::resume(self.tid, signal);
         self.check("CONT", resumed)
+    }
+
+    /// Deals with a signal that has stopped the thread during remote work, and lets it go on.
+    pub(crate) fn resume_after(&mut self, signal: i32) -> Result<(), Error> {
+        match self.passed_on(signal) {
+            0 => {
+                self.take_signal(signal)?;
+                self.resume()
+            }
+            answered => self.resume_with(answered),
+        }
     }
 
     pub(crate) fn interrupt(&mut self) -> Result<(), Error> {
@@ -248,12 +263,11 @@ impl Held {
         loop {
             match self.next_stop(until)? {
                 Some(Stop::Event(_)) => return Ok(()),
-                Some(Stop::Signal(signal)) if self.is_bell(signal)? => {}
-                Some(Stop::Signal(signal)) => self.take_signal(signal)?,
-                Some(_) => {}
+                Some(Stop::Signal(signal)) if self.is_bell(signal)? => self.resume()?,
+                Some(Stop::Signal(signal)) => self.resume_after(signal)?,
+                Some(_) => self.resume()?,
                 None => return Err(self.does_not_stop()),
             }
-            self.resume()?;
         }
     }
 }

@@ -3,14 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::held::{Held, STEP_DEADLINE};
-use crate::native_stack::Room;
 use crate::scratch::Scratch;
 use crate::{Error, Registers, memory, ptrace, regs, resend, restart, wait};
 use memhook_process::RemoteAddress;
-
-/// How far below the stack pointer a shortened timeout is kept: below the frames that lead home, and within
-/// the room that every thread has there that may be held.
-const TIMEOUT_DEPTH: u64 = 28 * 1024;
 
 impl Held {
     /// Restores registers, vector state, signal mask, `errno` and the interrupted system call and
@@ -76,15 +71,26 @@ impl Held {
         if restart::must_be_repeated(&self.saved.registers) {
             self.shorten_timeout(&mut registers, lasted);
         }
-        first.and(self.write_registers(&registers))
+        let written = self.write_registers(&registers);
+        if written.is_ok() {
+            self.wipe_frames();
+        }
+        first.and(written)
     }
 
-    /// A timeout in memory belongs to the program and stays as it is: the call is pointed to another one below
-    /// its stack pointer, which the kernel reads as soon as the thread runs, when the call begins. It is
-    /// deep enough for a signal handler that uses the stack just before that, and our own frames take less
-    /// than [`TIMEOUT_DEPTH`].
+    /// Leaves the unused part of the stack as it was. Where this fails, a later hold finds that part in use.
+    fn wipe_frames(&mut self) {
+        if let Some((at, bytes)) = self.work.frames.take() {
+            let _ = self.write(at, &vec![0; bytes]);
+            if let Ok((place, mark)) = self.saved.room.as_ref().map(|room| room.mark(0, &[])) {
+                let _ = self.write(RemoteAddress(place), &vec![0; mark.len()]);
+            }
+        }
+    }
+
+    /// A timeout in memory belongs to the program and stays as it is: the call is pointed to another one in the unused
+    /// part of the thread's stack, which the kernel reads as soon as the thread runs, when the call begins.
     fn shorten_timeout(&mut self, registers: &mut Registers, lasted: Duration) {
-        let at = RemoteAddress(self.saved.registers.rsp.wrapping_sub(TIMEOUT_DEPTH) & !15);
         let Some(register) = restart::timeout_register(registers) else {
             return;
         };
@@ -98,9 +104,10 @@ impl Held {
         let Some(left) = shortened(bytes, lasted) else {
             return;
         };
-        let written = match room {
-            Room::Grows => self.write(at, &left),
-            Room::Mapped => memory::write_writable(self.pid, at, &left),
+        let at = RemoteAddress(room.range.start);
+        let written = match room.grows {
+            true => self.write(at, &left),
+            false => memory::write_writable(self.pid, at, &left),
         };
         if written.is_ok() {
             *register = at.0;

@@ -3,13 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
 use crate::held::Held;
 use crate::restart;
-use crate::safe_point::{self, Unwind};
+use crate::safe_point::{self, Judge};
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
 use crate::timing::Timing;
@@ -20,29 +19,21 @@ use memhook_process::{Activity, still_chosen, thread_ids, thread_state, tracer, 
 /// How [`hold`] chooses a thread.
 #[derive(Clone)]
 pub struct HoldOptions<'a> {
-    /// Whether the thread must be outside `unsafe_ranges`; otherwise it may be stopped anywhere.
-    pub need_safe_point: bool,
+    /// Says whether the place where a thread is stopped will do; `None`: any place.
+    pub judge: Option<Judge<'a>>,
     /// The only thread to try; `None`: any.
     pub thread: Option<i32>,
     /// How long to try.
     pub deadline: Duration,
-    /// Address ranges in the target where locks may be held: text of the loader, the allocator, `dl*`,
-    /// stdio. Neither the program counter nor a return address may be inside.
-    pub unsafe_ranges: Vec<Range<u64>>,
-    /// Gives exact backtraces. Without it the top 16 KiB of the stack are searched for anything that
-    /// looks like a return address into `unsafe_ranges`, so that a good thread may be refused.
-    pub unwind: Option<Unwind<'a>>,
 }
 
 impl HoldOptions<'_> {
     /// Any thread, stopped at any point: for system calls, and functions that take no lock.
     pub fn anywhere(deadline: Duration) -> Self {
         HoldOptions {
-            need_safe_point: false,
+            judge: None,
             thread: None,
             deadline,
-            unsafe_ranges: Vec::new(),
-            unwind: None,
         }
     }
 }
@@ -263,16 +254,10 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
     held.saved.room.as_ref().map_err(String::clone)?;
     processor::check_keys(tid, &held.saved.extended)?;
     safe_point::check_sequence(pid, tid, &held.saved.registers)?;
-    if !options.need_safe_point {
-        return Ok(());
+    match options.judge {
+        Some(judge) => safe_point::check(pid, tid, &held.saved.registers, judge),
+        None => Ok(()),
     }
-    safe_point::check(
-        pid,
-        tid,
-        &held.saved.registers,
-        &options.unsafe_ranges,
-        options.unwind,
-    )
 }
 
 /// Seizes a thread and tells it to stop; `None` if it has ended or is about to, and so touches no memory

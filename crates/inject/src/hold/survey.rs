@@ -10,7 +10,9 @@ use crate::clock::Clock;
 use crate::error::mappings;
 use crate::gadgets::Gadgets;
 use crate::timing::Timing;
-use memhook_process::{CLibrary, Mapping, RemoteAddress, caught_signals, open_memory};
+use memhook_process::{
+    CLibrary, CLibraryKind, Mapping, RemoteAddress, caught_signals, open_memory,
+};
 
 /// A process as it was found before the stop.
 pub(crate) struct Survey {
@@ -31,13 +33,22 @@ pub(crate) struct TargetFacts {
     pub clock: Clock,
 }
 
-/// Functions of the target's C library that remote calls need; none for a target without one.
+/// The signal by which glibc has every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
+const GLIBC_SIGSETXID: i32 = 33;
+
+/// What remote calls need of the target's C library; nothing for a target without one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LibcFunctions {
     /// `__errno_location`, which takes no arguments and returns the address of the calling thread's `errno` (LSB;
     /// glibc and musl): remote calls leave `errno` as it was.
     pub errno_location: Option<RemoteAddress>,
     pub dlerror: Option<RemoteAddress>,
+    /// `dladdr` and `dl_iterate_phdr`, each of which takes one lock of the loader and lets go of it again.
+    pub dladdr: Option<RemoteAddress>,
+    pub iterate: Option<RemoteAddress>,
+    /// The signal that a thread must answer in the middle of a call, because others wait for it with locks held; see
+    /// [`crate::held::Held::remote_mask`].
+    pub answered: Option<i32>,
 }
 
 impl LibcFunctions {
@@ -45,6 +56,9 @@ impl LibcFunctions {
         LibcFunctions {
             errno_location: libc.function("__errno_location"),
             dlerror: libc.function("dlerror"),
+            dladdr: libc.function("dladdr"),
+            iterate: libc.function("dl_iterate_phdr"),
+            answered: (libc.kind == CLibraryKind::Glibc).then_some(GLIBC_SIGSETXID),
         }
     }
 }

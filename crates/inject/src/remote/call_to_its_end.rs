@@ -33,7 +33,7 @@ impl Held {
         self.write(at, data)?;
         let registers = self.function_registers(function, &args(at))?;
         let begin = Instant::now();
-        let mut outcome = self.operate(&registers, patience)?;
+        let mut outcome = self.operate_answering(&registers, patience)?;
         loop {
             let waited = begin.elapsed();
             match outcome {
@@ -50,7 +50,7 @@ impl Held {
                         waited,
                     });
                 }
-                Outcome::Unfinished(_) => outcome = self.wait_until_done(STEP)?,
+                Outcome::Unfinished(_) => outcome = self.wait_until_done_answering(STEP)?,
             }
         }
     }

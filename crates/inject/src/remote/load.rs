@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
-use crate::{Error, Held, region};
+use crate::{Error, Held, MAX_CALL_DATA, region};
 use memhook_process::{Mapping, RemoteAddress};
 
 /// The target's own `dlopen`.
@@ -15,6 +16,11 @@ pub struct Dlopen {
     /// Whether it is glibc's `__libc_dlopen_mode` (before 2.34), which wants one more mode bit.
     pub internal_mode: bool,
 }
+
+/// How long a thread waits for a lock of the loader that another one holds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
+/// How long `dlopen` is given before its thread is left alone with it.
+const LOADING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How much of what the loader says is read.
 const REASON_BYTES: usize = 256;
@@ -28,8 +34,7 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 /// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load
 /// bias: where it is, minus the address that is stated in the file.
 ///
-/// `dlopen` takes the loader's lock; if another thread does not release it within 5 s the call is
-/// abandoned with [`Error::CallTimeout`].
+/// The `dlopen` is never abandoned; see [`Held::call_to_its_end`], and [`Held::ask_for_loader_locks`] before.
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
     let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
@@ -72,15 +77,22 @@ fn fill_and_open(
 }
 
 fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
-    let data = held.scratch()?.data();
     let mut bytes = path.clone().into_bytes();
     bytes.push(0);
-    held.write(data, &bytes)?;
+    if bytes.len() > MAX_CALL_DATA {
+        return Err(Error::LoadFailed {
+            pid: held.pid,
+            path,
+            reason: "its path is too long".to_owned(),
+        });
+    }
     let mut mode = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
     if dlopen.internal_mode {
         mode |= RTLD_DLOPEN_INTERNAL;
     }
-    let handle = held.call(dlopen.address, &[data.0, mode])?;
+    let handle = held.call_to_its_end(dlopen.address, &mut bytes, LOADING_PATIENCE, |at| {
+        vec![at.0, mode]
+    })?;
     if handle == 0 {
         let reason = reason(held).unwrap_or_else(|| {
             "the object does not fit the target, or /proc is not mounted in its mount namespace"
@@ -94,6 +106,29 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
     }
     // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins in the same way.
     held.read_word(RemoteAddress(handle))
+}
+
+impl Held {
+    /// Has the thread take each lock of the loader for a moment.
+    ///
+    /// `dlopen` takes one of them and, with that held, the other. Each of the functions called here takes one and holds
+    /// none: where another thread keeps it for longer than 100 ms, nothing has happened, and the result is
+    /// [`Error::CallTimeout`].
+    pub fn ask_for_loader_locks(&mut self) -> Result<(), Error> {
+        self.prepare_calls()?;
+        let scratch = self.scratch()?;
+        // dladdr(3) of an address in no module; a `Dl_info` has four words.
+        let asked = [
+            (self.target.functions.dladdr, [0, scratch.data().0]),
+            (self.target.functions.iterate, [scratch.found().0, 0]),
+        ];
+        for (function, arguments) in asked {
+            if let Some(function) = function {
+                self.call_unless_locked(function, &arguments, LOCK_PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes the object into the memory object with this descriptor.

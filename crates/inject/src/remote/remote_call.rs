@@ -6,7 +6,7 @@ use crate::held::{Held, STEP_DEADLINE};
 use crate::scratch::{self, PAGE_BYTES, Scratch, word};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
-use crate::{Error, Registers, regs, signal_frame};
+use crate::{Error, Registers, regs, restart, signal_frame};
 use memhook_process::RemoteAddress;
 
 /// A call that takes longer is stopped, and abandoned if it waits for a lock.
@@ -33,8 +33,8 @@ impl Held {
     /// Calls a function of the target with up to six integer or pointer arguments and returns its rax.
     ///
     /// A call that has not returned after 5 s and waits for a lock is abandoned
-    /// ([`Error::CallTimeout`]); one that is busy is given 30 s, because a function cannot be
-    /// abandoned half-way without leaving behind the locks that it holds.
+    /// ([`Error::CallTimeout`]); one that is busy is given 30 s. So this is for functions that hold no lock while they
+    /// wait for another one; [`Held::call_to_its_end`] is for others.
     pub fn call(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
         self.prepare_calls()?;
         self.run(function, args)
@@ -138,6 +138,7 @@ impl Held {
                 let words = way.gadgets.frame_entry().len();
                 let argument = way.unmapping + signal_frame::call_argument(words);
                 self.write(argument, &start.0.to_le_bytes())?;
+                self.mark_frames()?;
             }
             if is_mapped {
                 return Ok(Scratch { start });
@@ -200,16 +201,17 @@ impl Held {
         deadline: Duration,
     ) -> Result<u64, Error> {
         let begin = Instant::now();
-        let mut outcome = self.operate(registers, deadline)?;
+        let mut outcome = self.operate_answering(registers, deadline)?;
         loop {
             let now = match outcome {
                 Outcome::Done(result) => return Ok(result),
                 Outcome::Unfinished(now) => now,
             };
             let waited = begin.elapsed();
-            // A wait that has just succeeded (0) must go on: the wake-up that ended it would be lost, and another
-            // thread would sleep on beside a free lock.
-            let waits = now.orig_rax == libc::SYS_futex as u64 && now.rax != 0;
+            // Only a wait that the stop has interrupted: one that has just succeeded must go on, because the wake-up that
+            // ended it would be lost, and another thread would sleep on beside a free lock.
+            let waits =
+                now.orig_rax == libc::SYS_futex as u64 && restart::is_restart_code(now.rax as i64);
             if waits || waited >= CALL_LIMIT {
                 self.back_out()?;
                 return Err(Error::CallTimeout {
@@ -218,8 +220,30 @@ impl Held {
                     waited,
                 });
             }
-            outcome = self.wait_until_done(Duration::from_millis(100))?;
+            outcome = self.wait_until_done_answering(Duration::from_millis(100))?;
         }
+    }
+
+    /// As [`Held::operate`], for a function of the target: it may wait for threads that wait for an answer of this one.
+    pub(crate) fn operate_answering(
+        &mut self,
+        registers: &Registers,
+        limit: Duration,
+    ) -> Result<Outcome, Error> {
+        self.set_out(registers)?;
+        self.wait_until_done_answering(limit)
+    }
+
+    /// As [`Held::wait_until_done`], likewise.
+    pub(crate) fn wait_until_done_answering(&mut self, limit: Duration) -> Result<Outcome, Error> {
+        self.answer_signals(true)?;
+        let outcome = self.wait_until_done(limit)?;
+        if let Outcome::Done(_) = outcome
+            && !self.work.went_home
+        {
+            self.answer_signals(false)?;
+        }
+        Ok(outcome)
     }
 
     /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's
@@ -271,15 +295,13 @@ impl Held {
                     }
                     self.resume()?;
                 }
-                Some(stop) => {
-                    if let Stop::Signal(signal) = stop
-                        && let Err(error) = self.take_signal(signal)
-                    {
+                Some(Stop::Signal(signal)) => {
+                    if let Err(error) = self.resume_after(signal) {
                         self.back_out()?;
                         return Err(error);
                     }
-                    self.resume()?;
                 }
+                Some(_) => self.resume()?,
                 None if !pace.pause() => {}
                 None if wait::has_ended(self.pid, self.tid) => return Err(self.is_gone()),
                 None => {}
@@ -298,10 +320,35 @@ impl Held {
             self.back_out()?;
             return Err(error);
         }
-        Ok(match result {
-            Some(result) => Outcome::Done(result),
-            None => Outcome::Unfinished(Box::new(now)),
-        })
+        let Some(result) = result else {
+            return Ok(Outcome::Unfinished(Box::new(now)));
+        };
+        self.leave_handler(now)?;
+        Ok(Outcome::Done(result))
+    }
+
+    /// Lets a handler that has interrupted the stub come to its end: whoever has sent its signal waits for that.
+    fn leave_handler(&mut self, mut now: Registers) -> Result<(), Error> {
+        let until = Instant::now() + STEP_DEADLINE;
+        if self.target.functions.answered.is_none() {
+            return Ok(());
+        }
+        while !self
+            .work
+            .scratch
+            .is_some_and(|scratch| scratch.runs(now.rip))
+        {
+            if Instant::now() >= until {
+                return Err(self.does_not_stop());
+            }
+            self.settle(until)?;
+            now = self.read_registers()?;
+            if self.is_home(&now) {
+                self.work.went_home = true;
+                return Err(self.has_gone_home());
+            }
+        }
+        Ok(())
     }
 
     /// The result of the current operation, once its token is there. After the thread went home, other
@@ -322,6 +369,9 @@ impl Held {
         let Some(scratch) = self.work.scratch else {
             return Ok(());
         };
+        if self.work.begun {
+            self.answer_signals(false)?;
+        }
         self.commit(&self.remote_registers(scratch.home_entry(), scratch.stack_top()))?;
         self.settle(Instant::now() + STEP_DEADLINE)
     }

@@ -18,9 +18,40 @@ const SYNCHRONOUS: [i32; 7] = [
 
 impl Held {
     /// The signals that are blocked during remote work.
+    ///
+    /// Those of glibc itself, which no program sees, differ. SIGSETXID comes from a thread that changes the
+    /// credentials of all: it waits for each thread's answer with the lock of the list of stacks held, so a call that
+    /// needs this lock would wait for its own thread. The handler makes one system call and is harmless on any stack.
+    /// SIGCANCEL stays blocked: before 2.41 a thread inside a cancellation point is cancelled wherever it stands, and
+    /// that would unwind our stack. It arrives when the thread is back in its own call.
     pub(crate) fn remote_mask(&self) -> u64 {
         let open = SYNCHRONOUS.iter().chain(&self.target.bell);
         !open.fold(0u64, |set, &signal| set | 1 << (signal - 1))
+    }
+
+    /// The same for as long as a function of the target runs.
+    fn call_mask(&self) -> u64 {
+        let answered = self.target.functions.answered;
+        self.remote_mask() & !answered.map_or(0, |signal| 1 << (signal - 1))
+    }
+
+    /// Lets the thread answer the signal that others wait for, or keeps that for later: single system calls of ours are
+    /// short, and some of them run on the thread's own stack, where there is room for one signal frame only.
+    pub(crate) fn answer_signals(&mut self, answers: bool) -> Result<(), Error> {
+        let mask = match answers {
+            true => self.call_mask(),
+            false => self.remote_mask(),
+        };
+        let set = ptrace::set_signal_mask(self.tid, mask);
+        self.check("SETSIGMASK", set)
+    }
+
+    /// The signal with which a thread that has stopped for this one goes on: its handler runs at once, or not at all.
+    pub(crate) fn passed_on(&self, signal: i32) -> i32 {
+        match self.target.functions.answered {
+            Some(answered) if answered == signal => signal,
+            _ => 0,
+        }
     }
 
     /// Deals with a signal during remote work: a fault of the code that we run becomes an error (and

@@ -16,6 +16,8 @@ pub(crate) struct RemoteWork {
     pub filters_suspended: bool,
     /// The frames that lead home, once they are written.
     pub way_home: Option<WayHome>,
+    /// Where these are, and how many bytes they have.
+    pub frames: Option<(RemoteAddress, usize)>,
     /// Where the scratch memory will be, if nobody maps anything there first.
     pub place: Place,
     pub scratch: Option<Scratch>,
@@ -45,6 +47,7 @@ impl RemoteWork {
             begun: false,
             filters_suspended: false,
             way_home: None,
+            frames: None,
             place: Place::among(&survey.mappings),
             scratch: None,
             guarded: false,

@@ -3,7 +3,7 @@
 
 use crate::gadgets::Gadgets;
 use crate::held::Held;
-use crate::native_stack::Room;
+use crate::native_stack::RESERVED_BYTES;
 use crate::scratch::Scratch;
 use crate::signal_frame::{self, State};
 use crate::{Error, memory, regs, restart, restarted};
@@ -20,6 +20,17 @@ pub(crate) struct WayHome {
 }
 
 impl Held {
+    /// Says what the frames are, for whoever comes after this process was killed.
+    pub(crate) fn mark_frames(&self) -> Result<(), Error> {
+        if let (Some((at, length)), Ok(room)) = (self.work.frames, &self.saved.room) {
+            let mut frames = vec![0; length];
+            self.read(at, &mut frames)?;
+            let (place, mark) = room.mark(at.0, &frames);
+            self.write(RemoteAddress(place), &mark)?;
+        }
+        Ok(())
+    }
+
     /// Writes the signal frames if they are not there yet.
     pub(crate) fn way_home(&mut self) -> Result<WayHome, Error> {
         if let Some(way) = self.work.way_home {
@@ -56,6 +67,7 @@ impl Held {
         let stack = RemoteAddress::default();
         let unmap = self.syscall_registers(gadgets.syscall, stack, libc::SYS_munmap, &arguments);
         let frames = signal_frame::build(
+            room.range.end,
             &State {
                 registers: &restart::unattended(&registers, saved.call_lasts(), original),
                 mask: saved.mask,
@@ -68,12 +80,23 @@ impl Held {
             &gadgets.frame_entry(),
         );
         let lower = RemoteAddress(frames.call);
-        match room {
-            // This extends the stack mapping; process_vm_writev(2) no longer does since Linux 6.5.
-            Room::Grows => self.write(lower, &frames.bytes)?,
-            // This respects page protection, in case the mapping has changed.
-            Room::Mapped => memory::write_writable(pid, lower, &frames.bytes)?,
+        if frames.call < room.range.start + RESERVED_BYTES {
+            return Err(Error::NoSafeThread {
+                pid,
+                waited: self.held_for(),
+                reason: format!("the vector state of thread {} is too large", self.tid),
+            });
         }
+        // First: who finds a mark without its frames knows that nothing else was written.
+        let (place, mark) = room.mark(frames.call, &frames.bytes);
+        self.write(RemoteAddress(place), &mark)?;
+        match room.grows {
+            // This extends the stack mapping; process_vm_writev(2) no longer does since Linux 6.5.
+            true => self.write(lower, &frames.bytes)?,
+            // This respects page protection, in case the mapping has changed.
+            false => memory::write_writable(pid, lower, &frames.bytes)?,
+        }
+        self.work.frames = Some((lower, frames.bytes.len()));
         // They must be in the address space that was looked at before the stop, not in that of a program that
         // was started since.
         let mut there = vec![0u8; frames.bytes.len()];

@@ -23,6 +23,7 @@ mod plugin_hosts;
 mod real_programs;
 mod residue;
 mod reused_ids;
+mod safe_places;
 mod seccomp;
 mod signals;
 mod stalled;

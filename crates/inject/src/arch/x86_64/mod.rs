@@ -1,6 +1,5 @@
 //! x86-64: registers, calling convention, instructions, and what Linux does with them.
 
-pub(crate) mod call_instruction;
 pub(crate) mod clock;
 pub(crate) mod gadgets;
 pub(crate) mod native_stack;

@@ -1,35 +1,50 @@
-//! Whether a thread is on the stack that it was created with.
+//! Memory in a thread's own stack that nobody uses.
 //!
-//! The first remote call finds no memory of ours in the target: the signal frame goes below the
-//! red zone of the thread's own stack. That memory is free on a native stack (a signal handler
-//! would use it too), but below the stack of a coroutine it may belong to anybody.
+//! The first remote call finds no memory of ours in the target: the frames that lead home have to be put somewhere
+//! before the thread is made to do anything. Below the stack pointer is no place for them, because nothing tells the stack
+//! that a thread was created with from another one that lies in it: a coroutine's or a signal handler's stack may be a
+//! local array of main, with main's other data below.
+//!
+//! The lowest part of the stack that a thread was created with is used by nobody as long as it holds zeros only. Either
+//! the thread has never come that far; or its true stack pointer is in there, and then a return address is, too. Frames
+//! are therefore put there, and zeros when they have done their work. Where this process was killed before that, a mark
+//! says where they are and what they were, so that a part that has changed since then is not taken for unused.
 
 use crate::Registers;
 use memhook_process::Mapping;
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
 
-/// The room needed below rsp. The frame takes 1 to 12 KiB of it, depending on the vector state.
-const ROOM_BYTES: u64 = 32 * 1024;
+/// The size of that part. The frames take 2 to 24 KiB of it, depending on the vector state.
+pub(crate) const ROOM_BYTES: u64 = 32 * 1024;
+/// At its lower end: the timeout of a call that is made again, which the kernel reads when the thread runs already, so
+/// that nobody puts zeros there.
+const TIMEOUT_BYTES: u64 = 16;
+/// Behind that: the mark, then the address, the length and the hash of the frames.
+const MARK: &[u8; 16] = b"memhook-way-home";
+/// The frames are above this.
+pub(crate) const RESERVED_BYTES: u64 = 64;
 /// Larger than glibc's `struct pthread` (2.3 KiB), to which fs points.
 const DESCRIPTOR_BYTES: u64 = 4096;
 /// The stack ends within this distance behind the descriptor, which is aligned down from the end.
 const REACH_BYTES: u64 = 8192;
+const PAGE_BYTES: u64 = 4096;
 
-/// Where the frame may be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// Below rsp, mapped already.
-    Mapped,
-    /// Below rsp on the main thread's stack, which the kernel extends.
-    Grows,
+/// The unused part of a thread's stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub range: Range<u64>,
+    /// It is below what is mapped of the main thread's stack, which the kernel extends.
+    pub grows: bool,
 }
 
-/// `Err` with the reason if the thread is not on its native stack, or is near the end of it. `read` reads the
-/// target's memory and returns whether it could.
+/// Finds it; `Err` with the reason if the thread is not on a stack that it was created with, or has used that up.
+/// `read` reads the target's memory and returns whether it could.
 pub(crate) fn room(
     mappings: &[Mapping],
     tid: i32,
     registers: &Registers,
-    read: impl FnOnce(u64, &mut [u8]) -> bool,
+    read: impl Fn(u64, &mut [u8]) -> bool,
 ) -> Result<Room, String> {
     let (rsp, thread_pointer) = (registers.rsp, registers.fs_base);
     let Some(stack) = mappings.iter().find(|m| m.write && m.contains(rsp)) else {
@@ -39,7 +54,17 @@ pub(crate) fn room(
     // The main thread's descriptor is elsewhere. A descriptor in this stack is that of another thread, which has a
     // piece of it.
     if stack.path == "[stack]" && !has_descriptor {
-        return Ok(Room::Grows);
+        let lowest = stack.start..stack.start.saturating_add(ROOM_BYTES);
+        if lowest.end <= rsp && is_unused(&lowest, &read) {
+            return Ok(Room {
+                range: lowest,
+                grows: false,
+            });
+        }
+        return Ok(Room {
+            range: stack.start.saturating_sub(ROOM_BYTES)..stack.start,
+            grows: true,
+        });
     }
     // glibc keeps the thread control block, to which fs points, at the upper end of the stack, even of
     // one that was given by pthread_attr_setstack.
@@ -58,12 +83,60 @@ pub(crate) fn room(
             "thread {tid} is on a stack of unknown bounds at {rsp:#x}"
         ));
     };
-    if rsp - begin.max(stack.start) < ROOM_BYTES {
+    let start = begin.max(stack.start).next_multiple_of(PAGE_BYTES);
+    let lowest = start..start.saturating_add(ROOM_BYTES);
+    if lowest.end > rsp || !is_unused(&lowest, &read) {
         return Err(format!(
-            "thread {tid} is near the end of its stack at {rsp:#x}"
+            "thread {tid} has used its stack up to its end, or nearly so, at {rsp:#x}"
         ));
     }
-    Ok(Room::Mapped)
+    Ok(Room {
+        range: lowest,
+        grows: false,
+    })
+}
+
+impl Room {
+    /// The mark of frames at an address, and where it goes.
+    pub(crate) fn mark(&self, at: u64, frames: &[u8]) -> (u64, Vec<u8>) {
+        let words = [at, frames.len() as u64, hash(frames)];
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
+        let mark = MARK.iter().copied().chain(words).collect();
+        (self.range.start + TIMEOUT_BYTES, mark)
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn is_unused(range: &Range<u64>, read: &impl Fn(u64, &mut [u8]) -> bool) -> bool {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    if !read(range.start, &mut bytes) {
+        return false;
+    }
+    let bytes = &mut bytes[TIMEOUT_BYTES as usize..];
+    if bytes.starts_with(MARK) {
+        forget_frames(range.start + TIMEOUT_BYTES, bytes);
+    }
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// Puts zeros for the mark and for the frames that it is about, if they are unchanged, or not written yet.
+fn forget_frames(start: u64, bytes: &mut [u8]) -> Option<()> {
+    let (words, _) = bytes.get(MARK.len()..)?.as_chunks::<8>();
+    let [at, length, hashed] =
+        [0, 1, 2].map(|i| words.get(i).map(|word| u64::from_le_bytes(*word)));
+    let first = usize::try_from(at?.checked_sub(start)?).ok()?;
+    let frames = first..first.checked_add(usize::try_from(length?).ok()?)?;
+    let there = bytes.get(frames.clone())?;
+    if hash(there) == hashed? || there.iter().all(|&byte| byte == 0) {
+        bytes[frames].fill(0);
+        bytes[..MARK.len() + 24].fill(0);
+    }
+    Some(())
 }
 
 /// Where a thread's stack begins. The mapping says little, because below a stack without a guard page, and below
@@ -98,34 +171,59 @@ mod tests {
             stack(0x10_0000, 0x20_0000, ""),
             stack(0x70_0000, 0x72_0000, "[stack]"),
         ];
-        // What `struct pthread` says, behind a word that is not part of it.
-        let says = |block: u64, bytes: u64| {
-            move |_, into: &mut [u8]| {
-                into[8..16].copy_from_slice(&block.to_le_bytes());
-                into[16..24].copy_from_slice(&bytes.to_le_bytes());
-                true
-            }
-        };
-        let at = |rsp, fs_base, block, bytes| {
+        // What `struct pthread` says, behind a word that is not part of it, and memory that holds zeros but for one byte.
+        let at = |rsp, fs_base, (block, bytes): (u64, u64), used: u64| {
             let mut registers = crate::regs::zeroed();
             (registers.rsp, registers.fs_base) = (rsp, fs_base);
-            room(&mappings, 1, &registers, says(block, bytes))
+            room(&mappings, 1, &registers, |address, into: &mut [u8]| {
+                if address == fs_base {
+                    into[8..16].copy_from_slice(&block.to_le_bytes());
+                    into[16..24].copy_from_slice(&bytes.to_le_bytes());
+                } else if let Some(byte) = into.get_mut(used.wrapping_sub(address) as usize) {
+                    *byte = 1;
+                }
+                true
+            })
         };
-        let whole = |rsp, fs_base| at(rsp, fs_base, 0x10_0000, 0x10_0000);
-        assert_eq!(whole(0x70_0800, 0), Ok(Room::Grows));
-        assert_eq!(whole(0x1f_0000, 0x1f_f700), Ok(Room::Mapped));
+        let there = |start: u64, grows| {
+            let range = start..start + ROOM_BYTES;
+            Ok(Room { range, grows })
+        };
+        let whole = |rsp, fs_base| at(rsp, fs_base, (0x10_0000, 0x10_0000), 0);
+        assert_eq!(whole(0x71_0800, 0), there(0x70_0000, false));
+        assert_eq!(whole(0x70_0800, 0), there(0x70_0000 - ROOM_BYTES, true));
+        let used = |used| at(0x71_f000, 0, (0, 0), used);
+        assert_eq!(used(0x70_7fff), there(0x70_0000 - ROOM_BYTES, true));
+        assert_eq!(used(0x70_000f), there(0x70_0000, false), "a timeout");
+        assert_eq!(whole(0x1f_0000, 0x1f_f700), there(0x10_0000, false));
         assert!(whole(0x10_1000, 0x1f_f700).is_err(), "near the end");
+        assert!(at(0x1f_0000, 0x1f_f700, (0x10_0000, 0x10_0000), 0x10_0100).is_err());
         assert!(whole(0x1f_0000, 0x1e_0000).is_err(), "not above rsp");
         assert!(whole(0x1f_0000, 0x30_0000).is_err(), "elsewhere");
         assert!(whole(0x30_0000, 0x30_0100).is_err(), "not mapped");
         // A stack that is a piece of a mapping.
-        let piece = |rsp| at(rsp, 0x17_f700, 0x16_0000, 0x2_0000);
-        assert_eq!(piece(0x17_0000), Ok(Room::Mapped));
+        let piece = |rsp| at(rsp, 0x17_f700, (0x16_0000, 0x2_0000), 0);
+        assert_eq!(piece(0x17_0000), there(0x16_0000, false));
         assert!(piece(0x16_1000).is_err(), "others are below");
         assert!(piece(0x15_8000).is_err(), "others' stack");
+        // Frames that a killed attacher has left, unchanged and changed.
+        for (byte, is_left) in [(7, true), (8, false)] {
+            let range = 0x70_0000..0x70_0000 + ROOM_BYTES;
+            let (at, mark) = Room {
+                range: range.clone(),
+                grows: false,
+            }
+            .mark(0x70_1000, &[7; 100]);
+            let unused = is_unused(&range, &|_, into: &mut [u8]| {
+                into[(at - range.start) as usize..][..mark.len()].copy_from_slice(&mark);
+                into[0x1000..0x1000 + 100].fill(byte);
+                true
+            });
+            assert_eq!(unused, is_left);
+        }
         // A thread on a piece of the main thread's stack, with others below it.
-        let on_main = |rsp| at(rsp, 0x71_f700, 0x71_0000, 0x1_0000);
-        assert_eq!(on_main(0x71_9000), Ok(Room::Mapped));
+        let on_main = |rsp| at(rsp, 0x71_f700, (0x71_0000, 0x1_0000), 0);
+        assert_eq!(on_main(0x71_9000), there(0x71_0000, false));
         assert!(on_main(0x71_1000).is_err());
     }
 
@@ -148,10 +246,15 @@ mod tests {
                 })
             };
             let local = 0u64;
-            assert_eq!(look((&raw const local).addr() as u64), Ok(Room::Mapped));
             let begin = piece.addr() as u64;
-            assert_eq!(look(begin + ROOM_BYTES), Ok(Room::Mapped));
-            assert!(look(begin + ROOM_BYTES - 16).is_err());
+            let start = begin.next_multiple_of(PAGE_BYTES);
+            let found = Ok(Room {
+                range: start..start + ROOM_BYTES,
+                grows: false,
+            });
+            assert_eq!(look((&raw const local).addr() as u64), found);
+            assert_eq!(look(start + ROOM_BYTES), found);
+            assert!(look(start + ROOM_BYTES - 16).is_err());
             assert!(look(begin - 64).is_err());
             std::ptr::null_mut()
         }

@@ -65,7 +65,7 @@ global_asm!(
     r#"
     .pushsection .rodata.memhook_inject_stub, "a", @progbits
     .balign 16
-    .irp label, begin, syscall, open, close, each, fork, rung, home, end
+    .irp label, begin, syscall, open, close, each, fork, rung, home, found, end
     .globl memhook_inject_stub_\label
     .hidden memhook_inject_stub_\label
     .endr
@@ -157,6 +157,9 @@ memhook_inject_stub_home:
     mov rsi, [rip + memhook_inject_stub_begin - {page} + {bytes}]
     mov eax, {munmap}
     jmp [rip + memhook_inject_stub_begin - {page} + {gadget}]
+memhook_inject_stub_found:
+    mov eax, 1
+    ret
 memhook_inject_stub_end:
     .popsection
 
@@ -203,6 +206,7 @@ unsafe extern "C" {
     static memhook_inject_stub_fork: u8;
     static memhook_inject_stub_rung: u8;
     static memhook_inject_stub_home: u8;
+    static memhook_inject_stub_found: u8;
     static memhook_inject_stub_end: u8;
 }
 
@@ -332,6 +336,11 @@ impl Scratch {
     /// Entry that goes home at once.
     pub(crate) fn home_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_home)
+    }
+
+    /// A callback for dl_iterate_phdr(3) that wants to see no further module.
+    pub(crate) fn found(self) -> RemoteAddress {
+        self.at(&raw const memhook_inject_stub_found)
     }
 
     /// Where the thread stops once it has rung the bell.

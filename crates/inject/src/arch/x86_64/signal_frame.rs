@@ -38,9 +38,6 @@ const XSAVE_ALIGN: u64 = 64;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
-/// A leaf function may use this much below rsp (psABI 3.2.2).
-const RED_ZONE_BYTES: u64 = 128;
-
 /// Two frames ready to be written, one above the other.
 pub(crate) struct Frames {
     /// The address of the lower one, which makes a system call and leads to the other.
@@ -63,15 +60,20 @@ pub(crate) struct State<'a> {
     pub mask: u64,
 }
 
-/// Builds the frames to be put below the red zone of the stack at `home.registers.rsp`. In the state
-/// `call` the thread makes a system call through a `syscall; ret`; its rsp is set here.
+/// Builds the frames to be put below the address `end`. In the state `call` the thread makes a system call through a
+/// `syscall; ret`; its rsp is set here.
 ///
 /// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; a frame begins with
 /// `entry`, where rsp points before a `ret` into it ([`crate::gadgets::Gadgets::frame_entry`]).
-pub(crate) fn build(home: &State<'_>, call: &State<'_>, extended: &[u8], entry: &[u64]) -> Frames {
+pub(crate) fn build(
+    end: u64,
+    home: &State<'_>,
+    call: &State<'_>,
+    extended: &[u8],
+    entry: &[u64],
+) -> Frames {
     let xsave = used_xsave(extended);
-    let xsave_at =
-        (home.registers.rsp - RED_ZONE_BYTES - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
+    let xsave_at = (end - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
     // The stack pointer at `ret` is aligned as at any function entry.
     let frame_bytes = (entry.len() * 8 + UCONTEXT_BYTES) as u64;
     let home_at = (xsave_at - frame_bytes) & !15;
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_stay_below_the_red_zone_are_aligned_and_lead_home() {
+    fn frames_stay_below_their_end_are_aligned_and_lead_home() {
         let words = [&[0x1234][..], &[0x1234, 15, 0x5678]];
         let stacks = (0x7000_0000u64..0x7000_0100).step_by(8);
         for (rsp, entry) in stacks.flat_map(|rsp| words.map(|entry| (rsp, entry))) {
@@ -224,9 +226,15 @@ mod tests {
             let mut call = crate::regs::zeroed();
             call.rdi = 77;
             let state = |registers, mask| State { registers, mask };
-            let frames = build(&state(&registers, 5), &state(&call, 6), &extended, entry);
+            let frames = build(
+                registers.rsp,
+                &state(&registers, 5),
+                &state(&call, 6),
+                &extended,
+                entry,
+            );
             let end = frames.call + frames.bytes.len() as u64;
-            assert!(end <= rsp - RED_ZONE_BYTES);
+            assert!(end <= rsp);
             assert_eq!(
                 word(&frames.bytes, call_argument(entry.len()) as usize),
                 77,

@@ -1,0 +1,292 @@
+//! The places where a thread may be made to call the loader, or another function that takes locks.
+//!
+//! Not a list of code that takes locks, which would never be complete: a place is safe only if everything on the thread's
+//! stack is known to hold none. The backtrace must reach the start of the very stack that the thread was created with.
+//! No frame may be in the C library, the loader, the unwinder or an allocator, with two exceptions:
+//!
+//! - the innermost frames, if the program has called a system call wrapper of [`WAITING`];
+//! - the outermost frames, from which the C library has called main or the function of the thread.
+//!
+//! Functions of the C library without a name of their own are told apart by the pieces of code that its call frame
+//! information describes: a frame is in a function of a list if its piece begins where that function does.
+//!
+//! The loader calls the program's own `malloc` if there is one. A thread is inside of such an allocator if a frame is in
+//! one of its functions, or in one that these jump to. Where that cannot be told, no place is safe.
+
+use memhook_abi::{HOOKED_FUNCTIONS, Role};
+use memhook_probe::JumpingCode;
+use memhook_process::{
+    ElfView, ModuleImage, ModulePart, STARTING, WAITING, WAITING_ELSEWHERE, code_places,
+    module_part,
+};
+use memhook_unwind::{Frame, Sections, TableModule, code_ranges, walk_frames};
+use object::{Object, ObjectSection};
+use std::ops::Range;
+
+/// Frames of a backtrace; a deeper stack is no safe place.
+const DEPTH: usize = 1024;
+
+/// A glibc of the process. Addresses are avma.
+struct Glibc {
+    range: Range<u64>,
+    /// The pieces of its code, sorted.
+    pieces: Vec<Range<u64>>,
+    /// Where pieces begin that a thread may wait in, sorted.
+    waiting: Vec<u64>,
+    /// Where `__libc_start_main` begins.
+    start: u64,
+}
+
+/// The allocator that is part of the executable.
+enum OwnAllocator {
+    None,
+    /// Its functions (avma).
+    At(Vec<Range<u64>>),
+    Unknown,
+}
+
+/// The safe places of one process.
+pub struct SafePlaces {
+    glibcs: Vec<Glibc>,
+    locking: Vec<Range<u64>>,
+    own: OwnAllocator,
+    has_musl: bool,
+}
+
+impl SafePlaces {
+    /// In a process with these modules.
+    pub fn among(modules: &[ModuleImage]) -> SafePlaces {
+        let of = |part| modules.iter().filter(move |m| module_part(m) == part);
+        let main = modules.iter().find(|m| m.is_main);
+        let has_own = |m: &&ModuleImage| m.facts.exported("malloc").is_some();
+        SafePlaces {
+            glibcs: of(ModulePart::Glibc).filter_map(Glibc::of).collect(),
+            locking: of(ModulePart::Locking).map(|m| m.start..m.end).collect(),
+            own: main.filter(has_own).map_or(OwnAllocator::None, |m| {
+                own_allocator(m).map_or(OwnAllocator::Unknown, OwnAllocator::At)
+            }),
+            has_musl: of(ModulePart::Musl).next().is_some(),
+        }
+    }
+
+    /// Why no place can be proved to be safe, if that is so.
+    pub fn never(&self) -> Option<&'static str> {
+        match self.own {
+            OwnAllocator::Unknown => {
+                Some("its executable has an allocator whose functions cannot be told")
+            }
+            _ => None,
+        }
+    }
+
+    /// `Err` with the reason if a thread that is stopped at (pc, sp, rbp) is not at such a place.
+    pub fn check(
+        &self,
+        modules: &[TableModule],
+        start: (u64, u64, u64),
+        read: &dyn Fn(u64) -> Option<u64>,
+    ) -> Result<(), String> {
+        if let Some(why) = self.never() {
+            return Err(format!("may hold any lock: {why}"));
+        }
+        let (frames, is_complete) = walk_frames(modules, start, read, DEPTH);
+        if self.has_musl {
+            // Nothing of musl's own is called; its stacks do not state where they begin.
+            return self.check_allocators(&frames);
+        }
+        if !is_complete {
+            let lost = frames.last().map_or(start.0, |frame| frame.pc);
+            return Err(format!(
+                "may hold any lock: its call stack is lost at {lost:#x}"
+            ));
+        }
+        if frames.windows(2).any(|pair| pair[1].sp <= pair[0].sp) {
+            return Err(format!("is on a signal stack at {:#x}", start.1));
+        }
+        let outer = self.outer(&frames).ok_or_else(|| {
+            format!(
+                "is on a stack of its own making at {:#x} (its outermost frame is not the C library's)",
+                start.1
+            )
+        })?;
+        let mut rest = &frames[..frames.len() - outer];
+        // A signal has interrupted what is outside of it anywhere, so each part is judged by itself. The frame by
+        // which the handler returns ends its part.
+        while let Some(interrupted) = rest.iter().skip(1).position(|frame| frame.is_exact) {
+            if let OwnAllocator::At(_) = self.own {
+                return Err("handles a signal, which may have come inside of the allocator".into());
+            }
+            self.check_part(&rest[..interrupted])?;
+            rest = &rest[interrupted + 1..];
+        }
+        self.check_part(rest)
+    }
+
+    /// Frames without what is outermost.
+    fn check_part(&self, frames: &[Frame]) -> Result<(), String> {
+        let inner = frames
+            .iter()
+            .position(|frame| self.glibc(frame.lookup()).is_none())
+            .ok_or("runs code of the C library that nobody in the program has called")?;
+        if let Some(wrapper) = inner.checked_sub(1).map(|outermost| &frames[outermost]) {
+            let at = wrapper.lookup();
+            if !self.glibc(at).is_some_and(|glibc| glibc.waits_in(at)) {
+                return Err(format!(
+                    "is in a function of the C library that may hold a lock, at {:#x}",
+                    wrapper.pc
+                ));
+            }
+        } else if let OwnAllocator::At(_) = self.own {
+            return Err(format!(
+                "runs, perhaps inside of the executable's allocator, at {:#x}",
+                frames[0].pc
+            ));
+        }
+        let callers = &frames[inner..];
+        if let Some(frame) = callers.iter().find(|f| self.glibc(f.lookup()).is_some()) {
+            return Err(format!("is called from the C library at {:#x}", frame.pc));
+        }
+        self.check_allocators(frames)
+    }
+
+    fn check_allocators(&self, frames: &[Frame]) -> Result<(), String> {
+        let own = match &self.own {
+            OwnAllocator::At(functions) => &functions[..],
+            _ => &[],
+        };
+        let is_inside = |frame: &&Frame| {
+            let mut all = self.locking.iter().chain(own);
+            all.any(|range| range.contains(&frame.lookup()))
+        };
+        match frames.iter().find(is_inside) {
+            Some(frame) => Err(format!(
+                "is inside of the loader, the unwinder or an allocator at {:#x}",
+                frame.pc
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// How many of the outermost frames are those with which the C library begins a stack.
+    fn outer(&self, frames: &[Frame]) -> Option<usize> {
+        let [.., before, last] = frames else {
+            return None;
+        };
+        let glibc = |frame: &Frame| self.glibc(frame.lookup());
+        if let Some(of_last) = glibc(last) {
+            // clone(3), or one like it, has called start_thread. makecontext(3) lets its functions return to the very
+            // beginning of a function.
+            let is_called = of_last.begin(last.lookup())? != last.pc;
+            return (is_called && glibc(before).is_some()).then_some(2);
+        }
+        // `_start` of the program has called __libc_start_main, and that another function, since 2.34.
+        let of_before = glibc(before)?;
+        if of_before.begin(before.lookup())? != of_before.start {
+            return None;
+        }
+        let inner = frames.len().checked_sub(3).map(|at| &frames[at]);
+        Some(2 + usize::from(inner.is_some_and(|frame| glibc(frame).is_some())))
+    }
+
+    fn glibc(&self, address: u64) -> Option<&Glibc> {
+        self.glibcs.iter().find(|g| g.range.contains(&address))
+    }
+}
+
+impl Glibc {
+    fn of(module: &ModuleImage) -> Option<Glibc> {
+        let elf = ElfView::parse(&module.bytes).ok()?;
+        let pieces = pieces(module)?;
+        let exported = elf.exported_of(WAITING.iter().chain(STARTING).copied());
+        let svma = |name: &&str| exported.get(*name).map(|function| function.svma);
+        let mut waiting: Vec<u64> = WAITING.iter().filter_map(svma).collect();
+        let code = Code::of(module)?;
+        for entry in WAITING_ELSEWHERE.iter().filter_map(svma) {
+            let reached = code.jumping(&pieces).reached([entry]);
+            waiting.extend(reached.into_iter().flatten().map(|range| range.start));
+        }
+        let avma = |svma: u64| module.base.wrapping_add(svma);
+        let mut waiting: Vec<u64> = waiting.into_iter().map(avma).collect();
+        waiting.sort_unstable();
+        Some(Glibc {
+            range: module.start..module.end,
+            pieces: pieces.iter().map(|r| avma(r.start)..avma(r.end)).collect(),
+            waiting,
+            start: svma(&STARTING[0]).map_or(0, avma),
+        })
+    }
+
+    /// Where the piece of code begins that an address is in.
+    fn begin(&self, address: u64) -> Option<u64> {
+        let behind = self.pieces.partition_point(|range| range.start <= address);
+        let piece = self.pieces[..behind].last()?;
+        piece.contains(&address).then_some(piece.start)
+    }
+
+    fn waits_in(&self, address: u64) -> bool {
+        self.begin(address)
+            .is_some_and(|begin| self.waiting.binary_search(&begin).is_ok())
+    }
+}
+
+/// The pieces of a module's code (svma), sorted.
+fn pieces(module: &ModuleImage) -> Option<Vec<Range<u64>>> {
+    let sections = Sections::of(&module.bytes).ok()?;
+    let pieces = code_ranges(&sections).into_iter();
+    Some(pieces.map(|piece| piece.range).collect())
+}
+
+/// Code of a module's file.
+struct Code<'a> {
+    leading_away: Vec<Range<u64>>,
+    bytes: Box<dyn Fn(&Range<u64>) -> Option<Vec<u8>> + 'a>,
+}
+
+impl<'a> Code<'a> {
+    fn of(module: &'a ModuleImage) -> Option<Code<'a>> {
+        let segments = code_places(&module.bytes);
+        let file = object::File::parse(&module.bytes[..]).ok()?;
+        let is_plt = |name: object::read::Result<&str>| name.is_ok_and(|n| n.starts_with(".plt"));
+        let leading_away = file
+            .sections()
+            .filter(|section| is_plt(section.name()))
+            .map(|section| section.address()..section.address().saturating_add(section.size()))
+            .collect();
+        let bytes = move |range: &Range<u64>| {
+            let is_in = |(segment, _): &&(Range<u64>, u64)| {
+                segment.start <= range.start && range.end <= segment.end
+            };
+            let (segment, offset) = segments.iter().find(is_in)?;
+            let at = usize::try_from(offset + (range.start - segment.start)).ok()?;
+            let length = usize::try_from(range.end - range.start).ok()?;
+            let bytes = module.bytes.at(at, length)?;
+            (bytes.len() == length).then(|| bytes.into_owned())
+        };
+        Some(Code {
+            leading_away,
+            bytes: Box::new(bytes),
+        })
+    }
+
+    fn jumping<'s>(&'s self, pieces: &'s [Range<u64>]) -> JumpingCode<'s> {
+        JumpingCode {
+            functions: pieces,
+            leading_away: &self.leading_away,
+            bytes: &*self.bytes,
+        }
+    }
+}
+
+/// The functions (avma) of the allocator that an executable exports; `None` if they cannot be told.
+fn own_allocator(module: &ModuleImage) -> Option<Vec<Range<u64>>> {
+    let pieces = pieces(module)?;
+    let allocates = HOOKED_FUNCTIONS
+        .iter()
+        .filter(|f| matches!(f.role, Role::Allocates | Role::Releases | Role::Reallocates));
+    let entries: Vec<u64> = allocates
+        .filter_map(|f| Some(module.facts.exported(f.name)?.svma))
+        .collect();
+    let reached = Code::of(module)?.jumping(&pieces).reached(entries)?;
+    let avma = |svma: u64| module.base.wrapping_add(svma);
+    Some(reached.iter().map(|r| avma(r.start)..avma(r.end)).collect())
+}

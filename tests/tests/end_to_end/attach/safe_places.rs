@@ -1,0 +1,68 @@
+//! Programs in which a thread that is stopped just anywhere holds, or waits for, a lock that loading needs: after each
+//! attach and detach the program itself must still be able to load, look up, create and fork.
+
+use memhook_tests::{Attacher, Target, build_target};
+use std::process::Command;
+
+const ATTACHES: usize = 10;
+
+/// Attaches again and again; returns the last report.
+fn stays_usable(mut target: Target) -> serde_json::Value {
+    let mut report = serde_json::Value::Null;
+    for _ in 0..ATTACHES {
+        report = Attacher::start(&target, &[]).finish();
+        target.send("u");
+        target.expect("usable");
+    }
+    assert!(target.finish().success());
+    report
+}
+
+/// The end of a thread, and whoever waits for one, holds the lock of glibc's list of stacks.
+#[test]
+fn threads_that_fill_their_stacks_and_are_joined() {
+    let program = build_target("adversary", &[]);
+    stays_usable(Target::start(&program, &["joining"]));
+}
+
+/// So does whoever changes the credentials of all threads, until each of them has answered a signal.
+#[test]
+fn credentials_that_change_all_the_time() {
+    let program = build_target("adversary", &[]);
+    stays_usable(Target::start(&program, &["setxid"]));
+}
+
+/// The loader calls the program's own malloc.
+#[test]
+fn allocators_of_the_executable() {
+    for kind in ["-DMUTEX", "-DSPIN", "-DCACHE"] {
+        let program = build_target("executable_allocator", &["-O2", kind]);
+        let report = stays_usable(Target::start(&program, &[]));
+        assert_ne!(report["totals"]["allocations"], 0, "{kind}: {report:#}");
+    }
+}
+
+/// As the one above, with allocators that are libraries elsewhere.
+#[test]
+fn allocators_that_are_linked_into_the_executable() {
+    for library in ["-l:libjemalloc.a", "-l:libtcmalloc_minimal.a"] {
+        let program = build_target("executable_allocator", &["-O2", library]);
+        let report = stays_usable(Target::start(&program, &[]));
+        assert_ne!(report["totals"]["allocations"], 0, "{library}: {report:#}");
+    }
+}
+
+/// What is below the stack pointer may be anybody's.
+#[test]
+fn stacks_that_are_local_arrays() {
+    let program = build_target("local_stacks", &[]);
+    for kind in ["coroutine", "handler"] {
+        let mut target = Target::run(Command::new(&program).arg(kind));
+        for _ in 0..ATTACHES {
+            Attacher::start(&target, &[]).finish();
+            target.go();
+            target.expect("intact");
+        }
+        assert!(target.finish().success(), "{kind}");
+    }
+}
