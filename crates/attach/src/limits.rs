@@ -3,7 +3,7 @@
 
 use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
 use memhook_foreign::size_text;
-use memhook_process::{Check, proc_text};
+use memhook_process::{Check, proc_path, proc_text};
 use memhook_stream::Plan;
 
 /// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
@@ -45,7 +45,7 @@ pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
 
 fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> {
     let region_bytes = config.region_bytes();
-    let read = |file: &str| proc_text(format!("/proc/{pid}/{file}"));
+    let read = |file: &str| proc_text(proc_path(pid, file));
     let (Ok(limits), Ok(statm)) = (read("limits"), read("statm")) else {
         return Vec::new();
     };
@@ -63,7 +63,7 @@ fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> 
 /// Refuses to make a memory file of this size for a process that may not have one: the kernel would end it with
 /// SIGXFSZ (setrlimit(2)).
 pub(crate) fn check_file_size(pid: i32, bytes: u64) -> Result<(), Error> {
-    let limits = proc_text(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let limits = proc_text(proc_path(pid, "limits")).unwrap_or_default();
     let checks = look(&limits, 0, bytes, pid);
     match memhook_process::first_failure(&checks) {
         Some(why) => Err(Error::Refused(why)),

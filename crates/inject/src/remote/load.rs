@@ -1,9 +1,9 @@
 //! Loading a shared object into the target without a file in its file system.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::descriptor::open_here;
 use crate::{Error, Held, region};
 use memhook_process::{Mapping, RemoteAddress};
 
@@ -65,7 +65,12 @@ fn fill_and_open(
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
     let earlier_loads = held.work.earlier_loads;
-    let path = format!("/proc/self/fd/{}{number}", "./".repeat(earlier_loads));
+    // By itself, because an initial thread that has ended has no descriptors any more, and by it /proc shows the process.
+    let path = format!(
+        "/proc/thread-self/fd/{}{number}",
+        "./".repeat(earlier_loads)
+    );
+    held.check_object(number)?;
     let base = open(held, dlopen, path)?;
     held.work.earlier_loads += 1;
     Ok(base)
@@ -98,13 +103,12 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
 
 /// Writes the object into the memory object with this descriptor.
 pub(crate) fn fill(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
-    match region::open_here(held, number) {
-        Ok(fd) => File::from(fd)
-            .write_all_at(object, 0)
-            .map_err(|cause| Error::File {
-                path: format!("/proc/{}/fd/{number}", held.pid),
-                cause,
-            }),
+    match open_here(held, number) {
+        Ok(file) => file.write_all_at(object, 0).map_err(|cause| Error::File {
+            path: format!("/proc/{}/fd/{number}", held.pid),
+            cause,
+        }),
+        Err(error @ (Error::DescriptorLost { .. } | Error::WentHome { .. })) => Err(error),
         Err(_) => fill_remotely(held, object, number),
     }
 }

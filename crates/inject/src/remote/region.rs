@@ -1,10 +1,12 @@
 //! Memory shared between the target and this process.
 
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::{Error, Held, duplicate_descriptor};
-use memhook_process::{RemoteAddress, open_descriptor};
+use crate::descriptor::{open_here, resize};
+use crate::{Error, Held};
+use memhook_process::RemoteAddress;
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -40,17 +42,19 @@ fn map_and_open(
     bytes: u64,
     over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
-    held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, bytes])?;
-    // From now on nobody can change its size: a process that maps it would die of a page that is gone.
-    let seal = [number, libc::F_ADD_SEALS as u64, SEALS as u64];
-    held.checked_syscall("fcntl(F_ADD_SEALS)", libc::SYS_fcntl, &seal)?;
-    let fd = open_here(held, number)?;
+    resize(held, number, bytes)?;
+    let fd: OwnedFd = open_here(held, number)?.into();
+    seal(&fd).map_err(|cause| Error::File {
+        path: format!("/proc/{}/fd/{number}", held.pid),
+        cause,
+    })?;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let fixed = over.map_or(0, |_| libc::MAP_FIXED);
     let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
     let at = over.unwrap_or_default().0;
     let map = [at, bytes, protection, flags, number, 0];
     let address = held.checked_syscall("mmap", libc::SYS_mmap, &map)?;
+    held.check_mapped(address, bytes)?;
     // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
     // megabytes where huge pages are on for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
@@ -68,6 +72,15 @@ pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Resu
 
 /// These keep the region at its size; holes can be punched all the same (fcntl(2)).
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// From then on nobody can change its size: a process that maps it would die of a page that is gone.
+fn seal(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// What a memory object is to hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,12 +104,15 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
     };
     let flags = u64::from(libc::MFD_CLOEXEC | sealing);
     let create = |held: &mut Held, flags| {
-        held.open_descriptor("memfd_create", libc::SYS_memfd_create, &[data.0, flags])
+        let call = ("memfd_create", libc::SYS_memfd_create);
+        let number = held.open_descriptor(call.0, call.1, &[data.0, flags])?;
+        held.note_object(number, name)?;
+        Ok(number)
     };
     if what != MemfdFor::Data {
         let flags = flags | u64::from(libc::MFD_EXEC);
         let number = create(held, flags);
-        if number.is_ok() {
+        if !matches!(number, Err(Error::RemoteSyscall { .. })) {
             return number;
         }
     }
@@ -107,16 +123,4 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
 pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
     held.checked_syscall("close", libc::SYS_close, &[number])
         .map(drop)
-}
-
-/// Opens the target's descriptor here: through /proc, else by pidfd_getfd(2).
-pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
-    held.check_opened()?;
-    match open_descriptor(held.pid, number) {
-        Ok(file) => Ok(file.into()),
-        Err(memhook_process::Error::Proc { path, cause }) => {
-            duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, cause })
-        }
-        Err(error) => Err(Error::of_process(held.pid, error)),
-    }
 }

@@ -10,6 +10,7 @@ mod functions;
 mod gaps;
 mod hostile_files;
 mod job_control;
+mod leaders;
 mod mapped_hook;
 mod max_memory;
 mod memory;
