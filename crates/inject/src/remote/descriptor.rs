@@ -16,17 +16,20 @@ impl Held {
     /// then get its number.
     pub(crate) fn note_object(&mut self, number: u64, name: &CStr) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
-        self.work.object = None;
-        match fs::read_link(&path) {
-            Ok(link) => {
-                let ours = format!("/memfd:{} (deleted)", name.to_string_lossy());
-                self.work.object = identity(&path).filter(|_| link.as_os_str() == ours.as_str());
-                self.work.object.map(drop).ok_or(self.descriptor_lost())
+        let link = match fs::read_link(&path) {
+            Ok(link) => link,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
+            Err(_) => {
+                // It cannot be seen from here.
+                self.work.object = None;
+                return Ok(());
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.descriptor_lost()),
-            // It cannot be seen from here.
-            Err(_) => Ok(()),
-        }
+        };
+        let ours = format!("/memfd:{} (deleted)", name.to_string_lossy());
+        let object = identity(&path).filter(|_| link.as_os_str() == ours.as_str());
+        // No file has these, so whatever has the number is not taken for ours.
+        self.work.object = Some(object.unwrap_or((0, 0)));
+        object.map(drop).ok_or(self.descriptor_lost())
     }
 
     /// Whether the number still is that object's, as far as that can be seen.
@@ -66,6 +69,21 @@ impl Held {
     fn descriptor_lost(&self) -> Error {
         Error::DescriptorLost { pid: self.pid }
     }
+}
+
+/// Does it again, a few times, if another thread of the target has closed the descriptor meanwhile.
+pub(crate) fn undisturbed<T>(
+    held: &mut Held,
+    attempt: impl Fn(&mut Held) -> Result<T, Error>,
+) -> Result<T, Error> {
+    const ATTEMPTS: u32 = 20;
+    for _ in 1..ATTEMPTS {
+        match attempt(held) {
+            Err(Error::DescriptorLost { .. }) => {}
+            other => return other,
+        }
+    }
+    attempt(held)
 }
 
 /// Opens the target's descriptor here, which is that of the object: through /proc, else by pidfd_getfd(2).

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
-use crate::descriptor::open_here;
+use crate::descriptor::{open_here, undisturbed};
 use crate::{Error, Held, region};
 use memhook_process::{Mapping, RemoteAddress};
 
@@ -31,12 +31,14 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 /// `dlopen` takes the loader's lock; if another thread does not release it within 5 s the call is
 /// abandoned with [`Error::CallTimeout`].
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
-    let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
-    let loaded = fill_and_open(held, dlopen, object, number);
-    let closed = held.close_opened();
-    let loaded = loaded?;
-    closed?;
-    Ok(loaded)
+    undisturbed(held, |held| {
+        let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
+        let loaded = fill_and_open(held, dlopen, object, number);
+        let closed = held.close_opened();
+        let loaded = loaded?;
+        closed?;
+        Ok(loaded)
+    })
 }
 
 /// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: how many

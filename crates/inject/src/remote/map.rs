@@ -14,7 +14,7 @@ use std::ffi::CStr;
 use std::ops::Range;
 
 use super::load;
-use crate::descriptor::resize;
+use crate::descriptor::{resize, undisturbed};
 use crate::{Error, Held, region};
 use memhook_process::RemoteAddress;
 
@@ -38,12 +38,14 @@ pub struct ObjectImage<'a> {
 ///
 /// Unlike `dlopen` this takes no lock of the target, so the thread may have been stopped anywhere.
 pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
-    let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
-    let mapped = map(held, object, number);
-    let closed = held.close_opened();
-    let base = mapped?;
-    closed?;
-    Ok(base)
+    undisturbed(held, |held| {
+        let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
+        let mapped = map(held, object, number);
+        let closed = held.close_opened();
+        let base = mapped?;
+        closed?;
+        Ok(base)
+    })
 }
 
 fn map(held: &mut Held, object: &ObjectImage<'_>, number: u64) -> Result<u64, Error> {

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::descriptor::{open_here, resize};
+use crate::descriptor::{open_here, resize, undisturbed};
 use crate::{Error, Held};
 use memhook_process::RemoteAddress;
 
@@ -28,12 +28,14 @@ pub fn create_region(
     bytes: u64,
     over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
-    let number = memfd(held, name, MemfdFor::Data)?;
-    let region = map_and_open(held, number, bytes, over);
-    let closed = held.close_opened();
-    let region = region?;
-    closed?;
-    Ok(region)
+    undisturbed(held, |held| {
+        let number = memfd(held, name, MemfdFor::Data)?;
+        let region = map_and_open(held, number, bytes, over);
+        let closed = held.close_opened();
+        let region = region?;
+        closed?;
+        Ok(region)
+    })
 }
 
 fn map_and_open(
@@ -106,8 +108,11 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
     let create = |held: &mut Held, flags| {
         let call = ("memfd_create", libc::SYS_memfd_create);
         let number = held.open_descriptor(call.0, call.1, &[data.0, flags])?;
-        held.note_object(number, name)?;
-        Ok(number)
+        let noted = held.note_object(number, name);
+        if noted.is_err() {
+            held.close_opened()?;
+        }
+        noted.map(|()| number)
     };
     if what != MemfdFor::Data {
         let flags = flags | u64::from(libc::MFD_EXEC);
