@@ -95,6 +95,7 @@ pub(crate) fn open_here(held: &Held, number: u64) -> Result<File, Error> {
             let copy = duplicate_descriptor(held.pid, number);
             copy.map_err(|_| Error::File { path, cause })?.into()
         }
+        Err(error) => return Err(Error::of_process(held.pid, error)),
     };
     held.check_file(&file)?;
     Ok(file)
