@@ -13,7 +13,7 @@ use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
 use crate::switches::{Switches, switch_ns};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
 use memhook_inject::{Access, Width, WriteWatch};
-use memhook_process::{filter_may_kill, mappings};
+use memhook_process::{filter_may_kill, mappings, proc_path};
 use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
 use std::io;
@@ -560,7 +560,7 @@ fn pages(pid: i32, means: &Means) -> Result<WriteWatch, String> {
 }
 
 fn uses_userfaultfd(pid: i32) -> bool {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let entries = std::fs::read_dir(proc_path(pid, "fd"));
     let links = entries.into_iter().flatten().flatten();
     links
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())

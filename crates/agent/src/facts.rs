@@ -1,7 +1,7 @@
 //! What is known of a process when rules choose: from /proc, at the price of one file a process and look once it is
 //! known.
 
-use memhook_process::{proc_text, process_ids};
+use memhook_process::{proc_path, proc_text, process_ids};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -67,14 +67,14 @@ impl Stat {
 
 /// The path of the file that a process executes. A kernel thread executes none.
 pub fn executable_of(pid: i32) -> Option<String> {
-    let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let executable = std::fs::read_link(proc_path(pid, "exe")).ok()?;
     let executable = executable.to_string_lossy();
     Some(executable.trim_end_matches(" (deleted)").to_owned())
 }
 
 impl Facts {
     fn of(pid: i32, stat: Stat) -> Option<Facts> {
-        let path = |file: &str| format!("/proc/{pid}/{file}");
+        let path = |file: &str| proc_path(pid, file);
         let executable = executable_of(pid)?;
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -106,7 +106,7 @@ impl Facts {
 /// A word in a file of the container, which is foreign: it is bounded, and must look like a name.
 fn text_inside(pid: i32, file: &str) -> Option<String> {
     use std::io::Read;
-    let root = format!("/proc/{pid}/root");
+    let root = proc_path(pid, "root");
     let found = memhook_foreign::open_below(Path::new(&root), Path::new(file)).ok()?;
     let mut text = String::new();
     found.take(MOST_BYTES).read_to_string(&mut text).ok()?;

@@ -1,7 +1,7 @@
 //! One attacher a process at a time.
 
 use crate::{error::Error, probe_areas, residue::residue};
-use memhook_process::{Chosen, Kept, mappings, still_chosen};
+use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The right to attach to a process or to detach from it, until dropped; a killed attacher loses it.
 pub struct Claim {
-    _lock: File,
+    _locks: Vec<File>,
     _chosen: Kept,
 }
 
@@ -20,36 +20,43 @@ pub struct Claim {
 /// the process's memory in /proc, because only those can open that who may trace the process
 /// (PTRACE_MODE_ATTACH, proc(5)): a lock on a file that everybody may read could be held by anybody.
 ///
+/// When the initial thread ends before the others, the memory can only be opened by one of these, where nobody else
+/// may have locked it. So a file of the process that stays, and that only its owner can open, is locked too.
+///
 /// A process that has got the id since the choice is none of ours to take.
 pub fn claim(pid: i32) -> Result<Claim, Error> {
     let chosen = Chosen::now(pid).keep()?;
-    let path = format!("/proc/{pid}/mem");
-    let lock = match File::open(&path) {
-        Ok(lock) => lock,
+    let path = proc_path(pid, "mem");
+    let memory = match File::open(&path) {
+        Ok(memory) => memory,
         Err(source) => return Err(Error::Open { path, source }),
     };
+    let stays = File::open(format!("/proc/{pid}/personality")).ok();
+    let mut locks = Vec::new();
     let until = Instant::now() + PATIENCE;
-    loop {
-        match lock.try_lock() {
-            // A /proc that has no locks: the control block still names the attacher.
-            Ok(()) | Err(TryLockError::Error(_)) => {
-                // What was opened was opened after the choice, so it is this process's for as long as its id is.
-                still_chosen(pid)?;
-                return Ok(Claim {
-                    _lock: lock,
-                    _chosen: chosen,
-                });
+    for lock in [Some(memory), stays].into_iter().flatten() {
+        loop {
+            match lock.try_lock() {
+                // A /proc that has no locks: the control block still names the attacher.
+                Ok(()) | Err(TryLockError::Error(_)) => break,
+                Err(TryLockError::WouldBlock) => still_chosen(pid)?,
             }
-            Err(TryLockError::WouldBlock) => still_chosen(pid)?,
+            let maps = mappings(pid)?;
+            let attacher = residue(pid, &maps).attacher(pid);
+            if let Some(attacher) = attacher.or_else(|| probe_areas::attacher(pid, &maps)) {
+                return Err(Error::AlreadyTraced { pid, attacher });
+            }
+            if Instant::now() >= until {
+                return Err(Error::Busy { pid });
+            }
+            std::thread::sleep(PAUSE);
         }
-        let maps = mappings(pid)?;
-        let attacher = residue(pid, &maps).attacher(pid);
-        if let Some(attacher) = attacher.or_else(|| probe_areas::attacher(pid, &maps)) {
-            return Err(Error::AlreadyTraced { pid, attacher });
-        }
-        if Instant::now() >= until {
-            return Err(Error::Busy { pid });
-        }
-        std::thread::sleep(PAUSE);
+        locks.push(lock);
     }
+    // What was opened was opened after the choice, so it is this process's for as long as its id is.
+    still_chosen(pid)?;
+    Ok(Claim {
+        _locks: locks,
+        _chosen: chosen,
+    })
 }

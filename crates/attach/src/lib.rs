@@ -42,6 +42,7 @@ mod hook_file;
 mod hook_object;
 mod hook_plan;
 mod hook_presence;
+mod inherited;
 mod job;
 mod known_files;
 mod leaving;

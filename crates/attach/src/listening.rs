@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::hook_object::LOADED;
 use crate::session::Session;
 use goblin::elf::{Elf, program_header::PT_LOAD};
-use memhook_process::{TargetRoot, mappings};
+use memhook_process::{TargetRoot, mappings, proc_path};
 use std::path::PathBuf;
 
 /// One probe.
@@ -46,10 +46,10 @@ impl Session {
             let inside = hook.path.trim_start_matches('/');
             match TargetRoot::of(pid).path() {
                 root if root == std::path::Path::new("/") => root.join(inside),
-                _ => format!("/proc/{pid}/root/{inside}").into(),
+                _ => proc_path(pid, &format!("root/{inside}")).into(),
             }
         } else {
-            format!("/proc/{pid}/map_files/{:x}-{:x}", hook.start, hook.end).into()
+            proc_path(pid, &format!("map_files/{:x}-{:x}", hook.start, hook.end)).into()
         };
         Ok(Listening {
             path,

@@ -11,7 +11,7 @@ pub fn process_name(pid: i32) -> String {
 pub fn command_line(pid: i32) -> String {
     /// A longer one is cut.
     const MOST_BYTES: u64 = 64 << 10;
-    let path = format!("/proc/{pid}/cmdline");
+    let path = memhook_process::proc_path(pid, "cmdline");
     let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
     let words = String::from_utf8_lossy(&bytes);
     words.trim_end_matches('\0').replace('\0', " ")

@@ -14,7 +14,7 @@ use memhook_inject::{
     close_descriptor, create_region, exchange_code, hold, unmap_unfinished, write_bytes,
 };
 use memhook_process::{
-    HookCopy, Mapping, RemoteAddress, hook_copies, read_word, unfinished_copies,
+    HookCopy, Mapping, RemoteAddress, hook_copies, proc_path, read_word, unfinished_copies,
 };
 use memhook_stream::{Birth, Region};
 use std::{fs::OpenOptions, ops::Range, time::Duration};
@@ -105,8 +105,8 @@ pub struct Place {
 }
 
 /// Descriptors of ours that the target has open.
-fn stray_descriptors(pid: i32) -> Vec<u64> {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+pub(crate) fn stray_descriptors(pid: i32) -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir(proc_path(pid, "fd")) else {
         return Vec::new();
     };
     let ours = [
@@ -137,7 +137,7 @@ impl Residue {
             self.last_epoch = self.last_epoch.max(epoch);
         }
         let place = (address, m.end - m.start);
-        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
+        let path = proc_path(pid, &format!("map_files/{:x}-{:x}", m.start, m.end));
         let file = OpenOptions::new().read(true).write(true).open(path);
         if owner == 0 || !self.hooks.iter().any(|hook| hook.owner(pid) == owner) {
             // Without a hook, or unknown to it and blank, it was never used. Anything else is a

@@ -115,7 +115,11 @@ pub fn restore(
     if let Some(base) = hook_base
         && (look.holds_any() || look.copies.iter().any(is_open))
     {
-        by_hook(pid, base, safe, &mut look, files, &mut done)?;
+        match by_hook(pid, base, safe, &mut look, files, &mut done) {
+            // No thread of it can do the work now, as where all of them run on stacks that nobody knows.
+            Err(Error::Inject(why)) if may_be_forced(&why) => {}
+            other => other?,
+        }
     }
     for _ in 0..LOOKS {
         look.refresh(pid, files)?;
@@ -123,14 +127,27 @@ pub fn restore(
         if exchanges.is_empty() {
             break;
         }
-        let (_, held) = force_words(pid, &exchanges, &|| true)?;
-        done.held = done.held.max(held);
+        match force_words(pid, &exchanges, &|| true) {
+            Ok((_, held)) => done.held = done.held.max(held),
+            // They are counted as left.
+            Err(why) if may_be_forced(&why) => {}
+            Err(why) => return Err(why.into()),
+        }
     }
     done.left = look.still_held(pid).len() as u64 + look.unknown;
     let (jumps_left, held) = put_back(pid)?;
     done.left += jumps_left;
     done.held = done.held.max(held);
     Ok(done)
+}
+
+/// Whether there is still a process to restore, and another way to do it than the one that failed.
+fn may_be_forced(why: &memhook_inject::Error) -> bool {
+    use memhook_inject::Error::{AlreadyTraced, Permission, TargetGone, TargetStopped};
+    !matches!(
+        why,
+        TargetGone { .. } | Permission { .. } | AlreadyTraced { .. } | TargetStopped { .. }
+    )
 }
 
 /// What is left to be written with all threads held: slots, and the gates of other versions.

@@ -1,7 +1,7 @@
 //! The threads that own rings: where their stacks are, and when they have ended.
 
 use memhook_abi::{MAX_RINGS, ring_state};
-use memhook_process::{inner_tid, mappings, thread_ids, thread_start_time};
+use memhook_process::{inner_tid, mappings, proc_path, thread_ids, thread_start_time};
 use memhook_stream::Region;
 use std::{
     collections::{HashMap, HashSet},
@@ -35,11 +35,11 @@ pub struct RingOwners {
 impl RingOwners {
     /// Nothing known yet.
     pub fn new(pid: i32) -> Self {
-        let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/pid")).ok();
+        let namespace = |path: &str| std::fs::read_link(path).ok();
         let now = Instant::now();
         RingOwners {
             pid,
-            own_namespace: namespace("self") != namespace(&pid.to_string()),
+            own_namespace: namespace("/proc/self/ns/pid") != namespace(&proc_path(pid, "ns/pid")),
             judged: vec![0; MAX_RINGS],
             started: HashMap::new(),
             missed: HashSet::new(),

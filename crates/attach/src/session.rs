@@ -16,6 +16,7 @@ use crate::emission::Emission;
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
+use crate::inherited::close_inherited;
 use crate::known_files::{KnownFiles, SharedFiles};
 use crate::limits::{fitting_ring_bytes, may_reserve, plan};
 use crate::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
@@ -339,6 +340,7 @@ impl Session {
             let _ = session.detach();
             return Err(error);
         }
+        close_inherited(pid, start);
         session.attach_time = start.elapsed();
         if session.traces_mappings() {
             session.mapped_before = mappings(pid).unwrap_or_default();

@@ -101,6 +101,14 @@ pub enum Error {
         /// How many holds were given up.
         attempts: u32,
     },
+    /// A thread of the target that runs on has closed the descriptor that a held one had opened for us.
+    #[error(
+        "another thread of process {pid} closes descriptors by their numbers (closefrom, close_range) and has closed the one of the memory that is to be mapped: try again"
+    )]
+    DescriptorLost {
+        /// Process id.
+        pid: i32,
+    },
     /// A ptrace request failed.
     #[error("ptrace {request} on thread {tid} of process {pid}: {cause}")]
     Ptrace {

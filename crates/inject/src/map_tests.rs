@@ -3,8 +3,9 @@
 use memhook_process::{RemoteAddress, mappings, read_memory, read_word, unfinished_copies};
 
 use crate::common::{self, Program, anywhere};
+use crate::descriptor::open_here;
 use crate::kill_tests::Target;
-use crate::region::{MemfdFor, memfd, open_here};
+use crate::region::{MemfdFor, memfd};
 use crate::scratch::word;
 use crate::{Error, Held, ObjectImage, hold, map_object, unmap_unfinished};
 

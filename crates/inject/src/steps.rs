@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// Variables of the environment: the step to die at, and how many µs after it.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
-/// What to do instead of dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep.
+/// What to do instead of dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep (for so
+/// many milliseconds).
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
@@ -22,9 +23,8 @@ fn die() {
     if let Ok(cgroup) = std::env::var(FREEZE) {
         std::fs::write(format!("{cgroup}/cgroup.freeze"), "1").expect("it can be frozen");
     }
-    if std::env::var(BLOCK).is_ok() {
-        // Not for ever, in case nobody ends it.
-        std::thread::sleep(Duration::from_secs(30));
+    if let Some(milliseconds) = number(BLOCK) {
+        std::thread::sleep(Duration::from_millis(milliseconds));
         return;
     }
     let signal = number(SIGNAL).unwrap_or(libc::SIGKILL as u64);

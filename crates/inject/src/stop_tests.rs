@@ -2,6 +2,7 @@
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Output};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::common::{send, state};
@@ -149,7 +150,35 @@ fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
 
 #[test]
 fn an_attacher_that_blocks_is_ended() {
-    ended_by_the_watchdog(steps::BLOCK, "1", || {});
+    // Not for ever, in case nobody ends it.
+    ended_by_the_watchdog(steps::BLOCK, "30000", || {});
+}
+
+/// A holder that stands still for three times as long as it may on a calm machine, beside many threads that want to run.
+#[test]
+fn an_attacher_is_not_ended_because_the_machine_is_busy() {
+    let target = Target::start("waits", &["nanosleep"]);
+    let ends = AtomicBool::new(false);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..20 * processors {
+            scope.spawn(|| {
+                // SAFETY: no pointers; 0 is this thread, which others need not wait for.
+                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+                while !ends.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let mut command = target.attacher("kill_tests::caller", WHILE_HOLDING[1]);
+        let attacher = command.env(steps::BLOCK, "1500").spawn();
+        let outcome = Attacher(Some(attacher.unwrap())).output();
+        ends.store(true, Relaxed);
+        let errors = String::from_utf8_lossy(&outcome.stderr);
+        assert!(outcome.status.success(), "{}: {errors}", outcome.status);
+    });
+    target.works("after a pause of the attacher");
+    target.ends_well();
 }
 
 #[test]

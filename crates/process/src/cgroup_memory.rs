@@ -2,7 +2,7 @@
 //!
 //! A process that exceeds its limit is killed, so this is checked before anything is touched.
 
-use crate::proc_text;
+use crate::{proc_path, proc_text};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
@@ -47,7 +47,7 @@ pub struct CgroupMemory {
 impl CgroupMemory {
     /// Reads the limits of a process; there are none where they cannot be read.
     pub fn of(pid: i32) -> CgroupMemory {
-        let groups = proc_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let groups = proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
         CgroupMemory::find(&groups, &mounts, Path::new("/"))
     }
@@ -55,7 +55,7 @@ impl CgroupMemory {
     /// The limits of two processes, which are read once if they are in the same groups, as a program and who
     /// starts it are.
     pub fn of_both(one: i32, other: i32) -> [CgroupMemory; 2] {
-        let groups = |pid: i32| proc_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let groups = |pid: i32| proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
         let find = |groups: &str| CgroupMemory::find(groups, &mounts, Path::new("/"));
         let (of_one, of_other) = (groups(one), groups(other));

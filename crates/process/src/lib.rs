@@ -70,10 +70,14 @@ pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
+<<<<<<< HEAD
 pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
     preflight_to_read,
 };
+=======
+pub use preflight::{Check, details, filter_may_kill, first_failure, has_proc, preflight};
+>>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
 pub use proc_text::{proc_bytes, proc_text};
 pub use processor_time::{own_processor_time, processor_time};
 pub use python::{Interpreter, PythonError, Verdict};
@@ -93,6 +97,6 @@ pub use thread_state::{
 };
 pub use threads::{
     SeccompFilters, Thread, effective_user, has_ended, has_seccomp_filter, inner_tid, is_filtered,
-    living_thread, process_age, process_ids, seccomp_filters, thread_ids, thread_start_time,
-    threads,
+    living_thread, proc_path, process_age, process_ids, seccomp_filters, thread_ids,
+    thread_start_time, threads,
 };

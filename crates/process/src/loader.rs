@@ -1,6 +1,8 @@
 //! The dynamic loader of a process, and the modules that it lists as loaded.
 
-use crate::{Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_bytes};
+use crate::{
+    Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_bytes, proc_path,
+};
 use std::time::{Duration, Instant};
 
 /// Where a program begins (getauxval(3)).
@@ -19,7 +21,7 @@ const AT_ENTRY: u64 = 9;
 impl Auxiliary {
     /// Reads the values of a process.
     pub fn of(pid: i32) -> Result<Auxiliary, Error> {
-        let path = format!("/proc/{pid}/auxv");
+        let path = proc_path(pid, "auxv");
         let bytes = proc_bytes(&path).map_err(|cause| Error::Proc { path, cause })?;
         let (pairs, _) = bytes.as_chunks::<16>();
         let value = |kind: u64| {
@@ -49,7 +51,7 @@ pub fn is_audited(pid: i32) -> bool {
 pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
     /// The kernel takes no more (execve(2), "Limits on size of arguments and environment").
     const MOST_BYTES: u64 = 8 << 20;
-    let path = format!("/proc/{pid}/environ");
+    let path = proc_path(pid, "environ");
     let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
     environment.split(|&byte| byte == 0).any(is_it)
 }

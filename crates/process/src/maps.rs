@@ -1,6 +1,6 @@
 //! `/proc/PID/maps` (proc_pid_maps(5)).
 
-use crate::{Error, proc_text};
+use crate::{Error, proc_text, threads::by_living_thread};
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,11 +41,8 @@ impl Mapping {
 
 /// The mappings of a process, in address order.
 pub fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
-    let path = format!("/proc/{pid}/maps");
-    match proc_text(&path) {
-        Ok(text) => Ok(parse_maps(&text)),
-        Err(cause) => Err(Error::Proc { path, cause }),
-    }
+    let text = by_living_thread(pid, "maps", |path| proc_text(path), String::is_empty)?;
+    Ok(parse_maps(&text))
 }
 
 /// Parses the text of a maps file; lines that are not mappings are left out.

@@ -1,6 +1,7 @@
 //! Memory of a process, read from outside.
 
-use crate::{Error, RemoteAddress};
+use crate::threads::by_living_thread;
+use crate::{Error, RemoteAddress, proc_path};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
@@ -8,25 +9,24 @@ use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 /// Opens /proc/PID/mem for reading and writing. It stays bound to the address space that the process has
 /// at this moment: after an execve(2) nothing is read or written.
 pub fn open_memory(pid: i32) -> Result<File, Error> {
-    let memory = open_both_ways(format!("/proc/{pid}/mem"))?;
+    let memory = open_both_ways(pid, "mem")?;
     crate::still_chosen(pid)?;
     Ok(memory)
 }
 
 /// Opens the page tables of a process (proc_pid_pagemap(5)).
 pub fn open_pagemap(pid: i32) -> Result<File, Error> {
-    let path = format!("/proc/{pid}/pagemap");
-    File::open(&path).map_err(|cause| Error::Proc { path, cause })
+    by_living_thread(pid, "pagemap", |path| File::open(path), |_| false)
 }
 
 /// Opens what a descriptor of a process refers to, for reading and writing.
 pub fn open_descriptor(pid: i32, number: u64) -> Result<File, Error> {
-    open_both_ways(format!("/proc/{pid}/fd/{number}"))
+    open_both_ways(pid, &format!("fd/{number}"))
 }
 
-fn open_both_ways(path: String) -> Result<File, Error> {
-    let options = File::options().read(true).write(true).open(&path);
-    options.map_err(|cause| Error::Proc { path, cause })
+fn open_both_ways(pid: i32, file: &str) -> Result<File, Error> {
+    let open = |path: &str| File::options().read(true).write(true).open(path);
+    by_living_thread(pid, file, open, |_| false)
 }
 
 /// Fills `into` from the memory of a process, all of it or nothing: after an error the contents of `into`
@@ -43,7 +43,7 @@ pub fn read_memory(pid: i32, address: RemoteAddress, into: &mut [u8]) -> Result<
     if process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(into)], &[remote]) == Ok(length) {
         return Ok(());
     }
-    let path = format!("/proc/{pid}/mem");
+    let path = proc_path(pid, "mem");
     File::open(&path)
         .and_then(|file| file.read_exact_at(into, address.0))
         .map_err(|cause| Error::Proc { path, cause })
@@ -68,8 +68,7 @@ const PAGE_BYTES: usize = 4096;
 impl Pages {
     /// Those of a process.
     pub(crate) fn of(pid: i32) -> Result<Pages, Error> {
-        let path = format!("/proc/{pid}/mem");
-        let memory = File::open(&path).map_err(|cause| Error::Proc { path, cause })?;
+        let memory = by_living_thread(pid, "mem", |path| File::open(path), |_| false)?;
         Ok(Pages {
             memory,
             at: u64::MAX,

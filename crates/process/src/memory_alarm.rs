@@ -1,7 +1,7 @@
 //! When a process is about to run out of memory.
 
 use crate::growth_forecast::GrowthForecast;
-use crate::{CgroupMemory, proc_text};
+use crate::{CgroupMemory, proc_path, proc_text};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt;
 use std::fs::File;
@@ -281,7 +281,7 @@ fn is_raised(file: &File) -> bool {
 
 /// proc_pid_statm(5): all pages, resident ones.
 fn resident(pid: i32) -> Option<u64> {
-    let text = proc_text(format!("/proc/{pid}/statm")).ok()?;
+    let text = proc_text(proc_path(pid, "statm")).ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
     Some(pages * 4096)
 }

@@ -3,7 +3,7 @@
 use crate::hook_copies::is_ours;
 use crate::{
     CLibrary, ElfView, Error, Loader, Mapping, ModuleBytes, ModuleFacts, ModuleFiles,
-    RemoteAddress, TargetRoot, read_memory,
+    RemoteAddress, TargetRoot, proc_path, read_memory,
 };
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -82,7 +82,7 @@ pub fn modules(
     maps: &[Mapping],
     files: &mut ModuleFiles,
 ) -> Result<Vec<ModuleImage>, Error> {
-    let executable = std::fs::read_link(format!("/proc/{pid}/exe"))
+    let executable = std::fs::read_link(proc_path(pid, "exe"))
         .map(|p| {
             p.to_string_lossy()
                 .trim_end_matches(" (deleted)")

@@ -5,7 +5,7 @@
 //! all that tracing needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
-use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, read_memory};
+use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, living_thread, read_memory};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
 use std::{
     collections::{HashMap, HashSet},
@@ -106,7 +106,7 @@ impl ModuleFiles {
         first: &Mapping,
     ) -> Option<ModuleFile> {
         let at = first.start..first.end;
-        let file = open_mapped(pid, &at, &first.path, first.file_id.2).ok();
+        let file = open_mapped(living_thread(pid), &at, &first.path, first.file_id.2).ok();
         let version = file.as_ref().and_then(Version::of);
         let changed = file.as_ref().and_then(inode_changed);
         let is_inherited = self.inherited.remove(&first.file_id);

@@ -7,7 +7,7 @@ mod access;
 mod program;
 mod surroundings;
 
-use crate::{CLibrary, living_thread, mappings};
+use crate::{CLibrary, mappings};
 pub(crate) use access::Status;
 pub use program::is_attacher;
 pub use surroundings::{filter_may_kill, has_proc};
@@ -60,7 +60,7 @@ impl Check {
 /// Looks at a process; stops at the first failure, after which nothing more can be known.
 pub fn preflight(pid: i32) -> Vec<Check> {
     let mut checks = Vec::new();
-    let failed = look(pid, pid, &mut checks).err();
+    let failed = look(pid, &mut checks).err();
     checks.extend(failed.map(|failure| ended_meanwhile(pid).unwrap_or(failure)));
     checks
 }
@@ -71,14 +71,6 @@ fn ended_meanwhile(pid: i32) -> Option<Check> {
     state.err()
 }
 
-/// The same for who only reads the memory: that can be done of a process whose initial thread has ended.
-pub fn preflight_to_read(pid: i32) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let failed = look(pid, living_thread(pid), &mut checks).err();
-    checks.extend(failed);
-    checks
-}
-
 /// The first failing check as one line: what, why, what to do.
 pub fn first_failure(checks: &[Check]) -> Option<String> {
     checks.iter().find(|c| !c.ok).map(|c| match &c.remedy {
@@ -87,13 +79,9 @@ pub fn first_failure(checks: &[Check]) -> Option<String> {
     })
 }
 
-/// Looks at a process by what /proc shows of one of its threads.
-fn look(pid: i32, thread: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
-    let of_process = Status::of(pid)?;
-    let of_thread = Status::of_thread(thread).filter(|_| thread != pid);
-    let status = of_thread.unwrap_or(of_process);
+fn look(pid: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
+    let status = Status::of(pid)?;
     checks.push(access::process(pid, &status));
-    let pid = thread;
     checks.push(access::state(pid, &status)?);
     checks.push(access::tracer(pid, &status)?);
     checks.extend(access::permission(pid, &status)?);

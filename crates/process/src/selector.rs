@@ -1,6 +1,6 @@
 //! Which processes are meant by a name or a control group.
 
-use crate::{Chosen, ControlGroup, proc_text, process_ids, thread_start_time};
+use crate::{Chosen, ControlGroup, living_thread, proc_text, process_ids, thread_start_time};
 use std::fmt;
 
 /// What is known of a process when one is chosen.
@@ -23,7 +23,8 @@ pub struct Candidate {
 impl Candidate {
     /// Reads what a process is; `None` for a kernel thread, a zombie, or a process that has gone.
     fn of(pid: i32) -> Option<Candidate> {
-        let path = |file: &str| format!("/proc/{pid}/{file}");
+        let thread = living_thread(pid);
+        let path = |file: &str| format!("/proc/{thread}/{file}");
         let executable = std::fs::read_link(path("exe"))
             .map(|link| link.to_string_lossy().into_owned())
             .unwrap_or_default();

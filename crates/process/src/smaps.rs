@@ -1,7 +1,7 @@
 //! What each mapping of a process holds in memory: `/proc/PID/smaps` (proc_pid_smaps(5)).
 
 use crate::maps::parse_line;
-use crate::{Error, Mapping, proc_text};
+use crate::{Error, Mapping, proc_path, proc_text};
 use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ pub struct MappingUse {
 
 /// The mappings of a process and what they hold, in address order.
 pub fn smaps(pid: i32) -> Result<Vec<MappingUse>, Error> {
-    read(format!("/proc/{pid}/smaps")).map(|text| parse_smaps(&text))
+    read(proc_path(pid, "smaps")).map(|text| parse_smaps(&text))
 }
 
 /// How long the kernel took for a reading of `/proc/PID/smaps`. It goes through the page tables of one mapping at a time,
@@ -91,7 +91,7 @@ pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error>
     // Less than the text of one mapping: the kernel stops behind the mapping that fills it (`seq_read_iter` of
     // fs/seq_file.c).
     const TEXT_BYTES: usize = 512;
-    let path = format!("/proc/{pid}/smaps");
+    let path = proc_path(pid, "smaps");
     let failed = |cause| Error::Proc {
         path: path.clone(),
         cause,
@@ -115,7 +115,7 @@ pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error>
 
 /// What all mappings of a process hold together, which the kernel adds up at one go.
 pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
-    let text = read(format!("/proc/{pid}/smaps_rollup"))?;
+    let text = read(proc_path(pid, "smaps_rollup"))?;
     let mut sum = MemoryUse::default();
     text.lines().for_each(|line| sum.read(line));
     Ok(sum)
@@ -145,7 +145,7 @@ impl ResidentCounters {
 
 /// These counters; `None` if the process has ended.
 pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
-    let text = proc_text(format!("/proc/{pid}/status")).ok()?;
+    let text = proc_text(proc_path(pid, "status")).ok()?;
     let bytes = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name))?;
         let kibibytes = value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?;
@@ -245,7 +245,7 @@ Private_Hugetlb:      16 kB
             .unwrap();
         let pid = child.id() as i32;
         let is_asleep = || {
-            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            let call = std::fs::read_to_string(proc_path(pid, "syscall")).unwrap_or_default();
             call.starts_with(&format!("{} ", nix::libc::SYS_clock_nanosleep))
         };
         while !is_asleep() {

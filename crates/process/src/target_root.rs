@@ -1,6 +1,6 @@
 //! The file system that a process sees, and how it can be reached from here.
 
-use crate::Mapping;
+use crate::{Mapping, proc_path};
 use memhook_foreign::{open_below, open_regular};
 use nix::fcntl::OFlag;
 use std::{
@@ -27,18 +27,18 @@ impl TargetRoot {
     /// Finds the root of a process.
     pub fn of(pid: i32) -> TargetRoot {
         let same_namespace = {
-            let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
-            of("self").is_some_and(|ours| of(&pid.to_string()) == Some(ours))
+            let its = std::fs::read_link(proc_path(pid, "ns/mnt")).ok();
+            std::fs::read_link("/proc/self/ns/mnt").is_ok_and(|ours| its == Some(ours))
         };
         let directory = |path: &str| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-        let its = directory(&format!("/proc/{pid}/root"));
+        let its = directory(&proc_path(pid, "root"));
         let is_ours = same_namespace && its.is_some() && its == directory("/");
         let open = || {
             let mut options = File::options();
             options
                 .read(true)
                 .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits());
-            options.open(format!("/proc/{pid}/root")).ok()
+            options.open(proc_path(pid, "root")).ok()
         };
         TargetRoot {
             pid,
@@ -52,7 +52,7 @@ impl TargetRoot {
         match &self.directory {
             _ if self.is_ours => PathBuf::from("/"),
             Some(directory) => format!("/proc/self/fd/{}", directory.as_raw_fd()).into(),
-            None => format!("/proc/{}/root", self.pid).into(),
+            None => proc_path(self.pid, "root").into(),
         }
     }
 
@@ -95,7 +95,7 @@ impl TargetRoot {
         let mut paths = [plain.clone(), through_root].into_iter();
         paths
             .find(leads_there)
-            .unwrap_or_else(|| format!("/proc/{pid}/map_files/{start:x}-{end:x}").into())
+            .unwrap_or_else(|| proc_path(pid, &format!("map_files/{start:x}-{end:x}")).into())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What one thread is doing: its state, its system call, its tracer, its sleep.
 
 use crate::proc_text;
-use crate::threads::{stat_field, status_field};
+use crate::threads::{field_of_process, has_ended, stat_field, status_field};
 use std::time::Duration;
 
 /// The state letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` if the thread is gone.
@@ -85,7 +85,7 @@ pub fn processor(pid: i32, tid: i32) -> Option<usize> {
 /// The wait status of a process that has ended and that its parent has not waited for yet (proc_pid_stat(5), field
 /// 52).
 pub fn ended_with(pid: i32) -> Option<i32> {
-    if thread_state(pid, pid) != Some('Z') {
+    if thread_state(pid, pid) != Some('Z') || !has_ended(pid) {
         return None;
     }
     stat_field(pid, pid, 52)?.parse().ok()
@@ -93,10 +93,10 @@ pub fn ended_with(pid: i32) -> Option<i32> {
 
 /// The signals for which the process has a handler: bit `n - 1` is signal `n`.
 pub fn caught_signals(pid: i32) -> Option<u64> {
-    u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
+    u64::from_str_radix(&field_of_process(pid, "SigCgt:")?, 16).ok()
 }
 
-/// The signals that the initial thread of the process blocks, as above.
+/// The signals that the initial thread of the process blocks, or one that lives, as above.
 pub fn blocked_signals(pid: i32) -> Option<u64> {
-    u64::from_str_radix(&status_field(pid, pid, "SigBlk:")?, 16).ok()
+    u64::from_str_radix(&field_of_process(pid, "SigBlk:")?, 16).ok()
 }

@@ -2,8 +2,8 @@
 
 use crate::{Error, proc_text, thread_state};
 use nix::unistd::{SysconfVar, sysconf};
-use std::fs;
 use std::time::Duration;
+use std::{fs, io};
 
 /// One thread.
 #[derive(Clone, Debug)]
@@ -29,9 +29,10 @@ pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// How many seccomp filters the main thread has; `None` where the kernel does not say (before Linux 5.9).
+/// How many seccomp filters the main thread has, or one that lives; `None` where the kernel does not say (before Linux
+/// 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
-    status_field(pid, pid, "Seccomp_filters:")?.parse().ok()
+    field_of_process(pid, "Seccomp_filters:")?.parse().ok()
 }
 
 /// The same count, looked at again and again at the price of one read: the file stays open, and stays that of this thread
@@ -55,9 +56,11 @@ impl SeccompFilters {
         let mut text = [0; 4096];
         let read = self.status.read_at(&mut text, 0).ok()?;
         let start = String::from_utf8_lossy(&text[..read]);
-        match in_status(&start, "Seccomp_filters:") {
+        let has_ended =
+            in_status(&start, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
+        match in_status(&start, "Seccomp_filters:").filter(|_| !has_ended) {
             Some(count) => count.parse().ok(),
-            // The list of its groups may be of any length.
+            // It has ended before the others, or the list of its groups is long.
             None => seccomp_filters(self.pid),
         }
     }
@@ -67,6 +70,11 @@ impl SeccompFilters {
 pub(crate) fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let status = proc_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     in_status(&status, name).map(str::to_owned)
+}
+
+/// The same of a process, by a thread of it that lives.
+pub(crate) fn field_of_process(pid: i32, name: &str) -> Option<String> {
+    status_field(pid, living_thread(pid), name)
 }
 
 pub(crate) fn in_status<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -93,15 +101,42 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(entries.flatten().filter_map(id).collect())
 }
 
-/// A thread by which /proc shows what a process has. The initial one gives up its memory and its files when it ends
-/// before the others (pthread_exit(3)); it is a zombie until they have ended.
+/// A thread by which the kernel shows and gives what a process has. The initial one gives up its memory and its files
+/// when it ends before the others (pthread_exit(3)); it is a zombie until they have ended.
 pub fn living_thread(pid: i32) -> i32 {
-    let has_ended = |tid| matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
-    if !has_ended(pid) {
-        return pid;
+    some_living_thread(pid).unwrap_or(pid)
+}
+
+fn some_living_thread(pid: i32) -> Option<i32> {
+    let lives = |tid: &i32| !matches!(thread_state(pid, *tid), None | Some('Z' | 'X'));
+    if lives(&pid) {
+        return Some(pid);
     }
-    let mut threads = thread_ids(pid).unwrap_or_default().into_iter();
-    threads.find(|&tid| !has_ended(tid)).unwrap_or(pid)
+    thread_ids(pid).unwrap_or_default().into_iter().find(lives)
+}
+
+/// The path of a file by which /proc shows a process: always by a thread that lives. Whoever reads a file of a process
+/// in /proc asks for its path here, so that a process is the same with and without its initial thread.
+pub fn proc_path(pid: i32, file: &str) -> String {
+    format!("/proc/{}/{file}", living_thread(pid))
+}
+
+/// Reads or opens such a file. If the thread ends just then, by another one.
+pub(crate) fn by_living_thread<T>(
+    pid: i32,
+    file: &str,
+    read: impl Fn(&str) -> io::Result<T>,
+    is_empty: impl Fn(&T) -> bool,
+) -> Result<T, Error> {
+    loop {
+        let thread = living_thread(pid);
+        let path = format!("/proc/{thread}/{file}");
+        match read(&path) {
+            Ok(found) if !is_empty(&found) => return Ok(found),
+            _ if living_thread(pid) != thread => {}
+            found => return found.map_err(|cause| Error::Proc { path, cause }),
+        }
+    }
 }
 
 /// The ids of all processes that this one can see.
@@ -130,9 +165,10 @@ pub fn process_age(pid: i32) -> Option<Duration> {
     ))
 }
 
-/// Whether a process has ended: it is gone, or a zombie that only its parent still waits for.
+/// Whether a process has ended: it is gone, or a zombie that only its parent still waits for. One whose initial thread
+/// has ended runs on as long as it has others.
 pub fn has_ended(pid: i32) -> bool {
-    matches!(thread_state(pid, pid), None | Some('Z' | 'X'))
+    some_living_thread(pid).is_none()
 }
 
 /// A field of proc_pid_stat(5), by its number there, from 3 on.
@@ -158,7 +194,7 @@ pub fn inner_tid(pid: i32, tid: i32) -> Option<u32> {
 /// The user that a process acts for, as seen from here.
 pub fn effective_user(pid: i32) -> Option<u32> {
     // Real, effective, saved, and that for file systems (proc_pid_status(5)).
-    let users = status_field(pid, pid, "Uid:")?;
+    let users = field_of_process(pid, "Uid:")?;
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 

@@ -45,8 +45,9 @@ struct iovec {
 // Reads our own memory without ever faulting: EFAULT instead of SIGSEGV (process_vm_readv(2)).
 inline bool read_own(uint64_t address, void* into, uint64_t bytes) {
   iovec local{into, bytes}, remote{reinterpret_cast<void*>(address), bytes};
-  long pid = call(nr_getpid);
-  return call(nr_process_vm_readv, pid, reinterpret_cast<long>(&local), 1,
+  // By this thread: the initial one may have ended, and with it goes its view of the memory.
+  long tid = call(nr_gettid);
+  return call(nr_process_vm_readv, tid, reinterpret_cast<long>(&local), 1,
               reinterpret_cast<long>(&remote), 1, 0) == static_cast<long>(bytes);
 }
 

@@ -9,7 +9,7 @@ use crate::upkeep::Turn;
 use crossbeam_channel::Select;
 use memhook_abi::SPARES_BEHIND_GATE;
 use memhook_inject::{create_region, hold, unmap_region, write_bytes};
-use memhook_process::{RemoteAddress, hook_copies, mappings, proc_text};
+use memhook_process::{RemoteAddress, hook_copies, mappings, proc_path, proc_text};
 use memhook_stream::Region;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -155,7 +155,7 @@ impl Parent {
 
 /// Where the process may have as much address space as it likes: what is mapped for children counts in its limit.
 fn has_room(pid: i32) -> bool {
-    let limits = proc_text(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let limits = proc_text(proc_path(pid, "limits")).unwrap_or_default();
     let mut lines = limits.lines();
     let line = lines.find_map(|line| line.strip_prefix("Max address space"));
     line.is_some_and(|line| line.split_whitespace().next() == Some("unlimited"))

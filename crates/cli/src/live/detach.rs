@@ -14,7 +14,9 @@ pub fn run(target: &Args) -> anyhow::Result<ExitCode> {
         None => say!("Process {pid} holds nothing of memhook-rs"),
         Some(0) => say!("Detached from {pid}: every slot holds its original"),
         Some(left) => {
-            say!("Detached from {pid}, but {left} slots could not be restored");
+            say!(
+                "Detached from {pid}, but {left} slots could not be restored, because threads that have to be held did not stop, or because another version's hook is behind them: run detach again"
+            );
             return Ok(ExitCode::from(crate::exit_code::NOT_RESTORED));
         }
     }

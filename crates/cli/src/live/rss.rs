@@ -59,7 +59,7 @@ fn said_by_allocator(pid: i32) -> anyhow::Result<Option<AllocatorStatistics>> {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.target.pid()?;
-    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight_to_read(pid)) {
+    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         bail!("{why}");
     }
     let limits = Limits {

@@ -194,7 +194,7 @@ impl Args {
             return Ok(Progress::during("reading the core dump", work)?);
         }
         let Some(file) = &self.from else {
-            check(memhook_process::preflight_to_read(pid))?;
+            check(memhook_process::preflight(pid))?;
             let work = || capture_within(pid, self.method(), self.limits());
             return Ok(Progress::during("copying the memory", work)?);
         };

@@ -8,9 +8,7 @@ use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::{visible_json, visible_lines};
 use memhook_heap::{KnownAllocator, Limits, Trimmer, refusal_to_trim, time_to_give_back};
-use memhook_process::{
-    ModuleImage, filter_may_kill, first_failure, memory_use, preflight, preflight_to_read,
-};
+use memhook_process::{ModuleImage, filter_may_kill, first_failure, memory_use, preflight};
 use memhook_report::{Progress, ReportStream, TrimReport, document};
 use std::io::Write;
 use std::process::ExitCode;
@@ -45,12 +43,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.target.pid()?;
-    let checks = if args.dry_run {
-        preflight_to_read(pid)
-    } else {
-        preflight(pid)
-    };
-    if let Some(why) = first_failure(&checks) {
+    if let Some(why) = first_failure(&preflight(pid)) {
         bail!("{why}");
     }
     if let Some((allocator, images)) = allocator::find(pid)? {

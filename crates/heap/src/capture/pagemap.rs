@@ -2,6 +2,7 @@
 //! /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 
 use crate::ranges::{Runs, add_run};
+use memhook_process::proc_path;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -41,7 +42,7 @@ pub fn guards(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
 }
 
 fn find(pid: i32, start: u64, end: u64, is_wanted: impl Fn(u64) -> bool) -> io::Result<Runs> {
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let pagemap = File::open(proc_path(pid, "pagemap"))?;
     let mut found = Runs::new();
     let mut at = start;
     while at < end {

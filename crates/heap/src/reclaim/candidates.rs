@@ -6,6 +6,7 @@ use crate::capture::limits::Limits;
 use crate::capture::{Captured, capture_within};
 use crate::{Error, Fingerprints, MarkOptions, Method, Scan};
 use memhook_inject::kernel_places;
+use memhook_process::proc_path;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Reclaimer {
     /// Scans the process, and chooses of what is leaked that which was leaked with the same contents at the
     /// scan before. The first scan chooses nothing.
     pub fn scan(&mut self) -> Result<Candidates, Error> {
-        let path = format!("/proc/{}/mem", self.pid);
+        let path = proc_path(self.pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
         let captured = capture_within(self.pid, self.method, self.limits)?;
         let snapshot = &captured.snapshot;

@@ -15,7 +15,7 @@ use crate::resident::look::account_of;
 use crate::resident::pages::PAGE_BYTES;
 use crate::resident::trim;
 use crate::{Error, Heap, dissect};
-use memhook_process::{ModuleImage, RemoteAddress, memory_use};
+use memhook_process::{ModuleImage, RemoteAddress, memory_use, proc_path};
 use memmap2::MmapMut;
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Trimmer {
     /// # Errors
     /// When its heap cannot be copied, or is none of glibc's, or is damaged.
     pub fn new(pid: i32, limits: Limits) -> Result<Trimmer, Error> {
-        let path = format!("/proc/{pid}/mem");
+        let path = proc_path(pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
         let mut tries = 0;
         let (captured, heap) = loop {

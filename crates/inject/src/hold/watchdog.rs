@@ -4,7 +4,11 @@
 //! frozen cgroup, a debugger or a file that never answers would stop the target with us. So each
 //! thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been
 //! stopped, and kills a holder that makes no progress all the same: then the kernel lets the held thread go,
-//! and its registers lead it home (`way_home.rs`).
+//! and its registers lead it home (`way_home.rs`). Nothing less would do, because only the end of the thread that
+//! traces makes the kernel let go, and a thread cannot be ended by itself.
+//!
+//! Starved is not stuck: a holder that waits for a processor runs in the eyes of the kernel. One that waits for another
+//! thread of ours, or for the disk, gets time in proportion to the threads that want to run.
 //!
 //! It is made by clone(2) with our memory, so that nothing is copied, and lives in a session of its
 //! own, where no terminal stops it. It dies with the thread that made it. Where the kernel lets us,
@@ -31,6 +35,8 @@ struct Shared {
     /// The status and the scheduling figures of its thread that holds.
     stat: CString,
     schedstat: CString,
+    /// How many processors the machine has.
+    processors: u32,
     /// Whether the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
     /// Whether a thread of the target is held. As long as none is, the watchdog sleeps on this word (futex(2)).
@@ -90,6 +96,13 @@ pub fn dismiss() {
     });
 }
 
+/// Those that are online; 1 if libc does not know.
+fn processors() -> u32 {
+    // SAFETY: no pointers.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u32::try_from(count).unwrap_or(1).max(1)
+}
+
 impl Watchdog {
     fn start() -> Watchdog {
         continued::notice();
@@ -104,6 +117,7 @@ impl Watchdog {
             pid,
             stat: path("stat"),
             schedstat: path("schedstat"),
+            processors: processors(),
             ready: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             target: AtomicI32::new(0),

@@ -290,16 +290,18 @@ impl Child {
             event = Some((pid, Event::Forked));
         }
         if status == Status::Cloned
-            && self.follows_forks
             && let Ok(new) = ptrace::event_message(tid).map(|id| id as i32)
-            && process_of(new) == Some(new)
+            && let Some(of) = process_of(new)
             // All of its life may have been reported before.
-            && !matches!(thread_state(new, new), None | Some('Z' | 'X'))
-            && !self.processes.contains_key(&new)
+            && !matches!(thread_state(of, new), None | Some('Z' | 'X'))
         {
-            // Its own first stop may come after the end of the process that made it.
-            self.processes.insert(new, Process::new(new));
-            event = Some((new, Event::Forked));
+            // Its own first stop may come after the end of who made it.
+            if of == pid {
+                self.processes.get_mut(&pid)?.threads.insert(new);
+            } else if of == new && self.follows_forks && !self.processes.contains_key(&new) {
+                self.processes.insert(new, Process::new(new));
+                event = Some((new, Event::Forked));
+            }
         }
         let process = self.processes.get_mut(&pid)?;
         process.threads.insert(tid);

@@ -4,14 +4,17 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::descriptor::descriptor_of_process;
+use memhook_process::proc_path;
 
 /// Clears the marks of the anonymous pages of a process (`/proc/PID/clear_refs`, proc_pid_clear_refs(5)), all at one go.
 /// It goes on as before; whatever it maps, unmaps or touches for the first time meanwhile waits until the kernel
 /// has been through its page tables. A processor that has a translation in its cache leaves no new mark until that
 /// one is flushed, and this does not flush it.
 pub fn clear_access_marks(pid: i32) -> io::Result<()> {
-    let path = format!("/proc/{pid}/clear_refs");
+    let path = proc_path(pid, "clear_refs");
     OpenOptions::new().write(true).open(path)?.write_all(b"2")
 }
 
@@ -27,13 +30,7 @@ pub struct RangeMarks {
 impl RangeMarks {
     /// Asks for the permission; nothing has changed for the process.
     pub fn of(pid: i32) -> io::Result<RangeMarks> {
-        // SAFETY: no pointers.
-        let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        let Ok(number @ 0..) = i32::try_from(number) else {
-            return Err(io::Error::last_os_error());
-        };
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        let process = unsafe { OwnedFd::from_raw_fd(number) };
+        let process = descriptor_of_process(pid)?;
         let marks = RangeMarks { process };
         marks.advise(&[]).map(|_| marks)
     }

@@ -1,6 +1,6 @@
 //! Processes that share their memory with another (clone(2) with CLONE_VM, but without CLONE_THREAD).
 
-use memhook_process::process_ids;
+use memhook_process::{living_thread, process_ids};
 use std::io;
 
 const KCMP_VM: i32 = 1;
@@ -8,6 +8,8 @@ const KCMP_VM: i32 = 1;
 /// Whether two processes run in the same memory, as a parent and a child that was made by vfork(2) do until
 /// the child executes a program. An error if the kernel has no kcmp(2), or if one of them may not be traced.
 pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
+    // A thread that has ended has no memory.
+    let (one, other) = (living_thread(one), living_thread(other));
     // SAFETY: no pointers.
     match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),

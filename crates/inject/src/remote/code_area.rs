@@ -5,7 +5,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use crate::region::{MemfdFor, memfd, open_here};
+use crate::descriptor::{open_here, resize};
+use crate::region::{MemfdFor, memfd};
 use crate::{Error, Held};
 use memhook_process::RemoteAddress;
 
@@ -48,14 +49,15 @@ fn map(
     bytes: u64,
     wiped_bytes: u64,
 ) -> Result<Option<CodeArea>, Error> {
-    held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, bytes])?;
-    let file = File::from(open_here(held, number)?);
+    resize(held, number, bytes)?;
+    let file = open_here(held, number)?;
     let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     let flags = libc::MAP_PRIVATE as u64 | AT_THIS_PLACE;
     let arguments = [address.0, bytes, code, flags, number, 0];
     if !map_here(held, &arguments)? {
         return Ok(None);
     }
+    held.check_mapped(address.0, bytes)?;
     if wiped_bytes == 0 {
         return Ok(Some(CodeArea { file, address }));
     }

@@ -1,11 +1,15 @@
 //! Loading a shared object into the target without a file in its file system.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+<<<<<<< HEAD
 use crate::{Error, Held, MAX_CALL_DATA, region};
+=======
+use crate::descriptor::{open_here, undisturbed};
+use crate::{Error, Held, region};
+>>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
 use memhook_process::{Mapping, RemoteAddress};
 
 /// The target's own `dlopen`.
@@ -36,12 +40,14 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 ///
 /// The `dlopen` is never abandoned; see [`Held::call_to_its_end`], and [`Held::ask_for_loader_locks`] before.
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
-    let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
-    let loaded = fill_and_open(held, dlopen, object, number);
-    let closed = held.close_opened();
-    let loaded = loaded?;
-    closed?;
-    Ok(loaded)
+    undisturbed(held, |held| {
+        let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
+        let loaded = fill_and_open(held, dlopen, object, number);
+        let closed = held.close_opened();
+        let loaded = loaded?;
+        closed?;
+        Ok(loaded)
+    })
 }
 
 /// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: how many
@@ -70,7 +76,12 @@ fn fill_and_open(
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
     let earlier_loads = held.work.earlier_loads;
-    let path = format!("/proc/self/fd/{}{number}", "./".repeat(earlier_loads));
+    // By itself, because an initial thread that has ended has no descriptors any more, and by it /proc shows the process.
+    let path = format!(
+        "/proc/thread-self/fd/{}{number}",
+        "./".repeat(earlier_loads)
+    );
+    held.check_object(number)?;
     let base = open(held, dlopen, path)?;
     held.work.earlier_loads += 1;
     Ok(base)
@@ -133,13 +144,12 @@ impl Held {
 
 /// Writes the object into the memory object with this descriptor.
 pub(crate) fn fill(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
-    match region::open_here(held, number) {
-        Ok(fd) => File::from(fd)
-            .write_all_at(object, 0)
-            .map_err(|cause| Error::File {
-                path: format!("/proc/{}/fd/{number}", held.pid),
-                cause,
-            }),
+    match open_here(held, number) {
+        Ok(file) => file.write_all_at(object, 0).map_err(|cause| Error::File {
+            path: format!("/proc/{}/fd/{number}", held.pid),
+            cause,
+        }),
+        Err(error @ (Error::DescriptorLost { .. } | Error::WentHome { .. })) => Err(error),
         Err(_) => fill_remotely(held, object, number),
     }
 }

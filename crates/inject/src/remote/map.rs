@@ -14,6 +14,7 @@ use std::ffi::CStr;
 use std::ops::Range;
 
 use super::load;
+use crate::descriptor::{resize, undisturbed};
 use crate::{Error, Held, region};
 use memhook_process::RemoteAddress;
 
@@ -37,22 +38,24 @@ pub struct ObjectImage<'a> {
 ///
 /// Unlike `dlopen` this takes no lock of the target, so the thread may have been stopped anywhere.
 pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
-    let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
-    let mapped = map(held, object, number);
-    let closed = held.close_opened();
-    let base = mapped?;
-    closed?;
-    Ok(base)
+    undisturbed(held, |held| {
+        let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
+        let mapped = map(held, object, number);
+        let closed = held.close_opened();
+        let base = mapped?;
+        closed?;
+        Ok(base)
+    })
 }
 
 fn map(held: &mut Held, object: &ObjectImage<'_>, number: u64) -> Result<u64, Error> {
-    let resize = [number, object.bytes];
-    held.checked_syscall("ftruncate", libc::SYS_ftruncate, &resize)?;
+    resize(held, number, object.bytes)?;
     // All of it at once, so that it is in one place, and so that the name of the memory object covers
     // what a killed attacher leaves.
     let (read, private) = (libc::PROT_READ as u64, libc::MAP_PRIVATE as u64);
     let whole = [0, object.bytes, read, private, number, 0];
     let base = held.checked_syscall("mmap", libc::SYS_mmap, &whole)?;
+    held.check_mapped(base, object.bytes)?;
     let completed = complete(held, object, number, base);
     if completed.is_err() {
         held.syscall(libc::SYS_munmap, [base, object.bytes, 0, 0, 0, 0])?;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::Error;
-use memhook_process::{RemoteAddress, open_memory};
+use memhook_process::{RemoteAddress, living_thread, open_memory};
 
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
@@ -37,10 +37,11 @@ fn write_at_once(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<bool,
         iov_base: address.0 as *mut _,
         iov_len: bytes.len(),
     };
+    let thread = living_thread(pid);
     // SAFETY: `local` describes `bytes`, which the kernel only reads; `remote` is an address of
     // the target, which the kernel checks.
     let count =
-        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+        unsafe { libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0) };
     if count < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
         return Err(Error::TargetGone { pid });
     }

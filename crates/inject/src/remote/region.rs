@@ -1,10 +1,17 @@
 //! Memory shared between the target and this process.
 
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
+<<<<<<< HEAD
 use crate::{Error, Held, duplicate_descriptor};
 use memhook_process::{RemoteAddress, locked_bytes, open_descriptor};
+=======
+use crate::descriptor::{open_here, resize, undisturbed};
+use crate::{Error, Held};
+use memhook_process::RemoteAddress;
+>>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -27,12 +34,14 @@ pub fn create_region(
     bytes: u64,
     over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
-    let number = memfd(held, name, MemfdFor::Data)?;
-    let region = map_and_open(held, number, bytes, over);
-    let closed = held.close_opened();
-    let region = region?;
-    closed?;
-    Ok(region)
+    undisturbed(held, |held| {
+        let number = memfd(held, name, MemfdFor::Data)?;
+        let region = map_and_open(held, number, bytes, over);
+        let closed = held.close_opened();
+        let region = region?;
+        closed?;
+        Ok(region)
+    })
 }
 
 fn map_and_open(
@@ -41,6 +50,7 @@ fn map_and_open(
     bytes: u64,
     over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
+<<<<<<< HEAD
     held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, bytes])?;
     // From now on nobody can change its size: a process that maps it would die of a page that is gone.
     let seal = [number, libc::F_ADD_SEALS as u64, SEALS as u64];
@@ -57,6 +67,21 @@ fn map_and_open(
         }
         (true, over) => map_unlocked(held, bytes, number, over)?,
     };
+=======
+    resize(held, number, bytes)?;
+    let fd: OwnedFd = open_here(held, number)?.into();
+    seal(&fd).map_err(|cause| Error::File {
+        path: format!("/proc/{}/fd/{number}", held.pid),
+        cause,
+    })?;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let fixed = over.map_or(0, |_| libc::MAP_FIXED);
+    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
+    let at = over.unwrap_or_default().0;
+    let map = [at, bytes, protection, flags, number, 0];
+    let address = held.checked_syscall("mmap", libc::SYS_mmap, &map)?;
+    held.check_mapped(address, bytes)?;
+>>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
     // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
     // megabytes where huge pages are on for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
@@ -139,6 +164,15 @@ pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Resu
 /// These keep the region at its size; holes can be punched all the same (fcntl(2)).
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
+/// From then on nobody can change its size: a process that maps it would die of a page that is gone.
+fn seal(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// What a memory object is to hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemfdFor {
@@ -161,12 +195,18 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
     };
     let flags = u64::from(libc::MFD_CLOEXEC | sealing);
     let create = |held: &mut Held, flags| {
-        held.open_descriptor("memfd_create", libc::SYS_memfd_create, &[data.0, flags])
+        let call = ("memfd_create", libc::SYS_memfd_create);
+        let number = held.open_descriptor(call.0, call.1, &[data.0, flags])?;
+        let noted = held.note_object(number, name);
+        if noted.is_err() {
+            held.close_opened()?;
+        }
+        noted.map(|()| number)
     };
     if what != MemfdFor::Data {
         let flags = flags | u64::from(libc::MFD_EXEC);
         let number = create(held, flags);
-        if number.is_ok() {
+        if !matches!(number, Err(Error::RemoteSyscall { .. })) {
             return number;
         }
     }
@@ -177,16 +217,4 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
 pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
     held.checked_syscall("close", libc::SYS_close, &[number])
         .map(drop)
-}
-
-/// Opens the target's descriptor here: through /proc, else by pidfd_getfd(2).
-pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
-    held.check_opened()?;
-    match open_descriptor(held.pid, number) {
-        Ok(file) => Ok(file.into()),
-        Err(memhook_process::Error::Proc { path, cause }) => {
-            duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, cause })
-        }
-        Err(error) => Err(Error::of_process(held.pid, error)),
-    }
 }

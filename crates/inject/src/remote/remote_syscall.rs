@@ -72,6 +72,18 @@ impl Held {
 
     /// Closes the descriptor that [`Held::open_descriptor`] has opened.
     pub(crate) fn close_opened(&mut self) -> Result<(), Error> {
+        let opened = self.work.opened.or(self.work.unguarded);
+        let is_lost = opened.is_some_and(|number| self.check_object(number).is_err());
+        self.work.object = None;
+        if is_lost {
+            // Somebody has closed it, and the number is not ours any more.
+            self.work.unguarded = None;
+            if self.work.opened.take().is_some() {
+                let place = self.scratch()?.words() + word::OPENED;
+                self.write(place, &0u64.to_le_bytes())?;
+            }
+            return Ok(());
+        }
         if let Some(number) = self.work.unguarded.take() {
             return close_descriptor(self, number);
         }

@@ -33,6 +33,8 @@ pub(crate) struct RemoteWork {
     pub opened: Option<u64>,
     /// The one that it does not close.
     pub unguarded: Option<u64>,
+    /// Device and inode of what is open.
+    pub object: Option<(u64, u64)>,
     /// How many objects of ours the target has loaded already.
     pub earlier_loads: usize,
     /// Whether the thread has restored itself and must not be restored again.
@@ -56,6 +58,7 @@ impl RemoteWork {
             taken: Vec::new(),
             opened: None,
             unguarded: None,
+            object: None,
             earlier_loads: load::earlier_loads(&survey.mappings),
             went_home: false,
             timing: survey.timing,

@@ -1,7 +1,7 @@
 //! Whether the process is there, and whether we may trace it.
 
 use super::Check;
-use crate::{proc_text, thread_state, threads::in_status};
+use crate::{living_thread, proc_path, proc_text, thread_state, threads::in_status};
 use std::{fs, os::unix::fs::MetadataExt};
 
 /// `/proc/PID/status` (proc_pid_status(5)).
@@ -21,7 +21,7 @@ impl Status {
                 "check the pid, and that it is of this pid namespace",
             )
         };
-        let text = proc_text(format!("/proc/{pid}/status")).map_err(missing)?;
+        let text = proc_text(proc_path(pid, "status")).map_err(missing)?;
         let status = Status::from_text(text);
         match status.field("Tgid:") {
             group if group == pid.to_string() => Ok(status),
@@ -31,12 +31,6 @@ impl Status {
                 format!("use its process id, {group}"),
             )),
         }
-    }
-
-    /// The status of one thread of a process; `None` if it has ended.
-    pub fn of_thread(tid: i32) -> Option<Status> {
-        let text = proc_text(format!("/proc/{tid}/status")).ok()?;
-        Some(Status::from_text(text))
     }
 
     /// The status that such a file describes.
@@ -106,7 +100,7 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
 }
 
 pub(super) fn tracer(pid: i32, status: &Status) -> Result<Check, Check> {
-    let tracer = thread_state::tracer(pid, pid);
+    let tracer = thread_state::tracer(pid, living_thread(pid));
     if tracer == 0 {
         return Ok(Check::good("tracer", "none"));
     }
@@ -147,7 +141,7 @@ pub(super) const CAP_SYS_ADMIN: u32 = 21;
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
     // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
     // mode checking").
-    let Err(error) = fs::File::open(format!("/proc/{pid}/mem")) else {
+    let Err(error) = fs::File::open(proc_path(pid, "mem")) else {
         let right = if have_capability(CAP_SYS_PTRACE) {
             "granted by CAP_SYS_PTRACE"
         } else {
@@ -179,7 +173,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     let uid = |path: &str| fs::metadata(path).map(|m| m.uid()).ok();
     let owner = uid(&format!("/proc/{pid}"));
     // The files below that directory belong to root if the process is not dumpable (proc(5), "/proc/pid").
-    let files_owner = uid(&format!("/proc/{pid}/status"));
+    let files_owner = uid(&proc_path(pid, "status"));
     let me = uid("/proc/self");
     let scope = yama();
     if scope == "3" {
@@ -220,8 +214,8 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    let other_user_namespace = fs::read_link(format!("/proc/{pid}/ns/user")).ok()
-        != fs::read_link("/proc/self/ns/user").ok();
+    let other_user_namespace =
+        fs::read_link(proc_path(pid, "ns/user")).ok() != fs::read_link("/proc/self/ns/user").ok();
     if other_user_namespace {
         return ("it is in another user namespace".into(), AS_ROOT);
     }

@@ -5,7 +5,7 @@ use super::access::Status;
 use crate::allocator_functions::has_own_allocator;
 use crate::arch::native::relocations;
 use crate::hook_copies::is_ours;
-use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version, is_static};
+use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version, is_static, proc_path};
 use goblin::elf::header;
 use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
 use memhook_abi::known_allocator;
@@ -86,7 +86,7 @@ pub(super) fn executable(
     libc: Option<&CLibrary>,
 ) -> Result<Check, Check> {
     let who = format!("process {pid} ({})", status.name);
-    let path = format!("/proc/{pid}/exe");
+    let path = proc_path(pid, "exe");
     let file = File::open(&path).map_err(|e| {
         Check::bad(
             "executable",

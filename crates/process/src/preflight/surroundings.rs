@@ -3,15 +3,15 @@
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
 use crate::hook_copies::is_hook;
-use crate::{CLibrary, CLibraryKind, Mapping, has_seccomp_filter, is_static};
+use crate::{CLibrary, CLibraryKind, Mapping, has_seccomp_filter, is_static, proc_path};
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use std::{fs, path::Path};
 
 pub(super) fn namespaces(pid: i32) -> Vec<Check> {
     let other = |kind: &&str| {
-        let of = |who: &str| fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
-        let (ours, its) = (of("self"), of(&pid.to_string()));
+        let ours = fs::read_link(format!("/proc/self/ns/{kind}")).ok();
+        let its = fs::read_link(proc_path(pid, &format!("ns/{kind}"))).ok();
         its.is_some() && ours != its
     };
     let others: Vec<&str> = ["pid", "mnt", "user", "time"]
@@ -105,7 +105,7 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
 /// Whether a process finds /proc in its own file system, by which its loader opens the hook. A sandbox may have
 /// left it nothing to open: the root of Chromium's renderers is the directory of a process that has ended.
 pub fn has_proc(pid: i32) -> bool {
-    match statfs(format!("/proc/{pid}/root/proc").as_str()) {
+    match statfs(proc_path(pid, "root/proc").as_str()) {
         Ok(found) => found.filesystem_type() == PROC_SUPER_MAGIC,
         Err(error) => !matches!(error, Errno::ENOENT | Errno::ESRCH | Errno::ENOTDIR),
     }

@@ -198,3 +198,57 @@ fn an_attach_that_fails_half_way_puts_the_slots_back() {
     let status = target.finish();
     assert!(status.success(), "the target's self-check: {status}");
 }
+
+/// No thread of it can be made to do anything while it is on a stack that nobody knows: its words are written from
+/// outside.
+#[test]
+fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
+    let program = build_target("own_stack", &[]);
+    for is_killed in [false, true] {
+        let mut target = Target::start(&program, &[]);
+        let attacher = Attacher::start(&target, &[]);
+        target.go();
+        target.expect("there");
+        let pid = target.pid().to_string();
+        if is_killed {
+            attacher.kill();
+            let (code, out, err) = run(&["detach", &pid]);
+            assert_eq!(code, 0, "{out}{err}");
+            assert!(out.contains("every slot holds its original"), "{out}{err}");
+        } else {
+            target.go();
+            target.expect("done");
+            let report = attacher.finish();
+            let found = memhook_tests::sites(&report, "own_stack.cc");
+            let kept = found.get(&("hold_some".to_owned(), "malloc".to_owned()));
+            assert_eq!(kept, Some(&(20, 20 * 765)), "{report:#}");
+        }
+        let (code, out, err) = run(&["detach", &pid]);
+        assert_eq!(code, 0, "{out}{err}");
+        assert!(target.finish().success());
+    }
+}
+
+/// Children that are forked while a thread is held have what it has open at that moment.
+#[test]
+fn no_child_keeps_a_descriptor_of_ours() {
+    let program = build_target("forks_always", &[]);
+    for _ in 0..10 {
+        // The first attach to a process brings everything in.
+        let target = Target::start(&program, &[]);
+        let pid = target.pid() as i32;
+        let attacher = Attacher::start(&target, &[]);
+        // One that is forked later inherits nothing.
+        for child in memhook_process::children(pid) {
+            let open = std::fs::read_dir(format!("/proc/{child}/fd"));
+            let links = open.into_iter().flatten().flatten();
+            let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            let ours: Vec<_> = links
+                .filter(|to| to.to_string_lossy().contains("memhook"))
+                .collect();
+            assert!(ours.is_empty(), "child {child}: {ours:?}");
+        }
+        attacher.finish();
+        assert!(target.finish().success());
+    }
+}

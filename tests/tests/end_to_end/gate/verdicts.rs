@@ -334,3 +334,20 @@ fn a_full_heap_whose_blocks_are_replaced() {
         "{out}"
     );
 }
+
+/// What counts is what the process has lost when its last thread ends, and not what it had when the initial one did.
+#[test]
+fn an_initial_thread_that_ends_first() {
+    let program = build_target("leader_gone", &[]);
+    for _ in 0..40 {
+        let output = Command::new(binary())
+            .args(["gate", "--"])
+            .arg(&program)
+            .arg("at-once")
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(" in 40 blocks (limit 0)"), "{text}");
+    }
+}

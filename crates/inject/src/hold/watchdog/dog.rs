@@ -18,6 +18,11 @@ const PERIOD_NS: i64 = 50_000_000;
 /// After so many looks without progress the holder is killed. They are counted rather than timed, because nobody is
 /// late after a pause of the whole machine.
 const LOOKS: u32 = 10;
+/// Where more threads want to run than there are processors, whoever the holder waits for gets its turn that much more
+/// rarely, and a look counts for that much less: for this share of a look at least.
+const LEAST_SHARE: u32 = 12;
+/// What a look counts for on a machine that is not busy.
+const WHOLE_LOOK: u32 = 1 << 16;
 
 /// clone3(2); the libc crate has it as an `int`, which it does not fit into.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -161,10 +166,11 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     shared.ready.store(1, SeqCst);
 
     let mut before = None;
-    let mut looks = 0u32;
+    // In parts of a look.
+    let mut still = 0u32;
     loop {
         if shared.armed.load(SeqCst) == 0 {
-            (before, looks) = (None, 0);
+            (before, still) = (None, 0);
             sleep(&shared.armed);
             continue;
         }
@@ -179,15 +185,15 @@ extern "C" fn watch(shared: *const Shared) -> ! {
         };
         before = Some(now.turns);
         if progressed {
-            looks = 0;
+            still = 0;
         } else {
-            looks = looks.wrapping_add(1);
+            still = still.wrapping_add(weight(running(), shared.processors));
         }
         if now.state == b'T' && shared.armed.load(SeqCst) != 0 {
             CONTINUED.store(1, SeqCst);
             continue_holder(shared);
         }
-        if looks >= LOOKS && shared.armed.load(SeqCst) != 0 {
+        if still >= LOOKS * WHOLE_LOOK && shared.armed.load(SeqCst) != 0 {
             end(shared);
         }
     }
@@ -264,6 +270,48 @@ fn look(shared: &Shared) -> Look {
     Look { state, turns }
 }
 
+/// What a look without progress counts for, where so many threads run or want to.
+fn weight(running: u32, processors: u32) -> u32 {
+    let least = WHOLE_LOOK / LEAST_SHARE;
+    let (Some(share), true) = (
+        WHOLE_LOOK.wrapping_mul(processors).checked_div(running),
+        processors < WHOLE_LOOK / 16,
+    ) else {
+        return WHOLE_LOOK;
+    };
+    if share < least {
+        least
+    } else if share > WHOLE_LOOK {
+        WHOLE_LOOK
+    } else {
+        share
+    }
+}
+
+/// How many threads of the machine run or wait for a processor (proc_loadavg(5), the fourth field); 0 if the kernel does
+/// not say.
+fn running() -> u32 {
+    let mut text = [0u8; 128];
+    read(c"/proc/loadavg", &mut text);
+    running_in(&text)
+}
+
+/// The number before the slash.
+fn running_in(text: &[u8; 128]) -> u32 {
+    let (mut number, mut at) = (0u32, 0);
+    while at < text.len() {
+        match text[at] {
+            b'/' => return number,
+            digit @ b'0'..=b'9' => {
+                number = number.wrapping_mul(10).wrapping_add((digit - b'0') as u32);
+            }
+            _ => number = 0,
+        }
+        at += 1;
+    }
+    0
+}
+
 /// Fills the buffer from a file; if that fails, the buffer stays as it is.
 fn read(path: &CStr, into: &mut [u8]) {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
@@ -321,4 +369,26 @@ fn end(shared: &Shared) -> ! {
         }
     }
     exit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_counts_for_less_on_a_busy_machine() {
+        let running = |text: &str| {
+            let mut bytes = [0; 128];
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            running_in(&bytes)
+        };
+        assert_eq!(running("15.82 18.75 16.76 27/1071 9532\n"), 27);
+        assert_eq!((running(""), running("0.1 0.2 0.3")), (0, 0));
+        // Nobody else, as many as processors, unknown.
+        for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
+            assert_eq!(weight(threads, processors), WHOLE_LOOK);
+        }
+        assert_eq!(weight(8, 2), WHOLE_LOOK / 4);
+        assert_eq!(weight(5000, 2), WHOLE_LOOK / LEAST_SHARE);
+    }
 }

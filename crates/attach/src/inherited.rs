@@ -1,0 +1,39 @@
+//! Descriptors of ours that forked children have.
+//!
+//! The hook and the region are memory objects, each of which the target has open for some system calls of one held
+//! thread. A child that another thread forks in between has it too, until it executes a program or ends.
+
+use crate::hook_presence::any_point;
+use crate::residue::stray_descriptors;
+use memhook_inject::{close_descriptor, hold};
+use memhook_process::{children, process_age};
+use std::time::{Duration, Instant};
+
+/// An age is known to a tick of the kernel.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Closes them in the children that a process has made since `begin`, and in theirs.
+pub fn close_inherited(pid: i32, begin: Instant) {
+    for child in children(pid) {
+        let age = || process_age(child).is_some_and(|age| age <= begin.elapsed() + TICK);
+        // One that has none has passed none on.
+        if age() && close_in(child) {
+            close_inherited(child, begin);
+        }
+    }
+}
+
+/// Whether a process has any. What cannot be closed, because the process is ending or may not be traced, goes with it.
+fn close_in(pid: i32) -> bool {
+    if stray_descriptors(pid).is_empty() {
+        return false;
+    }
+    if let Ok(mut held) = hold(pid, &any_point()) {
+        // While it is held, the numbers stay what they are, unless another thread of it changes them.
+        for number in stray_descriptors(pid) {
+            let _ = close_descriptor(&mut held, number);
+        }
+        let _ = held.release();
+    }
+    true
+}

@@ -1,0 +1,42 @@
+// One thread forks children all the time, each of which lives until fifty others have been forked after it; another one
+// allocates. The initial thread waits for the end of the input.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+static void* forks(void*) {
+  static pid_t children[50];
+  for (size_t i = 0;; i = (i + 1) % 50) {
+    if (children[i]) {
+      kill(children[i], SIGKILL);
+      waitpid(children[i], nullptr, 0);
+    }
+    children[i] = fork();
+    if (children[i] == 0) {
+      // Whoever ends the program ends its input.
+      alarm(20);
+      for (;;) pause();
+    }
+    usleep(300);
+  }
+}
+
+static void* allocates(void*) {
+  for (;;) {
+    void* block = malloc(100);
+    keep(block);
+    free(block);
+    usleep(1000);
+  }
+}
+
+int main() {
+  pthread_t thread;
+  pthread_create(&thread, nullptr, forks, nullptr);
+  pthread_create(&thread, nullptr, allocates, nullptr);
+  ready();
+}

@@ -1,0 +1,34 @@
+// A program whose only thread leaves its stack for good, as one does that runs coroutines all the time: with the first
+// byte of input it goes on in memory of its own, keeps 20 blocks from the second byte on, and ends with the third.
+#include <ucontext.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+static void* volatile kept[20];
+static ucontext_t initial, coroutine;
+alignas(64) static char stack[256 * 1024];
+
+__attribute__((noinline)) static void hold_some() {
+  for (void* volatile& block : kept) block = malloc(765);
+}
+
+static void run() {
+  say("there");
+  wait_for_byte();
+  hold_some();
+  say("done");
+  wait_for_byte();
+  _exit(0);
+}
+
+int main() {
+  CHECK(getcontext(&coroutine) == 0);
+  coroutine.uc_stack.ss_sp = stack;
+  coroutine.uc_stack.ss_size = sizeof stack;
+  coroutine.uc_link = &initial;
+  makecontext(&coroutine, run, 0);
+  ready();
+  swapcontext(&initial, &coroutine);
+}

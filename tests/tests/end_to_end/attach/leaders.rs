@@ -1,0 +1,129 @@
+//! Processes whose initial thread ends by pthread_exit(3), before, during and after whatever is done to them.
+
+use memhook_tests::{Attacher, Prober, Target, build_target, calls, run, sites};
+use serde_json::Value;
+
+/// The thread that lives has kept what it has allocated since the attach.
+fn check(report: &Value) {
+    let found = sites(report, "leader_gone.cc");
+    let kept = found.get(&("hold_some".to_owned(), "malloc".to_owned()));
+    assert_eq!(kept, Some(&(20, 20 * 765)), "{report:#}");
+    assert_eq!(report["totals"]["lost_events"], 0, "{report}");
+}
+
+fn start() -> Target {
+    Target::start(&build_target("leader_gone", &[]), &["wait"])
+}
+
+fn end_initial_thread(target: &mut Target) {
+    target.go();
+    target.expect("gone");
+}
+
+/// Has 20 blocks allocated.
+fn allocate(target: &mut Target) {
+    target.go();
+    target.expect("done");
+}
+
+fn holds_nothing(target: &Target) {
+    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(
+        out.contains("nothing of memhook-rs") || out.contains("every slot"),
+        "{out}{err}"
+    );
+}
+
+#[test]
+fn it_ends_before_the_attach() {
+    let mut target = start();
+    end_initial_thread(&mut target);
+    let attacher = Attacher::start(&target, &[]);
+    allocate(&mut target);
+    check(&attacher.finish());
+    holds_nothing(&target);
+    assert!(target.is_alive());
+    assert!(target.finish().success());
+}
+
+#[test]
+fn it_ends_while_the_process_is_traced() {
+    let mut target = start();
+    let attacher = Attacher::start(&target, &[]);
+    end_initial_thread(&mut target);
+    allocate(&mut target);
+    check(&attacher.finish());
+    holds_nothing(&target);
+    assert!(target.finish().success());
+}
+
+#[test]
+fn it_ends_while_an_attach_is_under_way() {
+    for pause in 0..10 {
+        let mut target = start();
+        let pid = target.pid().to_string();
+        let attacher = std::thread::spawn(move || run(&["attach", &pid, "-d", "1s", "--json"]));
+        std::thread::sleep(std::time::Duration::from_millis(10 * pause));
+        end_initial_thread(&mut target);
+        let (code, out, err) = attacher.join().expect("no panic");
+        assert!(
+            code == 0 && out.contains("\"final\":true"),
+            "{code}: {out}{err}"
+        );
+        holds_nothing(&target);
+        assert!(target.finish().success());
+    }
+}
+
+#[test]
+fn detach_cleans_up_without_it() {
+    let mut target = start();
+    let attacher = Attacher::start(&target, &[]);
+    end_initial_thread(&mut target);
+    attacher.kill();
+    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
+    assert!(
+        code == 0 && out.contains("every slot holds its original"),
+        "{out}{err}"
+    );
+    let attacher = Attacher::start(&target, &[]);
+    allocate(&mut target);
+    check(&attacher.finish());
+    assert!(target.finish().success());
+}
+
+#[test]
+fn probes_count_without_it() {
+    let mut target = start();
+    end_initial_thread(&mut target);
+    let prober = Prober::start(&target, "hold_some", &[]);
+    allocate(&mut target);
+    let report = prober.finish();
+    let calls = calls(&report);
+    assert_eq!(calls.get("hold_some"), Some(&1), "{report}");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn every_command_that_looks_takes_it_for_what_it_is() {
+    let mut target = start();
+    end_initial_thread(&mut target);
+    allocate(&mut target);
+    let pid = target.pid().to_string();
+    for command in [
+        &["doctor", &pid][..],
+        &["rss", &pid],
+        &["scan", &pid],
+        &["trim", &pid, "--dry-run"],
+        &["trim", &pid],
+        &["stale", &pid, "-d", "1s"],
+        &["attach", "--name", "leader_gone", "-d", "200ms", "--json"],
+    ] {
+        let (code, out, err) = run(command);
+        assert_eq!(code, 0, "{command:?}: {out}{err}");
+        assert!(!err.contains("zombie"), "{command:?}: {err}");
+    }
+    holds_nothing(&target);
+    assert!(target.finish().success());
+}
