@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0xf;
+inline constexpr uint64_t abi_version_value = 0x10;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -519,6 +519,8 @@ struct PythonLayout {
   uint64_t code_type;
   uint64_t text_type;
   uint64_t bytes_type;
+  uint64_t evaluation;
+  uint64_t evaluation_end;
   uint32_t key_values;
   uint32_t frame;
   uint32_t frame_in;
@@ -536,7 +538,7 @@ struct PythonLayout {
   uint32_t text_ascii;
   uint32_t text_other;
 };
-static_assert(sizeof(PythonLayout) == 136);
+static_assert(sizeof(PythonLayout) == 152);
 static_assert(__builtin_offsetof(PythonLayout, state) == 0);
 static_assert(__builtin_offsetof(PythonLayout, lines) == 4);
 static_assert(__builtin_offsetof(PythonLayout, key) == 8);
@@ -547,22 +549,24 @@ static_assert(__builtin_offsetof(PythonLayout, locked) == 40);
 static_assert(__builtin_offsetof(PythonLayout, code_type) == 48);
 static_assert(__builtin_offsetof(PythonLayout, text_type) == 56);
 static_assert(__builtin_offsetof(PythonLayout, bytes_type) == 64);
-static_assert(__builtin_offsetof(PythonLayout, key_values) == 72);
-static_assert(__builtin_offsetof(PythonLayout, frame) == 76);
-static_assert(__builtin_offsetof(PythonLayout, frame_in) == 80);
-static_assert(__builtin_offsetof(PythonLayout, frame_code) == 84);
-static_assert(__builtin_offsetof(PythonLayout, frame_previous) == 88);
-static_assert(__builtin_offsetof(PythonLayout, frame_instruction) == 92);
-static_assert(__builtin_offsetof(PythonLayout, frame_entry) == 96);
-static_assert(__builtin_offsetof(PythonLayout, entry_kind) == 100);
-static_assert(__builtin_offsetof(PythonLayout, instruction_kind) == 104);
-static_assert(__builtin_offsetof(PythonLayout, code_name) == 108);
-static_assert(__builtin_offsetof(PythonLayout, code_file) == 112);
-static_assert(__builtin_offsetof(PythonLayout, code_first_line) == 116);
-static_assert(__builtin_offsetof(PythonLayout, code_lines) == 120);
-static_assert(__builtin_offsetof(PythonLayout, code_instructions) == 124);
-static_assert(__builtin_offsetof(PythonLayout, text_ascii) == 128);
-static_assert(__builtin_offsetof(PythonLayout, text_other) == 132);
+static_assert(__builtin_offsetof(PythonLayout, evaluation) == 72);
+static_assert(__builtin_offsetof(PythonLayout, evaluation_end) == 80);
+static_assert(__builtin_offsetof(PythonLayout, key_values) == 88);
+static_assert(__builtin_offsetof(PythonLayout, frame) == 92);
+static_assert(__builtin_offsetof(PythonLayout, frame_in) == 96);
+static_assert(__builtin_offsetof(PythonLayout, frame_code) == 100);
+static_assert(__builtin_offsetof(PythonLayout, frame_previous) == 104);
+static_assert(__builtin_offsetof(PythonLayout, frame_instruction) == 108);
+static_assert(__builtin_offsetof(PythonLayout, frame_entry) == 112);
+static_assert(__builtin_offsetof(PythonLayout, entry_kind) == 116);
+static_assert(__builtin_offsetof(PythonLayout, instruction_kind) == 120);
+static_assert(__builtin_offsetof(PythonLayout, code_name) == 124);
+static_assert(__builtin_offsetof(PythonLayout, code_file) == 128);
+static_assert(__builtin_offsetof(PythonLayout, code_first_line) == 132);
+static_assert(__builtin_offsetof(PythonLayout, code_lines) == 136);
+static_assert(__builtin_offsetof(PythonLayout, code_instructions) == 140);
+static_assert(__builtin_offsetof(PythonLayout, text_ascii) == 144);
+static_assert(__builtin_offsetof(PythonLayout, text_other) == 148);
 
 struct ProbeConfig {
   uint64_t region;

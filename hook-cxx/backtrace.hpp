@@ -122,19 +122,25 @@ template <typename Trace>
   return memo->stack;
 }
 
+// Where the unwinding begins: behind the wrapper's own frame.
+[[gnu::always_inline]] inline Position caller_of(Frame frame) {
+  return {frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
+}
+
 // The id of the calling thread's native backtrace; 0 when the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
                                                             Frame frame) {
   if (__builtin_expect(gate().flags & flag_libc_backtrace, 0))
     return capture_by_libc(ring, function, frame);
-  return stack_from(ring, function, {frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]});
+  return stack_from(ring, function, caller_of(frame));
 }
 
 // The id of the calling thread's backtrace; 0 when the stack table is full.
-[[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function,
-                                                     Frame frame) {
+[[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function, Frame frame,
+                                                     bool is_release = false) {
   uint32_t stack = capture_native_stack(ring, function, frame);
-  if (__builtin_expect(gate().has_python, 0)) return python::with_frames(ring, function, stack);
+  if (__builtin_expect(gate().has_python, 0))
+    return python::with_frames(ring, function, stack, caller_of(frame), is_release);
   return stack;
 }
 
@@ -142,7 +148,7 @@ template <typename Trace>
 [[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function,
                                                         Frame frame) {
   uint64_t version = module_list() >> 32;
-  Position start{frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
+  Position start = caller_of(frame);
   uint64_t high = ring->stack_high;
   if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < ring->stack_low ||
                            start.sp >= high,

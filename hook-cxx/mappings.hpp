@@ -55,7 +55,7 @@ inline void commit_mapping(RingHeader* ring, uint64_t op, uint64_t address, uint
 [[gnu::noinline]] inline void record_unmapped(RingHeader* ring, uint32_t function, Frame frame,
                                               uint64_t address, uint64_t bytes, uint32_t number) {
   begin_recording(ring, frame);
-  uint32_t stack = gate().flags & flag_release_stacks ? capture_stack(ring, function, frame) : 0;
+  uint32_t stack = gate().flags & flag_release_stacks ? capture_stack(ring, function, frame, true) : 0;
   commit_mapping(ring, op_unmapped, address, bytes, number, stack);
   end_recording(ring, frame);
 }

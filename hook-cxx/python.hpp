@@ -5,9 +5,10 @@
 // into the region. Samples taken by the attacher would be estimates, and would belong to no block.
 //
 // Safety.  Only what belongs to the calling thread is read: its state, found by the interpreter's own key
-// in the thread's TCB, and the chain of frames that begins there. Nobody else changes that chain. A plain
+// in the thread's TCB, and the chain of frames that begins there. No other thread changes that chain. A plain
 // load is used only while the thread holds the interpreter's lock, as the interpreter itself does, and
-// only after the attacher has read frames of this very process with the same offsets; everything else is
+// only after the attacher has read frames of this very process with the same offsets, and, where the chain
+// passes through the C stack, only along variables that are proven to be there (evaluations.hpp); everything else is
 // read through the kernel, which answers EFAULT where a load would fault. The walk is bounded by `depth`.
 //
 // Names.  An object counts as a code object, a text or bytes only if its type is that of the interpreter.
@@ -16,8 +17,8 @@
 // into the stack table here, once for each distinct location. What the thread has seen is kept by
 // the code object's address and the words that make it this one.
 #pragma once
+#include "evaluations.hpp"
 #include "stack_table.hpp"
-#include "unwind.hpp"
 
 namespace memhook::python {
 
@@ -302,27 +303,61 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   return find_location(ring, reader, object, code, offset, seen);
 }
 
-// The innermost frame of the calling thread, and whether plain loads are safe; false if there is none.
-[[gnu::always_inline]] inline bool innermost_frame(Reader& reader, bool may_be_direct, uint64_t* frame) {
+// A walk along the calling thread's chain of frames.
+struct Walk {
+  Reader reader;
+  bool proves;  // the chain passes through the stack, whose calls are known
+  Proof proof;
+  // See Proof::at().
+  uint32_t innermost_seen = 0, entry_seen = 0;
+  bool is_stale = false;
+
+  // Whether a frame's memory may be read, `Memory` for what it is. Where it may be something else than it should be, the
+  // kernel reads it, and all that it leads to.
+  [[gnu::always_inline]] bool may_read(Memory memory) {
+    if (memory == Memory::unknown) reader.direct = false;
+    if (memory == Memory::stale) is_stale = true;
+    return memory != Memory::stale;
+  }
+};
+
+// The calling thread's state, and whether plain loads of what belongs to it are safe; 0 if there is none.
+[[gnu::always_inline]] inline uint64_t thread_state(Reader& reader, bool may_be_direct) {
   const PythonLayout* p = layout();
   // The interpreter's own variables: the attacher says that they are never unmapped.
   Reader variables{may_be_direct};
   uint64_t newest, main, key, holder, locked = 1;
   if (!variables.word(p->interpreters, &newest) || !variables.word(p->main_interpreter, &main) ||
       newest == 0 || newest != main || !variables.word(p->key, &key))
-    return false;
+    return 0;
   uint64_t number = key >> 32;
-  if ((key & 0xffff'ffff) != 1 || number >= python_keys) return false;
+  if ((key & 0xffff'ffff) != 1 || number >= python_keys) return 0;
   uint64_t state = *reinterpret_cast<const uint64_t*>(cpu::thread_pointer() + p->key_values + number * 16);
-  if (state == 0) return false;
+  if (state == 0) return 0;
   reader.direct = false;
   if (may_be_direct && p->holder != 0 && variables.word(p->holder, &holder) && holder == state) {
-    if (p->locked != 0 && !variables.word(p->locked & ~7ull, &locked)) return false;
+    if (p->locked != 0 && !variables.word(p->locked & ~7ull, &locked)) return 0;
     if (p->locked & 4) locked >>= 32;
     reader.direct = (locked & 0xffff'ffff) == 1;
   }
-  if (!reader.word(state + p->frame, frame)) return false;
-  return p->frame_in == no_offset || *frame == 0 || reader.word(*frame + p->frame_in, frame);
+  return state;
+}
+
+// A thread's state is larger; it has the variable of a thread that evaluates nothing.
+inline constexpr uint64_t state_reach = 320;
+
+// The innermost frame of a thread's state; false if there is none.
+[[gnu::always_inline]] inline bool innermost_frame(Walk& walk, uint64_t state, uint64_t* frame) {
+  const PythonLayout* p = layout();
+  if (!walk.reader.word(state + p->frame, frame)) return false;
+  if (p->frame_in == no_offset || *frame == 0) return *frame != 0;
+  if (walk.proves && *frame - state >= state_reach) {
+    Memory memory = walk.proof.at(*frame, distances.innermost, &walk.innermost_seen);
+    // Perhaps it is on a stack of somebody else's.
+    if (memory == Memory::heap) memory = Memory::unknown;
+    if (!walk.may_read(memory)) return false;
+  }
+  return walk.reader.word(*frame + p->frame_in, frame) && *frame != 0;
 }
 
 // A frame of a chain that was walked before, and what its code object held then.
@@ -369,11 +404,14 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
 }
 
 // Whether the frames from `frame` on are those of the chain. pre: plain loads are safe.
-[[gnu::always_inline]] inline bool still_holds(const Chain* chain, uint64_t frame) {
+[[gnu::always_inline]] inline bool still_holds(const Chain* chain, uint64_t frame, Proof proof, bool proves) {
   const PythonLayout* p = layout();
   const Link* end = chain->links + chain->count;
+  uint32_t seen = 0;
   for (const Link* link = chain->links; link != end; link++) {
     if (frame < 4096 || frame >> 47 || (frame & 7)) return false;
+    Memory expected = is_function(p, static_cast<uint8_t>(link->entry)) ? Memory::heap : Memory::proven;
+    if (proves && proof.at(frame, distances.entry, &seen) != expected) return false;
     auto* words = reinterpret_cast<const uint64_t*>(frame);
     uint8_t entry = entry_of(p, words);
     frame = field<uint64_t>(words, p->frame_previous);
@@ -396,9 +434,10 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
 
 // Fills `out` with at most `most` frames from `frame` on, innermost first; returns how many. If a chain is given, its
 // links are written; its count is 0 if they are too many for it. Its key is left to the caller.
-[[gnu::always_inline]] inline uint32_t frames_from(RingHeader* ring, const Reader& reader, uint64_t frame,
-                                                   uint64_t* out, uint32_t most, Chain* chain) {
+[[gnu::always_inline]] inline uint32_t frames_from(RingHeader* ring, Walk& walk, uint64_t frame, uint64_t* out,
+                                                   uint32_t most, Chain* chain) {
   const PythonLayout* p = layout();
+  const Reader& reader = walk.reader;
   uint64_t buffer[python_frame_bytes / 8];
   uint64_t bytes = frame_bytes(p), bytes_of_code = code_bytes(p);
   if (bytes > python_frame_bytes || bytes_of_code > python_code_bytes) return 0;
@@ -406,9 +445,14 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   constexpr uint32_t most_links = sizeof(Chain::links) / sizeof(Link);
   // Between two functions there is at most one frame that is none.
   for (; frame != 0 && count < most && steps < 2 * max_depth; steps++) {
+    Memory memory = walk.proves ? walk.proof.at(frame, distances.entry, &walk.entry_seen) : Memory::heap;
+    if (!walk.may_read(memory)) return 0;
     const uint64_t* words = reader.view(frame, bytes, buffer);
     if (!words) return 0;
     uint8_t entry = entry_of(p, words);
+    // Only entry frames are on stacks, and they are nowhere else.
+    if (walk.proves && is_function(p, entry) != (memory == Memory::heap)) return 0;
+    if (!reader.direct) chain = nullptr;
     frame = field<uint64_t>(words, p->frame_previous);
     Link* link = chain && steps < most_links ? &chain->links[steps] : nullptr;
     if (link) link->entry = entry;
@@ -439,18 +483,26 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   return count;
 }
 
+inline void learn(uint32_t seen, uint32_t* distance) {
+  if (seen != 0 && seen != ~0u) __atomic_store_n(distance, seen, __ATOMIC_RELAXED);
+}
+
 // The backtrace of a chain that is walked whole. `chain`: where it is to be remembered, if it is.
-[[gnu::noinline]] inline uint32_t walk_chain(RingHeader* ring, const Reader& reader, uint32_t function,
-                                             uint32_t native, uint64_t frame, Chain* chain, uint64_t key) {
+[[gnu::noinline]] inline uint32_t walk_chain(RingHeader* ring, Walk& walk, uint32_t function, uint32_t native,
+                                             uint64_t frame, Chain* chain, uint64_t key) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   if (chain) {
     chain->key = 0;
+    chain->count = 0;
     asm volatile("" ::: "memory");
   }
   words[0] = python_native | native;
-  uint32_t count = frames_from(ring, reader, frame, words + 1, depth, chain);
+  uint32_t count = frames_from(ring, walk, frame, words + 1, depth, chain);
   if (count == 0) return native;
+  // The kernel has read all frames, and they are right.
+  learn(walk.innermost_seen, &distances.innermost);
+  learn(walk.entry_seen, &distances.entry);
   uint32_t id = intern_stack(function, words, count + 1, false);
   if (chain && id != 0 && chain->count != 0) {
     chain->id = id;
@@ -462,12 +514,12 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
 }
 
 // Walks once more, without what is remembered of the chain, and counts a difference.
-[[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, const Reader& reader, uint32_t native,
+[[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, Walk walk, uint32_t native,
                                                      uint64_t frame, uint32_t id) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   words[0] = python_native | native;
-  uint32_t count = 1 + frames_from(ring, reader, frame, words + 1, depth, nullptr);
+  uint32_t count = 1 + frames_from(ring, walk, frame, words + 1, depth, nullptr);
   auto* entry = at<StackEntry>(arena_offset + uint64_t{id} * granule_bytes);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   bool same = entry->depth == count;
@@ -476,25 +528,57 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
 }
 
-// The id of a backtrace together with the thread's Python functions; that of the backtrace alone where
-// there are none.
-[[gnu::noinline]] inline uint32_t with_frames(RingHeader* ring, uint32_t function, uint32_t native) {
-  if (native == 0) return 0;
-  uint32_t state = __atomic_load_n(&layout()->state, __ATOMIC_ACQUIRE);
-  Reader reader{false};
+// The id of a backtrace together with the Python functions of a thread's state; that of the backtrace alone where there
+// are none.
+[[gnu::always_inline]] inline uint32_t with_frames_of(RingHeader* ring, Walk& walk, uint64_t state, uint32_t function,
+                                                      uint32_t native) {
   uint64_t frame;
-  if (state == python_off || !innermost_frame(reader, state == python_direct, &frame) || frame == 0)
-    return native;
+  if (!innermost_frame(walk, state, &frame)) return native;
+  Proof proof = walk.proof;
+  uint32_t seen = 0;
+  bool is_plain = walk.reader.direct && frame >= 4096 && !(frame >> 47) && !(frame & 7) &&
+                  (!walk.proves || proof.at(frame, distances.entry, &seen) == Memory::heap);
   // The attacher has made its pages together with those of the other large caches.
   bool has_chains = ring->memo_mask == gate().memo_mask;
-  if (!reader.direct || !has_chains || frame < 4096 || frame >> 47 || (frame & 7))
-    return walk_chain(ring, reader, function, native, frame, nullptr, 0);
+  if (!is_plain || !has_chains) return walk_chain(ring, walk, function, native, frame, nullptr, 0);
   uint64_t key = uint64_t{function} << 32 | native;
   Chain* chain = chain_of(ring, key, frame);
-  if (__builtin_expect(chain->key != key || !still_holds(chain, frame), 0))
-    return walk_chain(ring, reader, function, native, frame, chain, key);
-  if (__builtin_expect(gate().flags & flag_check_memo, 0)) check_chain(ring, reader, native, frame, chain->id);
+  if (__builtin_expect(chain->key != key || !still_holds(chain, frame, walk.proof, walk.proves), 0))
+    return walk_chain(ring, walk, function, native, frame, chain, key);
+  if (__builtin_expect(gate().flags & flag_check_memo, 0)) check_chain(ring, walk, native, frame, chain->id);
   return chain->id;
+}
+
+// The same for the calling thread, whose unwinding began at `at`.
+[[gnu::noinline]] inline uint32_t with_frames(RingHeader* ring, uint32_t function, uint32_t native, const Position& at,
+                                              bool is_release) {
+  if (native == 0) return 0;
+  const PythonLayout* p = layout();
+  uint32_t known = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+  Reader reader{false};
+  uint64_t state = known == python_off ? 0 : thread_state(reader, known == python_direct);
+  if (state == 0) return native;
+  Walk walk{reader, false, {nullptr, at.sp, ring->stack_low, ring->stack_high}};
+  // Before 3.11, frames are objects, and each holds on to its caller.
+  bool is_on_stack = p->frame_in != no_offset || p->entry_kind > python_marked;
+  if (!is_on_stack) return with_frames_of(ring, walk, state, function, native);
+  // Where a variable of the interpreter's leads to the innermost frame, it is proven to be of this stack. Where that is
+  // in the thread's state, it is of another stack until who exchanges them has set it; the outer ones may look right, if
+  // both stacks are alike. Such programs release the copies of stacks just then.
+  if (is_release && p->frame_in == no_offset && __atomic_load_n(&stacks_are_exchanged, __ATOMIC_RELAXED)) return native;
+  // On another stack than the thread's own, nothing is proven.
+  if (at.sp < walk.proof.low || at.sp >= walk.proof.high) walk.reader.direct = false;
+  if (!walk.reader.direct) return with_frames_of(ring, walk, state, function, native);
+  walk.proves = true;
+  uint64_t bytes = p->evaluation_end - p->evaluation;
+  walk.proof.calls = evaluations_of(ring, at, native, p->evaluation, bytes, false);
+  Walk first = walk;
+  uint32_t id = with_frames_of(ring, first, state, function, native);
+  if (__builtin_expect(first.reader.direct && !first.is_stale, 1)) return id;
+  walk.proof.calls = evaluations_of(ring, at, native, p->evaluation, bytes, true);
+  id = with_frames_of(ring, walk, state, function, native);
+  if (walk.is_stale) __atomic_store_n(&stacks_are_exchanged, true, __ATOMIC_RELAXED);
+  return id;
 }
 
 }  // namespace memhook::python

@@ -110,7 +110,7 @@ namespace memhook {
   Timing timing;
   bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
   if (is_timed_one) timing = Timing::begin();
-  if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame);
+  if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame, true);
   if ((gate().flags & flag_accesses) && !(address & key_bit)) end_accesses(ring, address);
   if (reserve(ring)) {
     uint32_t sequence = next_release(address);

@@ -60,6 +60,11 @@ impl Region {
             (offset_of!(PythonLayout, code_type), config.code_type),
             (offset_of!(PythonLayout, text_type), config.text_type),
             (offset_of!(PythonLayout, bytes_type), config.bytes_type),
+            (offset_of!(PythonLayout, evaluation), config.evaluation),
+            (
+                offset_of!(PythonLayout, evaluation_end),
+                config.evaluation_end,
+            ),
         ] {
             self.memory
                 .u64(PYTHON_OFFSET + offset)

@@ -103,6 +103,10 @@ shared_struct! {
         text_type: u64,
         /// `PyBytes_Type`.
         bytes_type: u64,
+        /// The code of the function that evaluates Python functions: where it begins.
+        evaluation: u64,
+        /// Where that ends.
+        evaluation_end: u64,
         /// From the thread pointer to the value of key 0 of the thread-specific data; 16 bytes a key.
         key_values: u32,
         /// In a thread's state: its innermost frame, or, with `frame_in`, what has that.

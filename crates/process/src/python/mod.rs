@@ -119,6 +119,8 @@ impl Interpreter {
         } else {
             at(offsets.locked)
         };
+        let start = avma(evaluation.svma);
+        let end = start.wrapping_add(evaluation.size);
         let layout = PythonLayout {
             state: python_state::CAREFUL,
             lines: offsets.lines,
@@ -130,6 +132,8 @@ impl Interpreter {
             code_type: variable("PyCode_Type")?,
             text_type: variable("PyUnicode_Type")?,
             bytes_type: variable("PyBytes_Type")?,
+            evaluation: start,
+            evaluation_end: end,
             key_values: KEY_VALUES,
             frame: offsets.frame,
             frame_in: offsets.frame_in,
@@ -147,11 +151,10 @@ impl Interpreter {
             text_ascii: offsets.text_ascii,
             text_other: offsets.text_other,
         };
-        let start = avma(evaluation.svma);
         Ok(Interpreter {
             version,
             layout,
-            evaluation: start..start.wrapping_add(evaluation.size),
+            evaluation: start..end,
             is_permanent: module.is_permanent,
             offsets,
         })

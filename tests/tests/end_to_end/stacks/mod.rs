@@ -6,5 +6,6 @@ mod kept_tables;
 mod made_code;
 mod python;
 mod python_services;
+mod python_switches;
 mod stack_reference;
 mod unwinding;

@@ -1,0 +1,126 @@
+// Which calls of the Python interpreter's evaluation function are on the calling thread's stack, and where.
+//
+// Why. Since CPython 3.11 the chain of frames passes through variables of these calls: 3.11 and 3.12 have the
+// innermost frame in one (_PyCFrame), and from 3.12 on each call has the entry frame that its first function returns to.
+// Whoever exchanges the contents of a C stack, as greenlet does, leaves these pointers behind for a moment: what they
+// lead to then is some other data. So a variable counts only if the native stack proves that it is one: if a call of the
+// function is on the stack that has its variable there. The interpreter's code decides at which distance from the end of
+// a call's frame; it is the same for all calls, and is learned from a chain that was read through the kernel.
+//
+// What is found is kept by the native backtrace and the stack pointer, which decide where all frames are, but for
+// functions that have variable arrays. So where something differs, the stack is unwound again before that is believed.
+#pragma once
+#include "unwind.hpp"
+
+namespace memhook::python {
+
+// The calls that one unwinding has found, innermost first.
+struct Evaluations {
+  uint64_t place;   // stack pointer | version of the module list << 48; 0: empty
+  uint64_t native;  // the id of the native backtrace
+  uint16_t count;
+  bool is_whole;  // there are no others
+  uint32_t ends[18];   // where their frames end (CFA), in bytes from the stack pointer
+  uint16_t sizes[18];  // how many bytes these have
+};
+static_assert(sizeof(Evaluations) == 128);
+
+// Behind the page that is read through the kernel.
+inline constexpr uint64_t evaluations_offset = ring_scratch_offset + max_depth * 8 + 4096, evaluations_kept = 16;
+static_assert(evaluations_offset + evaluations_kept * sizeof(Evaluations) <= memo_guides_offset);
+
+// From the end of a call's frame down to its variable, in bytes; 0: not known yet. Private to the process.
+struct Distances {
+  uint32_t innermost, entry;
+};
+inline Distances distances;
+
+// A thread's chain was found to be of another stack than the one that it is on.
+inline bool stacks_are_exchanged;
+
+// Notes the calls of the evaluation function during an unwinding.
+struct EvaluationTrace {
+  Evaluations* found;
+  uint64_t sp, pc, start, bytes;
+  uint64_t begin = 0;  // of the frame whose return address is read next
+  bool is_cut = false;
+
+  [[gnu::always_inline]] void reads(uint64_t place, uint64_t value) {
+    uint64_t end = place + 8 - sp, size = end - begin;
+    if (pc - start < bytes && !is_cut) {
+      if (found->count == sizeof found->ends / sizeof *found->ends || end >> 32 || size >> 16) {
+        is_cut = true;
+      } else {
+        found->sizes[found->count] = static_cast<uint16_t>(size);
+        found->ends[found->count++] = static_cast<uint32_t>(end);
+      }
+    }
+    begin = end;
+    pc = value;
+  }
+  void restores_rbp(uint64_t, uint64_t) {}
+  void uses_rbp() {}
+  // Behind a signal's frame, the interpreter was interrupted anywhere.
+  [[gnu::always_inline]] void spoil() { is_cut = true; }
+};
+
+[[gnu::noinline, gnu::cold]] inline void find_evaluations(RingHeader* ring, const Position& at, uint64_t start,
+                                                          uint64_t bytes, Evaluations* found) {
+  found->place = 0;
+  found->count = 0;
+  asm volatile("" ::: "memory");
+  EvaluationTrace trace{found, at.sp, at.pc, start, bytes};
+  auto* pcs = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
+  bool truncated = false;
+  uint32_t count = unwind(ring, (module_list() >> 32) << 48, at, pcs, max_depth, &truncated, trace);
+  found->is_whole = !truncated && !trace.is_cut && count < max_depth;
+}
+
+// The calls on the stack of the calling thread. `again`: not those that are remembered.
+[[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at,
+                                                                uint32_t native, uint64_t start, uint64_t bytes,
+                                                                bool again) {
+  uint64_t place = at.sp | (module_list() >> 32) << 48;
+  uint64_t hash = (place ^ uint64_t{native} << 20) * 0x9e3779b97f4a7c15;
+  auto* found = reinterpret_cast<Evaluations*>(in_ring(ring, evaluations_offset)) +
+                ((hash >> 40) & (evaluations_kept - 1));
+  if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
+  find_evaluations(ring, at, start, bytes, found);
+  found->native = native;
+  // Last: a signal handler may leave us by siglongjmp(3) at any place.
+  asm volatile("" ::: "memory");
+  found->place = place;
+  return found;
+}
+
+// What is known of the memory at an address that a chain of frames leads to.
+enum class Memory {
+  heap,     // not on a stack that we know
+  proven,   // the variable of a call that is on the stack
+  unknown,  // perhaps such a variable
+  stale,    // none
+};
+
+// A chain of frames beside the calls that it belongs to.
+struct Proof {
+  const Evaluations* calls;
+  uint64_t sp, low, high;
+  uint32_t next = 0;
+
+  // `distance`: of the variable; 0 if it is not known. If it is another one there, `seen` gets that, or ~0 if it has one
+  // already that differs.
+  [[gnu::always_inline]] Memory at(uint64_t address, uint32_t distance, uint32_t* seen) {
+    if (__builtin_expect(address - low >= high - low, 1)) return Memory::heap;
+    if (address < sp) return Memory::stale;
+    uint64_t offset = address - sp;
+    while (next < calls->count && calls->ends[next] <= offset) next++;
+    if (next == calls->count) return calls->is_whole ? Memory::stale : Memory::unknown;
+    auto there = static_cast<uint32_t>(calls->ends[next] - offset);
+    if (there > calls->sizes[next]) return Memory::stale;
+    if (__builtin_expect(there == distance, 1)) return Memory::proven;
+    *seen = *seen == 0 || *seen == there ? there : ~0u;
+    return Memory::unknown;
+  }
+};
+
+}  // namespace memhook::python
