@@ -4,11 +4,7 @@
 use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
 use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
-<<<<<<< HEAD
-use memhook_process::{Check, has_seccomp_filter, proc_text};
-=======
-use memhook_process::{Check, proc_path, proc_text};
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
+use memhook_process::{Check, has_seccomp_filter, proc_path, proc_text};
 use memhook_stream::Plan;
 
 /// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
@@ -50,13 +46,7 @@ pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
 }
 
 fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> {
-<<<<<<< HEAD
     let Some(limits) = Limits::of(pid) else {
-=======
-    let region_bytes = config.region_bytes();
-    let read = |file: &str| proc_text(proc_path(pid, file));
-    let (Ok(limits), Ok(statm)) = (read("limits"), read("statm")) else {
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
         return Vec::new();
     };
     let region_bytes = region_bytes(limits.fitting_ring_bytes(config.ring_bytes) as usize);
@@ -65,20 +55,11 @@ fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> 
     checks
 }
 
-<<<<<<< HEAD
 /// Refuses to map a memory file of this size in a process whose limits leave no room for that. One that is larger than
 /// its files may be would end it with SIGXFSZ (setrlimit(2)).
 pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
     let limits = Limits::of(pid).unwrap_or_default();
     match memhook_process::first_failure(&limits.checks(pid, bytes)) {
-=======
-/// Refuses to make a memory file of this size for a process that may not have one: the kernel would end it with
-/// SIGXFSZ (setrlimit(2)).
-pub(crate) fn check_file_size(pid: i32, bytes: u64) -> Result<(), Error> {
-    let limits = proc_text(proc_path(pid, "limits")).unwrap_or_default();
-    let checks = look(&limits, 0, bytes, pid);
-    match memhook_process::first_failure(&checks) {
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
         Some(why) => Err(Error::Refused(why)),
         None => Ok(()),
     }
@@ -122,7 +103,7 @@ struct Limits {
 impl Limits {
     /// `None`: the process has ended.
     fn of(pid: i32) -> Option<Limits> {
-        let read = |file: &str| proc_text(format!("/proc/{pid}/{file}")).ok();
+        let read = |file: &str| proc_text(proc_path(pid, file)).ok();
         Some(Limits::from_text(&read("limits")?, &read("status")?))
     }
 

@@ -70,14 +70,9 @@ pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
-<<<<<<< HEAD
 pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
-    preflight_to_read,
 };
-=======
-pub use preflight::{Check, details, filter_may_kill, first_failure, has_proc, preflight};
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
 pub use proc_text::{proc_bytes, proc_text};
 pub use processor_time::{own_processor_time, processor_time};
 pub use python::{Interpreter, PythonError, Verdict};

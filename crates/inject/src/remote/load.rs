@@ -4,12 +4,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-<<<<<<< HEAD
-use crate::{Error, Held, MAX_CALL_DATA, region};
-=======
 use crate::descriptor::{open_here, undisturbed};
-use crate::{Error, Held, region};
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
+use crate::{Error, Held, MAX_CALL_DATA, region};
 use memhook_process::{Mapping, RemoteAddress};
 
 /// The target's own `dlopen`.

@@ -4,14 +4,9 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-<<<<<<< HEAD
-use crate::{Error, Held, duplicate_descriptor};
-use memhook_process::{RemoteAddress, locked_bytes, open_descriptor};
-=======
 use crate::descriptor::{open_here, resize, undisturbed};
 use crate::{Error, Held};
-use memhook_process::RemoteAddress;
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
+use memhook_process::{RemoteAddress, locked_bytes};
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -50,12 +45,12 @@ fn map_and_open(
     bytes: u64,
     over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
-<<<<<<< HEAD
-    held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, bytes])?;
-    // From now on nobody can change its size: a process that maps it would die of a page that is gone.
-    let seal = [number, libc::F_ADD_SEALS as u64, SEALS as u64];
-    held.checked_syscall("fcntl(F_ADD_SEALS)", libc::SYS_fcntl, &seal)?;
-    let fd = open_here(held, number)?;
+    resize(held, number, bytes)?;
+    let fd: OwnedFd = open_here(held, number)?.into();
+    seal(&fd).map_err(|cause| Error::File {
+        path: format!("/proc/{}/fd/{number}", held.pid),
+        cause,
+    })?;
     // By now the scratch memory is mapped: it would be locked, too.
     let may_be_locked = locked_bytes(held.pid) != Some(0);
     let address = match (may_be_locked, over) {
@@ -67,21 +62,7 @@ fn map_and_open(
         }
         (true, over) => map_unlocked(held, bytes, number, over)?,
     };
-=======
-    resize(held, number, bytes)?;
-    let fd: OwnedFd = open_here(held, number)?.into();
-    seal(&fd).map_err(|cause| Error::File {
-        path: format!("/proc/{}/fd/{number}", held.pid),
-        cause,
-    })?;
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let fixed = over.map_or(0, |_| libc::MAP_FIXED);
-    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
-    let at = over.unwrap_or_default().0;
-    let map = [at, bytes, protection, flags, number, 0];
-    let address = held.checked_syscall("mmap", libc::SYS_mmap, &map)?;
     held.check_mapped(address, bytes)?;
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
     // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
     // megabytes where huge pages are on for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {

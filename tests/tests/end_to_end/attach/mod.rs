@@ -12,11 +12,8 @@ mod functions;
 mod gaps;
 mod hostile_files;
 mod job_control;
-<<<<<<< HEAD
-mod locked_memory;
-=======
 mod leaders;
->>>>>>> 84793d71e88c1bdd1bcf8916143a920ae366ddb2
+mod locked_memory;
 mod mapped_hook;
 mod max_memory;
 mod memory;
