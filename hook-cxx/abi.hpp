@@ -51,8 +51,8 @@ inline constexpr uint64_t arena_offset = 0xa42000;
 inline constexpr uint64_t access_offset = 0x173d2000;
 inline constexpr uint64_t access_records = 0x100000;
 inline constexpr uint64_t rings_offset = 0x1f3d2000;
-inline constexpr uint64_t function_count = 0x74;
-inline constexpr uint64_t first_described = 0x54;
+inline constexpr uint64_t function_count = 0x77;
+inline constexpr uint64_t first_described = 0x57;
 inline constexpr uint64_t max_described = 0x20;
 inline constexpr uint64_t max_heaps = 0x8;
 inline constexpr uint64_t heap_windows = 0x200;
@@ -750,4 +750,7 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(80, send, WriteFrom) \
   X(81, sendto, WriteFrom) \
   X(82, fread, ReadItems) \
-  X(83, fwrite, WriteItems)
+  X(83, fwrite, WriteItems) \
+  X(84, fork, Fork) \
+  X(85, __fork, Fork) \
+  X(86, _Fork, Fork)

@@ -258,7 +258,7 @@ inline void write_access_words(RingHeader* ring, uint64_t index, const uint64_t 
   if (!reserve(ring)) return;
   uint64_t head = ring->head;
   for (uint64_t i = 0; i < 2; i++)
-    events_of(ring)[head++ & ring->mask] = {
+    event_at(ring, head++) = {
         (words[2 * i] & address_mask) | op_access << 45 | (index + i) << 53, words[2 * i + 1]};
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
 }

@@ -70,14 +70,14 @@ inline uint64_t clock_now() { return __atomic_load_n(&control()->clock_ns, __ATO
 // Events that wait in the ring, in eighths of its places.
 inline uint64_t fill_eighths(const RingHeader* ring) {
   uint64_t waiting = ring->head - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
-  return waiting * 8 / (ring->mask + 1);
+  return waiting * 8 / (mask_of(ring) + 1);
 }
 
 // Says where samples begin (their mean distance in bytes) or end (0).
 inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
   if (!reserve(ring)) return false;
   uint64_t head = ring->head;
-  events_of(ring)[head & ring->mask] = {op_sampling_change << 45, sample_bytes};
+  event_at(ring, head) = {op_sampling_change << 45, sample_bytes};
   __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
   return true;
 }

@@ -26,8 +26,8 @@ inline uint64_t* scratch_of(RingHeader* ring) {
     auto* word = reinterpret_cast<volatile uint64_t*>(in_ring(ring, offset));
     for (uint64_t i = 0; i < bytes / 8; i++) word[i] = 0;
   };
-  clear(pc_cache_offset, (ring->pc_mask + 1) * sizeof(PcCacheEntry));
-  clear(memo_offset, (ring->memo_mask + 1) * gate().memo_bytes);
+  clear(pc_cache_offset, ((ring->pc_mask & (pc_cache_entries - 1)) + 1) * sizeof(PcCacheEntry));
+  clear(memo_offset, ((ring->memo_mask & gate().memo_mask) + 1) * gate().memo_bytes);
   ring->cache_version = version;
 }
 
@@ -49,7 +49,7 @@ template <typename Trace>
   NoTrace none;
   bool truncated = false;
   uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
-  auto* entry = at<StackEntry>(arena_offset + uint64_t{memo->stack} * granule_bytes);
+  StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   bool same = entry->depth == count && entry->truncated == truncated;
   for (uint32_t i = 0; same && i < count; i++) same = frames[i] == pcs[i];
@@ -88,8 +88,8 @@ template <typename Trace>
   uint64_t* pcs = scratch_of(ring);
   // Our own frames come first. There is room for them: the scratch area has another page.
   constexpr int own_frames = 8;
-  int found = g.libc_backtrace
-                  ? g.libc_backtrace(pcs, static_cast<int>(g.depth) + own_frames)
+  int found = trusted.libc_backtrace
+                  ? trusted.libc_backtrace(pcs, static_cast<int>(g.depth) + own_frames)
                   : 0;
   int first = 0;
   while (first < found && pcs[first] != frame[1]) first++;

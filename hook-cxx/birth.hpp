@@ -1,4 +1,10 @@
-// A fork child that is traced from its first hooked call.
+// What a fork child does with what it inherits, and how it is traced from its first hooked call.
+//
+// A child may have fewer rights than its parent by the time that it does harm, and it inherits the region that its
+// parent records into. So it leaves that at once: right behind fork(2), of which we have a wrapper, and where it was
+// forked in another way with its first hooked call. In place of the region it gets memory of its own, because it may
+// come back into a wrapper that was under way (it was forked by a new-handler, or by a signal handler that had
+// interrupted us).
 //
 // A child inherits patched slots and a closed gate. If its parent's attacher follows children, it also inherits
 // regions that nobody uses yet, ready to be recorded into, and the list of them. The first hooked call of the child
@@ -17,6 +23,7 @@ namespace memhook {
 inline void prepare_gate() {
   Control* c = control();
   Gate& g = gate();
+  g.is_settled = true;
   g.owner = c->owner;
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
@@ -33,21 +40,53 @@ inline void prepare_gate() {
   g.passed_mask = c->passed_mask & (passed_blocks - 1);
   g.folds = g.simple && (g.flags & flag_fold_pairs);
   reset_recorders();
-  g.first_ring_mask = c->first_ring_bytes / sizeof(RawEvent) - 1;
+  g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
+  g.first_ring_mask = (c->first_ring_bytes / sizeof(RawEvent) - 1) & g.ring_mask;
   // At most two words a frame: the return address and a saved rbp.
   g.memo_words = 2 * g.depth;
   g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
   g.memo_mask = memos_in(python_chains_offset - memo_offset) - 1;
   g.first_memo_mask = memos_in(memo_first_bytes) - 1;
-  g.last_epoch = c->epoch;
+  g.last_epoch = trusted.epoch = c->epoch & 0xfff;
   g.filter_shift = c->filter_shift;
   g.min_size = c->min_size;
   g.max_size = c->max_size;
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
-  g.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
-  g.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
+}
+
+// Takes what the hook trusts from a region that nobody else can write yet.
+inline void trust(const Control* c) {
+  trusted.region_bytes = c->region_bytes;
+  trusted.ring_bytes = c->ring_bytes;
+  trusted.iterate_modules = c->iterate_modules;
+  trusted.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
+  trusted.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
+  trusted.tid_offset = c->tid_offset;
+  trusted.is_shared = false;
+  trusted.is_abandoned = false;
+  trusted.may_call = c->syscalls_filtered == 0;
+}
+
+// Puts memory of this process in place of a region that it shares with its parent.
+[[gnu::noinline, gnu::cold]] inline void leave_region(const unsigned char* shared) {
+  constexpr long read_write = 3, shared_anonymous_noreserve = 0x4021, fixed = 0x10;
+  // Shared, because private memory would count in RLIMIT_DATA. Where the kernel refuses, it stays as it is. No other
+  // call: a filter of the child's may look at it by now, and what calls an allocator may map memory.
+  sys::call(sys::nr_mmap, reinterpret_cast<long>(shared), static_cast<long>(trusted.region_bytes), read_write,
+            shared_anonymous_noreserve | fixed, -1, 0);
+}
+
+// In a fork child: leaves what its parent records into.
+[[gnu::noinline, gnu::cold]] inline void leave_inheritance() {
+  // Before the look at the gate: another thread may be faster, and claim a region.
+  unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
+  if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
+  // It names a ring of the parent's.
+  own_no_ring(0);
+  if (trusted.may_call) leave_region(inherited);
+  __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
 
 // Sees to it that the process claims no region from now on; false if a thread does so at this moment, and is not
@@ -80,16 +119,21 @@ inline Control* take_spare() {
 }
 
 extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[], _end[];
+// Calls fork(2), and has the child leave what it inherits. It lies in a section of its own, because the handlers of
+// pthread_atfork(3) run below it: it is no wrapper that anybody comes back into with a ring.
+[[gnu::noinline, gnu::section("memhook_fork")]] int fork_by(uint64_t original);
+extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __stop_memhook_fork[];
 
 // Whether one of the frames is a wrapper's.
 [[gnu::noinline, gnu::cold]] inline bool is_below_wrapper(RingHeader* ring, Frame frame) {
   uint32_t stack = capture_native_stack(ring, 0, frame);
   if (stack == 0) return false;
-  auto* entry = at<StackEntry>(arena_offset + uint64_t{stack} * granule_bytes);
+  StackEntry* entry = stack_entry(stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   auto start = reinterpret_cast<uint64_t>(__ehdr_start), end = reinterpret_cast<uint64_t>(_end);
-  for (uint32_t i = 0; i < entry->depth; i++)
-    if (frames[i] >= start && frames[i] < end) return true;
+  auto forks = reinterpret_cast<uint64_t>(__start_memhook_fork), forks_end = reinterpret_cast<uint64_t>(__stop_memhook_fork);
+  for (uint32_t i = 0; i < entry->depth && i < max_depth; i++)
+    if (frames[i] >= start && frames[i] < end && !(frames[i] >= forks && frames[i] <= forks_end)) return true;
   return false;
 }
 
@@ -97,15 +141,17 @@ extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[], _end[];
 inline bool begin_life(Control* c, Frame frame) {
   unsigned char* of_parent = region;
   // Words of threads may bear the epochs of all ancestors.
-  c->epoch = control()->epoch % 4095 + 1;
+  c->epoch = trusted.epoch % 4095 + 1;
   region = reinterpret_cast<unsigned char*>(c);
   uint64_t thread_pointer = cpu::thread_pointer();
   uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid))
-                 : c->tid_offset   ? *reinterpret_cast<uint32_t*>(thread_pointer + c->tid_offset)
-                                   : 0;
+                 : trusted.tid_offset ? *reinterpret_cast<uint32_t*>(thread_pointer + trusted.tid_offset)
+                                      : 0;
   __atomic_store_n(&c->birth_pid, pid, __ATOMIC_RELAXED);
+  bool was_shared = trusted.is_shared;
+  trusted.is_shared = true;
   prepare_gate();
-  uint32_t epoch = c->epoch;
+  uint32_t epoch = gate().last_epoch;
   __atomic_store_n(&gate().epoch, epoch, __ATOMIC_RELEASE);
   RingHeader* ring = claim_ring(epoch, reinterpret_cast<uint64_t>(frame));
   if (ring && is_below_wrapper(ring, frame)) {
@@ -113,7 +159,9 @@ inline bool begin_life(Control* c, Frame frame) {
     // As it is with a process whose gate was wiped.
     gate().owner = 0;
     gate().last_epoch = 0;
+    trusted.is_shared = was_shared;
     region = of_parent;
+    own_no_ring(0);
     __atomic_store_n(&c->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
     return false;
   }
@@ -122,21 +170,23 @@ inline bool begin_life(Control* c, Frame frame) {
   return true;
 }
 
-// Called where the gate is closed and there is a list of regions. Returns the epoch if the call is to be recorded.
+// Called where the gate is closed and the process has yet to leave what it inherits, or to claim a region. Returns the
+// epoch if the call is to be recorded.
 [[gnu::noinline, gnu::cold]] inline uint32_t be_born(Frame frame) {
+  leave_inheritance();
   // Where a process was traced and is not any more, the gate tells when it was.
-  if (gate().last_epoch != 0) return epoch_now();
+  if (gate_area.spares[0] == 0 || gate().last_epoch != 0) return epoch_now();
   uint32_t undecided = birth_undecided;
   // Calls of other threads, and of a signal handler, pass through meanwhile.
   if (!__atomic_compare_exchange_n(&gate().birth, &undecided, static_cast<uint32_t>(birth_under_way), false,
                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return epoch_now();
-  Control* of_parent = control();
   // Whom the parent takes for dead will not come for a child.
-  bool is_alone = __atomic_load_n(&of_parent->abandoned, __ATOMIC_RELAXED) != 0;
-  Control* spare = is_alone ? nullptr : take_spare();
+  Control* spare = trusted.is_abandoned ? nullptr : take_spare();
   bool is_born = spare && begin_life(spare, frame);
-  if (!is_born) __atomic_fetch_add(&of_parent->births_missed, 1, __ATOMIC_RELAXED);
+  // The region of the parent is left: it is counted where the attacher looks, too.
+  auto* listed = reinterpret_cast<Control*>(gate_area.spares[0]);
+  if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
   __atomic_store_n(&gate().birth, static_cast<uint32_t>(is_born ? birth_done : birth_declined),
                    __ATOMIC_RELEASE);
   return epoch_now();

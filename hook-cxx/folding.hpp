@@ -26,16 +26,15 @@ inline uint64_t op_of(const RawEvent& event) { return (event.word0 >> 45) & 7; }
 // Whether the last event is the allocation of `block`.
 [[gnu::always_inline]] inline bool is_of_last_event(RingHeader* ring, uint64_t block) {
   uint64_t allocation = ((block >> 3) & address_mask) | op_allocation << 45;
-  return ((events_of(ring)[(ring->head - 1) & ring->mask].word0 ^ allocation) << 16) == 0;
+  return ((event_at(ring, ring->head - 1).word0 ^ allocation) << 16) == 0;
 }
 
 // Whether the release is done with: it was folded. pre: is_of_last_event(), the thread is recording, and
 // no stack of the release is wanted.
 [[gnu::always_inline]] inline bool fold(RingHeader* ring, uint64_t block) {
-  uint64_t head = ring->head, mask = ring->mask;
-  RawEvent* events = events_of(ring);
-  RawEvent& last = events[(head - 1) & mask];
-  RawEvent& before = events[(head - 2) & mask];
+  uint64_t head = ring->head;
+  RawEvent& last = event_at(ring, head - 1);
+  RawEvent& before = event_at(ring, head - 2);
   // Another thread may have released the block, and got one at the same address: that has a number.
   uint64_t sequence = last.word0 >> 48 | last.word1 >> 58 << 16;
   uint64_t now = __atomic_load_n(sequence_word(block), __ATOMIC_ACQUIRE);

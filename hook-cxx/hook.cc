@@ -13,6 +13,7 @@
 namespace memhook {
 
 GateArea gate_area;
+Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
@@ -25,6 +26,12 @@ uint64_t waiting[waiting_count];
 #else
 __thread uint64_t tls_word __attribute__((tls_model("initial-exec")));
 #endif
+
+int fork_by(uint64_t original) {
+  int child = reinterpret_cast<int (*)()>(original)();
+  if (child == 0) leave_inheritance();
+  return child;
+}
 
 #define MEMHOOK_REPLACEMENTS(space, id, signature)          \
   {                                                         \
@@ -85,6 +92,8 @@ extern "C" {
 // gate open.
 MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   auto* c = reinterpret_cast<Control*>(new_region);
+  // A child of a traced process still has what its parent had.
+  leave_inheritance();
   if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;
   if (!end_of_birth() || (gate().owner != 0 && gate().owner != c->owner)) return not_our_region;
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
@@ -93,6 +102,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
                 madv_wipeonfork) != 0)
     return no_wipe_on_fork;
   region = new_region;
+  trust(c);
   __atomic_store_n(&emitted_live, 0ull, __ATOMIC_RELAXED);
   prepare_gate();
   if (gate().flags & flag_accesses) open_access_index();

@@ -36,8 +36,8 @@ inline void commit_mapping(RingHeader* ring, uint64_t op, uint64_t address, uint
   if (gate().clock_mode != clock_coarse)
     time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
   write_tick(ring, head, time);
-  events_of(ring)[head++ & ring->mask] = {op_size_extension << 45, bytes};
-  events_of(ring)[head & ring->mask] = {
+  event_at(ring, head++) = {op_size_extension << 45, bytes};
+  event_at(ring, head) = {
       ((address >> 3) & address_mask) | (op & 7) << 45 | (op >> 3) << 48,
       number | static_cast<uint64_t>(stack) << 32};
   __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);

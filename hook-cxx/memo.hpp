@@ -144,7 +144,7 @@ inline uint64_t memos_in(uint64_t bytes) {
 [[gnu::always_inline]] inline Memo* memo_of(RingHeader* ring, uint64_t hash) {
   const Gate& g = gate();
   return reinterpret_cast<Memo*>(in_ring(ring, memo_offset) +
-                                 ((hash >> 40) & ring->memo_mask) * g.memo_bytes);
+                                 ((hash >> 40) & ring->memo_mask & g.memo_mask) * g.memo_bytes);
 }
 
 // Whether everything that `memo`'s unwinding depended on is as it was.

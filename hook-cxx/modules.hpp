@@ -17,8 +17,9 @@ inline uint64_t ret_behind(uint64_t caller) {
 // The instruction through which a call on behalf of `caller` returns. The attacher has chosen one for
 // each module, at which unwinding goes on rightly; but what it knows may be out of date.
 [[gnu::noinline, gnu::cold]] inline uint64_t ret_gadget_for(uint64_t caller) {
-  Control* c = control();
-  long current = with_loader_still(c->iterate_modules, [](uint64_t count) -> long {
+  // What relatives can write names no place to return through.
+  if (trusted.is_shared) return ret_behind(caller);
+  long current = with_loader_still(trusted.iterate_modules, [](uint64_t count) -> long {
     tell_count(count);
     return lists_are_current(count);
   });
@@ -74,12 +75,12 @@ inline bool ask_for_modules(int64_t start) {
 [[gnu::noinline, gnu::cold]] inline void modules_changed() {
   if (epoch_now() == 0) return;
   int64_t start = waiting_clock();
-  with_loader_still(control()->iterate_modules, [](uint64_t count) -> long {
+  with_loader_still(trusted.iterate_modules, [](uint64_t count) -> long {
     tell_count(count);
     return 0;
   });
   for (int tries = 0; tries < 3 && ask_for_modules(start); tries++)
-    if (!may_call_kernel() || patch_pending() != stale) return;
+    if (!may_call_kernel() || trusted.is_shared || patch_pending() != stale) return;
 }
 
 }  // namespace memhook

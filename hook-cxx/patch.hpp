@@ -129,7 +129,8 @@ inline auto& wrappers_in_use() {
 // slot patched then would not be restored.
 inline long patch_pending() {
   Control* c = control();
-  return with_loader_still(c->iterate_modules, [c](uint64_t loader_count) -> long {
+  if (trusted.is_shared) return 0;  // the attacher writes the slots itself
+  return with_loader_still(trusted.iterate_modules, [c](uint64_t loader_count) -> long {
     tell_count(loader_count);
     if (epoch_now() == 0) return 0;
     bool is_current = lists_are_current(loader_count), left_out = false;

@@ -14,6 +14,7 @@
 namespace memhook {
 
 GateArea gate_area;
+Trusted trusted;
 unsigned char* region;
 
 struct Counted {
@@ -104,16 +105,23 @@ inline uint64_t own_tid() {
              : 1;
 }
 
+inline uint64_t number_of(uint64_t block) { return (block - config.blocks) / config.block_bytes; }
+
+// The ring of a block's owner. Forked processes count in the same blocks, so nothing in them says where to write.
+inline RingHeader* ring_numbered(uint64_t number) {
+  return at<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + trusted.ring_bytes));
+}
+
 // The first call of a thread that has this block: it may be the memory of one that has ended. `tid` goes last.
 [[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid,
                                                uint64_t sp) {
   thread->ring = 0;
-  uint64_t number = (block - config.blocks) / config.block_bytes;
+  uint64_t number = number_of(block);
   Control* c = control();
   // As many as the attacher has made ready. Their numbers are those of the blocks, without the shared one.
   if (config.region && number >= 1 && number <= __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED) &&
       number <= max_rings) {
-    auto* ring = at<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + c->ring_bytes));
+    RingHeader* ring = ring_numbered(number);
     ring->stack_low = 0;
     ring->stack_high = 0;
     use_caches(ring, ring->granted_caches != 0);
@@ -124,7 +132,7 @@ inline uint64_t own_tid() {
                                                          static_cast<uint32_t>(number), true,
                                                          __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
-    thread->ring = reinterpret_cast<uint64_t>(ring);
+    thread->ring = 1;
   }
   thread->first_sp = sp;
   __atomic_store_n(&thread->tid, tid, __ATOMIC_RELEASE);
@@ -174,8 +182,9 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
     for (uint64_t i = 0; i < count; i++, numbers >>= 8, table += value_table_bytes)
       count_value(reinterpret_cast<ValueTable*>(table), arguments[numbers & 7]);
   }
-  auto* ring = reinterpret_cast<RingHeader*>(thread->ring);
-  if (ring) {
+  uint64_t number = number_of(block);
+  if (thread->ring != 0 && config.region && number - 1 < max_rings) {
+    RingHeader* ring = ring_numbered(number);
     if (__builtin_expect(ring->stack_high == 0, 0)) take_bounds(ring, thread, tid);
     // Counts calls, by which the memory for backtraces finds out how often one was not remembered.
     __atomic_store_n(&ring->head, ring->head + 1, __ATOMIC_RELAXED);
@@ -192,6 +201,7 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
 MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
   config = *wanted;
   region = reinterpret_cast<unsigned char*>(config.region);
+  if (region) trusted.ring_bytes = control()->ring_bytes;
   Gate& g = gate();
   g.depth = config.depth < 1 ? 1 : config.depth > max_depth ? max_depth : static_cast<uint32_t>(config.depth);
   // As in memhook_attach(): at most two words a frame, and whole cache lines.

@@ -33,8 +33,13 @@ inline constexpr uint64_t records_all = 0, wants_samples = 1, records_samples = 
 // place of recording all, or of other samples.
 inline constexpr uint64_t wants_timing = 4, wants_order = 5, wants_other_order = 6;
 
-inline RawEvent* events_of(RingHeader* ring) {
-  return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
+// Places in use - 1, which can never be more than there are, whatever the ring says.
+[[gnu::always_inline]] inline uint64_t mask_of(const RingHeader* ring) { return ring->mask & gate().ring_mask; }
+
+// The place of the event with this number.
+[[gnu::always_inline]] inline RawEvent& event_at(RingHeader* ring, uint64_t number) {
+  auto* events = reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
+  return events[number & mask_of(ring)];
 }
 
 // Sets how much room there is for what is remembered: little at first. Where something is kept decides
@@ -49,6 +54,7 @@ inline void use_caches(RingHeader* ring, bool all) {
 // and releases that were not numbered meanwhile leave a sequence word where it was.
 [[gnu::noinline, gnu::cold]] inline bool resume(uint32_t word) {
   if (__atomic_load_n(&control()->abandoned, __ATOMIC_ACQUIRE)) return false;
+  __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
   uint32_t epoch = word & ~suspended;
   // Only from `word`: a detach may have closed the gate, or the next attach opened it with another epoch.
   return __atomic_compare_exchange_n(&gate().epoch, &word, epoch, false, __ATOMIC_ACQ_REL,
@@ -59,7 +65,7 @@ inline void use_caches(RingHeader* ring, bool all) {
 // Takes the first free ring of so many for this thread; null when there is none.
 inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   Control* c = control();
-  uint64_t stride = ring_prefix_bytes + c->ring_bytes;
+  uint64_t stride = ring_prefix_bytes + trusted.ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
     auto* ring = at<RingHeader>(rings_offset + i * stride);
     uint32_t expected = ring_free;
@@ -87,8 +93,8 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
-    uint32_t tid = c->tid_offset
-                       ? *reinterpret_cast<uint32_t*>(thread_pointer + c->tid_offset)
+    uint32_t tid = trusted.tid_offset
+                       ? *reinterpret_cast<uint32_t*>(thread_pointer + trusted.tid_offset)
                        : static_cast<uint32_t>(sys::call(sys::nr_gettid));
     __atomic_store_n(&ring->tid, tid, __ATOMIC_RELEASE);
     uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
@@ -171,12 +177,12 @@ inline constexpr uint64_t longest_wait_for_ring_ns = 2'000'000'000;
 
 // Looks at the tail, and takes what has been granted. Whether there is room for a record.
 inline bool look_for_room(RingHeader* ring) {
-  uint64_t head = ring->head, capacity = ring->mask + 1;
+  uint64_t head = ring->head, capacity = mask_of(ring) + 1;
   uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
   uint64_t granted = __atomic_load_n(&ring->granted, __ATOMIC_ACQUIRE);
   ring->limit = tail + capacity;
   if (head + reserve_events - tail > capacity) return false;
-  if (granted <= capacity) return true;
+  if (granted <= capacity || granted - 1 > gate().ring_mask) return true;
   uint64_t missing = (capacity - head) & (granted - 1);
   if (missing >= reserve_events) {
     // To come here again right before the next chance.
@@ -185,7 +191,7 @@ inline bool look_for_room(RingHeader* ring) {
   }
   // The clock as it was says nothing new. There is room for these.
   for (; missing > 0; missing--)
-    events_of(ring)[head++ & ring->mask] = {op_tick << 45, ring->last_tick};
+    event_at(ring, head++) = {op_tick << 45, ring->last_tick};
   __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
   ring->limit = tail + granted;
@@ -214,7 +220,7 @@ inline bool has_waited_enough(RingHeader* ring, uint64_t waited_ns) {
 // always published. pre: look_for_room() returned true.
 inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
   if (!has_waited_enough(ring, waited_ns) || ring->sampling != records_all) return;
-  uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (ring->mask + 1) / 4 * 3;
+  uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (mask_of(ring) + 1) / 4 * 3;
   if (ring->head + reserve_events > nearly_full) {
     ring->sampling = wants_samples;
     ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
@@ -309,21 +315,21 @@ inline void meet_draw(RingHeader* ring) {
 [[gnu::noinline, gnu::cold]] inline uint64_t precise_time() {
   if (gate().clock_mode == clock_tsc) return cpu::time_stamp();
   sys::timespec64 t{0, 0};
-  if (gate().vdso_clock) gate().vdso_clock(1, &t);
+  if (trusted.vdso_clock) trusted.vdso_clock(1, &t);
   return static_cast<uint64_t>(t.seconds * 1'000'000'000 + t.nanoseconds);
 }
 
 [[gnu::always_inline]] inline void write_tick(RingHeader* ring, uint64_t& head, uint64_t time) {
   if (__builtin_expect(time == ring->last_tick, 1)) return;
   ring->last_tick = time;
-  events_of(ring)[head++ & ring->mask] = {op_tick << 45, time};
+  event_at(ring, head++) = {op_tick << 45, time};
 }
 
 // Writes one event behind what was written at `head`, and publishes.
 [[gnu::always_inline]] inline void publish(RingHeader* ring, uint64_t head, uint64_t op,
                                            uint64_t address, uint32_t sequence, uint64_t size,
                                            uint32_t stack) {
-  events_of(ring)[head & ring->mask] = {
+  event_at(ring, head) = {
       ((address >> 3) & address_mask) | (op << 45) | (static_cast<uint64_t>(sequence) << 48),
       size | (static_cast<uint64_t>(stack) << 32) |
           (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
@@ -340,7 +346,7 @@ inline void meet_draw(RingHeader* ring) {
     time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
   write_tick(ring, head, time);
   if (size >= 0xffff'ffff) {
-    events_of(ring)[head++ & ring->mask] = {op_size_extension << 45, size};
+    event_at(ring, head++) = {op_size_extension << 45, size};
     size = 0xffff'ffff;
   }
   publish(ring, head, op, address, sequence, size, stack);

@@ -45,7 +45,7 @@ inline uint64_t hash_of_thread(uint64_t thread_pointer) {
   return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40;
 }
 
-inline uint64_t ring_stride() { return ring_prefix_bytes + control()->ring_bytes; }
+inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
 
 // The word for ring `i` if it is this thread's, else 0.
 [[gnu::always_inline]] inline uint64_t word_if_owned(uint64_t i, uint64_t thread_pointer, uint32_t tid) {
@@ -85,7 +85,7 @@ inline void take_seat(uint64_t home, uint64_t ring) {
 }
 
 inline uint32_t own_number(uint64_t thread_pointer) {
-  return *reinterpret_cast<const volatile uint32_t*>(thread_pointer + control()->tid_offset);
+  return *reinterpret_cast<const volatile uint32_t*>(thread_pointer + trusted.tid_offset);
 }
 
 [[gnu::always_inline]] inline uint64_t thread_word() {

@@ -116,6 +116,7 @@ using wrap::Dlclose;
 using wrap::Dlmopen;
 using wrap::Dlopen;
 using wrap::FillBytes;
+using wrap::Fork;
 using wrap::Madvise;
 using wrap::Mark;
 using wrap::Mmap;

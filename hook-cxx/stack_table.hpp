@@ -24,6 +24,13 @@ namespace memhook {
   return mix(mix(mix(a, b), c), d);
 }
 
+// The backtrace with this id, which never lies outside of the arena.
+[[gnu::always_inline]] inline StackEntry* stack_entry(uint64_t id) {
+  constexpr uint64_t granules = arena_bytes / granule_bytes;
+  static_assert((granules & (granules - 1)) == 0);
+  return at<StackEntry>(arena_offset + (id & (granules - 1)) * granule_bytes);
+}
+
 // Where a backtrace is in the index, or would be.
 struct IndexPlace {
   uint64_t* slot;  // null: there is no room for it
@@ -48,7 +55,7 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
       uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
       if (value == 0) return {slot, 0};
       if ((value >> 32) != tag) continue;
-      auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
+      StackEntry* entry = stack_entry(value);
       if (entry->depth != count || entry->function != function || entry->truncated != truncated)
         continue;
       auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
@@ -72,7 +79,7 @@ inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs
   uint64_t granules = (bytes + granule_bytes - 1) / granule_bytes;
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
   uint64_t id = __atomic_fetch_add(&c->arena_next, granules, __ATOMIC_RELAXED);
-  if ((id + granules) * granule_bytes > limit) {
+  if (id > arena_bytes / granule_bytes || (id + granules) * granule_bytes > limit) {
     __atomic_fetch_sub(&c->arena_next, granules, __ATOMIC_RELAXED);
     return 0;
   }

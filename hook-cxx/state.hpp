@@ -4,6 +4,8 @@
 //            epoch 0 and passes through, and so never writes into its parent's rings.
 // spares     regions that a fork child may claim; private, so that it lists what the child has mapped.
 // originals  private, so that a fork child still finds them.
+// trusted    private: what the hook calls, and what bounds where it writes. A forked child with fewer rights may
+//            be able to write a region (SECURITY.md), so none of this is ever taken from there once it is open.
 // thread     one word for each thread: ring address | epoch. Rings are page aligned, epochs are below
 //            4096, so one comparison tells "my ring, of this attach" from everything else.
 //            A thread without a ring: epoch << 24 | events until it asks again << 12; no mapping of
@@ -36,11 +38,13 @@ struct Gate {
   bool folds;  // see folding.hpp
   bool has_passed;  // blocks were passed by because a ring was nearly full: see adapting.hpp
   bool notes_recorded;  // who records a block has to say so, for those that are passed by
+  bool is_settled;  // false in a fork child that has not yet left what it inherited: see birth.hpp
   // With what is above, all that calls look at that are passed by: one cache line of the program's.
   uint32_t filter_shift;  // address bits that share a counter of the live filter
   uint64_t passed_mask;  // see adapting.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp
   uint64_t first_ring_mask;  // events in a ring at first - 1
+  uint64_t ring_mask;        // and at most
   uint64_t memo_mask;        // remembered backtraces at most - 1
   uint64_t first_memo_mask;  // and at first
   uint64_t memo_bytes;  // bytes of one
@@ -49,8 +53,6 @@ struct Gate {
   uint64_t min_size, max_size;
   uint32_t exact_count;
   uint64_t exact_sizes[16];
-  int (*vdso_clock)(int, void*);
-  int (*libc_backtrace)(uint64_t*, int);
 };
 
 struct alignas(4096) GatePage {
@@ -70,6 +72,25 @@ struct GateArea {
 };
 static_assert(__builtin_offsetof(GateArea, spares) == spares_behind_gate);
 
+// What the hook calls, and what bounds its writes. A fork child has a copy.
+struct Trusted {
+  uint64_t region_bytes;
+  uint64_t ring_bytes;
+  uint64_t iterate_modules;
+  int (*vdso_clock)(int, void*);
+  int (*libc_backtrace)(uint64_t*, int);
+  uint32_t tid_offset;
+  // Of the last attach, here or in an ancestor.
+  uint32_t epoch;
+  // The attacher is taken for dead, here or in the parent.
+  bool is_abandoned;
+  // No seccomp filter looked at system calls at the attach.
+  bool may_call;
+  // The region was claimed at birth: relatives map it, too, so its journal leads to no slot.
+  bool is_shared;
+};
+
+extern Trusted trusted;
 extern GateArea gate_area;
 extern uint64_t originals[function_count][max_variants];
 extern unsigned char* region;

@@ -82,7 +82,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
 [[gnu::always_inline]] inline uint64_t rule_of(RingHeader* ring, uint64_t tag, uint64_t pc,
                                                bool exact) {
   auto* cache = reinterpret_cast<PcCacheEntry*>(in_ring(ring, pc_cache_offset));
-  PcCacheEntry& entry = cache[(pc ^ (pc >> 11)) & ring->pc_mask];
+  PcCacheEntry& entry = cache[(pc ^ (pc >> 11)) & ring->pc_mask & (pc_cache_entries - 1)];
   uint64_t key = pc | tag | (exact ? exact_pc : 0);
   if (__builtin_expect(entry.key != key, 0)) {
     entry.rule = find_rule(pc, exact);

@@ -39,6 +39,7 @@ inline int64_t waiting_clock() {
   if (__atomic_load_n(&c->abandoned, __ATOMIC_RELAXED)) return;
   __atomic_store_n(&c->abandoned_ns, clock, __ATOMIC_RELAXED);
   __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELEASE);
+  __atomic_store_n(&trusted.is_abandoned, true, __ATOMIC_RELAXED);
 }
 
 // One wait.

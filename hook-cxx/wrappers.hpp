@@ -34,7 +34,7 @@ template <typename R, typename... A>
 [[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
   uint32_t epoch = gate_word();
   if (epoch == 0) {
-    if (__builtin_expect(gate_area.spares[0] == 0, 1)) return nullptr;
+    if (__builtin_expect(gate().is_settled && gate_area.spares[0] == 0, 1)) return nullptr;
     epoch = be_born(frame);
     if (epoch == 0) return nullptr;
   }
@@ -294,6 +294,8 @@ MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
 MEMHOOK_WRAPPER void Mark(const char* name) {
   if (epoch_now() != 0 && name) note_mark(name);
 }
+// A jump: see fork_by().
+MEMHOOK_WRAPPER int Fork() { return fork_by(originals[F][V]); }
 MEMHOOK_WRAPPER int Dlclose(void* handle) {
   int result = original<int>(F, V, handle);
   modules_changed();

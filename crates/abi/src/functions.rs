@@ -20,6 +20,8 @@ pub enum Role {
     Touches,
     /// Names a moment: see [`MARK_LISTENER`].
     Marks,
+    /// Makes a process that inherits what is traced.
+    Forks,
 }
 
 /// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
@@ -60,6 +62,7 @@ pub enum Signature {
     WriteFrom,
     ReadItems,
     WriteItems,
+    Fork,
 }
 
 /// One hooked function. Its index in [`HOOKED_FUNCTIONS`] is its function id.
@@ -78,7 +81,10 @@ pub struct Function {
 impl Function {
     /// Whether it allocates or releases blocks.
     pub fn is_of_allocator(&self) -> bool {
-        !matches!(self.role, Accesses | Modules | Maps | Marks | Touches)
+        !matches!(
+            self.role,
+            Accesses | Forks | Modules | Maps | Marks | Touches
+        )
     }
 }
 
@@ -99,7 +105,7 @@ pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 /// Likewise, what `memhook_mark("…")` of the header `memhook_mark.h` calls as long as somebody listens.
 pub const MARK_LISTENER: &str = "memhook_mark_listener";
 
-use Role::{Accesses, Allocates, Maps, Marks, Modules, Reallocates, Releases, Touches};
+use Role::{Accesses, Allocates, Forks, Maps, Marks, Modules, Reallocates, Releases, Touches};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -223,6 +229,10 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("sendto", "sendto", S::WriteFrom, Touches),
     f("fread", "fread", S::ReadItems, Touches),
     f("fwrite", "fwrite", S::WriteItems, Touches),
+    // Always along: a child leaves what its parent records into.
+    f("fork", "fork", S::Fork, Forks),
+    f("__fork", "fork", S::Fork, Forks),
+    f("_Fork", "fork", S::Fork, Forks),
 ];
 
 /// An allocator that is known by the names of its functions.

@@ -284,7 +284,9 @@ impl TraceConfig {
         }
         let is_known = |name: &&String| {
             let mut functions = HOOKED_FUNCTIONS.iter();
-            functions.any(|f| !matches!(f.role, Role::Maps | Role::Marks) && is_named(f, name))
+            functions.any(|f| {
+                !matches!(f.role, Role::Forks | Role::Maps | Role::Marks) && is_named(f, name)
+            })
         };
         match self.functions.iter().find(|name| !is_known(name)) {
             Some(name) => Err(ConfigError::UnknownFunction(name.clone())),
@@ -356,7 +358,7 @@ impl TraceConfig {
     /// Ids of the functions to hook; `dlopen` and its like always come along.
     pub(crate) fn function_ids(&self) -> HashSet<usize> {
         let is_wanted = |function: &Function| match function.role {
-            Role::Modules | Role::Marks => true,
+            Role::Modules | Role::Marks | Role::Forks => true,
             Role::Maps => self.mappings,
             Role::Accesses | Role::Touches => self.may_count_accesses(),
             _ => {

@@ -11,7 +11,8 @@ use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
 use memhook_inject::{
-    close_descriptor, create_region, exchange_code, hold, unmap_unfinished, write_bytes,
+    close_descriptor, create_region, exchange_code, hold, set_inherited, unmap_unfinished,
+    write_bytes,
 };
 use memhook_process::{
     HookCopy, Mapping, RemoteAddress, hook_copies, proc_path, read_word, unfinished_copies,
@@ -39,6 +40,8 @@ pub struct Residue {
     regions: Vec<(Region, u64)>,
     /// Such regions that cannot be opened from here: addresses (avma) and bytes.
     closed_regions: Vec<(RemoteAddress, u64)>,
+    /// Where its hook has a region of which nothing is left that could be believed: a child has written into it.
+    spoiled: Vec<(RemoteAddress, u64)>,
     /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
     never_used: Vec<(RemoteAddress, u64)>,
     /// Regions that wait for a child of this process or of its parent, or did, and where they are (avma). Another process
@@ -72,6 +75,7 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         hook_base: hook_in_use(pid, &hooks),
         regions: Vec::new(),
         closed_regions: Vec::new(),
+        spoiled: Vec::new(),
         never_used: Vec::new(),
         offered: Vec::new(),
         unfinished: unfinished_copies(pid, maps),
@@ -98,10 +102,11 @@ fn hook_in_use(pid: i32, hooks: &[HookCopy]) -> Option<u64> {
 /// Where the region of an attach is in the target.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// Its address (avma).
+    /// Its address (avma). Nobody has used it yet.
     pub address: u64,
-    /// Nobody has used it yet. A hook of an earlier attach knows any other, and its threads may read it.
-    pub is_new: bool,
+    /// Where that of an earlier attach is, which it is to replace (avma): the hook knows that one, and a thread may
+    /// come back to it.
+    pub replaces: Option<u64>,
 }
 
 /// Descriptors of ours that the target has open.
@@ -144,6 +149,10 @@ impl Residue {
             // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
             // seals, the program's own.
             let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
+            if self.hooks.iter().any(|h| is_known(h) && h.owner(pid) != 0) {
+                self.spoiled.push(place);
+                return;
+            }
             let region = file.ok().and_then(|file| Region::map(&file).ok());
             if region.is_some()
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
@@ -272,8 +281,11 @@ impl Residue {
         !self.descriptors.is_empty() || !self.never_used.is_empty() || !self.unfinished.is_empty()
     }
 
-    /// A region for rings of `ring_bytes`, one of those found if no thread is at work in it. The
+    /// A region for rings of `ring_bytes`, in the place of one of those found if no thread is at work in it. The
     /// gate must be closed. Also returns the number of the next attach.
+    ///
+    /// It is always a new one: children may have an earlier one mapped. Until the hook knows it, a fork leaves it out;
+    /// from then on a child leaves it by itself (`birth.hpp` of the hook).
     pub fn region_for(
         self,
         reach: &mut Reach<'_>,
@@ -282,30 +294,39 @@ impl Residue {
         held_time: &mut Duration,
     ) -> Result<(Region, Place, u32), Error> {
         let epoch = self.last_epoch % 4095 + 1;
-        for (region, address) in self.regions {
-            if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, &region) {
-                let is_new = false;
-                return Ok((region, Place { address, is_new }, epoch));
-            }
-        }
         let bytes = memhook_abi::region_bytes(ring_bytes as usize) as u64;
-        // One that cannot be opened is mapped over: to the hook that is the same as a cleared one.
-        let over = self.closed_regions.iter().find(|&&(address, length)| {
+        let fits = |(region, _): &&(Region, u64)| {
+            region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, region)
+        };
+        // Of several, the one that the hook knows.
+        let is_known = |&&(_, address): &&(Region, u64)| {
+            self.hooks
+                .iter()
+                .any(|hook| hook.region(pid) == Some(address))
+        };
+        let (known, others): (Vec<_>, Vec<_>) = self.regions.iter().partition(is_known);
+        let open = known.into_iter().chain(others).find(fits);
+        let closed_fits = |&&(address, length): &&(RemoteAddress, u64)| {
             length == bytes && closed_region::comes_to_rest(pid, address, ring_bytes)
-        });
+        };
+        // To the hook, one that is mapped over is the same as a cleared one.
+        let closed = || self.closed_regions.iter().find(closed_fits);
+        let spoiled = || self.spoiled.iter().find(|&&(_, length)| length == bytes);
+        let over = open.map(|&(_, address)| RemoteAddress(address));
+        let over = over.or_else(|| closed().or_else(spoiled).map(|&(address, _)| address));
         let mut held = reach.hold(pid, &any_point())?;
-        let made = create_region(
-            &mut held,
-            REGION_NAME,
-            bytes,
-            over.map(|&(address, _)| address),
-        )?;
+        let made = create_region(&mut held, REGION_NAME, bytes, None)?;
+        set_inherited(&mut held, made.address, bytes, false)?;
         *held_time = (*held_time).max(held.release()?);
         let place = Place {
             address: made.address.0,
-            is_new: over.is_none(),
+            replaces: over.map(|address| address.0),
         };
-        Ok((Region::map(&made.fd)?, place, epoch))
+        let region = Region::map(&made.fd)?;
+        if let Some((earlier, _)) = open {
+            region.replace(earlier);
+        }
+        Ok((region, place, epoch))
     }
 }
 

@@ -33,7 +33,9 @@ use memhook_abi::{
     self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, HOOKED_FUNCTIONS, Role, function_by_name,
     hook_error, slot_state, touches,
 };
-use memhook_inject::{Held, IdleThreads, prepare_to_hold, unmap_region};
+use memhook_inject::{
+    Held, IdleThreads, move_region, prepare_to_hold, set_inherited, unmap_region,
+};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, Slot, TargetRoot,
     find_slots, hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
@@ -355,7 +357,8 @@ impl Session {
         loading: Loading,
         region: Place,
     ) -> Result<(), Error> {
-        let (pid, region_address) = (self.pid, region.address);
+        let (pid, mut region_address) = (self.pid, region.address);
+        let region_bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
         // So that nothing slow is left for the hold.
         let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
@@ -377,11 +380,8 @@ impl Session {
         let (base, object) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
-                // Nobody knows of a new region, so nobody would ever use it again.
-                if region.is_new {
-                    let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
-                    let _ = unmap_region(&mut held, RemoteAddress(region_address), bytes);
-                }
+                // Nobody knows of it, so nobody would ever use it again.
+                let _ = unmap_region(&mut held, RemoteAddress(region_address), region_bytes);
                 return Err(error);
             }
         };
@@ -410,6 +410,14 @@ impl Session {
         self.region.set_tid_offset(tid_offset(&held));
         let is_filtered = is_filtered(&held, self.traces_mappings());
         self.region.set_syscalls_filtered(is_filtered);
+        // From now on a call may be under way when its thread forks: without memory there, a child that came back
+        // into it would crash. It leaves the region by itself.
+        set_inherited(&mut held, RemoteAddress(region_address), region_bytes, true)?;
+        if let Some(place) = region.replaces {
+            let (from, to) = (RemoteAddress(region_address), RemoteAddress(place));
+            move_region(&mut held, from, region_bytes, to)?;
+            region_address = place;
+        }
         let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
         if let Reach::AtStart(_) = reach {

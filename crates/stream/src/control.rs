@@ -67,11 +67,10 @@ impl Region {
     pub fn initialize(&self, config: &Config) -> Result<(), Error> {
         self.check(config)?;
         let m = &self.memory;
-        let inside = if self.is_blank() {
-            Vec::new()
-        } else {
-            self.marked_inside()
-        };
+        let mut inside = self.take_inside_before();
+        if !self.is_blank() {
+            inside.extend(self.marked_inside());
+        }
         m.u64(offset_of!(Control, magic)).store(0, Release);
         m.clear()?;
         for (offset, value) in [

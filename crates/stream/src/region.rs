@@ -1,6 +1,6 @@
 //! The region as a whole: mapping, geometry, validation.
 
-use crate::{Error, grants::Accounts, memory::Memory};
+use crate::{Error, Mark, grants::Accounts, memory::Memory};
 use memhook_abi::{
     ABI_VERSION, Control, MAGIC, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes, ring_stride,
 };
@@ -27,6 +27,8 @@ pub struct Region {
     accounts: Mutex<Accounts>,
     /// How many rings were, or are being, given to a next owner, and of how many this is done.
     freeing: [AtomicU64; 2],
+    /// Threads that are inside of a wrapper, with a ring of the region that this one is to replace.
+    inside_before: Mutex<Vec<Mark>>,
     /// The code that evaluates Python functions. Not in the region, which the target can write.
     evaluation: Mutex<Range<u64>>,
 }
@@ -48,8 +50,24 @@ impl Region {
             places: (0..MAX_RINGS).map(|_| AtomicU64::new(0)).collect(),
             accounts: Mutex::new(Accounts::new()),
             freeing: Default::default(),
+            inside_before: Mutex::default(),
             evaluation: Mutex::new(0..0),
         })
+    }
+
+    /// Is going to be mapped in the place of an earlier region of the process: threads that come back to that one
+    /// find their rings. Before [`Region::initialize`].
+    pub fn replace(&self, earlier: &Region) {
+        let mut inside = self.inside_before.lock().unwrap_or_else(|e| e.into_inner());
+        *inside = if earlier.is_blank() {
+            Vec::new()
+        } else {
+            earlier.marked_inside()
+        };
+    }
+
+    pub(crate) fn take_inside_before(&self) -> Vec<Mark> {
+        std::mem::take(&mut self.inside_before.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
     pub(crate) fn evaluation(&self) -> Range<u64> {

@@ -52,7 +52,7 @@ shared_struct! {
         busy: AtomicU64,
         /// The thread that the following is about.
         tid: AtomicU64,
-        /// The ring with what it remembers (avma); 0: none.
+        /// Not 0: it has the ring with the block's number, for what it remembers.
         ring: AtomicU64,
         /// Its stack pointer at the first call.
         first_sp: AtomicU64,

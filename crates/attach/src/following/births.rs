@@ -120,7 +120,7 @@ impl Births {
     pub fn begin_program(&self, gate: u64) {
         let mut state = self.lock();
         if let Some(last) = state.heritage.take() {
-            state.missed += last.births_missed();
+            state.missed = state.missed.saturating_add(last.births_missed());
         }
         state.program += 1;
         state.gate = gate;
@@ -218,7 +218,8 @@ impl Births {
             .spares
             .iter()
             .map(|spare| spare.region.births_missed());
-        state.missed + of_head + of_children.sum::<u64>()
+        // Each may say anything: a child can write it.
+        of_children.fold(state.missed.saturating_add(of_head), u64::saturating_add)
     }
 
     /// Looks for claims until [`Births::end`].
@@ -243,7 +244,7 @@ impl State {
             return false;
         };
         // What its children have counted would be gone with its contents.
-        self.missed += spare.region.births_missed();
+        self.missed = self.missed.saturating_add(spare.region.births_missed());
         let tables = heritage.conceive(&spare.region);
         spare.state = SpareState::Idle;
         spare.generation = self.generation;

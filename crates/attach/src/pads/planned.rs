@@ -83,7 +83,10 @@ pub(crate) fn plan_pads(
         let found = own_allocator_functions(module).into_iter();
         let wanted: Vec<Wanted> = found
             .filter_map(|found| Some((found.hooked()?, found)))
-            .filter(|(id, _)| HOOKED_FUNCTIONS[*id].role != Role::Modules && !is_left_alone(*id))
+            .filter(|(id, _)| {
+                let role = HOOKED_FUNCTIONS[*id].role;
+                !matches!(role, Role::Modules | Role::Forks) && !is_left_alone(*id)
+            })
             .map(|(id, found)| {
                 let symbol = FunctionSymbol {
                     name: found.name,

@@ -16,7 +16,7 @@ use memhook_process::{
     ModuleImage, RemoteAddress, SlotScan, Wrappers, find_slots, hook_copies, mappings, modules,
     read_word,
 };
-use memhook_stream::{SlotSpec, SlotView, barrier};
+use memhook_stream::{Birth, SlotSpec, SlotView, barrier};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -169,8 +169,10 @@ impl Session {
             return Ok(());
         }
         let mut looked = self.look_at_modules();
-        // Threads of the target make no system calls of ours, so they cannot patch.
-        if looked.is_ok() && self.region.syscalls_filtered() {
+        // Threads of the target make no system calls of ours, so they cannot patch; or relatives have its region
+        // mapped, so its hook does not look at the journal (`patch_pending` of `hook-cxx/patch.hpp`).
+        let is_shared = self.region.birth() != Birth::None;
+        if looked.is_ok() && (self.region.syscalls_filtered() || is_shared) {
             looked = self.force_slots().map(drop);
         } else if self.may_lose_modules && self.has_refused_slots() {
             // If the threads cannot all be held, the coverage says what is not seen.

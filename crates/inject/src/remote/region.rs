@@ -136,6 +136,39 @@ fn grow_unlocked(held: &mut Held, address: u64, bytes: u64, mapped: &mut u64) ->
     Ok(())
 }
 
+/// Whether processes that the target forks get a region, too. They could write it, whatever rights they have given up.
+pub fn set_inherited(
+    held: &mut Held,
+    address: RemoteAddress,
+    bytes: u64,
+    is_inherited: bool,
+) -> Result<(), Error> {
+    let advice = if is_inherited {
+        libc::MADV_DOFORK
+    } else {
+        libc::MADV_DONTFORK
+    };
+    let advise = [address.0, bytes, advice as u64];
+    held.checked_syscall("madvise", libc::SYS_madvise, &advise)
+        .map(drop)
+}
+
+/// Moves a region to the place of another one of the same size, in one step.
+pub fn move_region(
+    held: &mut Held,
+    from: RemoteAddress,
+    bytes: u64,
+    to: RemoteAddress,
+) -> Result<(), Error> {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    held.checked_syscall(
+        "mremap",
+        libc::SYS_mremap,
+        &[from.0, bytes, bytes, flags, to.0],
+    )
+    .map(drop)
+}
+
 /// Unmaps a region that no code in the target uses.
 pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Result<(), Error> {
     held.checked_syscall("munmap", libc::SYS_munmap, &[address.0, bytes])

@@ -1,6 +1,7 @@
 //! Children of traced processes, and several processes at once.
 
 mod births;
+mod evil_workers;
 mod followed_processes;
 mod forked_children;
 mod forking_servers;

@@ -1,0 +1,87 @@
+//! Workers that have fewer rights than their parent, and write into whatever they share with it.
+
+use memhook_tests::agents::wrapped_slots;
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, build_library, build_target, run};
+
+/// What every word is overwritten with.
+const WORDS: [&str; 4] = ["function", "zeros", "ones", "random"];
+
+fn server(folder: &Folder) -> Target {
+    let library = build_library("late_library", "liblate.so", &[]);
+    let abi = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx");
+    let program = build_target("evil_worker", &["-pthread", "-ldl", abi]);
+    let library = library.to_str().expect("a path");
+    Target::start(&program, &[library, &folder.path("marker")])
+}
+
+fn found(server: &mut Target, command: &str) -> u64 {
+    server.send(&format!("{command}\n"));
+    let line = server.expect("found ");
+    line["found ".len()..].trim().parse().expect("a number")
+}
+
+fn work(server: &mut Target) {
+    server.send("work\n");
+    server.expect("worked");
+}
+
+fn end(mut server: Target) {
+    assert_eq!(wrapped_slots(server.pid()), 0);
+    server.send("end\n");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+/// Forked before, during and after a trace, and after its attacher was killed: nothing of the parent's is there.
+#[test]
+fn have_no_region_of_their_parent() {
+    let folder = Folder::new("evil");
+    let mut server = server(&folder);
+    for killed in [false, true] {
+        for words in WORDS {
+            let attacher = Attacher::start(&server, &["--stacks", "all"]);
+            assert_eq!(found(&mut server, &format!("fork {words}")), 0);
+            assert_eq!(found(&mut server, &format!("clone {words}")), 0);
+            work(&mut server);
+            if killed {
+                attacher.kill();
+                assert_eq!(found(&mut server, &format!("fork {words}")), 0);
+            } else {
+                let report = attacher.finish();
+                assert!(
+                    report["totals"]["allocations"].as_u64() > Some(9000),
+                    "{report}"
+                );
+                assert_eq!(report["totals"]["lost_events"], 0, "{report}");
+                // What is left of a trace is inert, and the next one begins with memory of its own.
+                found(&mut server, &format!("fork {words}"));
+            }
+            work(&mut server);
+        }
+    }
+    let (code, output, errors) = run(&["detach", &server.pid().to_string()]);
+    assert_eq!(code, 0, "{output}{errors}");
+    work(&mut server);
+    end(server);
+}
+
+/// Regions that wait for children are mapped in all of them. Nothing in there is called or says where to write.
+#[test]
+fn write_into_regions_of_others_in_vain() {
+    let folder = Folder::new("evil");
+    let mut server = server(&folder);
+    for words in WORDS {
+        let attacher = Attacher::start(&server, &["--follow-fork"]);
+        assert!(found(&mut server, &format!("fork {words}")) > 0);
+        for _ in 0..10 {
+            server.send("child\n");
+            server.expect("well");
+        }
+        work(&mut server);
+        let (status, errors, _) = attacher.last_reports();
+        assert!(status.success(), "{status}: {errors}");
+        work(&mut server);
+    }
+    end(server);
+}
