@@ -8,8 +8,8 @@
 //
 // A child inherits patched slots and a closed gate. If its parent's attacher follows children, it also inherits
 // regions that nobody uses yet, ready to be recorded into, and the list of them. The first hooked call of the child
-// claims one by a compare-and-swap and opens the gate; the attacher finds the claim, and the child is a
-// process like any other that is traced. Nobody is stopped for it, and the parent does nothing.
+// claims one by a compare-and-swap, unmaps the others, and opens the gate; the attacher finds the claim, and the child
+// is a process like any other that is traced. Nobody is stopped for it, and the parent does nothing.
 //
 // A child that finds no region passes through, as without all this. So does one whose first hooked call was made
 // below a wrapper that was running when it was forked (by a signal handler, or a new-handler): that wrapper has the
@@ -103,6 +103,18 @@ inline bool end_of_birth() {
   return false;
 }
 
+// Leaves the regions that wait for others, or belong to them. Children of this process are traced from an attach on.
+[[gnu::noinline, gnu::cold]] inline void leave_spares(const Control* own) {
+  // Another thread of this process may be about to look at the list, but takes nothing from it.
+  for (uint64_t& place : gate_area.spares) {
+    uint64_t spare = place;
+    if (spare == 0) break;
+    __atomic_store_n(&place, uint64_t{0}, __ATOMIC_RELAXED);
+    if (spare != reinterpret_cast<uint64_t>(own) && trusted.may_call)
+      sys::call(sys::nr_munmap, static_cast<long>(spare), static_cast<long>(trusted.region_bytes));
+  }
+}
+
 // An offered region, which is the caller's now; null: there is none.
 inline Control* take_spare() {
   for (uint64_t spare : gate_area.spares) {
@@ -187,6 +199,7 @@ inline bool begin_life(Control* c, Frame frame) {
   // The region of the parent is left: it is counted where the attacher looks, too.
   auto* listed = reinterpret_cast<Control*>(gate_area.spares[0]);
   if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
+  leave_spares(is_born ? spare : nullptr);
   __atomic_store_n(&gate().birth, static_cast<uint32_t>(is_born ? birth_done : birth_declined),
                    __ATOMIC_RELEASE);
   return epoch_now();

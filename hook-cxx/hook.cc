@@ -108,7 +108,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   if (gate().flags & flag_accesses) open_access_index();
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
-  __atomic_store_n(&gate().epoch, c->epoch, __ATOMIC_RELEASE);
+  __atomic_store_n(&gate().epoch, trusted.epoch, __ATOMIC_RELEASE);
   return patch_pending();
 }
 

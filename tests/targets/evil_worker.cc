@@ -3,7 +3,8 @@
 //
 //   fork WHAT    a worker by fork(2) overwrites every word that it finds in regions of ours; says "found N", the number
 //                of regions that it could write
-//   clone WHAT   the same by the system call, without a hooked function before the first allocation
+//   call WHAT    the same after an allocation
+//   clone WHAT   the same after an allocation, forked by the system call, without a hooked function
 //   child        a worker by fork(2) that means well: allocates, opens a library, and ends; says "well"
 //   work         the server allocates in three threads, and opens and closes a library all the while; says "worked"
 //   end          ends the server, which says "done"
@@ -151,8 +152,8 @@ int main(int, char** arguments) {
       pid_t pid = fork();
       if (pid == 0) _exit(be_evil(what));
       tell_found(pid);
-    } else if (name == "clone") {
-      auto pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    } else if (name == "clone" || name == "call") {
+      auto pid = name == "call" ? fork() : static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
       if (pid == 0) {
         void* block = malloc(10);
         keep(block);

@@ -11,8 +11,7 @@ use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
 use memhook_inject::{
-    close_descriptor, create_region, exchange_code, hold, set_inherited, unmap_unfinished,
-    write_bytes,
+    close_descriptor, create_region, exchange_code, hold, unmap_unfinished, write_bytes,
 };
 use memhook_process::{
     HookCopy, Mapping, RemoteAddress, hook_copies, proc_path, read_word, unfinished_copies,
@@ -315,8 +314,7 @@ impl Residue {
         let over = open.map(|&(_, address)| RemoteAddress(address));
         let over = over.or_else(|| closed().or_else(spoiled).map(|&(address, _)| address));
         let mut held = reach.hold(pid, &any_point())?;
-        let made = create_region(&mut held, REGION_NAME, bytes, None)?;
-        set_inherited(&mut held, made.address, bytes, false)?;
+        let made = create_region(&mut held, REGION_NAME, bytes)?;
         *held_time = (*held_time).max(held.release()?);
         let place = Place {
             address: made.address.0,

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let call = step();
         load_object(&mut held, dlopen, &object)?;
         let load = step();
-        create_region(&mut held, c"memhook-region", 64 << 20, None)?;
+        create_region(&mut held, c"memhook-region", 64 << 20)?;
         let region = step();
         let total = held.release()?.as_micros();
         println!(

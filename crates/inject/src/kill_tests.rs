@@ -54,7 +54,7 @@ fn attacher() {
     let many: Vec<u64> = (0..400).collect();
     let until = Instant::now() + Duration::from_secs(1);
     assert_eq!(held.call_each(spoil, &many, until).unwrap(), many.len());
-    create_region(&mut held, c"memhook-region", 1 << 16, None).unwrap();
+    create_region(&mut held, c"memhook-region", 1 << 16).unwrap();
     let dlopen = Dlopen {
         address: dlopen,
         internal_mode: false,

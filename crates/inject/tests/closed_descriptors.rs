@@ -26,7 +26,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
     let (mut made, mut lost) = (0u64, 0);
     for round in 1..=300u64 {
         let mut held = hold(pid, &options).expect("it can be held");
-        match create_region(&mut held, c"memhook-region", BYTES, None) {
+        match create_region(&mut held, c"memhook-region", BYTES) {
             Ok(region) => {
                 let file = File::from(region.fd);
                 file.write_all_at(&round.to_le_bytes(), 0)

@@ -79,7 +79,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
             ..anywhere()
         };
         let mut held = hold(pid, &options).unwrap();
-        create_region(&mut held, c"memhook-region", 1 << 20, None).unwrap();
+        create_region(&mut held, c"memhook-region", 1 << 20).unwrap();
         let base = load_object(&mut held, dlopen, &bytes).unwrap();
         // It is a different object each time, although the descriptor number is the same.
         assert_eq!(
@@ -141,7 +141,7 @@ fn a_region_is_shared() {
     program.addresses();
     let pid = program.pid();
     let mut held = hold(pid, &anywhere()).unwrap();
-    let region = create_region(&mut held, c"memhook-region", 1 << 30, None).unwrap();
+    let region = create_region(&mut held, c"memhook-region", 1 << 30).unwrap();
     held.release().unwrap();
     write_bytes(pid, region.address + 5000, b"from outside").unwrap();
     let file = File::from(region.fd);

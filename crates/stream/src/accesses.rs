@@ -74,7 +74,7 @@ impl Region {
 
     /// Blocks whose reads and writes could not be counted.
     pub fn access_missed(&self) -> u64 {
-        self.control64(offset_of!(Control, access_missed))
+        self.counted(offset_of!(Control, access_missed))
     }
 
     /// Touches records ahead of those that are in use, as far as the budget lasts: a program that gets none goes

@@ -101,7 +101,7 @@ impl Region {
 
     /// How many children of the region's process have found none to claim.
     pub fn births_missed(&self) -> u64 {
-        self.control64(offset_of!(Control, births_missed))
+        self.counted(offset_of!(Control, births_missed))
     }
 
     /// Notes that rings of ended threads were looked for.

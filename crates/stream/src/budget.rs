@@ -36,7 +36,7 @@ impl Region {
 
     /// What has been timed until now.
     pub fn timed_calls(&self) -> TimedCalls {
-        let of = |offset| self.memory.u64(offset).load(Relaxed);
+        let of = |offset| self.counted(offset);
         TimedCalls {
             allocations: of(offset_of!(Control, timed_allocations)),
             allocation_counts: of(offset_of!(Control, timed_allocation_counts)),

@@ -78,7 +78,6 @@ impl Region {
             (offset_of!(Control, epoch), config.epoch),
             (offset_of!(Control, depth), config.depth),
             (offset_of!(Control, clock_mode), config.clock_mode),
-            (offset_of!(Control, flags), config.flags),
             (
                 offset_of!(Control, exact_count),
                 config.exact_sizes.len() as u32,
@@ -95,7 +94,6 @@ impl Region {
             (offset_of!(Control, max_size), config.max_size),
             (offset_of!(Control, vdso_clock), config.vdso_clock),
             (offset_of!(Control, libc_backtrace), config.libc_backtrace),
-            (offset_of!(Control, owner), config.owner),
             (offset_of!(Control, sample_bytes), config.sample_bytes),
             (offset_of!(Control, iterate_modules), config.iterate_modules),
             // Granule 0 stays empty: stack id 0 means "none".
@@ -110,7 +108,7 @@ impl Region {
         if config.draws_samples() {
             self.write_sample_intervals(config.sample_bytes);
         }
-        self.set_evaluation(0..0);
+        self.begin_own(config.owner, config.flags);
         let python = config.python.as_ref();
         if let Some(python) = python.filter(|python| is_possible(&python.layout)) {
             self.write_python(&python.layout);
@@ -218,11 +216,6 @@ impl Region {
             .store(0, Relaxed);
     }
 
-    /// Which process the region is for ([`Control::owner`]); 0: it was never initialized.
-    pub fn owner(&self) -> u64 {
-        self.control64(offset_of!(Control, owner))
-    }
-
     /// How many modules the target's loader had loaded and unloaded when the hook last looked. Ask before
     /// looking at the target's mappings, and hand it to [`Region::set_loader_count_seen`] afterwards.
     pub fn loader_count_now(&self) -> u64 {
@@ -251,11 +244,6 @@ impl Region {
     /// Where time stamps come from ([`memhook_abi::clock_mode`]).
     pub fn clock_mode(&self) -> u32 {
         self.control32(offset_of!(Control, clock_mode))
-    }
-
-    /// Bits of [`memhook_abi::flags`].
-    pub fn flags(&self) -> u32 {
-        self.control32(offset_of!(Control, flags))
     }
 
     /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a

@@ -310,7 +310,9 @@ impl Region {
         let wanted = next
             .saturating_mul(GRANULE_BYTES)
             .saturating_add(ARENA_AHEAD);
-        let wanted = wanted.next_multiple_of(PAGE).min(limit.min(ARENA_BYTES));
+        // What the hook says may be anything.
+        let wanted = wanted.min(ARENA_BYTES).next_multiple_of(PAGE);
+        let wanted = wanted.min(limit);
         // The first piece has been counted.
         if wanted > accounts.arena
             && (accounts.arena == 0 || accounts.spend((wanted - accounts.arena) as u64))

@@ -64,9 +64,8 @@ impl Region {
     /// Takes the marks that were set since the `next`th, which has this time now. Returns them, and how many were
     /// overwritten by later ones.
     pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
-        let all = self.control64(offset_of!(Control, marks));
+        let all = self.counted(offset_of!(Control, marks));
         let mut taken = Vec::new();
-        // The target can write anything there.
         let mut missed = all.saturating_sub(*next).saturating_sub(MARKS as u64);
         *next += missed;
         while *next < all {

@@ -75,13 +75,6 @@ impl Admission {
 }
 
 impl Region {
-    /// Adds a bit of [`memhook_abi::flags`], before the hook begins.
-    pub fn add_flag(&self, flag: u32) {
-        self.memory
-            .u32(offset_of!(Control, flags))
-            .fetch_or(flag, Relaxed);
-    }
-
     /// Tells the hook whether a seccomp filter might take offence at system calls of its own.
     pub fn set_syscalls_filtered(&self, filtered: bool) {
         self.memory

@@ -1,13 +1,15 @@
 //! The region as a whole: mapping, geometry, validation.
 
-use crate::{Error, Mark, grants::Accounts, memory::Memory};
+use crate::{Error, Mark, SlotSpec, grants::Accounts, memory::Memory};
 use memhook_abi::{
     ABI_VERSION, Control, MAGIC, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes, ring_stride,
 };
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
 use std::sync::{Mutex, MutexGuard};
 
 /// The shared region, mapped into this process.
@@ -29,8 +31,23 @@ pub struct Region {
     freeing: [AtomicU64; 2],
     /// Threads that are inside of a wrapper, with a ring of the region that this one is to replace.
     inside_before: Mutex<Vec<Mark>>,
-    /// The code that evaluates Python functions. Not in the region, which the target can write.
+    /// What is not read from the region, because the target, and what it forks, can write that.
+    own: Own,
+}
+
+/// What this process has written into the region and goes by itself.
+struct Own {
+    /// The journal of slots, but for what the hook changes.
+    journal: Mutex<Vec<SlotSpec>>,
+    /// As the control block has them at first.
+    owner: AtomicU64,
+    flags: AtomicU32,
+    /// The code that evaluates Python functions.
     evaluation: Mutex<Range<u64>>,
+}
+
+fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
+    own.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Region {
@@ -43,6 +60,12 @@ impl Region {
         let ring_bytes = ring_bytes_of(bytes).ok_or(Error::Size {
             bytes: bytes as u64,
         })?;
+        let own = Own {
+            journal: Mutex::default(),
+            owner: AtomicU64::new(memory.u64(offset_of!(Control, owner)).load(Relaxed)),
+            flags: AtomicU32::new(memory.u32(offset_of!(Control, flags)).load(Relaxed)),
+            evaluation: Mutex::new(0..0),
+        };
         Ok(Self {
             memory,
             ring_bytes,
@@ -51,15 +74,14 @@ impl Region {
             accounts: Mutex::new(Accounts::new()),
             freeing: Default::default(),
             inside_before: Mutex::default(),
-            evaluation: Mutex::new(0..0),
+            own,
         })
     }
 
     /// Is going to be mapped in the place of an earlier region of the process: threads that come back to that one
     /// find their rings. Before [`Region::initialize`].
     pub fn replace(&self, earlier: &Region) {
-        let mut inside = self.inside_before.lock().unwrap_or_else(|e| e.into_inner());
-        *inside = if earlier.is_blank() {
+        *locked(&self.inside_before) = if earlier.is_blank() {
             Vec::new()
         } else {
             earlier.marked_inside()
@@ -67,20 +89,54 @@ impl Region {
     }
 
     pub(crate) fn take_inside_before(&self) -> Vec<Mark> {
-        std::mem::take(&mut self.inside_before.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut locked(&self.inside_before))
     }
 
     pub(crate) fn evaluation(&self) -> Range<u64> {
-        let evaluation = self.evaluation.lock();
-        evaluation.unwrap_or_else(|e| e.into_inner()).clone()
+        locked(&self.own.evaluation).clone()
     }
 
     pub(crate) fn set_evaluation(&self, range: Range<u64>) {
-        *self.evaluation.lock().unwrap_or_else(|e| e.into_inner()) = range;
+        *locked(&self.own.evaluation) = range;
+    }
+
+    pub(crate) fn journal(&self) -> MutexGuard<'_, Vec<SlotSpec>> {
+        locked(&self.own.journal)
+    }
+
+    /// Which process the region is for ([`Control::owner`]); 0: it was never initialized.
+    pub fn owner(&self) -> u64 {
+        self.own.owner.load(Relaxed)
+    }
+
+    /// Bits of [`memhook_abi::flags`].
+    pub fn flags(&self) -> u32 {
+        self.own.flags.load(Relaxed)
+    }
+
+    /// Adds a bit of [`memhook_abi::flags`], before the hook begins.
+    pub fn add_flag(&self, flag: u32) {
+        self.set_flags(self.flags() | flag);
+    }
+
+    fn set_flags(&self, flags: u32) {
+        self.own.flags.store(flags, Relaxed);
+        let shared = self.memory.u32(offset_of!(Control, flags));
+        shared.store(flags, Relaxed);
+    }
+
+    /// Begins what this process goes by itself, with the control block of a new attach.
+    pub(crate) fn begin_own(&self, owner: u64, flags: u32) {
+        self.journal().clear();
+        self.own.owner.store(owner, Relaxed);
+        let shared = self.memory.u64(offset_of!(Control, owner));
+        shared.store(owner, Relaxed);
+        self.set_flags(flags);
+        self.set_evaluation(0..0);
     }
 
     pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
-        self.accounts.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.accounts)
     }
 
     /// How many rings have been freed; `None` while one is being freed.

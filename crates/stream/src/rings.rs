@@ -276,17 +276,23 @@ impl Region {
             for ring in 0..self.rings_used() {
                 *sum = sum.wrapping_add(self.ring64(ring, LOSS_FIELDS[i]).load(Relaxed));
             }
+            *sum = believable(*sum);
         }
         Losses {
             dropped: sums[0],
             reentrant: sums[1],
             truncated: sums[2],
-            ringless: self.control64(offset_of!(Control, ringless_events)),
+            ringless: self.counted(offset_of!(Control, ringless_events)),
             unwound: sums[3],
             memo_checked: sums[4],
             memo_wrong: sums[5],
-            stacks_dropped: self.control64(offset_of!(Control, stacks_dropped)),
+            stacks_dropped: self.counted(offset_of!(Control, stacks_dropped)),
         }
+    }
+
+    /// A counter of the region.
+    pub(crate) fn counted(&self, offset: usize) -> u64 {
+        believable(self.control64(offset))
     }
 
     #[inline]
@@ -298,6 +304,13 @@ impl Region {
     pub(crate) fn ring32(&self, ring: usize, field: usize) -> &std::sync::atomic::AtomicU32 {
         self.memory.u32(self.ring_offset(ring) + field)
     }
+}
+
+/// What a target says that it has counted, but no more than anything can count: whoever adds such numbers up, those of
+/// thousands of processes even, gets no sum that does not fit.
+fn believable(count: u64) -> u64 {
+    const MOST: u64 = 1 << 48;
+    count.min(MOST)
 }
 
 /// The loss counters of a ring, in the order of `Region::retired`.

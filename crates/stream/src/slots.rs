@@ -1,4 +1,5 @@
-//! The journal of GOT slots.
+//! The journal of GOT slots. What is in the region is for the hook: this process takes nothing from there but which
+//! slots are patched, because whatever writes the region would choose what is written into the target's memory.
 
 use crate::{Error, Region};
 use memhook_abi::{
@@ -66,11 +67,7 @@ fn slot_offset(index: usize) -> usize {
 impl Region {
     /// Slots in the journal, unused ones included.
     pub fn slot_count(&self) -> usize {
-        let count = self
-            .memory
-            .u32(offset_of!(Control, slot_count))
-            .load(Acquire);
-        (count as usize).min(MAX_SLOTS)
+        self.journal().len()
     }
 
     /// Writes a pending slot (a refused one, if it is to be exchanged by force) into the journal and returns its place. Entries that were set to
@@ -92,6 +89,12 @@ impl Region {
                     limit: MAX_SLOTS,
                 })?
         };
+        let mut journal = self.journal();
+        match journal.get_mut(index) {
+            Some(unused) => *unused = spec,
+            None => journal.push(spec),
+        }
+        drop(journal);
         let at = slot_offset(index);
         let m = &self.memory;
         for (field, value) in [
@@ -139,28 +142,24 @@ impl Region {
 
     /// One entry of the journal; `None` past its end or if the entry is not in use.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
-        if index >= self.slot_count() {
-            return None;
-        }
+        let spec = *self.journal().get(index)?;
         let state = self.slot_state(index);
         if state == slot_state::UNUSED {
             return None;
         }
-        let at = slot_offset(index);
-        let word = |field| self.memory.u64(at + field).load(Relaxed);
-        let half = |field| self.memory.u32(at + field).load(Relaxed);
+        let replacement = slot_offset(index) + offset_of!(SlotEntry, replacement);
         Some(SlotView {
             index,
-            address: word(offset_of!(SlotEntry, address)),
-            original: word(offset_of!(SlotEntry, original)),
-            replacement: word(offset_of!(SlotEntry, replacement)),
-            expected: word(offset_of!(SlotEntry, expected)),
-            module_base: word(offset_of!(SlotEntry, module_base)),
-            function: half(offset_of!(SlotEntry, function)),
-            variant: half(offset_of!(SlotEntry, variant)),
+            address: spec.address,
+            original: spec.original,
+            replacement: self.memory.u64(replacement).load(Relaxed),
+            expected: spec.expected,
+            module_base: spec.module_base,
+            function: spec.function,
+            variant: spec.variant,
             state,
-            protection: half(offset_of!(SlotEntry, protection)),
-            is_permanent: word(offset_of!(SlotEntry, is_permanent)) != 0,
+            protection: spec.protection,
+            is_permanent: spec.is_permanent,
         })
     }
 

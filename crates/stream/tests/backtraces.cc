@@ -14,6 +14,7 @@
 
 namespace memhook {
 GateArea gate_area;
+Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
@@ -113,6 +114,8 @@ int main(int, char** argv) {
   uint64_t rounds = strtoull(argv[3], nullptr, 0);
   Gate& g = gate();
   g.epoch = g.last_epoch = control()->epoch;
+  trusted.ring_bytes = control()->ring_bytes;
+  g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.recorders = nobody;
   uint32_t epoch = epoch_now();
   static const uint32_t depths[] = {1, 2, 7, 8, 9, 10, 16, 17, 40, 64, 100, 128};

@@ -17,6 +17,7 @@
 
 namespace memhook {
 GateArea gate_area;
+Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
@@ -181,6 +182,9 @@ int main(int arguments, char** argv) {
   g.passed_mask = control()->passed_mask;
   g.filter_shift = control()->filter_shift;
   g.notes_recorded = g.flags & (flag_adapt_when_full | flag_budget);
+  trusted.ring_bytes = control()->ring_bytes;
+  trusted.tid_offset = control()->tid_offset;
+  g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.first_ring_mask = control()->first_ring_bytes / sizeof(RawEvent) - 1;
   reset_recorders();
   constexpr int register_global_expedited = 1 << 2;

@@ -7,6 +7,7 @@
 
 namespace memhook {
 GateArea gate_area;
+Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;

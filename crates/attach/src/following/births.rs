@@ -1,7 +1,8 @@
 //! Children that are traced from their first call of an allocator, at no cost for their parent.
 //!
 //! Regions are mapped in the parent before it forks ([`super::parent`]), and its hook has a list of them. A child
-//! inherits both, and its first hooked call claims a region and records into it (the hook's `birth.hpp`). A thread
+//! inherits both, and its first hooked call claims a region, unmaps the others, which are none of its business, and
+//! records into the one (the hook's `birth.hpp`). So children of a child are traced from an attach on. A thread
 //! here finds the claims. What it hands on is a session like any other: the child was never stopped.
 //!
 //! What is left of a child that has ended is taken as well, so one that lives for a few milliseconds is traced
@@ -120,7 +121,7 @@ impl Births {
     pub fn begin_program(&self, gate: u64) {
         let mut state = self.lock();
         if let Some(last) = state.heritage.take() {
-            state.missed = state.missed.saturating_add(last.births_missed());
+            state.missed += last.births_missed();
         }
         state.program += 1;
         state.gate = gate;
@@ -218,8 +219,7 @@ impl Births {
             .spares
             .iter()
             .map(|spare| spare.region.births_missed());
-        // Each may say anything: a child can write it.
-        of_children.fold(state.missed.saturating_add(of_head), u64::saturating_add)
+        state.missed + of_head + of_children.sum::<u64>()
     }
 
     /// Looks for claims until [`Births::end`].
@@ -244,7 +244,7 @@ impl State {
             return false;
         };
         // What its children have counted would be gone with its contents.
-        self.missed = self.missed.saturating_add(spare.region.births_missed());
+        self.missed += spare.region.births_missed();
         let tables = heritage.conceive(&spare.region);
         spare.state = SpareState::Idle;
         spare.generation = self.generation;
@@ -407,7 +407,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Of the children of this process and their descendants. Without a thread nobody is found.
+    /// Of the children of this process. Without a thread nobody is found.
     pub fn begin(head: i32) -> Watch {
         let births = Arc::new(Births::default());
         let (tell, found) = crossbeam_channel::unbounded();

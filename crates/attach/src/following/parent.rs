@@ -8,7 +8,7 @@ use crate::trace::Trace;
 use crate::upkeep::Turn;
 use crossbeam_channel::Select;
 use memhook_abi::SPARES_BEHIND_GATE;
-use memhook_inject::{create_region, hold, unmap_region, write_bytes};
+use memhook_inject::{Held, create_region, hold, set_inherited, unmap_region, write_bytes};
 use memhook_process::{RemoteAddress, hook_copies, mappings, proc_path, proc_text};
 use memhook_stream::Region;
 use std::ops::ControlFlow;
@@ -102,21 +102,30 @@ impl Parent {
     fn add(&mut self, session: &Session) -> Option<()> {
         let pid = session.pid();
         let mut held = hold_with_hook(pid, session.hook_base()).ok()?;
-        let made = create_region(&mut held, crate::residue::REGION_NAME, self.bytes, None);
+        let made = create_region(&mut held, crate::residue::REGION_NAME, self.bytes).ok();
+        let is_listed = made.as_ref().and_then(|made| {
+            self.mapped.push(made.address.0);
+            self.list_it(&mut held, made.address)
+        });
         self.held = self.held.max(held.release().ok()?);
-        let made = made.ok()?;
-        self.mapped.push(made.address.0);
-        let is_ready = self.births.add(Region::map(&made.fd).ok()?);
-        if !is_ready {
+        is_listed?;
+        let made = made?;
+        if !self.births.add(Region::map(&made.fd).ok()?) {
             return None;
         }
         // Blocks of 512 bytes, whatever the file system has (stat(2)).
         let blocks = std::fs::File::from(made.fd).metadata().ok()?.blocks();
         self.filled += 512 * blocks;
-        // Last: a child that has it in its list has it mapped, and it is complete. A word at a time, which a fork sees
-        // as a whole.
+        Some(())
+    }
+
+    /// Has children inherit a region, and tells them where it is. They claim it when it is offered, and a child leaves
+    /// the regions that it knows of. One that is forked between these two steps has a region that it does not know.
+    fn list_it(&mut self, held: &mut Held, region: RemoteAddress) -> Option<()> {
+        set_inherited(held, region, self.bytes, true).ok()?;
+        // A word at a time, which a fork sees as a whole.
         let at = self.list() + 8 * self.listed;
-        write_bytes(pid, at, &made.address.0.to_le_bytes()).ok()?;
+        write_bytes(held.pid(), at, &region.0.to_le_bytes()).ok()?;
         self.listed += 1;
         Some(())
     }

@@ -11,7 +11,7 @@ use crate::probe_areas::REGION_NAME;
 use crate::target_facts::{is_filtered, tid_offset};
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
-use memhook_inject::{Held, create_region};
+use memhook_inject::{Held, create_region, set_inherited};
 use memhook_probe::CountsLayout;
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, is_ours, mappings, modules, vdso,
@@ -111,7 +111,9 @@ impl Events {
                 return Err(Error::NoThreadNumber { pid });
             }
             let bytes = region_bytes(LEAST_RING_BYTES) as u64;
-            let made = create_region(held, REGION_NAME, bytes, None)?;
+            let made = create_region(held, REGION_NAME, bytes)?;
+            // Forked processes have the code that writes into it.
+            set_inherited(held, made.address, bytes, true)?;
             region_at = made.address.0;
             let region = Region::map(&made.fd)?;
             region.initialize(&config)?;

@@ -8,7 +8,7 @@ use crate::hook_presence::any_point;
 use crate::limits::check_shared_memory;
 use crate::memory_budget::check_charge;
 use crate::probe_error::ProbeError;
-use memhook_inject::{CodeArea, create_region, hold, map_code_area, write_bytes};
+use memhook_inject::{CodeArea, create_region, hold, map_code_area, set_inherited, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
 use memhook_process::{RemoteAddress, mappings, thread_ids};
 use std::collections::BTreeSet;
@@ -111,12 +111,9 @@ pub(super) fn map_all(
     check_charge(pid, charged_bytes(pid, plan, layout))?;
     let prepared = prepare(pid, &plan.events)?;
     let mut held = hold(pid, &any_point())?;
-    let region = create_region(
-        &mut held,
-        c"memhook-probe-counts",
-        layout.shared_bytes(),
-        None,
-    )?;
+    let region = create_region(&mut held, c"memhook-probe-counts", layout.shared_bytes())?;
+    // Forked processes count, too.
+    set_inherited(&mut held, region.address, layout.shared_bytes(), true)?;
     let mut mapped: Vec<Mapped> = Vec::new();
     for (functions, near) in clusters(&plan.functions) {
         let bytes = places(plan, &functions).0.bytes();

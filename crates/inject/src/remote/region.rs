@@ -19,19 +19,12 @@ pub struct Region {
 
 /// Makes a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
 /// reserving swap, left out of core dumps, far from everything else) and opens it here. No descriptor stays in the
-/// target, and no page of it becomes resident, even if the target locks all memory that it maps.
-///
-/// With `over`, the new region replaces one of the same size at that address, in one step: there is no
-/// moment without memory there.
-pub fn create_region(
-    held: &mut Held,
-    name: &CStr,
-    bytes: u64,
-    over: Option<RemoteAddress>,
-) -> Result<Region, Error> {
+/// target, and no page of it becomes resident, even if the target locks all memory that it maps. Processes that the
+/// target forks do not get it ([`set_inherited`]).
+pub fn create_region(held: &mut Held, name: &CStr, bytes: u64) -> Result<Region, Error> {
     undisturbed(held, |held| {
         let number = memfd(held, name, MemfdFor::Data)?;
-        let region = map_and_open(held, number, bytes, over);
+        let region = map_and_open(held, number, bytes);
         let closed = held.close_opened();
         let region = region?;
         closed?;
@@ -39,12 +32,7 @@ pub fn create_region(
     })
 }
 
-fn map_and_open(
-    held: &mut Held,
-    number: u64,
-    bytes: u64,
-    over: Option<RemoteAddress>,
-) -> Result<Region, Error> {
+fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Error> {
     resize(held, number, bytes)?;
     let fd: OwnedFd = open_here(held, number)?.into();
     seal(&fd).map_err(|cause| Error::File {
@@ -52,16 +40,15 @@ fn map_and_open(
         cause,
     })?;
     // By now the scratch memory is mapped: it would be locked, too.
-    let may_be_locked = locked_bytes(held.pid) != Some(0);
-    let address = match (may_be_locked, over) {
-        (false, None) => map_with_room(held, bytes, bytes, READ_WRITE, number)?,
-        (false, Some(over)) => {
-            let flags = SHARED | libc::MAP_FIXED as u64;
-            let there = [over.0, bytes, READ_WRITE, flags, number, 0];
-            held.checked_syscall("mmap", libc::SYS_mmap, &there)?
-        }
-        (true, over) => map_unlocked(held, bytes, number, over)?,
+    let address = if locked_bytes(held.pid) == Some(0) {
+        map_with_room(held, bytes, bytes, READ_WRITE, number)?
+    } else {
+        map_unlocked(held, bytes, number)?
     };
+    if let Err(refused) = set_inherited(held, RemoteAddress(address), bytes, false) {
+        held.syscall(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0])?;
+        return Err(refused);
+    }
     held.check_mapped(address, bytes)?;
     // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
     // megabytes where huge pages are on for shared memory.
@@ -103,27 +90,15 @@ fn map_with_room(
 /// becomes resident at once, all of it, and what is locked counts in a limit. So one page is mapped, which nobody can
 /// touch, and unlocked; what it grows into is not locked then (mremap(2)), and only afterwards is it made
 /// accessible. For what the program itself maps, nothing changes.
-fn map_unlocked(
-    held: &mut Held,
-    bytes: u64,
-    number: u64,
-    over: Option<RemoteAddress>,
-) -> Result<u64, Error> {
+fn map_unlocked(held: &mut Held, bytes: u64, number: u64) -> Result<u64, Error> {
     let none = libc::PROT_NONE as u64;
     let address = map_with_room(held, PAGE_BYTES, bytes, none, number)?;
     let mut mapped = PAGE_BYTES;
-    let grown = grow_unlocked(held, address, bytes, &mut mapped).and_then(|()| match over {
-        None => Ok(address),
-        Some(over) => {
-            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-            let there = [address, bytes, bytes, flags, over.0];
-            held.checked_syscall("mremap", libc::SYS_mremap, &there)
-        }
-    });
+    let grown = grow_unlocked(held, address, bytes, &mut mapped);
     if grown.is_err() {
         held.syscall(libc::SYS_munmap, [address, mapped, 0, 0, 0, 0])?;
     }
-    grown
+    grown.map(|()| address)
 }
 
 fn grow_unlocked(held: &mut Held, address: u64, bytes: u64, mapped: &mut u64) -> Result<(), Error> {
@@ -153,7 +128,7 @@ pub fn set_inherited(
         .map(drop)
 }
 
-/// Moves a region to the place of another one of the same size, in one step.
+/// Moves a region to the place of another one of the same size, in one step: there is no moment without memory there.
 pub fn move_region(
     held: &mut Held,
     from: RemoteAddress,
