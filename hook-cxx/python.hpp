@@ -520,7 +520,7 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   words[0] = python_native | native;
   uint32_t count = 1 + frames_from(ring, walk, frame, words + 1, depth, nullptr);
-  auto* entry = at<StackEntry>(arena_offset + uint64_t{id} * granule_bytes);
+  StackEntry* entry = stack_entry(id);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   bool same = entry->depth == count;
   for (uint32_t i = 0; same && i < count; i++) same = frames[i] == words[i];
