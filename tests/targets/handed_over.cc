@@ -3,6 +3,7 @@
 // thread has temporaries and blocks that grow. Of each function it is known who releases what it allocates.
 // Arguments: threads, rounds of each.
 #include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 
@@ -66,6 +67,8 @@ void* serve(void* argument) {
   long self = reinterpret_cast<long>(argument);
   long next = (self + 1) % threads;
   for (int i = 0; i < rounds; i++) {
+    // So that blocks change hands on one processor, too.
+    if (i % 16 == 0) sched_yield();
     if (void* unread = requests[next].exchange(new_request())) end_request(unread);
     if (void* request = requests[self].exchange(nullptr)) {
       end_request(request);
