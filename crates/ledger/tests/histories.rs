@@ -4,7 +4,7 @@ mod model;
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
-use model::{Call, Outcome, World, feed};
+use model::{Call, Outcome, Told, World, feed};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -61,11 +61,12 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     if allowed == Allowed::Folding {
         world = world.with_folding();
     }
-    let mut ledger = Ledger::new(LedgerOptions {
+    let options = LedgerOptions {
         track_release_stacks: allowed != Allowed::Folding,
         ignore_unknown_releases: false,
         ..LedgerOptions::default()
-    });
+    };
+    let mut ledger = Ledger::observed(options, Told::default());
     for (i, &(actor, choice)) in actions.iter().enumerate() {
         let actor = usize::from(actor) % (threads + 2);
         if actor < threads {

@@ -1,18 +1,20 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
 use super::sources;
+use crate::exit_code;
 use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_gate::template_matches;
 use memhook_recording::{Recording, RecordingEnd};
 use memhook_report::recorded::{self, Contents, Window};
-use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style};
+use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style, counted};
 use memhook_symbols::Symbolizer;
 use std::{
     borrow::Cow,
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Opens a recording; the error names it. `-` is standard input.
@@ -76,14 +78,35 @@ impl TypeArgs {
     }
 }
 
-/// Says so if the recording ended before the run did.
+/// Says so if the recording ended before the run did, and what of it was read.
 fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
         Some(RecordingEnd::Finished) => return,
         Some(end) => end.to_string(),
         None => "its recorder died or the end of the file is missing".to_owned(),
     };
-    eprintln!("memhook-rs: {} is not the whole run: {why}", path.display());
+    let (from_ns, to_ns) = recording.span_ns();
+    let read = match recording.is_summary() {
+        _ if to_ns == from_ns && recording.events() == 0 => "no event could be read".to_owned(),
+        true => format!("read were {:.1?}", Duration::from_nanos(to_ns - from_ns)),
+        false => format!(
+            "read were {} of {:.1?}",
+            counted(recording.events(), "event"),
+            Duration::from_nanos(to_ns - from_ns)
+        ),
+    };
+    eprintln!(
+        "memhook-rs: {} is not the whole run: {why}; {read}",
+        path.display()
+    );
+}
+
+/// The exit code of what was made of a recording: a part of one that should be whole is no success.
+pub fn code_of(recording: &Recording) -> u8 {
+    match recording.end() {
+        Some(_) => exit_code::DONE,
+        None => exit_code::BAD_INPUT,
+    }
 }
 
 /// Where a command's output goes, and how text looks there.
