@@ -42,7 +42,7 @@ fn an_address_opens_the_same_view() {
             .iter()
             .for_each(|selector| browser.click(selector));
         if keys.contains(&"w") {
-            let at = browser.value("(() => { const p = app.flame.drawn.find(({ frame }) => frame === app.flame.root.children[0]); const r = app.flame.canvas.getBoundingClientRect(); return [r.x + p.x + 5, r.y + p.y + 8]; })()");
+            let at = browser.value("(() => { const p = app.flame.drawn.find(({ row, x }) => row === 1 && x === 0); const r = app.flame.canvas.getBoundingClientRect(); return [r.x + p.x + 5, r.y + p.y + 8]; })()");
             let at = (at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
             browser.drag(at, at);
             assert_ne!(browser.text("#path"), "");
