@@ -188,7 +188,12 @@ struct Victim {
 
 impl Victim {
     fn new(kind: Kind, look: Look) -> Option<Victim> {
-        let prey = kind.start()?;
+        let mut prey = kind.start()?;
+        // What this maps for good (arenas, stacks that are used again) is the program's own.
+        if kind.answers() {
+            prey.target.send("u");
+            prey.target.expect("usable");
+        }
         Some(Victim {
             kind,
             look,

@@ -232,7 +232,13 @@ mod tests {
         };
         let small = "VmSize:\t 100 kB\nVmLck:\t 0 kB\n";
         assert_eq!(failed(text, small, 1 << 20), Vec::<&str>::new());
-        assert_eq!(failed(text, small, 2 << 20), ["file size"]);
+        let both = ["file size", "address space"];
+        assert_eq!(failed(text, small, 2 << 20), both);
+        let roomy = text.replace(
+            "9000000              unlimited",
+            "900000000            unlimited",
+        );
+        assert_eq!(failed(&roomy, small, 2 << 20), ["file size"]);
         let large = "VmSize:\t 2000 kB\nVmLck:\t 0 kB\n";
         assert_eq!(failed(text, large, 1 << 20), ["address space"]);
         let locked = "VmSize:\t 8200 kB\nVmLck:\t 8100 kB\nCapEff:\t0000000000000000\n";

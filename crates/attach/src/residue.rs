@@ -311,8 +311,10 @@ impl Residue {
 
 /// Whether no thread is inside of the hook, or will return to it, within some tries.
 fn is_left(pid: i32, hook: &HookCopy) -> Result<bool, Error> {
+    let code = hook.base..hook.end;
+    let code = std::slice::from_ref(&code);
     for _ in 0..LOOKS {
-        let looked = exchange_code(pid, &[], &[hook.base..hook.end], false)?;
+        let looked = exchange_code(pid, &[], code, false)?;
         if looked.unused == [true] {
             return Ok(true);
         }

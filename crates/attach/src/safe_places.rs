@@ -236,10 +236,13 @@ fn pieces(module: &ModuleImage) -> Option<Vec<Range<u64>>> {
     Some(pieces.map(|piece| piece.range).collect())
 }
 
+/// Reads code at addresses (svma) of a module's file.
+type ReadCode<'a> = Box<dyn Fn(&Range<u64>) -> Option<Vec<u8>> + 'a>;
+
 /// Code of a module's file.
 struct Code<'a> {
     leading_away: Vec<Range<u64>>,
-    bytes: Box<dyn Fn(&Range<u64>) -> Option<Vec<u8>> + 'a>,
+    bytes: ReadCode<'a>,
 }
 
 impl<'a> Code<'a> {

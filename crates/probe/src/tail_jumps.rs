@@ -104,7 +104,7 @@ mod tests {
     fn jumps_are_followed_and_calls_are_not() {
         // 0x1000: call 0x1030; jmp 0x1010. 0x1010: je 0x1020; jmp 0x1050 (PLT). 0x1020: add %rdx,%rax; jmp *%rax.
         // 0x1030: ret. 0x1040: jmp *%rax.
-        let mut text = vec![0x90; 0x60];
+        let mut text = [0x90; 0x60];
         for (at, code) in [
             (0x00, &b"\xe8\x2b\0\0\0\xe9\x06\0\0\0"[..]),
             (0x10, b"\x74\x0e\xe9\x39\0\0\0"),
@@ -119,9 +119,10 @@ mod tests {
             let at = |address: u64| (address - 0x1000) as usize;
             Some(text[at(range.start)..at(range.end)].to_vec())
         };
+        let plt = 0x1050..0x1060;
         let code = JumpingCode {
             functions: &functions,
-            leading_away: &[0x1050..0x1060],
+            leading_away: std::slice::from_ref(&plt),
             bytes: &bytes,
         };
         assert_eq!(code.reached([0x1000]), Some(functions[..3].to_vec()));

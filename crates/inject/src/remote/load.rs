@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::descriptor::{open_here, undisturbed};
 use crate::{Error, Held, MAX_CALL_DATA, region};
-use memhook_process::{Mapping, RemoteAddress};
+use memhook_process::{Mapping, RemoteAddress, living_thread};
 
 /// The target's own `dlopen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +72,12 @@ fn fill_and_open(
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
     let earlier_loads = held.work.earlier_loads;
-    // By itself, because an initial thread that has ended has no descriptors any more, and by it /proc shows the process.
-    let path = format!(
-        "/proc/thread-self/fd/{}{number}",
-        "./".repeat(earlier_loads)
-    );
+    // An initial thread that has ended has no descriptors any more, and by it /proc shows the process.
+    let folder = match living_thread(held.pid) == held.pid {
+        true => "self",
+        false => "thread-self",
+    };
+    let path = format!("/proc/{folder}/fd/{}{number}", "./".repeat(earlier_loads));
     held.check_object(number)?;
     let base = open(held, dlopen, path)?;
     held.work.earlier_loads += 1;

@@ -101,7 +101,7 @@ fn probes_count_without_it() {
     allocate(&mut target);
     let report = prober.finish();
     let calls = calls(&report);
-    assert_eq!(calls.get("hold_some"), Some(&1), "{report}");
+    assert_eq!(calls.get("hold_some()"), Some(&1), "{report}");
     assert!(target.finish().success());
 }
 
@@ -118,7 +118,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
         &["trim", &pid, "--dry-run"],
         &["trim", &pid],
         &["stale", &pid, "-d", "1s"],
-        &["attach", "--name", "leader_gone", "-d", "200ms", "--json"],
+        &["attach", &pid, "-d", "200ms", "--json"],
     ] {
         let (code, out, err) = run(command);
         assert_eq!(code, 0, "{command:?}: {out}{err}");

@@ -125,7 +125,7 @@ fn a_process_that_is_left_behind_gives_no_verdict() {
 }
 
 #[test]
-fn a_static_program_gives_no_verdict() {
+fn a_program_that_is_not_traced_gives_no_verdict() {
     let own = binary();
     let script = format!("{} --version >/dev/null", own.display());
     let (code, verdict, text) = gate(&[], &installed("sh"), &["-c", &format!("{script}; exit 0")]);
@@ -135,7 +135,7 @@ fn a_static_program_gives_no_verdict() {
         ["unsound"],
         "{text}"
     );
-    assert!(text.contains("statically linked"), "{text}");
+    assert!(text.contains("attaches to others itself"), "{text}");
 }
 
 #[test]
