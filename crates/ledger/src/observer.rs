@@ -68,8 +68,8 @@ pub trait Observer {
             self.released(block, Some(by));
         }
     }
-    /// A block that was released is known to have been released by `to`, not by `from` as was said: the events of
-    /// its address came out of order. Comes only if stacks of releases are tracked.
+    /// Corrects an earlier [`Observer::released`]: the block was released by `to`, not by `from`, because the events
+    /// of its address arrived out of order. Called only if release stacks are tracked.
     #[inline(always)]
     fn corrected(&mut self, _block: &BlockOf, _from: Option<ReleaseBy>, _to: Option<ReleaseBy>) {}
     /// The release of a block is taken back: its `realloc` failed.

@@ -442,13 +442,13 @@ impl<O: Observer> Ledger<O> {
         self.partners.add_release(release, by);
     }
 
-    /// From now on the observer is not told any more about blocks that were released before.
+    /// Stops reporting corrections of releases up to now to the observer.
     pub fn begin_window(&mut self) {
         self.apply_batch();
         self.partners.begin_window();
     }
 
-    /// Blocks and releases of the last passes find each other.
+    /// Pairs the blocks and releases of the last passes, and reports what was wrong.
     fn correct_releases(&mut self) {
         let mut corrections = std::mem::take(&mut self.corrections);
         self.partners.settle(self.pass, &mut corrections);

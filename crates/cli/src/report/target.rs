@@ -78,7 +78,7 @@ impl TypeArgs {
     }
 }
 
-/// Says so if the recording ended before the run did, and what of it was read.
+/// Reports a recording that ended before the run did, and how much of it was read.
 fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
         Some(RecordingEnd::Finished) => return,
@@ -86,14 +86,14 @@ fn tell_end(recording: &Recording, path: &Path) {
         None => "its recorder died or the end of the file is missing".to_owned(),
     };
     let (from_ns, to_ns) = recording.span_ns();
-    let read = match recording.is_summary() {
-        _ if to_ns == from_ns && recording.events() == 0 => "no event could be read".to_owned(),
-        true => format!("read were {:.1?}", Duration::from_nanos(to_ns - from_ns)),
-        false => format!(
-            "read were {} of {:.1?}",
-            counted(recording.events(), "event"),
-            Duration::from_nanos(to_ns - from_ns)
-        ),
+    let span = Duration::from_nanos(to_ns - from_ns);
+    let read = if recording.is_summary() {
+        format!("only the first {span:.1?} could be read")
+    } else if recording.events() == 0 {
+        "no event could be read".to_owned()
+    } else {
+        let events = counted(recording.events(), "event");
+        format!("only {events} of the first {span:.1?} could be read")
     };
     eprintln!(
         "memhook-rs: {} is not the whole run: {why}; {read}",
@@ -101,7 +101,7 @@ fn tell_end(recording: &Recording, path: &Path) {
     );
 }
 
-/// The exit code of what was made of a recording: a part of one that should be whole is no success.
+/// Exit code of a command that read a recording: one whose end is missing is no success.
 pub fn code_of(recording: &Recording) -> u8 {
     match recording.end() {
         Some(_) => exit_code::DONE,

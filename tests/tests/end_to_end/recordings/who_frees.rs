@@ -15,15 +15,17 @@ const PAIRS: [(&str, &str); 5] = [
     ("grown_buffer", "end_buffer"),
 ];
 
-/// The target's own function on a stack.
+/// The target's own function on a stack, without its scope and parameters.
 fn function(stack: &Value) -> String {
-    let frames = stack.as_array().expect("a stack").iter();
-    let names = frames.filter_map(|frame| frame["function"].as_str());
-    let mut ours = names.filter_map(|name| {
-        let own = name.strip_prefix("(anonymous namespace)::")?;
-        Some(own.split('(').next().unwrap_or(own).to_owned())
-    });
-    ours.next().unwrap_or_default()
+    let mut frames = stack.as_array().expect("a stack").iter();
+    let is_ours = |frame: &&Value| {
+        let module = frame["module"].as_str();
+        module.is_some_and(|module| module.starts_with("handed_over"))
+    };
+    let name = frames.find(is_ours).and_then(|f| f["function"].as_str());
+    let name = name.unwrap_or_default().split("::").last();
+    let name = name.and_then(|name| name.split('(').next());
+    name.unwrap_or_default().to_owned()
 }
 
 fn every_release_is_known(threads: u32, rounds: u32) {
