@@ -60,6 +60,11 @@ impl Item {
         }
     }
 
+    /// Whether it is a block, and this the release that was told of it.
+    fn is_told(&self, number: u32) -> bool {
+        self.told().is_some_and(|told| told.0 == number)
+    }
+
     /// From now on, this is the release of the block.
     fn tell(&mut self, release: Option<(u32, ReleaseBy)>) -> Option<Correction> {
         let What::Block {
@@ -168,7 +173,7 @@ impl Partners {
         self.contested.entry(address).or_default().push(item);
     }
 
-    /// A block is known to be gone. `told`: by this release, which was a mistake.
+    /// A block is known to be gone. `told`: by this release, which was a mistake and has been removed.
     pub fn add_block(
         &mut self,
         block: Entry,
@@ -176,6 +181,14 @@ impl Partners {
         told: Option<(u32, ReleaseBy)>,
         pass: u32,
     ) {
+        let items = self.contested.get_mut(&block.address());
+        let mut items = items.into_iter().flatten();
+        if let Some((number, _)) = told
+            && let Some(known) = items.find(|item| item.is_told(number))
+        {
+            known.pass = pass;
+            return;
+        }
         let what = What::Block {
             block: block.with_size(size),
             told,
@@ -215,6 +228,15 @@ impl Partners {
         let before = items.len();
         items.retain(|item| !matches!(item.what, What::Release(_) if item.sequence == number));
         self.items -= before - items.len();
+    }
+
+    /// This was no release, and the block of which it was told lives again.
+    pub fn reinstate(&mut self, release: Release) {
+        if let Some(items) = self.contested.get_mut(&release.address) {
+            let before = items.len();
+            items.retain(|item| !item.is_told(release.sequence));
+            self.items -= before - items.len();
+        }
     }
 
     /// Blocks that are released by now are not told of any more.
@@ -326,7 +348,7 @@ fn correct(
         // What happened before one of this pass may still come.
         let (number, is_due) = (items[at].sequence, items[at].pass != pass);
         let is_of_block = matches!(items[at - 1].what, What::Block { .. });
-        let is_told = items[at - 1].told().is_some_and(|told| told.0 == number);
+        let is_told = items[at - 1].is_told(number);
         if !is_due || !is_of_block || is_told {
             continue;
         }
@@ -334,7 +356,7 @@ fn correct(
         let found = told_before.binary_search_by_key(&number, |told| told.0);
         if let Ok(found) = found
             && let other = &mut items[told_before[found].1]
-            && other.told().is_some_and(|told| told.0 == number)
+            && other.is_told(number)
         {
             corrected.extend(other.tell(None));
         }

@@ -210,6 +210,7 @@ impl<O: Observer> Ledger<O> {
                         self.partners.add_block(block, size, told, self.pass);
                     }
                     Place::Found(at) | Place::Vacant(at) => {
+                        self.partners.reinstate(release);
                         self.totals.released_bytes -= size;
                         self.sites.reinstated(block.site(), size);
                         if self.map.is_thinned() && self.map.thinning().keeps(address, size) {

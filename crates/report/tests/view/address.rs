@@ -22,8 +22,8 @@ fn an_address_opens_the_same_view() {
         &[
             "4", "b", "g", "/", "c", "a", "c", "h", "e", "Enter", "Escape", "j", "j", "t", "c",
         ],
-        // A zoom in an icicle, with wrappers shown.
-        &["Escape", "Escape", "Escape", "f", "w"],
+        // Both panels again, and a zoom in an icicle, with wrappers shown.
+        &["Escape", "Escape", "Escape", "Escape", "f", "w"],
         // A sandwich.
         &["j", "s"],
     ];
@@ -33,7 +33,7 @@ fn an_address_opens_the_same_view() {
             "#columns .other button",
             "#enlarge-list",
         ],
-        &["#enlarge-list"],
+        &[],
         &["#groups [data-name=function]"],
     ];
     for (keys, selectors) in steps.into_iter().zip(clicks) {
