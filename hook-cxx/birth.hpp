@@ -21,6 +21,9 @@ inline void prepare_gate() {
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
+  g.tid_offset = c->tid_offset;
+  g.stale_number = c->stale_number;
+  g.true_number = c->true_number;
   constexpr uint32_t special =
       flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
   g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
@@ -104,6 +107,12 @@ inline bool begin_life(Control* c, Frame frame) {
                  : c->tid_offset   ? *reinterpret_cast<uint32_t*>(thread_pointer + c->tid_offset)
                                    : 0;
   __atomic_store_n(&c->birth_pid, pid, __ATOMIC_RELAXED);
+  c->stale_number = 0;
+  if (may_call_kernel()) {
+    uint32_t kept = *reinterpret_cast<uint32_t*>(thread_pointer + c->tid_offset);
+    c->true_number = static_cast<uint32_t>(sys::call(sys::nr_gettid));
+    if (kept != c->true_number) c->stale_number = kept;
+  }
   prepare_gate();
   uint32_t epoch = c->epoch;
   __atomic_store_n(&gate().epoch, epoch, __ATOMIC_RELEASE);

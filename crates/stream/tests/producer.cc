@@ -20,13 +20,9 @@ GateArea gate_area;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
-#ifdef MEMHOOK_WITHOUT_TLS
 Claim claims[max_rings];
-uint16_t seats[seat_count];
+Seat seats[seat_count];
 uint64_t waiting[waiting_count];
-#else
-__thread uint64_t tls_word;
-#endif
 }  // namespace memhook
 
 using namespace memhook;
@@ -175,6 +171,8 @@ int main(int arguments, char** argv) {
   if (map == MAP_FAILED) return 2;
   region = static_cast<unsigned char*>(map);
   Gate& g = gate();  // as memhook_attach does
+  g.tid_offset = control()->tid_offset;
+  g.last_epoch = control()->epoch;
   g.flags = control()->flags;
   g.clock_mode = control()->clock_mode;
   g.sample_bytes = control()->sample_bytes;
