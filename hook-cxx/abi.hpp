@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x11;
+inline constexpr uint64_t abi_version_value = 0x12;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -196,7 +196,9 @@ struct Control {
   uint32_t attacher_pid;
   uint32_t abandoned;
   uint64_t originals[256];
-  uint64_t clock_line[13];
+  uint32_t stale_number;
+  uint32_t true_number;
+  uint64_t clock_line[12];
   uint64_t page_phase;
   uint64_t sampling_order;
   uint64_t clock_ns;
@@ -272,7 +274,9 @@ static_assert(__builtin_offsetof(Control, libc_backtrace) == 208);
 static_assert(__builtin_offsetof(Control, attacher_pid) == 216);
 static_assert(__builtin_offsetof(Control, abandoned) == 220);
 static_assert(__builtin_offsetof(Control, originals) == 224);
-static_assert(__builtin_offsetof(Control, clock_line) == 2272);
+static_assert(__builtin_offsetof(Control, stale_number) == 2272);
+static_assert(__builtin_offsetof(Control, true_number) == 2276);
+static_assert(__builtin_offsetof(Control, clock_line) == 2280);
 static_assert(__builtin_offsetof(Control, page_phase) == 2376);
 static_assert(__builtin_offsetof(Control, sampling_order) == 2384);
 static_assert(__builtin_offsetof(Control, clock_ns) == 2392);

@@ -28,6 +28,9 @@ inline void prepare_gate() {
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
+  g.tid_offset = trusted.tid_offset;
+  g.stale_number = c->stale_number;
+  g.true_number = c->true_number;
   constexpr uint32_t special =
       flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
   g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
@@ -48,7 +51,7 @@ inline void prepare_gate() {
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
   g.memo_mask = memos_in(python_chains_offset - memo_offset) - 1;
   g.first_memo_mask = memos_in(memo_first_bytes) - 1;
-  g.last_epoch = trusted.epoch = c->epoch & 0xfff;
+  g.last_epoch = trusted.epoch;
   g.filter_shift = c->filter_shift;
   g.min_size = c->min_size;
   g.max_size = c->max_size;
@@ -64,6 +67,7 @@ inline void trust(const Control* c) {
   trusted.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
   trusted.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   trusted.tid_offset = c->tid_offset;
+  trusted.epoch = c->epoch & 0xfff;
   trusted.is_shared = false;
   trusted.is_abandoned = false;
   trusted.may_call = c->syscalls_filtered == 0;
@@ -83,8 +87,7 @@ inline void trust(const Control* c) {
   // Before the look at the gate: another thread may be faster, and claim a region.
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
-  // It names a ring of the parent's.
-  own_no_ring(0);
+  trusted.may_call = may_call_kernel();
   if (trusted.may_call) leave_region(inherited);
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
@@ -110,7 +113,7 @@ inline bool end_of_birth() {
     uint64_t spare = place;
     if (spare == 0) break;
     __atomic_store_n(&place, uint64_t{0}, __ATOMIC_RELAXED);
-    if (spare != reinterpret_cast<uint64_t>(own) && trusted.may_call)
+    if (spare != reinterpret_cast<uint64_t>(own) && may_call_kernel())
       sys::call(sys::nr_munmap, static_cast<long>(spare), static_cast<long>(trusted.region_bytes));
   }
 }
@@ -153,15 +156,18 @@ extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __st
 inline bool begin_life(Control* c, Frame frame) {
   unsigned char* of_parent = region;
   // Words of threads may bear the epochs of all ancestors.
-  c->epoch = trusted.epoch % 4095 + 1;
+  c->epoch = trusted.epoch = trusted.epoch % 4095 + 1;
   region = reinterpret_cast<unsigned char*>(c);
-  uint64_t thread_pointer = cpu::thread_pointer();
-  uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid))
-                 : trusted.tid_offset ? *reinterpret_cast<uint32_t*>(thread_pointer + trusted.tid_offset)
-                                      : 0;
+  uint32_t kept = *reinterpret_cast<uint32_t*>(cpu::thread_pointer() + trusted.tid_offset);
+  uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid)) : kept;
   __atomic_store_n(&c->birth_pid, pid, __ATOMIC_RELAXED);
   bool was_shared = trusted.is_shared;
   trusted.is_shared = true;
+  c->stale_number = 0;
+  if (may_call_kernel()) {
+    c->true_number = static_cast<uint32_t>(sys::call(sys::nr_gettid));
+    if (kept != c->true_number) c->stale_number = kept;
+  }
   prepare_gate();
   uint32_t epoch = gate().last_epoch;
   __atomic_store_n(&gate().epoch, epoch, __ATOMIC_RELEASE);
@@ -173,7 +179,6 @@ inline bool begin_life(Control* c, Frame frame) {
     gate().last_epoch = 0;
     trusted.is_shared = was_shared;
     region = of_parent;
-    own_no_ring(0);
     __atomic_store_n(&c->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
     return false;
   }

@@ -19,13 +19,9 @@ unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
 alignas(64) uint64_t emitted_live;
-#ifdef MEMHOOK_WITHOUT_TLS
 Claim claims[max_rings];
-uint16_t seats[seat_count];
+Seat seats[seat_count];
 uint64_t waiting[waiting_count];
-#else
-__thread uint64_t tls_word __attribute__((tls_model("initial-exec")));
-#endif
 
 int fork_by(uint64_t original) {
   int child = reinterpret_cast<int (*)()>(original)();
@@ -105,6 +101,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   trust(c);
   __atomic_store_n(&emitted_live, 0ull, __ATOMIC_RELAXED);
   prepare_gate();
+  clear_seats();
   if (gate().flags & flag_accesses) open_access_index();
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.

@@ -201,7 +201,10 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
 MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
   config = *wanted;
   region = reinterpret_cast<unsigned char*>(config.region);
-  if (region) trusted.ring_bytes = control()->ring_bytes;
+  if (region) {
+    trusted.ring_bytes = control()->ring_bytes;
+    trusted.may_call = control()->syscalls_filtered == 0;
+  }
   Gate& g = gate();
   g.depth = config.depth < 1 ? 1 : config.depth > max_depth ? max_depth : static_cast<uint32_t>(config.depth);
   // As in memhook_attach(): at most two words a frame, and whole cache lines.

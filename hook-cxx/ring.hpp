@@ -93,10 +93,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
-    uint32_t tid = trusted.tid_offset
-                       ? *reinterpret_cast<uint32_t*>(thread_pointer + trusted.tid_offset)
-                       : static_cast<uint32_t>(sys::call(sys::nr_gettid));
-    __atomic_store_n(&ring->tid, tid, __ATOMIC_RELEASE);
+    __atomic_store_n(&ring->tid, own_number(thread_pointer), __ATOMIC_RELEASE);
     uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
     while (used < i + 1 && !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true,
                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
@@ -132,19 +129,18 @@ inline constexpr uint64_t longest_wait_for_ring_ns = 2'000'000'000;
   return nullptr;
 }
 
-// Claims a free ring for this thread; null when all are taken, or while the hook is suspended. pre:
-// thread_word() is not of the gate's word `epoch`.
+// The thread's ring, a free one if it has none; null when all are taken, or while the hook is suspended.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
   if (epoch & suspended) {
     if (!resume(epoch)) return nullptr;
     epoch &= ~suspended;
-    uint64_t word = thread_word();
-    if ((word & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(word - epoch);
   }
+  uint64_t left = thread_word();
+  if ((left & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(left - epoch);
   Control* c = control();
   // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
   // wait to be admitted.
-  uint64_t left = thread_word(), still_waiting = static_cast<uint64_t>(epoch) << 24;
+  uint64_t still_waiting = static_cast<uint64_t>(epoch) << 24;
   if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
     own_no_ring(left - (1 << 12));
     __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
@@ -166,13 +162,12 @@ inline constexpr uint64_t longest_wait_for_ring_ns = 2'000'000'000;
 
 // The calling thread's ring, or null. `epoch`: the gate's word; the epoch afterwards, if there is a ring.
 [[gnu::always_inline]] inline RingHeader* ring_of(uint32_t& epoch, uint64_t sp) {
-  uint64_t word = thread_word();
-  if (__builtin_expect((word & 0xfff) != epoch, 0)) {
-    RingHeader* ring = claim_ring(epoch, sp);
+  RingHeader* ring = seated_ring(epoch);
+  if (__builtin_expect(ring == nullptr, 0)) {
+    ring = claim_ring(epoch, sp);
     epoch &= ~suspended;
-    return ring;
   }
-  return reinterpret_cast<RingHeader*>(word - epoch);
+  return ring;
 }
 
 // Looks at the tail, and takes what has been granted. Whether there is room for a record.

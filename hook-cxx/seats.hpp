@@ -1,21 +1,26 @@
-// Which ring belongs to the calling thread, in the object that is mapped by hand.
+// Which ring belongs to the calling thread.
 //
-// Only the loader can give out initial-exec TLS, so a thread is recognized by its thread pointer and its
-// number instead, both of which it finds without a call: the number is a word of what the C library
-// keeps behind the thread pointer (Control::tid_offset, which the attacher has verified).
+// The hook has no thread-local storage. Where a loader gives it out it takes locks of the C library's that say who may
+// make a stack, and it may have none left; and where the hook is mapped without a loader, nobody could give it out. So
+// a thread is recognized by its thread pointer and its number, both of which it finds without a call: the number is a
+// word of what the C library keeps behind the thread pointer (Control::tid_offset, which the attacher has verified).
 //
 // claims  what each ring's owner was when it claimed the ring. Only the owner of a ring writes its
 //         entry, after the exchange of RingHeader::state that made it the owner.
-// seats   hints: ring number + 1, by a hash of the thread pointer. A hint may be wrong or be overwritten by
-//         another thread at any time; then the claims are searched.
+// seats   hints, by a hash of the thread pointer: a thread pointer, and the word of its thread. Another thread may
+//         overwrite a hint at any time, between its two words, too; then the claims are searched.
 //
-// A claim is good only while the ring's header names the same thread. A thread pointer alone would not
+// A claim or a seat is good only while the ring's header names the same thread. A thread pointer alone would not
 // do: the C library hands the memory of an ended thread to a new one, whose number is another. The
 // header alone would not do either: the attacher clears it when it takes the ring of an ended thread
 // back, and between the exchange of the state and the write of the entry, a ring that somebody claims
 // has a claim of its last owner. All three agree for another thread only if that has the pointer and the
 // number of an owner that has ended and has not been missed yet: then nobody else writes into the ring,
-// and the new thread carries it on.
+// and the new thread carries it on. A seat that is half one thread's and half another's leads to a ring whose
+// header names the other.
+//
+// Only words of the current attach lead anywhere: the memory of an earlier one may be gone. Epochs come again, so
+// each attach begins with seats that nobody has.
 //
 // Threads that find no ring free count down in `waiting`, by the same hash, in words that bear their numbers:
 // a new thread with the memory of one that has ended asks at once. Two threads with one word push each
@@ -31,13 +36,18 @@ struct Claim {
   uint32_t epoch;
 };
 
+struct alignas(16) Seat {
+  uint64_t thread_pointer;
+  uint64_t word;
+};
+
 inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 256;
 
 // An epoch of 12 bits above 24 others (state.hpp). A thread's number has 22 bits at most (PID_MAX_LIMIT).
 inline constexpr uint64_t waiting_bits = 36;
 
 extern Claim claims[max_rings];
-extern uint16_t seats[seat_count];
+extern Seat seats[seat_count];
 extern uint64_t waiting[waiting_count];
 
 // Thread control blocks are some power of two apart; the high bits of the product depend on all of them.
@@ -47,29 +57,56 @@ inline uint64_t hash_of_thread(uint64_t thread_pointer) {
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
 
+[[gnu::always_inline]] inline uint32_t kept_number(uint64_t thread_pointer) {
+  return *reinterpret_cast<const volatile uint32_t*>(thread_pointer + gate().tid_offset);
+}
+
+// In a process that was forked behind the C library's back, what is kept for the first thread is the number that the
+// forking thread had in the parent. That one is never found by seated_ring(), but by thread_word().
+inline uint32_t own_number(uint64_t thread_pointer) {
+  uint32_t kept = kept_number(thread_pointer);
+  return kept == gate().stale_number ? gate().true_number : kept;
+}
+
+// Whether a ring's header names the thread. pre: it is a ring of the last attach.
+[[gnu::always_inline]] inline bool is_ring_of(uint64_t address, uint32_t tid) {
+  auto* ring = reinterpret_cast<RingHeader*>(address);
+  return __atomic_load_n(&ring->tid, __ATOMIC_RELAXED) == tid;
+}
+
 // The word for ring `i` if it is this thread's, else 0.
 [[gnu::always_inline]] inline uint64_t word_if_owned(uint64_t i, uint64_t thread_pointer, uint32_t tid) {
   const Claim& claim = claims[i];
   if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != thread_pointer) return 0;
   if (__atomic_load_n(&claim.tid, __ATOMIC_RELAXED) != tid) return 0;
+  if (claim.epoch != gate().last_epoch) return 0;
   uint64_t ring = reinterpret_cast<uint64_t>(region) + rings_offset + i * ring_stride();
-  if (__atomic_load_n(&reinterpret_cast<RingHeader*>(ring)->tid, __ATOMIC_RELAXED) != tid) return 0;
-  return ring | claim.epoch;
+  return is_ring_of(ring, tid) ? ring | claim.epoch : 0;
 }
 
-inline void take_seat(uint64_t home, uint64_t ring) {
-  auto seat = static_cast<uint16_t>(ring + 1);
-  uint16_t* free = &seats[home % seat_count];
+inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
+  Seat* free = &seats[home % seat_count];
   for (uint64_t k = 0; k < seat_window; k++) {
-    uint16_t* there = &seats[(home + k) % seat_count];
-    uint16_t now = __atomic_load_n(there, __ATOMIC_RELAXED);
-    if (now == seat) return;
-    if (now == 0) {
+    Seat* there = &seats[(home + k) % seat_count];
+    uint64_t now = __atomic_load_n(&there->thread_pointer, __ATOMIC_RELAXED);
+    if (now == thread_pointer || now == 0) {
       free = there;
       break;
     }
   }
-  __atomic_store_n(free, seat, __ATOMIC_RELAXED);
+  __atomic_store_n(&free->thread_pointer, 0ull, __ATOMIC_RELAXED);
+  __atomic_store_n(&free->word, word, __ATOMIC_RELEASE);
+  __atomic_store_n(&free->thread_pointer, thread_pointer, __ATOMIC_RELEASE);
+}
+
+// The ring of a seat if it is the thread's in this epoch, else null.
+[[gnu::always_inline]] inline RingHeader* ring_of_seat(const Seat& seat, uint64_t thread_pointer, uint32_t tid,
+                                                        uint32_t epoch) {
+  if (__builtin_expect(__atomic_load_n(&seat.thread_pointer, __ATOMIC_RELAXED) != thread_pointer, 0)) return nullptr;
+  uint64_t word = __atomic_load_n(&seat.word, __ATOMIC_RELAXED);
+  if (__builtin_expect((word & 0xfff) != epoch, 0)) return nullptr;
+  if (__builtin_expect(!is_ring_of(word - epoch, tid), 0)) return nullptr;
+  return reinterpret_cast<RingHeader*>(word - epoch);
 }
 
 // The thread has no ring, or another thread has taken its seat.
@@ -77,26 +114,39 @@ inline void take_seat(uint64_t home, uint64_t ring) {
                                                            uint32_t tid) {
   for (uint64_t i = 0; i < max_rings; i++)
     if (uint64_t word = word_if_owned(i, thread_pointer, tid)) {
-      take_seat(home, i);
+      take_seat(home, thread_pointer, word);
       return word;
     }
   uint64_t word = __atomic_load_n(&waiting[home % waiting_count], __ATOMIC_RELAXED);
   return word >> waiting_bits == tid ? word & ((1ull << waiting_bits) - 1) : 0;
 }
 
-inline uint32_t own_number(uint64_t thread_pointer) {
-  return *reinterpret_cast<const volatile uint32_t*>(thread_pointer + trusted.tid_offset);
+// The calling thread's ring in this epoch if its seat is where it is nearly always; else null, and thread_word() has to
+// be asked. `epoch`: the gate's word, but 0; none is found while the hook is suspended.
+[[gnu::always_inline]] inline RingHeader* seated_ring(uint32_t epoch) {
+  uint64_t thread_pointer = cpu::thread_pointer();
+  const Seat& seat = seats[hash_of_thread(thread_pointer) % seat_count];
+  return ring_of_seat(seat, thread_pointer, kept_number(thread_pointer), epoch);
 }
 
-[[gnu::always_inline]] inline uint64_t thread_word() {
+// The word of the calling thread, see state.hpp; 0 if it has none of the last attach.
+[[gnu::noinline]] inline uint64_t thread_word() {
   uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
+  uint32_t epoch = gate().last_epoch;
+  if (epoch == 0) return 0;
   uint32_t tid = own_number(thread_pointer);
-  for (uint64_t k = 0; k < seat_window; k++) {
-    uint64_t seat = __atomic_load_n(&seats[(home + k) % seat_count], __ATOMIC_RELAXED);
-    if (seat == 0) continue;
-    if (uint64_t word = word_if_owned(seat - 1, thread_pointer, tid)) return word;
-  }
+  for (uint64_t k = 0; k < seat_window; k++)
+    if (RingHeader* ring = ring_of_seat(seats[(home + k) % seat_count], thread_pointer, tid, epoch))
+      return reinterpret_cast<uint64_t>(ring) | epoch;
   return search_claims(home, thread_pointer, tid);
+}
+
+// An attach begins.
+inline void clear_seats() {
+  // One that was never taken is on a page that may have no memory yet.
+  for (Seat& seat : seats)
+    if (__atomic_load_n(&seat.thread_pointer, __ATOMIC_RELAXED) != 0)
+      __atomic_store_n(&seat.thread_pointer, 0ull, __ATOMIC_RELAXED);
 }
 
 // The thread has claimed this ring.
@@ -113,7 +163,7 @@ inline uint32_t own_number(uint64_t thread_pointer) {
   __atomic_store_n(&claims[mine].tid, tid, __ATOMIC_RELAXED);
   __atomic_store_n(&claims[mine].epoch, epoch, __ATOMIC_RELAXED);
   __atomic_store_n(&claims[mine].thread_pointer, thread_pointer, __ATOMIC_RELEASE);
-  take_seat(hash_of_thread(thread_pointer), mine);
+  take_seat(hash_of_thread(thread_pointer), thread_pointer, reinterpret_cast<uint64_t>(ring) | epoch);
 }
 
 // The thread has no ring, and `word` says when it asks again.

@@ -33,9 +33,8 @@ template <uint32_t F, uint32_t V>
   // With a budget, the countdown is below 0 while all allocations are recorded.
   if (!(g.flags & (flag_sample | flag_budget))) return false;
   uint32_t epoch = gate_word();
-  uint64_t word = thread_word();
-  if (epoch == 0 || (word & 0xfff) != epoch) return false;
-  auto* ring = reinterpret_cast<RingHeader*>(word - epoch);
+  RingHeader* ring = epoch != 0 ? seated_ring(epoch) : nullptr;
+  if (!ring) return false;
   uint64_t left = ring->sample_left - size;
   // A size that no block has would make the countdown start all over.
   if (ring->outer != 0 || static_cast<int64_t>(left | size) < 0) return false;

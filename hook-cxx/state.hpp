@@ -10,9 +10,7 @@
 //            4096, so one comparison tells "my ring, of this attach" from everything else.
 //            A thread without a ring: epoch << 24 | events until it asks again << 12; no mapping of
 //            this size lies that low.
-//            It is initial-exec TLS. More of that would be dangerous: dynamic TLS allocates, and static
-//            TLS surplus is scarce. The object that is mapped without the loader's help
-//            (MEMHOOK_WITHOUT_TLS) cannot have any, and finds the word as seats.hpp says.
+//            It is found as seats.hpp says, without thread-local storage.
 #pragma once
 #include "abi.hpp"
 
@@ -30,6 +28,7 @@ struct Gate {
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
+  uint32_t tid_offset;  // Control::tid_offset
   // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows. A Python
   // function on an allocation's stack is not for it, but releases are.
   bool simple;
@@ -51,6 +50,7 @@ struct Gate {
   uint32_t memo_words;  // stack words one can have
   uint64_t sample_bytes;  // see adapting.hpp
   uint64_t min_size, max_size;
+  uint32_t stale_number, true_number;  // Control::stale_number, Control::true_number
   uint32_t exact_count;
   uint64_t exact_sizes[16];
 };
@@ -121,22 +121,4 @@ inline T* at(uint64_t offset) {
 
 }  // namespace memhook
 
-#ifdef MEMHOOK_WITHOUT_TLS
 #include "seats.hpp"
-#else
-namespace memhook {
-
-extern __thread uint64_t tls_word;
-
-[[gnu::always_inline]] inline uint64_t thread_word() { return tls_word; }
-
-// The thread has claimed this ring.
-inline void own_ring(RingHeader* ring, uint32_t epoch) {
-  tls_word = reinterpret_cast<uint64_t>(ring) | epoch;
-}
-
-// The thread has no ring, and `word` says when it asks again.
-inline void own_no_ring(uint64_t word) { tls_word = word; }
-
-}  // namespace memhook
-#endif

@@ -10,7 +10,8 @@ inline constexpr int64_t dead_attacher_ns = 300'000'000;
 
 // Under a seccomp filter a system call of ours might be the program's end.
 inline bool may_call_kernel() {
-  return __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED) == 0;
+  // The target may have got a filter since the attach.
+  return trusted.may_call && __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED) == 0;
 }
 
 inline void rest_ns(int64_t ns) {

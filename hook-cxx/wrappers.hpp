@@ -74,7 +74,7 @@ template <typename... A>
 // What an allocation does that is passed by (selective.hpp), but for the call of the original; and a release.
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader* ring, const void* block) {
   uint32_t epoch = gate_word();
-  if ((thread_word() & 0xfff) != epoch || epoch == 0 || gate().flags & selects) return 0;
+  if (epoch == 0 || !seated_ring(epoch) || gate().flags & selects) return 0;
   uint64_t left = __atomic_load_n(&ring->sample_left, __ATOMIC_RELAXED);
   if (__atomic_load_n(&ring->outer, __ATOMIC_RELAXED) == 0) return 0;
   __atomic_store_n(&ring->sample_left, left, __ATOMIC_RELAXED);

@@ -1,5 +1,4 @@
-//! Builds the hook, the C++ shared object that runs inside targets, for embedding: once for the target's
-//! loader, once to be mapped without it.
+//! Builds the hook, the C++ shared object that runs inside targets, for embedding.
 
 use std::{
     env,
@@ -14,21 +13,12 @@ fn main() {
         &hook.join("hook.cc"),
         "MEMHOOK_HOOK_OBJECT",
         "memhook-hook.so",
-        &[],
     );
-    // The one that is mapped without the target's loader, which alone could give it thread-local storage.
-    build(
-        &hook.join("hook.cc"),
-        "MEMHOOK_MAPPED_HOOK_OBJECT",
-        "memhook-mapped-hook.so",
-        &["-DMEMHOOK_WITHOUT_TLS"],
-    );
-    // What pads of probes call. It is mapped in the same way.
+    // What pads of probes call.
     build(
         &hook.join("probe.cc"),
         "MEMHOOK_PROBE_OBJECT",
         "memhook-probe.so",
-        &["-DMEMHOOK_WITHOUT_TLS"],
     );
     build_access_runtime(&hook);
 }
@@ -72,7 +62,7 @@ fn build_access_runtime(hook: &Path) {
 }
 
 /// Builds one object, and says where it is in a variable of the compiler's environment.
-fn build(source: &Path, variable: &str, file: &str, options: &[&str]) {
+fn build(source: &Path, variable: &str, file: &str) {
     let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join(file);
     // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
@@ -109,7 +99,6 @@ fn build(source: &Path, variable: &str, file: &str, options: &[&str]) {
             "-Wl,--no-undefined",
             "-Wl,-soname,memhook-hook.so",
         ])
-        .args(options)
         .arg(source)
         .arg("-o")
         .arg(&object)

@@ -128,7 +128,8 @@ fn build(
 pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
-    let to = folder().join(format!("{name}-musl{}", flags.join("")));
+    let flags_in_name = flags.join("").replace(['/', '"'], "_");
+    let to = folder().join(format!("{name}-musl{flags_in_name}"));
     if to.exists() {
         return Some(to);
     }

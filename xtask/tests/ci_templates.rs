@@ -110,12 +110,29 @@ fn github(folder: &Folder, releases: &str) {
     let path = format!("{}:{}", added.trim(), env::var("PATH").expect("set"));
 
     let judge = |command: &str| {
-        let variables = [("COMMAND", command), ("OPTIONS", "-T 1"), ("PATH", &path)];
+        let outputs = folder.path("outputs");
+        fs::write(&outputs, "").expect("writable");
+        let variables = [
+            ("COMMAND", command),
+            ("OPTIONS", "-T 1"),
+            ("PATH", &path),
+            ("GITHUB_OUTPUT", &outputs),
+        ];
         shell(folder, gate, &variables)
     };
     expect(&judge("./program nothing"), 0);
     let output = judge("./program 'a leak'");
     expect(&output, 1);
+    let outputs = fs::read_to_string(folder.path("outputs")).expect("written");
+    assert!(
+        outputs.starts_with("leaks=1\nbytes=1000\nsarif="),
+        "{outputs}"
+    );
+    let sarif = outputs.trim_end().rsplit('=').next().expect("a path");
+    assert!(
+        fs::metadata(sarif).is_ok_and(|file| file.len() > 0),
+        "{outputs}"
+    );
     let annotations = String::from_utf8_lossy(&output.stdout);
     assert!(annotations.contains("::error"), "{annotations}");
     let summary = fs::read_to_string(folder.path("summary.md")).expect("written");

@@ -3,6 +3,7 @@
 use crate::looks::Looks;
 use crate::sites::{Site, SiteBlocks, Stratum};
 use crate::survival::Share;
+use rustc_hash::FxHashMap;
 
 /// What is stale at one site.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +30,8 @@ pub struct SiteAnswer {
     pub last_access_ms: Option<u32>,
     /// A block that is probably stale, if there is one: that of the most bytes for the longest time.
     pub stale_block: Option<u64>,
-    /// Stale bytes times the time for which they have not been touched, in seconds.
+    /// Stale bytes times the time for which they have not been touched, in seconds: the best estimate if the state of the
+    /// site is known, else the low end, so that no guess comes before what is known.
     pub stale_byte_seconds: f64,
 }
 
@@ -120,10 +122,12 @@ pub fn answer(
     let most = idle.bytes + (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
     let bytes = |amount: f64| (amount.round() as u64).min(most);
     let stale = bytes(sum(|share| share.estimate));
-    let stale_byte_ms = idle.idle_byte_ms
-        + unwritten.idle_byte_ms * of_unwritten.estimate
-        + open.idle_byte_ms * of_open.estimate;
-    SiteAnswer {
+    let byte_seconds = |part: fn(&Share) -> f64| {
+        let looked_at =
+            part(&of_unwritten) * unwritten.idle_byte_ms + part(&of_open) * open.idle_byte_ms;
+        (idle.idle_byte_ms + looked_at) / 1e3
+    };
+    let mut found = SiteAnswer {
         site,
         live_bytes: blocks.live_bytes,
         live_blocks: blocks.live_blocks,
@@ -142,7 +146,27 @@ pub fn answer(
         .into_iter()
         .find_map(|(share, block)| block.filter(|_| share.estimate > 0.5 && stale > 0))
         .map(|block| block.address),
-        stale_byte_seconds: stale_byte_ms / 1e3,
+        stale_byte_seconds: byte_seconds(|share| share.estimate),
+    };
+    if found.state() == State::Unknown {
+        found.stale_byte_seconds = byte_seconds(|share| share.low);
+    }
+    found
+}
+
+/// Notes at which sites the state is known, so that looks go to the others.
+pub(crate) fn note_known(
+    sites: &mut FxHashMap<Site, SiteBlocks>,
+    looks: &mut Looks,
+    older_ms: u32,
+    evidence: Evidence,
+) {
+    for (site, blocks) in sites {
+        let found = || answer(*site, blocks, looks, older_ms, evidence).state() != State::Unknown;
+        // What looks tell takes a while to work out, so it is done only if there were some.
+        let is_known = looks.is_known(*site).unwrap_or_else(found);
+        looks.note_known(*site, is_known);
+        blocks.is_known = is_known;
     }
 }
 
@@ -178,6 +202,29 @@ mod tests {
         assert_eq!(of(true, false), (0, 100, 110));
         assert_eq!(of(false, false), (100, 100, 110));
         assert_eq!(of(true, true), (0, 0, 110));
+    }
+
+    /// A large site of which nothing is known comes after a small one that is stale.
+    #[test]
+    fn what_is_not_known_is_ranked_by_what_is_certain() {
+        let evidence = Evidence {
+            has_watchpoints: true,
+            is_too_early: false,
+        };
+        let of = |idle: u64, unwritten: u64| {
+            let mut blocks = site(unwritten, 0, 0);
+            blocks.live_bytes += idle;
+            blocks.idle.bytes = idle;
+            blocks.idle.idle_byte_ms = idle as f64 * 1e3;
+            blocks.parts[0].idle_byte_ms = unwritten as f64 * 1e3;
+            answer(Site::Kind(0), &blocks, &Looks::default(), 1000, evidence)
+        };
+        let (unknown, known) = (of(10, 1000), of(100, 50));
+        assert_eq!(unknown.state(), State::Unknown);
+        assert_eq!(known.state(), State::Stale);
+        assert!(unknown.stale_bytes > known.stale_bytes);
+        assert_eq!(unknown.stale_byte_seconds, 10.0);
+        assert_eq!(known.stale_byte_seconds, 150.0);
     }
 
     #[test]

@@ -24,6 +24,8 @@ mod error;
 #[cfg(target_arch = "x86_64")]
 mod lock_slices;
 mod looks;
+#[cfg(test)]
+mod many_sites;
 #[cfg(target_arch = "x86_64")]
 mod marked_pages;
 #[cfg(target_arch = "x86_64")]

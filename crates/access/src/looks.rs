@@ -52,6 +52,8 @@ struct SiteLooks {
     offsets: FxHashMap<u64, Offset>,
     /// Looks at words at `main`: when they ended, and what came of them.
     watched: [Vec<(u32, Watched)>; 2],
+    /// Whether the site's state is known; `None`: looks have ended since that was asked.
+    is_known: Option<bool>,
 }
 
 /// Of the looks at a site, one in so many explores another place of the block.
@@ -72,6 +74,8 @@ const APART: f64 = 1.5;
 const MOST_OFFSETS: usize = 64;
 /// Looks that are remembered of a part of a site.
 const MOST_LOOKS: usize = 1024;
+/// What a look at a site whose state is known is worth beside another one: the program may change.
+const WORTH_OF_KNOWN: f64 = 0.05;
 
 /// All looks.
 ///
@@ -86,8 +90,8 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Chooses the next look, in proportion to what it may tell: the uncertain bytes of each part of a site. The block
-    /// is taken out of those that were drawn.
+    /// Chooses the next look, in proportion to what it may tell: mostly of sites whose state is not known, and of each
+    /// part of them by its bytes and how uncertain they are. The block is taken out of those that were drawn.
     pub fn choose(
         &self,
         sites: &mut FxHashMap<Site, SiteBlocks>,
@@ -101,7 +105,8 @@ impl Looks {
         for (site, blocks) in sites.iter() {
             for (index, part) in blocks.parts.iter().enumerate() {
                 if !part.drawn.is_empty() {
-                    sum += self.worth(*site, index, part.bytes, older_s);
+                    let worth = self.worth(*site, index, part.bytes, older_s);
+                    sum += worth * if blocks.is_known { WORTH_OF_KNOWN } else { 1.0 };
                     worths.push((sum, *site, index));
                 }
             }
@@ -149,9 +154,10 @@ impl Looks {
         any_length_ms(older_ms, random)
     }
 
-    /// Bytes of a part, times about the standard error of its stale share, by the root of how long its looks usually last:
-    /// the best way to spend time on samples of several kinds (Neyman's allocation). A look without a touch counts
-    /// by its length, because a short one tells little.
+    /// The weight of a part, times about the standard error of its stale share, by the root of how long its looks usually
+    /// last: the best way to spend time on samples of several kinds (Neyman's allocation). The weight is the root of its
+    /// bytes: by the bytes themselves, a large part of which half is stale would take all looks from small ones for
+    /// good. A look without a touch counts by its length, because a short one tells little.
     fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
         let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
         let (mut touched, mut untouched, mut seconds) = (0.0, 0.0, 0.0);
@@ -167,12 +173,25 @@ impl Looks {
         let usual_s = (seconds + LOOK_S) / (looks + 1.0);
         let count = touched + untouched + 1.0;
         let share = (touched + 0.5) / count;
-        bytes as f64 * ((share * (1.0 - share) + 0.02) / count / usual_s).sqrt()
+        (bytes as f64 * (share * (1.0 - share) + 0.02) / count / usual_s).sqrt()
+    }
+
+    /// Whether a site's state is known, if that was noted after the last look at it has ended.
+    pub(crate) fn is_known(&self, site: Site) -> Option<bool> {
+        self.sites.get(&site)?.is_known
+    }
+
+    /// Notes whether it is.
+    pub(crate) fn note_known(&mut self, site: Site, is_known: bool) {
+        if let Some(looks) = self.sites.get_mut(&site) {
+            looks.is_known = Some(is_known);
+        }
     }
 
     /// A look has ended: the word was touched, or not until now. The block still lives.
     pub fn ended(&mut self, look: &Look, touched_ms: Option<u32>, now_ms: u32) {
         let site = self.sites.entry(look.block.site).or_default();
+        site.is_known = None;
         let end_ms = touched_ms.unwrap_or(now_ms);
         let watched = Watched {
             seconds: (f64::from(end_ms.saturating_sub(look.began_ms)) / 1e3).max(1e-3),
@@ -198,7 +217,11 @@ impl Looks {
     pub fn forget_before(&mut self, moment_ms: u32) {
         for site in self.sites.values_mut() {
             for list in &mut site.watched {
+                let before = list.len();
                 list.retain(|(at, _)| *at >= moment_ms);
+                if list.len() < before {
+                    site.is_known = None;
+                }
             }
         }
     }
@@ -280,6 +303,7 @@ impl SiteLooks {
                 main: at,
                 offsets: std::mem::take(&mut self.offsets),
                 watched: Default::default(),
+                is_known: None,
             };
         }
     }
@@ -366,7 +390,7 @@ mod tests {
             counts[usize::from(look.block.site == Site::Stack(2))] += 1;
             looks.ended(&look, None, now + 500);
         }
-        assert!(counts[0] > 10 * counts[1] && counts[1] > 0, "{counts:?}");
+        assert!(counts[0] > 5 * counts[1] && counts[1] > 0, "{counts:?}");
         let mut none = FxHashMap::default();
         assert_eq!(looks.choose(&mut none, 1000, 0, &mut random), None);
     }

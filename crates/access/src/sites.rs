@@ -115,6 +115,8 @@ pub struct SiteBlocks {
     pub last_access_ms: Option<u32>,
     /// Bytes of blocks in which a watched word was touched within the time.
     pub hit_bytes: u64,
+    /// The site's state is known: looks at other sites tell more.
+    pub is_known: bool,
 }
 
 /// A census of the live blocks at one moment.

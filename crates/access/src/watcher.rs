@@ -1,7 +1,7 @@
 //! A live process, watched within a budget.
 
 use crate::ages::{AgeHistory, AgePoint};
-use crate::answer::{Evidence, SiteAnswer, answer};
+use crate::answer::{Evidence, SiteAnswer, answer, note_known};
 use crate::controller::{Controller, Policy, Settings};
 use crate::error::Error;
 use crate::lock_slices::in_slices;
@@ -442,6 +442,11 @@ impl Watcher {
         }
         let kept_ms = kept_ms(older_ms);
         self.looks.forget_before(now_ms.saturating_sub(kept_ms));
+        let evidence = Evidence {
+            has_watchpoints: self.has_watchpoints(),
+            is_too_early: false,
+        };
+        note_known(&mut self.sites, &mut self.looks, older_ms, evidence);
         self.hits
             .retain(|_, at| now_ms.saturating_sub(*at) < older_ms);
     }
@@ -467,7 +472,7 @@ impl Watcher {
         }
     }
 
-    /// What is stale, by site, as of the last census: the most bytes for the longest time first.
+    /// What is stale, by site, as of the last census: the most bytes for the longest time first, as far as is known.
     pub fn answers(&self, now_ms: u32) -> Vec<SiteAnswer> {
         let older_ms = self.controller.settings().older_ms;
         let evidence = Evidence {

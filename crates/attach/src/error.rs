@@ -83,9 +83,9 @@ pub enum Error {
         "processes cannot be followed here: kcmp(2) is not permitted, which tells the child of a vfork from others; attach to each of them by its PID"
     )]
     NoKcmp,
-    /// The hook would be mapped without the loader, and could not tell threads apart.
+    /// The hook could not tell threads apart.
     #[error(
-        "process {pid} cannot be traced: its loader does not load the hook, and without the loader it cannot be found out where its C library keeps the numbers of threads"
+        "process {pid} cannot be traced: where its C library keeps the thread id is not known; memhook-rs knows glibc and musl 1.1.25 or later"
     )]
     NoThreadNumber {
         /// The process.

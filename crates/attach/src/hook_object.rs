@@ -1,39 +1,43 @@
-//! The embedded hook: one object for the target's loader, and one to be mapped without it.
+//! The embedded hook, which the target's loader loads or which is mapped without it.
 
 use crate::error::Error;
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, reloc};
 use memhook_inject::{HOOK_NAME, Held, ObjectImage, map_object};
-use memhook_process::{Mapping, ModuleBytes, ModuleImage, RemoteAddress, hook_copies, read_memory};
+use memhook_process::{
+    MAPPED_MARK, Mapping, ModuleBytes, ModuleImage, RemoteAddress, hook_copies, read_memory,
+};
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// One build of the hook.
+/// An embedded object, and the way in which it comes into a process.
 #[derive(Debug)]
 pub struct HookObject {
     /// What its memory is called in /proc.
     pub name: &'static CStr,
     /// The file.
     pub bytes: &'static [u8],
-    /// It is mapped without the loader: it has no thread-local storage, and no unwinder of the target knows it.
+    /// It is mapped without the loader, so no unwinder of the target knows it.
     pub is_mapped: bool,
 }
 
 /// The object that a program is linked with which tells of its reads and writes.
 pub const ACCESS_RUNTIME: &[u8] = include_bytes!(env!("MEMHOOK_ACCESS_RUNTIME"));
 
-/// What the target's loader loads.
+const HOOK: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));
+
+/// The hook, loaded by the target's loader.
 pub static LOADED: HookObject = HookObject {
     name: HOOK_NAME,
-    bytes: include_bytes!(env!("MEMHOOK_HOOK_OBJECT")),
+    bytes: HOOK,
     is_mapped: false,
 };
 
-/// What is mapped without it.
+/// The same, mapped without it. Its copies have a mark.
 pub static MAPPED: HookObject = HookObject {
     name: HOOK_NAME,
-    bytes: include_bytes!(env!("MEMHOOK_MAPPED_HOOK_OBJECT")),
+    bytes: HOOK,
     is_mapped: true,
 };
 
@@ -58,9 +62,14 @@ pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     // This much of the file includes the build-id.
     let mut start = [0; 1024];
     read_memory(pid, RemoteAddress(base), &mut start).ok()?;
-    [&LOADED, &MAPPED]
-        .into_iter()
-        .find(|object| object.bytes.starts_with(&start))
+    let (place, mark) = MAPPED_MARK;
+    let object = if start[place] == mark {
+        &MAPPED
+    } else {
+        &LOADED
+    };
+    start[place] = HOOK[place];
+    HOOK.starts_with(&start).then_some(object)
 }
 
 /// The hooks of this version in a process, as modules of it.
@@ -100,7 +109,7 @@ impl HookObject {
 
     /// The hook as a module of a target that has it at `base`.
     pub fn image(&'static self, base: u64) -> Result<ModuleImage, Error> {
-        static BYTES: [OnceLock<Arc<ModuleBytes>>; 2] = [OnceLock::new(), OnceLock::new()];
+        static BYTES: OnceLock<Arc<ModuleBytes>> = OnceLock::new();
         Ok(ModuleImage {
             path: "memhook-hook".into(),
             file: PathBuf::new(),
@@ -113,7 +122,7 @@ impl HookObject {
             is_libc: false,
             facts: Default::default(),
             is_permanent: true,
-            bytes: BYTES[usize::from(self.is_mapped)]
+            bytes: BYTES
                 .get_or_init(|| Arc::new(self.bytes.to_vec().into()))
                 .clone(),
         })
@@ -189,13 +198,14 @@ fn end_of(elf: &Elf<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use goblin::elf::dynamic::{DF_STATIC_TLS, DT_FLAGS};
     use goblin::elf::program_header::{PF_W, PF_X, PT_TLS};
 
-    /// The hook loads into any process: it needs no library and imports no symbol, and its only
-    /// thread-local storage is one word, or none where it is mapped without the loader.
+    /// The hook loads into any process: it needs no library, imports no symbol, and has no thread-local storage,
+    /// for which the loader would take the lock of the list of stacks.
     #[test]
     fn hook_imports_nothing() {
-        for object in [&LOADED, &MAPPED, &PROBE] {
+        for object in [&LOADED, &PROBE] {
             let elf = object.parse().unwrap();
             assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
             let undefined: Vec<_> = elf
@@ -205,12 +215,15 @@ mod tests {
                 .filter_map(|s| elf.dynstrtab.get_at(s.st_name))
                 .collect();
             assert!(undefined.is_empty(), "{undefined:?}");
-            let tls = elf.program_headers.iter().find(|p| p.p_type == PT_TLS);
-            let words = tls.map_or(0, |tls| tls.p_memsz / 8);
-            assert_eq!(words, u64::from(!object.is_mapped));
+            assert!(elf.program_headers.iter().all(|p| p.p_type != PT_TLS));
+            let relocations = || elf.dynrelas.iter().chain(elf.pltrelocs.iter());
+            assert!(relocations().all(|r| r.r_type == reloc::R_X86_64_RELATIVE));
+            let flags = elf.dynamic.iter().flat_map(|d| &d.dyns);
+            let static_tls =
+                |d: &goblin::elf::Dyn| d.d_tag == DT_FLAGS && d.d_val & DF_STATIC_TLS != 0;
+            assert!(!flags.into_iter().any(static_tls));
         }
         LOADED.entry_points().unwrap();
-        MAPPED.entry_points().unwrap();
         PROBE.function("memhook_probe_hit").unwrap();
         PROBE.function("memhook_probe_begin").unwrap();
     }
@@ -244,8 +257,6 @@ mod tests {
             assert_eq!(word(&there), word(&here) + base);
         }
         assert_eq!(here.len() as u64, data.p_vaddr + data.p_filesz);
-        // The loader's object needs the loader.
-        let elf = LOADED.parse().unwrap();
-        assert!(LOADED.in_memory(&elf, 0).is_err());
+        assert_eq!(LOADED.bytes[MAPPED_MARK.0], 0);
     }
 }

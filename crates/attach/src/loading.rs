@@ -34,14 +34,14 @@ impl Loading {
                 Err(Error::NoCLibrary { pid })
             };
         };
-        // musl loads nothing that has initial-exec TLS (do_relocs in ldso/dynlink.c).
+        // For musl, mapping is the simpler way: it takes no lock there.
         if libc.kind == CLibraryKind::Musl || !has_proc(pid) {
             return Ok(Loading::WithoutLoader);
         }
         find_dlopen(pid, libc).map(Loading::ByLoader)
     }
 
-    /// The build of the hook that this is about.
+    /// The hook as it comes in by this way.
     pub fn object(self, pid: i32) -> &'static HookObject {
         match self {
             Loading::ByLoader(_) => &LOADED,
@@ -86,13 +86,13 @@ impl Loading {
         Ok((base, &LOADED))
     }
 
-    /// Brings the hook in. Returns its load bias, and which build it is: where the loader refuses, because
-    /// a sandbox forbids to open files or no room is left for static TLS, it is mapped without it.
+    /// Brings the hook in. Returns its load bias, and as what it came: where the loader refuses, because a
+    /// sandbox forbids to open files, it is mapped without it.
     /// `may_map` says whether that would do.
     pub fn load(
         self,
         held: &mut Held,
-        may_map: impl Fn(&Held) -> Result<(), Error>,
+        may_map: impl Fn() -> Result<(), Error>,
     ) -> Result<(u64, &'static HookObject), Error> {
         let pid = held.pid();
         if let Loading::Present(base) = self {
@@ -106,12 +106,12 @@ impl Loading {
                 Err(error) => return Err(error.into()),
             }
         }
-        may_map(held)?;
+        may_map()?;
         Ok((MAPPED.map(held)?, &MAPPED))
     }
 }
 
-/// Whether this build of the hook leaves a hooked function alone. A thread that is cancelled in read(2) or its like is
+/// Whether a hook that came in so leaves a hooked function alone. A thread that is cancelled in read(2) or its like is
 /// unwound, too.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
@@ -128,7 +128,7 @@ pub fn hook_to_emit(pid: i32, maps: &[Mapping], emission: &Emission) -> Option<u
     };
     let first = |m: &&Mapping| m.offset == 0 && is_hook(m);
     let mut hooks = maps.iter().filter(first).filter(is_right);
-    // The build that is mapped without the loader has no file that a probe could be placed in.
+    // One that is mapped without the loader has no file that a probe could be placed in.
     let is_loaded =
         |m: &&Mapping| hook_at(pid, m.start).is_some_and(|object| std::ptr::eq(object, &LOADED));
     hooks.find(is_loaded).map(|m| m.start)

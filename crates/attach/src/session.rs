@@ -26,7 +26,7 @@ use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
-use crate::target_facts::{is_filtered, tid_offset};
+use crate::target_facts::{is_filtered, thread_numbers};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
@@ -364,20 +364,21 @@ impl Session {
         self.tables.prepare(&self.region, &[anywhere]);
         let backtrace = self.region.libc_backtrace();
         let (mut held, loading) = self.hold_to_load(reach, loading)?;
-        let may_map = |held: &Held| {
-            if tid_offset(held) == 0 {
-                return Err(Error::NoThreadNumber { pid });
-            }
+        let may_map = || {
             if backtrace != 0 {
                 return Err(Error::NoWayThroughHook { pid });
             }
             Ok(())
         };
-        let loaded = match &self.emission {
-            Some(emission) => loading.load_to_emit(&mut held, emission),
-            None => loading.load(&mut held, may_map),
-        };
-        let (base, object) = match loaded {
+        let numbers = thread_numbers(&held).ok_or(Error::NoThreadNumber { pid });
+        let loaded = numbers.and_then(|numbers| {
+            let loaded = match &self.emission {
+                Some(emission) => loading.load_to_emit(&mut held, emission),
+                None => loading.load(&mut held, may_map),
+            };
+            Ok((numbers, loaded?))
+        });
+        let (numbers, (base, object)) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 // Nobody knows of it, so nobody would ever use it again.
@@ -390,7 +391,7 @@ impl Session {
         }
         if object.is_mapped {
             // Also where an earlier attach has mapped it.
-            may_map(&held)?;
+            may_map()?;
         }
         self.hook_base = base;
         // The hook's own frames are on the stack of an allocation made below one of its wrappers.
@@ -407,7 +408,7 @@ impl Session {
             )?;
         }
         lone_recorder::register_alone(&mut held, &self.region);
-        self.region.set_tid_offset(tid_offset(&held));
+        self.region.set_thread_numbers(numbers);
         let is_filtered = is_filtered(&held, self.traces_mappings());
         self.region.set_syscalls_filtered(is_filtered);
         // From now on a call may be under way when its thread forks: without memory there, a child that came back

@@ -2,25 +2,58 @@
 
 use memhook_inject::Held;
 use memhook_process::{RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
+use memhook_stream::ThreadNumbers;
 
 /// Where C libraries for x86-64 keep `tid` in `struct pthread`, in bytes from the thread pointer: all versions of
 /// glibc (nptl/descr.h) behind the TCB head of 704 bytes and a list node; musl since 1.1.25 behind six words, and
 /// behind seven before that (src/internal/pthread_impl.h). Looked at before it is believed.
 const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 
-/// Where threads keep their tid, in bytes from the thread pointer; 0: not known.
-pub fn tid_offset(held: &Held) -> u32 {
-    if let Some(at) = held.thread_number_at() {
-        return at;
-    }
-    let own = inner_tid(held.pid(), held.tid());
-    let holds_it = |offset: &u32| {
-        let at = RemoteAddress(held.registers().fs_base) + u64::from(*offset);
-        let mut word = [0; 4];
-        let is_read = read_memory(held.pid(), at, &mut word).is_ok();
-        is_read && own == Some(u32::from_le_bytes(word))
+/// The numbers of threads that are kept so are below this (PID_MAX_LIMIT).
+const TID_LIMIT: u32 = 1 << 22;
+
+/// How threads find their numbers.
+pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
+    let all_right = |offset| ThreadNumbers {
+        offset,
+        stale: 0,
+        instead: 0,
     };
-    TID_OFFSETS.into_iter().find(holds_it).unwrap_or(0)
+    if let Some(at) = held.thread_number_at() {
+        return Some(all_right(at));
+    }
+    let thread_pointer = RemoteAddress(held.registers().fs_base);
+    let read = |offset: u32, bytes: &mut [u8]| {
+        read_memory(held.pid(), thread_pointer + u64::from(offset), bytes).is_ok()
+    };
+    let number_at = |offset: u32| {
+        let mut word = [0; 4];
+        read(offset, &mut word).then(|| u32::from_le_bytes(word))
+    };
+    let own = inner_tid(held.pid(), held.tid())?;
+    let holds_it = |offset: &u32| number_at(*offset) == Some(own);
+    if let Some(offset) = TID_OFFSETS.into_iter().find(holds_it) {
+        return Some(all_right(offset));
+    }
+    // Only fork(3) corrects the number of the thread that goes on in the child. glibc's `tcbhead_t` has its own address
+    // as first and third word.
+    let mut head = [0; 24];
+    let own_address = thread_pointer.0.to_le_bytes();
+    let is_head =
+        read(0, &mut head) && head.starts_with(&own_address) && head.ends_with(&own_address);
+    let [offset, ..] = TID_OFFSETS;
+    let stale = number_at(offset).filter(|number| (1..TID_LIMIT).contains(number))?;
+    (is_head && held.tid() == held.pid()).then_some(ThreadNumbers {
+        offset,
+        stale,
+        instead: own,
+    })
+}
+
+/// Where threads keep their tid, in bytes from the thread pointer; 0: not known, or not all of them are right.
+pub fn tid_offset(held: &Held) -> u32 {
+    let numbers = thread_numbers(held).filter(|numbers| numbers.stale == 0);
+    numbers.map_or(0, |numbers| numbers.offset)
 }
 
 /// What the hook calls when it has to wait, to read a stack of unknown bounds, or to patch new modules.

@@ -70,7 +70,8 @@ enum DiffBy {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    check_output(&args.output.output, [&args.old, &args.new])?;
+    let (output, inputs) = (&args.output, [&args.old, &args.new]);
+    check_output(&output.output, output.force, inputs)?;
     let measure = measure(args);
     let other = args.fail_on.as_ref().and_then(FailOn::measure);
     if let Some(other) = other.filter(|other| *other != measure) {
@@ -84,10 +85,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         anyhow::bail!("--scores is about sites: leave --by out");
     }
     let of_memory = |path: &Path| report::of_memory(path, args.mappings);
-    let (old, new) = (
-        load(args, &of_memory(&args.old)?)?,
-        load(args, &of_memory(&args.new)?)?,
-    );
+    let (old, code_of_old) = load(args, &of_memory(&args.old)?)?;
+    let (new, code_of_new) = load(args, &of_memory(&args.new)?)?;
+    let done = ExitCode::from(code_of_old.max(code_of_new));
     let compare = match args.by {
         DiffBy::Site => memhook_report::diff,
         DiffBy::Type => memhook_report::diff_by_type,
@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let diff = compare(&old, &new, measure, args.top);
     args.output.write_document(&diff, args.json)?;
     let Some(fail_on) = &args.fail_on else {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(done);
     };
     if let Some(violation) =
         fail_on.violation(&memhook_report::diff(&old, &new, measure, usize::MAX))
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("memhook-rs: no verdict: at times nothing was seen of a run");
         return Ok(ExitCode::from(exit_code::NO_VERDICT));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(done)
 }
 
 fn measure(args: &Args) -> Measure {
@@ -119,7 +119,8 @@ fn measure(args: &Args) -> Measure {
     args.measure.unwrap_or(usual)
 }
 
-fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
+/// A run, and the exit code if all else goes well.
+fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     let measure = measure(args);
     if is_json(path) {
         let text =
@@ -143,7 +144,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
                 path.display()
             );
         }
-        return Ok(profile);
+        return Ok((profile, exit_code::DONE));
     }
     let recording = report::open(path)?;
     if recording.is_summary() && measure == Measure::Temporary {
@@ -176,7 +177,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
         add_types(&mut profile, &symbols);
     }
     args.types.apply(&mut profile, &symbols);
-    Ok(profile)
+    Ok((profile, report::code_of(&recording)))
 }
 
 /// Whether a file begins as JSON reports do; a recording begins with a byte that no text has.

@@ -180,6 +180,21 @@ fn options() -> clap::Command {
     Cli::command().mut_subcommands(move |command| of(command).mut_subcommands(of))
 }
 
+/// What the standard library says of numbers, in words for people.
+fn in_words(message: &str) -> String {
+    message
+        .replace("invalid digit found in string", "it must be a whole number")
+        .replace(
+            "cannot parse integer from empty string",
+            "it must be a whole number",
+        )
+        .replace(
+            "number too large to fit in target type",
+            "this number is too large",
+        )
+        .replace("invalid float literal", "it must be a number")
+}
+
 /// Help as it is; a mistake without the usage, which --help has, too.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{
@@ -205,7 +220,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         .collect();
     let see = if message.len() > 1 { "\nSee" } else { "; see" };
     let message = message.join("\n");
-    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let message = in_words(message.strip_prefix("error: ").unwrap_or(&message));
     let word = std::env::args().nth(1).unwrap_or_default();
     let command = Cli::command()
         .find_subcommand(&word)

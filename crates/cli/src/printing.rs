@@ -42,13 +42,27 @@ pub(crate) fn error_part(text: Arguments<'_>) {
 
 /// In one piece, so that lines of several threads do not mix.
 fn line(text: Arguments<'_>) -> String {
-    let mut line = text.to_string();
+    let mut line = without_numbers(text.to_string());
     if let std::borrow::Cow::Owned(shown) = visible_lines(&line) {
         line = shown;
     }
     // Writing into a String cannot fail.
     let _ = line.write_char('\n');
     line
+}
+
+/// Without the number that the standard library puts behind the words for an error of the system.
+fn without_numbers(mut text: String) -> String {
+    const BEFORE: &str = " (os error ";
+    while let Some(start) = text.find(BEFORE) {
+        let number = &text[start + BEFORE.len()..];
+        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 || !number[digits..].starts_with(')') {
+            break;
+        }
+        text.replace_range(start..start + BEFORE.len() + digits + 1, "");
+    }
+    text
 }
 
 /// An error and what caused it, in one line.

@@ -4,7 +4,7 @@ pub mod follow;
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, TypeArgs, open, presentable, read, write};
+pub use target::{OutputArgs, TypeArgs, code_of, open, presentable, read, write};
 
 use crate::options::{GroupBy, SortBy, duration, moment};
 use crate::scores;
@@ -183,7 +183,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return print_following(args);
     }
     let file = of_memory(&args.file, args.mappings)?;
-    check_output(&args.output.output, [&file])?;
+    check_output(&args.output.output, args.output.force, [&file])?;
     let recording = open(&file)?;
     check(args, &recording)?;
     let format = if args.json {
@@ -208,7 +208,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.types.apply(&mut profile, &symbols);
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ExitCode::from(code_of(&recording)));
     }
     let as_json = matches!(format, FormatChoice::Json);
     if let Some(direction) = args.tree {
@@ -226,7 +226,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let report = report.context("the recorder's note of what it saw cannot be read")?;
         args.output.write_document(&report, as_json)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code_of(&recording)))
 }
 
 /// The recording of the heap with this name, or, if that is asked for, the one of the mappings beside it.

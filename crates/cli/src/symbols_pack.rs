@@ -32,7 +32,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let Command::Pack(args) = command;
-    check_output(Some(&args.output), &args.recordings)?;
+    check_output(Some(&args.output), args.force, &args.recordings)?;
     let mut bundles = Vec::new();
     let progress = Progress::start("looking up names");
     for path in &args.recordings {

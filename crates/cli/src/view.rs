@@ -70,7 +70,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = of_memory(&args.file, args.mappings)?;
     let named = || named_after(&file);
     let path = args.output.clone().unwrap_or_else(named);
-    check_output(Some(&path), std::iter::once(&file).chain(&args.diff))?;
+    let inputs = std::iter::once(&file).chain(&args.diff);
+    check_output(Some(&path), args.force || args.serve.is_some(), inputs)?;
     let recording = open(&file)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
@@ -78,6 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let server = args.serve.map(bind).transpose()?;
     let wanted = contents(args, &recording);
     let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, wanted)?;
+    let mut code = report::code_of(&recording);
     add_types(&mut profile, &names);
     args.types.apply(&mut profile, &names);
     if let Some(older) = &args.diff {
@@ -92,6 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (mut old, names) = report::read(&recording, older, &args.symbols, whole, contents)?;
         add_types(&mut old, &names);
         args.types.apply(&mut old, &names);
+        code = code.max(report::code_of(&recording));
         profile = view::beside(profile, old);
     }
     profile.sources = view::source_lines(&profile, &args.source_dir);
@@ -110,7 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     report::write(Some(&path), args.force, &page)?;
     tell();
     say!("{}", path.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code))
 }
 
 /// What the page has beside the sites. Sites are scored as the user wants it, where that is possible.

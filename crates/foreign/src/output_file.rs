@@ -19,12 +19,14 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Refuses an output that is one of the inputs, which would be overwritten where that is allowed.
+/// Before the work: refuses an output that is one of the inputs, which would be overwritten where that is allowed,
+/// and one that exists, unless it may be replaced (`replace`).
 ///
 /// # Errors
-/// [`OutputError::IsInput`]
+/// [`OutputError::IsInput`], [`OutputError::Exists`]
 pub fn check_output<P: AsRef<Path>>(
     output: impl IntoIterator<Item = P>,
+    replace: bool,
     inputs: impl IntoIterator<Item = P> + Clone,
 ) -> std::result::Result<(), OutputError> {
     let id = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
@@ -33,6 +35,10 @@ pub fn check_output<P: AsRef<Path>>(
         let is_it = |input: P| id(path).is_some_and(|of| Some(of) == id(input.as_ref()));
         if inputs.clone().into_iter().any(is_it) {
             return Err(OutputError::IsInput { path: path.into() });
+        }
+        let is_file = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        if is_file && !replace {
+            return Err(exists_already(path));
         }
     }
     Ok(())

@@ -222,6 +222,20 @@ pub enum Ending {
     Recorded,
 }
 
+impl Ending {
+    /// How the program failed by itself; `None`: it did not.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match self {
+            Ending::Exited(0) | Ending::Running | Ending::Recorded => None,
+            Ending::Exited(status) => Some(format!("failed with exit status {status}")),
+            Ending::Signaled(signal) => Some(match signal_name(*signal) {
+                Some(name) => format!("was ended by {name}"),
+                None => format!("was ended by signal {signal}"),
+            }),
+        }
+    }
+}
+
 impl std::fmt::Display for Ending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -1,7 +1,8 @@
 //! The files and streams that verdicts are written to.
 
+use crate::formats::text::{conclusion, details};
 use crate::{Baseline, Error, FORMATS, Outcome, Verdict, outcome, rendered};
-use memhook_foreign::{OutputError, OutputFile, is_program, visible_json, visible_lines};
+use memhook_foreign::{OutputError, OutputFile, is_program, visible, visible_json, visible_lines};
 use memhook_report::{FormatOptions, Nature};
 use std::{
     borrow::Cow,
@@ -19,13 +20,15 @@ pub struct OutputOptions {
     pub baseline: Option<PathBuf>,
     /// Print annotations for GitHub Actions to standard output.
     pub github: bool,
-    /// Print suppressions for what was found, after the text.
+    /// The file in which GitHub Actions takes the outputs of a step (`GITHUB_OUTPUT`).
+    pub github_output: Option<PathBuf>,
+    /// Print suppressions for what was found, before the verdict.
     pub suppressions: bool,
-    /// Print only the first line of the text.
+    /// Print only the line with the verdict.
     pub is_quiet: bool,
     /// List every process, those that passed too.
     pub is_verbose: bool,
-    /// The first line of the text has the colour of the outcome.
+    /// The line with the verdict has the colour of the outcome.
     pub is_colored: bool,
     /// The text goes to standard error, because the output of a program fills standard output. It also goes
     /// there when a form goes to standard output, so that whoever reads that gets nothing else.
@@ -85,11 +88,27 @@ impl Outputs {
         if options.github {
             to_stdout(&shown("github", &form("github")?));
         }
-        let mut text = headed(options, verdicts, &form("text")?);
+        if let Some(path) = &options.github_output {
+            let of_step = step_outputs(options, verdicts);
+            put(
+                OutputFile::reopen(path)
+                    .map_err(OutputError::into_io)
+                    .map_err(Error::Verdict)?,
+                false,
+                &of_step,
+            )
+            .map_err(Error::Verdict)?;
+        }
+        let mut text = String::new();
+        if !options.is_quiet {
+            text += &visible_lines(&details(verdicts, &options.format));
+        }
         if options.suppressions {
             text += "\n";
             text += &shown("suppressions", &form("suppressions")?);
+            text += "\n";
         }
+        text += &concluded(options, verdicts);
         let is_form_printed = options
             .forms
             .iter()
@@ -112,23 +131,33 @@ fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// The text, its first line in the colour of the outcome.
-fn headed(options: &OutputOptions, verdicts: &[Verdict], text: &str) -> String {
-    let mut text = visible_lines(text).into_owned();
-    let end = text.find('\n').unwrap_or(text.len());
-    if options.is_quiet {
-        text.truncate(end + 1);
-    }
-    if !options.is_colored {
-        return text;
-    }
+/// The verdict in the colour of the outcome, and what to do about it.
+fn concluded(options: &OutputOptions, verdicts: &[Verdict]) -> String {
+    let (line, remedy) = conclusion(verdicts, &options.format);
+    let line = visible_lines(line.trim_end());
+    let remedy = if options.is_quiet { "" } else { remedy };
     let color = match outcome(verdicts) {
         Outcome::Passed => "32",
         Outcome::Failed => "31",
         Outcome::Unsound => "33",
     };
-    let (first, rest) = text.split_at(end);
-    format!("\x1b[1;{color}m{first}\x1b[0m{rest}")
+    match options.is_colored {
+        true => format!("\x1b[1;{color}m{line}\x1b[0m\n{remedy}"),
+        false => format!("{line}\n{remedy}"),
+    }
+}
+
+/// What later steps of a workflow can use: how many leaks there are, their bytes, and the file for code scanning.
+fn step_outputs(options: &OutputOptions, verdicts: &[Verdict]) -> String {
+    let leaks: usize = verdicts.iter().map(|v| v.counted().len()).sum();
+    let bytes: u64 = verdicts.iter().map(|v| v.leaked.bytes).sum();
+    let mut out = format!("leaks={leaks}\nbytes={bytes}\n");
+    let mut forms = options.forms.iter();
+    let sarif = forms.find(|(form, _, path)| *form == "sarif" && path != Path::new("-"));
+    if let Some((.., path)) = sarif {
+        out += &format!("sarif={}\n", visible(&path.to_string_lossy()));
+    }
+    out
 }
 
 /// `None`: standard output. A program is not overwritten: somebody wrote `--json PROGRAM` and meant

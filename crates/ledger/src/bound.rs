@@ -49,7 +49,7 @@ impl<O: Observer> Ledger<O> {
 
     /// Bytes of memory that grow with what the program does.
     pub fn memory_bytes(&self) -> usize {
-        self.map.table_bytes() + self.contests.bytes() + self.site_bytes()
+        self.map.table_bytes() + self.contests.bytes() + self.partners.bytes() + self.site_bytes()
     }
 
     fn site_bytes(&self) -> usize {
@@ -74,6 +74,9 @@ impl<O: Observer> Ledger<O> {
             self.reach_bound();
             self.contests.close();
         }
+        if self.partners.bytes() > max / 8 {
+            self.partners.close();
+        }
         if self.memory_bytes() > max {
             self.thin(max.saturating_sub(self.site_bytes()).max(max / 4));
         }
@@ -93,6 +96,7 @@ impl<O: Observer> Ledger<O> {
             self.reach_bound();
             // A release of a block that is not kept looks like one of a block from before the attach.
             self.contests.close();
+            self.partners.close();
         }
         self.map.thin(thinning);
         if thinning.is_on() {

@@ -12,16 +12,6 @@ struct Contest {
     balance: i32,
     /// Pass of the last change.
     pass: u32,
-    /// Only with release stacks: sizes of those blocks (balance above 0), or stack ids of those
-    /// releases (below 0).
-    waiting: Vec<u64>,
-}
-
-/// A block and a release that have found each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pair {
-    pub size: u64,
-    pub release_stack: u32,
 }
 
 /// What was given up.
@@ -36,16 +26,14 @@ pub(crate) struct Contests {
     by_address: FxHashMap<u64, Contest>,
     /// Addresses that changed, by pass modulo the length.
     changed: [Vec<u64>; LISTS],
-    keep_waiting: bool,
     is_closed: bool,
 }
 
 impl Contests {
-    pub fn new(keep_waiting: bool) -> Self {
+    pub fn new() -> Self {
         Self {
             by_address: FxHashMap::default(),
             changed: Default::default(),
-            keep_waiting,
             is_closed: false,
         }
     }
@@ -54,7 +42,7 @@ impl Contests {
     pub fn close(&mut self) {
         *self = Self {
             is_closed: true,
-            ..Self::new(self.keep_waiting)
+            ..Self::new()
         };
     }
 
@@ -64,60 +52,39 @@ impl Contests {
 
     /// Bytes of memory, about.
     pub fn bytes(&self) -> usize {
-        let waiting = if self.keep_waiting { 32 } else { 0 };
         let lists: usize = self.changed.iter().map(Vec::capacity).sum();
-        self.by_address.capacity() * (size_of::<(u64, Contest)>() + 1)
-            + self.by_address.len() * waiting
-            + lists * size_of::<u64>()
+        self.by_address.capacity() * (size_of::<(u64, Contest)>() + 1) + lists * size_of::<u64>()
     }
 
     pub fn balance(&self, address: u64) -> i32 {
         self.by_address.get(&address).map_or(0, |c| c.balance)
     }
 
-    /// A block of `size` bytes is known to be released, but not by which release.
-    pub fn add_block(&mut self, address: u64, size: u64, pass: u32) -> Option<Pair> {
-        self.change(address, 1, size, pass).map(|stack| Pair {
-            size,
-            release_stack: stack as u32,
-        })
+    /// A block is known to be released, but not by which release.
+    pub fn add_block(&mut self, address: u64, pass: u32) {
+        self.change(address, 1, pass);
     }
 
     /// A release came that releases no block known at this moment.
-    pub fn add_release(&mut self, address: u64, release_stack: u32, pass: u32) -> Option<Pair> {
-        self.change(address, -1, u64::from(release_stack), pass)
-            .map(|size| Pair {
-                size,
-                release_stack,
-            })
+    pub fn add_release(&mut self, address: u64, pass: u32) {
+        self.change(address, -1, pass);
     }
 
-    fn change(&mut self, address: u64, by: i32, item: u64, pass: u32) -> Option<u64> {
+    fn change(&mut self, address: u64, by: i32, pass: u32) {
         if self.is_closed {
-            return None;
+            return;
         }
         let contest = self.by_address.entry(address).or_insert(Contest {
             balance: 0,
             pass: pass.wrapping_sub(1),
-            waiting: Vec::new(),
         });
-        let pairs_up = contest.balance.signum() == -by;
         contest.balance = contest.balance.saturating_add(by);
-        let other = match (self.keep_waiting, pairs_up) {
-            (true, true) => contest.waiting.pop(),
-            (true, false) => {
-                contest.waiting.push(item);
-                None
-            }
-            (false, _) => None,
-        };
         if contest.balance == 0 {
             self.by_address.remove(&address);
         } else if contest.pass != pass {
             contest.pass = pass;
             self.changed[slot_of(pass)].push(address);
         }
-        other
     }
 
     /// At the end of `pass`: gives up what has not changed for two passes.

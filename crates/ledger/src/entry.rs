@@ -173,6 +173,12 @@ impl Entry {
         self.0 & AGED != 0 || self.age(pass) >= 2
     }
 
+    /// Whether its number is too old to be compared with those of this pass.
+    #[inline]
+    pub fn is_old(self, pass: u16) -> bool {
+        self.0 & AGED != 0 || self.age(pass) > 4
+    }
+
     /// Whether this entry's event happened before a release of the same address that arrived in
     /// `pass` with number `release`.
     #[inline]

@@ -34,6 +34,7 @@ mod live_map;
 mod mappings;
 mod observer;
 mod order;
+mod partners;
 mod queries;
 mod reallocs;
 mod segment;

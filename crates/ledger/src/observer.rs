@@ -56,7 +56,8 @@ pub trait Observer {
     /// A block was allocated. This call comes first, even if the release is known already.
     #[inline(always)]
     fn allocated(&mut self, _block: &BlockOf, _stack: u32) {}
-    /// A block was released; `by` is `None` if that release was not seen, or is not known yet.
+    /// A block was released; `by` is `None` if that release was not seen, or is not known yet
+    /// ([`Observer::corrected`]).
     #[inline(always)]
     fn released(&mut self, _block: &BlockOf, _by: Option<ReleaseBy>) {}
     /// Blocks like this one were allocated and released again one after the other, so many times.
@@ -67,13 +68,17 @@ pub trait Observer {
             self.released(block, Some(by));
         }
     }
+    /// Corrects an earlier [`Observer::released`]: the block was released by `to`, not by `from`, because the events
+    /// of its address arrived out of order. Called only if release stacks are tracked.
+    #[inline(always)]
+    fn corrected(&mut self, _block: &BlockOf, _from: Option<ReleaseBy>, _to: Option<ReleaseBy>) {}
     /// The release of a block is taken back: its `realloc` failed.
     #[inline(always)]
     fn reinstated(&mut self, _block: &BlockOf, _by: ReleaseBy) {}
     /// An address was released at which no known block lived: that of a block from before the attach, or of one
     /// whose allocation is seen later.
     #[inline(always)]
-    fn unknown_released(&mut self, _address: u64) {}
+    fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
     /// At this moment more bytes live than before in this pass.
     #[inline(always)]
     fn maximum(&mut self) {}

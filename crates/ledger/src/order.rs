@@ -55,10 +55,11 @@
 //! Reallocations are in `reallocs`.
 
 use crate::batch::Batch;
-use crate::contests::{Contests, Pair};
+use crate::contests::Contests;
 use crate::entry::Entry;
 use crate::live_map::{LiveMap, Place};
 use crate::observer::{Observer, ReleaseBy};
+use crate::partners::{Correction, Partners};
 use crate::reallocs::RingReallocs;
 use crate::sites::{ReleaseSites, SiteTable, ThreadTable};
 use crate::thinning::Estimate;
@@ -74,6 +75,8 @@ pub struct Ledger<O = ()> {
     pub(crate) release_sites: ReleaseSites,
     pub(crate) threads: ThreadTable,
     pub(crate) contests: Contests,
+    pub(crate) partners: Partners,
+    corrections: Vec<Correction>,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
     /// Allocations were announced to be samples.
@@ -124,7 +127,9 @@ impl<O: Observer> Ledger<O> {
             sites: SiteTable::default(),
             release_sites: ReleaseSites::default(),
             threads: ThreadTable::new(),
-            contests: Contests::new(options.track_release_stacks),
+            contests: Contests::new(),
+            partners: Partners::new(options.track_release_stacks),
+            corrections: Vec::new(),
             reallocs: RingReallocs::default(),
             batch: Batch::default(),
             is_sampled: false,
@@ -204,6 +209,7 @@ impl<O: Observer> Ledger<O> {
         self.apply_batch();
         // Before the settling, which must find every balance complete.
         self.age_reallocs();
+        self.correct_releases();
         let settled = self.contests.settle(self.pass);
         self.totals.unhooked_releases += settled.unhooked_releases;
         if !self.options.ignore_unknown_releases {
@@ -288,7 +294,7 @@ impl<O: Observer> Ledger<O> {
             let certain = latest.precedes_all_of(pass);
             if latest.is_alive() {
                 if !certain && sequence_before(sequence, old) {
-                    return self.dead_on_arrival(address, site, size, time_ns);
+                    return self.dead_on_arrival(block, size);
                 }
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
@@ -296,10 +302,10 @@ impl<O: Observer> Ledger<O> {
                     // No recorded release can stand between them: nothing to wait for.
                     self.totals.unhooked_releases += 1;
                 } else {
-                    self.contest_block(address, old_size);
+                    self.contest_block(latest, old_size);
                 }
             } else if !certain && sequence_before(sequence, old) {
-                return self.dead_on_arrival(address, site, size, time_ns);
+                return self.dead_on_arrival(block, size);
             }
         }
         self.map.put(at, block, size);
@@ -334,7 +340,7 @@ impl<O: Observer> Ledger<O> {
             if latest.is_alive() && before {
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
-                self.contest_block(address, old_size);
+                self.contest_block(latest, old_size);
                 self.map.put(at, latest.dead(), 0);
             }
         }
@@ -356,11 +362,9 @@ impl<O: Observer> Ledger<O> {
     }
 
     #[cold]
-    fn dead_on_arrival(&mut self, address: u64, site: u32, size: u64, time_ns: u64) {
-        let pass = self.pass as u16;
-        let block = Entry::block(address, 0, pass, site, size, time_ns, self.tid_index);
+    fn dead_on_arrival(&mut self, block: Entry, size: u64) {
         self.count_released(block, size, None);
-        self.contest_block(address, size);
+        self.contest_block(block, size);
     }
 
     /// A release that was held back.
@@ -378,18 +382,18 @@ impl<O: Observer> Ledger<O> {
         let now = self.pass as u16;
         let place = self.map.find(release.address, now);
         let tombstone = Entry::tombstone(release.address, release.sequence, release.pass as u16);
+        let by = ReleaseBy {
+            stack: release.stack,
+            thread: self.tid_index,
+            by_realloc: release.by_realloc,
+            accesses: release.accesses,
+        };
         match place {
             Place::Found(at) => {
                 let latest = self.map.get(at);
                 let later = latest.is_before_release(release.sequence, release.pass as u16);
                 if latest.is_alive() && later {
-                    let by = ReleaseBy {
-                        stack: release.stack,
-                        thread: self.tid_index,
-                        by_realloc: release.by_realloc,
-                        accesses: release.accesses,
-                    };
-                    self.count_pair(latest, by);
+                    self.count_pair(latest, release, by);
                     self.map.put(at, tombstone, 0);
                     return;
                 }
@@ -399,13 +403,14 @@ impl<O: Observer> Ledger<O> {
             }
             Place::Vacant(at) => self.map.put(at, tombstone, 0),
         }
-        self.contest_release(release.address, release.stack);
+        self.contest_release(release, by);
     }
 
     /// A live entry is released by this release.
     #[inline(always)]
-    pub(crate) fn count_pair(&mut self, block: Entry, by: ReleaseBy) {
+    pub(crate) fn count_pair(&mut self, block: Entry, release: Release, by: ReleaseBy) {
         let size = self.map.size_of(block);
+        self.partners.take(block, size, release, by, self.pass);
         self.count_released(block, size, Some(by));
         if self.options.track_release_stacks {
             self.release_sites.add(by.stack, size, self.weight(size));
@@ -422,24 +427,46 @@ impl<O: Observer> Ledger<O> {
         self.observer.released(&block.with_size(size), by);
     }
 
+    /// A block is known to be released, but not by which release.
     #[inline(never)]
-    pub(crate) fn contest_block(&mut self, address: u64, size: u64) {
-        let pair = self.contests.add_block(address, size, self.pass);
-        self.count_late_pair(pair);
+    pub(crate) fn contest_block(&mut self, block: Entry, size: u64) {
+        self.contests.add_block(block.address(), self.pass);
+        self.partners.add_block(block, size, None, self.pass);
     }
 
+    /// A release came that releases no block known at this moment.
     #[inline(never)]
-    pub(crate) fn contest_release(&mut self, address: u64, stack: u32) {
-        self.observer.unknown_released(address);
-        let pair = self.contests.add_release(address, stack, self.pass);
-        self.count_late_pair(pair);
+    pub(crate) fn contest_release(&mut self, release: Release, by: ReleaseBy) {
+        self.observer.unknown_released(release.address, by);
+        self.contests.add_release(release.address, self.pass);
+        self.partners.add_release(release, by);
     }
 
-    fn count_late_pair(&mut self, pair: Option<Pair>) {
-        if let Some(pair) = pair {
-            let weight = self.weight(pair.size);
-            self.release_sites
-                .add(pair.release_stack, pair.size, weight);
+    /// Stops reporting corrections of releases up to now to the observer.
+    pub fn begin_window(&mut self) {
+        self.apply_batch();
+        self.partners.begin_window();
+    }
+
+    /// Pairs the blocks and releases of the last passes, and reports what was wrong.
+    fn correct_releases(&mut self) {
+        let mut corrections = std::mem::take(&mut self.corrections);
+        self.partners.settle(self.pass, &mut corrections);
+        for correction in corrections.drain(..) {
+            let Correction {
+                block, from, to, ..
+            } = correction;
+            let weight = self.weight(block.size);
+            if let Some(from) = from {
+                self.release_sites.remove(from.stack, block.size, weight);
+            }
+            if let Some(to) = to {
+                self.release_sites.add(to.stack, block.size, weight);
+            }
+            if !correction.is_past {
+                self.observer.corrected(&block, from, to);
+            }
         }
+        self.corrections = corrections; // keeps its capacity
     }
 }

@@ -161,14 +161,14 @@ impl<O: Observer> Ledger<O> {
     fn apply(&mut self, release: Release, ring: usize) -> Undo {
         self.totals.releases += 1;
         let pass = release.pass as u16;
+        let by = self.by(release, self.reallocs.rings[ring].tid);
         let mut overtaken = false;
         if let Place::Found(at) = self.map.find(release.address, self.pass as u16) {
             let latest = self.map.get(at);
             overtaken = !latest.is_before_release(release.sequence, pass);
             if latest.is_alive() && !overtaken {
                 let size = self.map.size_of(latest);
-                let by = self.by(release, self.reallocs.rings[ring].tid);
-                self.count_pair(latest, by);
+                self.count_pair(latest, release, by);
                 let tombstone = Entry::tombstone(release.address, release.sequence, pass);
                 self.map.put(at, tombstone.provisional(), 0);
                 return Undo::Block(latest, size);
@@ -176,10 +176,11 @@ impl<O: Observer> Ledger<O> {
         }
         // Every allocation that happened before it has arrived: no tombstone is needed.
         if overtaken || self.contests.balance(release.address) > 0 {
-            self.contest_release(release.address, release.stack);
+            self.contest_release(release, by);
             return Undo::Balance;
         }
-        self.observer.unknown_released(release.address);
+        self.observer.unknown_released(release.address, by);
+        self.partners.add_release(release, by);
         let is_counted = !self.options.ignore_unknown_releases && !self.contests.is_closed();
         self.totals.unknown_releases += u64::from(is_counted);
         Undo::Unknown { is_counted }
@@ -187,33 +188,38 @@ impl<O: Observer> Ledger<O> {
 
     fn undo(&mut self, release: Release, undo: Undo) {
         self.totals.releases -= 1;
+        self.partners.remove(release);
         let address = release.address;
         match undo {
             Undo::Unknown { is_counted } => {
                 self.totals.unknown_releases -= u64::from(is_counted);
             }
-            Undo::Balance => self.contest_block(address, 0),
+            Undo::Balance => self.contests.add_block(address, self.pass),
             Undo::Block(block, size) => {
-                if self.options.track_release_stacks {
-                    let weight = self.weight(size);
-                    self.release_sites.remove(release.stack, size, weight);
-                }
+                let by = ReleaseBy {
+                    stack: release.stack,
+                    thread: self.tid_index,
+                    by_realloc: release.by_realloc,
+                    accesses: release.accesses,
+                };
                 match self.map.find(address, self.pass as u16) {
                     Place::Found(at) if !self.map.get(at).is_provisional() => {
-                        self.contest_block(address, size);
+                        // Its true release is among those that found no block.
+                        self.contests.add_block(address, self.pass);
+                        let told = Some((release.sequence, by));
+                        self.partners.add_block(block, size, told, self.pass);
                     }
                     Place::Found(at) | Place::Vacant(at) => {
+                        self.partners.reinstate(release);
                         self.totals.released_bytes -= size;
                         self.sites.reinstated(block.site(), size);
                         if self.map.is_thinned() && self.map.thinning().keeps(address, size) {
                             self.estimate.add(self.weight(size), size);
                         }
-                        let by = ReleaseBy {
-                            stack: release.stack,
-                            thread: self.tid_index,
-                            by_realloc: release.by_realloc,
-                            accesses: release.accesses,
-                        };
+                        if self.options.track_release_stacks {
+                            let weight = self.weight(size);
+                            self.release_sites.remove(release.stack, size, weight);
+                        }
                         self.observer.reinstated(&block.with_size(size), by);
                         // Its pass is still told apart only for a while; within that while, a
                         // release that was held back may have to be compared with it.

@@ -4,7 +4,7 @@ mod model;
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
-use model::{Call, Outcome, World, feed};
+use model::{Call, Outcome, Told, World, feed};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -61,11 +61,12 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     if allowed == Allowed::Folding {
         world = world.with_folding();
     }
-    let mut ledger = Ledger::new(LedgerOptions {
+    let options = LedgerOptions {
         track_release_stacks: allowed != Allowed::Folding,
         ignore_unknown_releases: false,
         ..LedgerOptions::default()
-    });
+    };
+    let mut ledger = Ledger::observed(options, Told::default());
     for (i, &(actor, choice)) in actions.iter().enumerate() {
         let actor = usize::from(actor) % (threads + 2);
         if actor < threads {
@@ -195,4 +196,63 @@ proptest! {
         let totals = ledger.totals();
         prop_assert_eq!(totals.live_bytes, ledger.live_blocks().map(|b| b.size).sum::<u64>());
     }
+}
+
+/// A `realloc` fails after its release was taken for that of the block, and the block's true release has arrived.
+#[test]
+fn a_failed_realloc_leaves_no_second_note_of_its_block() {
+    let setup = Setup {
+        addresses: 3,
+        threads: 3,
+        sequence: 0,
+        allowed: Allowed::OldBlocks,
+    };
+    let actions = [
+        (47, 92),
+        (33, 0),
+        (98, 0),
+        (203, 0),
+        (87, 0),
+        (237, 0),
+        (70, 155),
+        (77, 21),
+        (103, 0),
+        (3, 0),
+        (97, 0),
+        (73, 0),
+        (95, 0),
+        (13, 0),
+        (98, 0),
+        (47, 14),
+        (13, 0),
+        (5, 0),
+        (137, 0),
+        (2, 0),
+        (5, 0),
+        (213, 0),
+        (71, 108),
+        (58, 0),
+        (18, 0),
+        (15, 14),
+        (28, 0),
+        (13, 0),
+        (55, 0),
+        (98, 0),
+        (188, 0),
+        (105, 24),
+        (28, 0),
+        (48, 0),
+        (38, 0),
+        (112, 67),
+        (23, 0),
+        (133, 0),
+        (132, 0),
+        (168, 0),
+        (23, 0),
+        (32, 0),
+        (235, 0),
+        (117, 245),
+        (5, 0),
+    ];
+    run(&setup, &actions, 150).expect("the release of each block is the true one");
 }

@@ -4,7 +4,7 @@
 mod model;
 
 use memhook_ledger::{Ledger, LedgerOptions};
-use model::{Call, Outcome, World, feed};
+use model::{Call, Outcome, Told, World, feed};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -61,11 +61,12 @@ impl Explorer<'_> {
         let mut world = state.world;
         let before = world.clone();
         world.come_to_rest();
-        let mut ledger = Ledger::new(LedgerOptions {
+        let options = LedgerOptions {
             track_release_stacks: true,
             ignore_unknown_releases: false,
             ..LedgerOptions::default()
-        });
+        };
+        let mut ledger = Ledger::observed(options, Told::default());
         feed(&mut ledger, &world.passes);
         ledger.finish();
         if let Err(why) = world.check(&ledger) {

@@ -4,7 +4,7 @@
 
 use crate::memory::Pages;
 use crate::{Mapping, RemoteAddress, read_memory, read_word};
-use goblin::elf::program_header::{PT_LOAD, PT_TLS};
+use goblin::elf::program_header::PT_LOAD;
 use memhook_abi::{DESCRIPTION_MAGIC, HookDescription};
 use std::{collections::HashMap, mem::offset_of, ops::Range};
 
@@ -112,8 +112,8 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
             let end = parts.map(|part| part.end).max()?;
             let pages = pages.as_mut()?;
             match ElfEnds::read(pages, first.start) {
-                Some(elf) if elf.has_tls => None,
-                Some(elf) => Some(first.start..end.max(elf.end)),
+                Some(elf) if elf.is_mapped => Some(first.start..end.max(elf.end)),
+                Some(_) => None,
                 // Its contents have not been written yet.
                 None => (pages.word(first.start)? == 0).then_some(first.start..end),
             }
@@ -121,11 +121,14 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// What the program headers of a loaded module say of its size. A copy that the loader is just loading has
-/// thread-local storage; one that is mapped without it has none.
+/// The mark of a copy that was mapped without the loader; of one that the loader has loaded, or is just loading, the
+/// byte is 0. It is one of those in `e_ident` that mean nothing yet (gABI, "ELF Identification").
+pub const MAPPED_MARK: (usize, u8) = (15, b'm');
+
+/// What the ELF header of a loaded module says of its size, and of how it came there.
 struct ElfEnds {
     end: u64,
-    has_tls: bool,
+    is_mapped: bool,
 }
 
 impl ElfEnds {
@@ -139,18 +142,14 @@ impl ElfEnds {
         let count = u16::from_le_bytes(pages.bytes(start + 56)?);
         let mut found = ElfEnds {
             end: start,
-            has_tls: false,
+            is_mapped: pages.bytes(start + MAPPED_MARK.0 as u64)? == [MAPPED_MARK.1],
         };
         for at in (0..u64::from(count)).map(|i| headers.wrapping_add(i * 56)) {
-            match pages.half(at)? {
-                PT_LOAD => {
-                    let svma = pages.word(at.wrapping_add(16))?;
-                    let bytes = pages.word(at.wrapping_add(40))?;
-                    let end = svma.checked_add(bytes).filter(|end| *end < 1 << 30)?;
-                    found.end = found.end.max(start + end.next_multiple_of(4096));
-                }
-                PT_TLS => found.has_tls = true,
-                _ => {}
+            if pages.half(at)? == PT_LOAD {
+                let svma = pages.word(at.wrapping_add(16))?;
+                let bytes = pages.word(at.wrapping_add(40))?;
+                let end = svma.checked_add(bytes).filter(|end| *end < 1 << 30)?;
+                found.end = found.end.max(start + end.next_multiple_of(4096));
             }
         }
         Some(found)

@@ -59,8 +59,8 @@ pub use core_file::{CoreError, CoreFile, CoreModules, CoreSegment, CoreThread, M
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
 pub use hook_copies::{
-    Behind, HOOK_FILE_PREFIX, HOOK_FILE_SUFFIX, HookCopy, Wrappers, behind, hook_copies, is_hook,
-    is_ours, unfinished_copies,
+    Behind, HOOK_FILE_PREFIX, HOOK_FILE_SUFFIX, HookCopy, MAPPED_MARK, Wrappers, behind,
+    hook_copies, is_hook, is_ours, unfinished_copies,
 };
 pub use loader::{Auxiliary, Loader, is_audited, is_static};
 pub use maps::{Mapping, mappings, parse_maps};

@@ -1,7 +1,6 @@
 //! What changed from one run to another: text, and JSON with the schema `memhook-rs/diff/1`.
 //!
-//! Sites are matched by their functions, not by addresses or lines: two builds compare. A frame
-//! without a name is its module and offset, which holds within one build.
+//! Sites are matched by their functions, not by addresses or lines: see [`crate::same_code`].
 
 mod by_type;
 
@@ -9,6 +8,7 @@ pub use by_type::{TypeChange, TypeChanges};
 
 use self::by_type::type_changes;
 use crate::gaps;
+use crate::same_code::Code;
 use crate::scores::{change_text, site_change_text, stacks_scores};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
@@ -140,27 +140,15 @@ struct Pair {
     new_stacks: BTreeSet<u32>,
 }
 
-fn key_of(frame: &StackFrame) -> String {
-    match (&frame.function, &frame.module, &frame.offset) {
-        // Files are called otherwise in another build: libx.so.1.2, libx.so.1.3.
-        (Some(function), _, _) => function.clone(),
-        (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
-        _ => frame.address.clone(),
-    }
-}
-
 fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, is_new: bool) {
-    let names: Vec<String> = profile.frames.iter().map(|f| key_of(&f.frame)).collect();
+    let code = Code::of(profile);
     for site in &profile.sites {
         let amount = measure.of(&site.measures);
         if amount == Amount::default() {
             continue;
         }
-        let frames = profile.known_frames(site.stack).iter();
-        let frames = frames.map(|&frame| names[frame as usize].clone());
-        let pair = pairs
-            .entry((site.kind.clone(), frames.collect()))
-            .or_default();
+        let frames = code.stack(profile, site.stack);
+        let pair = pairs.entry((site.kind.clone(), frames)).or_default();
         let sum = if is_new { &mut pair.new } else { &mut pair.old };
         *sum += amount;
         let stacks = if is_new {

@@ -28,6 +28,7 @@ mod report_writer;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod rss;
+mod same_code;
 mod scan;
 mod scores;
 mod stacks;
@@ -73,9 +74,9 @@ pub use probes::{
     RefusedRow,
 };
 pub use profile::{
-    Amount, ArenaResident, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile,
-    ProfileFrame, ProfileModule, ProfileSite, Released, ResidentPoint, Series, SitePoint,
-    SourceLines,
+    Amount, ArenaResident, CUT_ROOT, Compared, ComparedPoint, Flow, HISTOGRAM_BUCKETS, Measures,
+    Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released, ResidentPoint, Series,
+    SitePoint, SourceLines,
 };
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};

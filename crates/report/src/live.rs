@@ -475,6 +475,7 @@ impl LiveReporter {
             inferences: None,
             schema: ReportModel::SCHEMA,
             is_final: draft.is_final,
+            is_cut: false,
             by: self.view.by.name(),
             target: run.target(),
             attach: run.attach(),

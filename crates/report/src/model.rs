@@ -14,6 +14,9 @@ pub struct ReportModel {
     /// Last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
+    /// Of a recording whose end is missing.
+    #[serde(skip)]
+    pub is_cut: bool,
     /// What the rows are: site, frame, function, module, thread, size or lifetime.
     pub by: &'static str,
     /// The process.

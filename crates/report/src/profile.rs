@@ -26,6 +26,9 @@ pub struct Profile {
     pub from_ns: u64,
     /// Its end: "live" is at this time.
     pub to_ns: u64,
+    /// Whether that is only a part of what was recorded.
+    #[serde(skip)]
+    pub is_part: bool,
     /// The times until then in which nothing was seen, in order.
     pub gaps: Vec<UnseenTime>,
     /// When most bytes were live, nanoseconds since the attach.
@@ -136,6 +139,19 @@ pub struct Compared {
     pub scores: Option<RunScores>,
     /// The first of its sites among all.
     pub first_site: u32,
+    /// Its heap over time.
+    pub timeline: Vec<ComparedPoint>,
+}
+
+/// What lived in the older of two runs at some time.
+#[derive(Clone, Debug, Serialize)]
+pub struct ComparedPoint {
+    /// Nanoseconds since the begin of what is covered.
+    pub after_ns: u64,
+    /// Live bytes.
+    pub bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
 }
 
 /// What stands for the outermost frames of a stack that was cut.

@@ -26,9 +26,8 @@ impl Progress {
 
     /// Follows a recording that is read, and the wait for its names.
     pub fn of_reading(meter: Meter) -> Progress {
-        let waiting = ProgressStyle::default_spinner();
         let reading = "{spinner} {msg} {wide_bar} {bytes}/{total_bytes} {elapsed}";
-        let reading = ProgressStyle::with_template(reading).unwrap_or_else(|_| waiting.clone());
+        let reading = ProgressStyle::with_template(reading).unwrap_or_else(|_| spinner());
         Progress::show(move |bar| match meter.position() {
             Some((position, bytes)) => {
                 bar.set_style(reading.clone());
@@ -37,7 +36,7 @@ impl Progress {
                 bar.set_position(position);
             }
             None => {
-                bar.set_style(waiting.clone());
+                bar.set_style(spinner());
                 bar.set_message("looking up names");
             }
         })
@@ -60,8 +59,7 @@ impl Progress {
             let Ok(_only) = SHOWN.try_lock() else {
                 return;
             };
-            let target = ProgressDrawTarget::stderr();
-            let bar = ProgressBar::with_draw_target(None, target).with_elapsed(PATIENCE);
+            let bar = bar_on(ProgressDrawTarget::stderr());
             loop {
                 update(&bar);
                 bar.tick();
@@ -83,6 +81,19 @@ impl Progress {
     }
 }
 
+/// Style of a line for work of unknown length.
+fn spinner() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+    style.unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+/// A line that shows its message: the default style of a bar has no place for one.
+fn bar_on(target: ProgressDrawTarget) -> ProgressBar {
+    ProgressBar::with_draw_target(None, target)
+        .with_style(spinner())
+        .with_elapsed(PATIENCE)
+}
+
 /// Takes the line away.
 impl Drop for Progress {
     fn drop(&mut self) {
@@ -90,5 +101,59 @@ impl Drop for Progress {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::TermLike;
+    use std::io::Result;
+    use std::sync::Arc;
+
+    /// A terminal that keeps what is written.
+    #[derive(Clone, Debug, Default)]
+    struct Kept(Arc<Mutex<String>>);
+
+    impl TermLike for Kept {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_shows_what_is_waited_for() {
+        let terminal = Kept::default();
+        let bar = bar_on(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+        bar.set_message("looking up names");
+        bar.tick();
+        let shown = terminal.0.lock().unwrap().clone();
+        assert!(shown.contains("looking up names "), "{shown:?}");
+        assert!(!shown.contains('\u{2591}'), "{shown:?}");
     }
 }

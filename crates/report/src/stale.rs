@@ -32,7 +32,8 @@ pub struct StaleReport {
     pub evidence: StaleEvidence,
     /// Sums of all sites.
     pub totals: StaleTotals,
-    /// By site: the most stale bytes for the longest time first.
+    /// By site: the most stale bytes for the longest time first. Of a site whose state is unknown, only those that are
+    /// certain count.
     pub sites: Vec<StaleSite>,
     /// Sites that are not listed.
     pub more_sites: u64,

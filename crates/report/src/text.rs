@@ -434,6 +434,9 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
 /// A program that holds nothing may allocate a lot all the same.
 fn nothing_live(model: &ReportModel) -> String {
     let totals = &model.totals;
+    if model.is_cut {
+        return "No live block is in what could be read of the recording.".into();
+    }
     if totals.allocations == 0 {
         return "No block was allocated since the attach.".into();
     }

@@ -3,6 +3,7 @@
 use crate::call_tree::{CallTree, Root};
 use crate::gaps;
 use crate::labels::Labels;
+use crate::stacks::shortened;
 use crate::units::{bytes, count, percent, with_error};
 use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
@@ -105,16 +106,16 @@ impl Tree {
         let shown = nodes.iter().take_while(|node| share(node) >= least).count();
         for node in &nodes[..shown] {
             let number = style.number(&format!("{:>11}", self.amount(node.value)));
-            let indent = "  ".repeat(depth);
-            let name = style.name(&node.name);
             let error = self.error_column(node.error);
+            let (indent, room) = room(depth, error.chars().count(), style);
+            let name = style.name(&shortened(node.name.clone(), room));
             let _ = writeln!(out, "{number}{error} {:>6.1}%  {indent}{name}", share(node));
             self.lines(out, &node.children, depth + 1, least, style);
         }
         let rest = &nodes[shown..];
         let value: u64 = rest.iter().map(|node| node.value).sum();
         if value > 0 {
-            let indent = "  ".repeat(depth);
+            let (indent, _) = room(depth, self.error_column(None).chars().count(), style);
             let text = format!("... {} more below {least} % each", count(rest.len() as u64));
             let number = format!(
                 "{:>11}{} {:>6.1}%",
@@ -125,6 +126,21 @@ impl Tree {
             let _ = writeln!(out, "{}", style.faint(&format!("{number}  {indent}{text}")));
         }
     }
+}
+
+/// The indentation of a line, and how long a name may be behind it. No line is longer than the terminal is wide, or the
+/// rest of a name would stand where names of other levels begin.
+fn room(depth: usize, error_columns: usize, style: Style) -> (String, usize) {
+    /// A number and a share.
+    const COLUMNS: usize = 11 + 1 + 6 + 1 + 2;
+    /// Left for a name, however deep it stands.
+    const LEAST_NAME: usize = 24;
+    let Some(width) = style.width.filter(|_| !style.verbose) else {
+        return ("  ".repeat(depth), usize::MAX);
+    };
+    let left = width.saturating_sub(COLUMNS + error_columns);
+    let indent = (2 * depth).min(left.saturating_sub(LEAST_NAME));
+    (" ".repeat(indent), (left - indent).max(LEAST_NAME))
 }
 
 impl Document for Tree {
@@ -150,5 +166,56 @@ impl Document for Tree {
         let _ = writeln!(out, "{}", style.strong(&head));
         self.lines(&mut out, &self.children, 0, least_percent, style);
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(depth: usize) -> TreeNode {
+        let parameters = "std::vector<Order, std::allocator<Order> > const&, ".repeat(3);
+        TreeNode {
+            name: format!("shop::Cache<Order, Customer>::level_{depth}({parameters}int)"),
+            value: 1000,
+            error: None,
+            children: if depth == 40 {
+                Vec::new()
+            } else {
+                vec![nested(depth + 1)]
+            },
+        }
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let tree = Tree {
+            schema: "memhook-rs/tree/1",
+            direction: "top_down",
+            measure: "live",
+            unit: "bytes",
+            gaps: Vec::new(),
+            value: 1000,
+            error: None,
+            children: vec![nested(0)],
+            is_sampled: false,
+        };
+        let of = |width| Style {
+            width,
+            ..Style::default()
+        };
+        for width in [60, 80, 120] {
+            let text = tree.text(of(Some(width)));
+            assert!(
+                text.lines().all(|line| line.chars().count() <= width),
+                "{text}"
+            );
+            // What a function is called stays.
+            assert!(
+                (0..=40).all(|depth| text.contains(&format!("level_{depth}("))),
+                "{text}"
+            );
+        }
+        assert!(tree.text(of(None)).lines().any(|line| line.len() > 200));
     }
 }

@@ -27,7 +27,7 @@ const STYLES: [&str; 5] = [
     include_str!("view/space.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 36] = [
+const SCRIPTS: [&str; 37] = [
     include_str!("view/units.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
@@ -58,6 +58,7 @@ const SCRIPTS: [&str; 36] = [
     include_str!("view/table.js"),
     include_str!("view/export.js"),
     include_str!("view/csv.js"),
+    include_str!("view/long_list.js"),
     include_str!("view/stack_list.js"),
     include_str!("view/score_list.js"),
     include_str!("view/details.js"),

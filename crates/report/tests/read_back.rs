@@ -33,6 +33,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
     ReportModel {
         schema: "memhook-rs/report/1",
         is_final: true,
+        is_cut: false,
         by: "site",
         target: Target {
             pid: 7,

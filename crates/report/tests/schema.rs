@@ -26,6 +26,7 @@ fn full_report() -> ReportModel {
         rss: None,
         schema: "memhook-rs/report/1",
         is_final: true,
+        is_cut: false,
         by: "frame",
         target: Target {
             pid: 1,

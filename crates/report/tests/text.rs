@@ -20,6 +20,7 @@ fn report() -> ReportModel {
         marks: Vec::new(),
         schema: "memhook-rs/report/1",
         is_final: false,
+        is_cut: false,
         by: "site",
         target: Target {
             pid: 7,

@@ -124,6 +124,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ThreadNumbers;
     use crate::sealed_file;
     use memhook_abi::region_bytes;
 
@@ -167,7 +168,10 @@ mod tests {
         }
         parent.set_slot_replacement(1, 0x9000);
         parent.set_slot_state(1, slot_state::PATCHED);
-        parent.set_tid_offset(720);
+        parent.set_thread_numbers(ThreadNumbers {
+            offset: 720,
+            ..ThreadNumbers::default()
+        });
         assert_eq!(parent.birth(), Birth::None);
         assert!(!parent.withdraw());
 

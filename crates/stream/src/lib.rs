@@ -53,7 +53,7 @@ pub use memory::{SEALS, sealed_file};
 pub use modules::ModuleSpec;
 pub use python::{PythonConfig, PythonLocation, is_python};
 pub use recorded_pages::PageRenewal;
-pub use recorders::{Admission, REGISTER_GLOBAL_EXPEDITED, barrier};
+pub use recorders::{Admission, REGISTER_GLOBAL_EXPEDITED, ThreadNumbers, barrier};
 pub use region::Region;
 pub use rings::{Losses, Mark, RingView};
 pub use slots::{SlotSpec, SlotView};

@@ -16,6 +16,17 @@ pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 /// How long one pass waits for a thread to end its recording, many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
+/// How a thread of the target finds its number without a system call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadNumbers {
+    /// Where its C library keeps it, in bytes from the thread pointer.
+    pub offset: u32,
+    /// What is kept so for a thread that it is not the number of, or 0: see `Control::stale_number`.
+    pub stale: u32,
+    /// That thread's number.
+    pub instead: u32,
+}
+
 fn membarrier(command: libc::c_int) -> i64 {
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
@@ -82,10 +93,14 @@ impl Region {
             .store(u32::from(filtered), Relaxed);
     }
 
-    /// Tells the hook where threads keep their tid: bytes from the thread pointer.
-    pub fn set_tid_offset(&self, offset: u32) {
-        self.memory
-            .u32(offset_of!(Control, tid_offset))
-            .store(offset, Relaxed);
+    /// Tells the hook how threads find their numbers.
+    pub fn set_thread_numbers(&self, numbers: ThreadNumbers) {
+        for (offset, value) in [
+            (offset_of!(Control, tid_offset), numbers.offset),
+            (offset_of!(Control, stale_number), numbers.stale),
+            (offset_of!(Control, true_number), numbers.instead),
+        ] {
+            self.memory.u32(offset).store(value, Relaxed);
+        }
     }
 }

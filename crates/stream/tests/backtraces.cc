@@ -18,7 +18,9 @@ Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
-__thread uint64_t tls_word;
+Claim claims[max_rings];
+Seat seats[seat_count];
+uint64_t waiting[waiting_count];
 }  // namespace memhook
 
 using namespace memhook;
@@ -115,8 +117,10 @@ int main(int, char** argv) {
   Gate& g = gate();
   g.epoch = g.last_epoch = control()->epoch;
   trusted.ring_bytes = control()->ring_bytes;
+  trusted.may_call = true;
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.recorders = nobody;
+  g.tid_offset = 720;  // of glibc
   uint32_t epoch = epoch_now();
   static const uint32_t depths[] = {1, 2, 7, 8, 9, 10, 16, 17, 40, 64, 100, 128};
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));

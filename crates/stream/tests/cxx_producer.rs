@@ -5,7 +5,7 @@ mod hook_program;
 
 use hook_program::{compile, region_file};
 use memhook_abi::{Event, Op, ring_state};
-use memhook_stream::{Admission, Config, Drain, PageRenewal, Plan, Region, Sink};
+use memhook_stream::{Admission, Config, Drain, PageRenewal, Plan, Region, Sink, ThreadNumbers};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,18 +20,6 @@ const SAMPLE_BYTES: u64 = 4096;
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[]))
-}
-
-/// The one whose threads find their rings by a table, as the hook that is mapped without a loader.
-fn program_without_tls() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        compile(
-            "producer.cc",
-            "memhook-producer-without-tls",
-            &["-DMEMHOOK_WITHOUT_TLS"],
-        )
-    })
 }
 
 /// Where glibc's `struct pthread` has the thread's number.
@@ -55,6 +43,10 @@ fn new_region(flags: u32, ring_bytes: usize) -> (OwnedFd, Region) {
         ..Config::default()
     };
     region.initialize(&config).unwrap();
+    region.set_thread_numbers(ThreadNumbers {
+        offset: TID_OFFSET,
+        ..ThreadNumbers::default()
+    });
     (file, region)
 }
 
@@ -376,13 +368,8 @@ struct Run {
 }
 
 fn run(waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
-    run_by(program(), waves, threads, events, ring_bytes)
-}
-
-fn run_by(program: &Path, waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
     let (file, region) = new_region(memhook_abi::flags::LONE_RECORDER, ring_bytes);
-    region.set_tid_offset(TID_OFFSET);
-    let mut child = Command::new(program)
+    let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([waves, threads, events].map(|n: u64| n.to_string()))
         .spawn()
@@ -435,13 +422,12 @@ fn nothing_is_lost_and_nothing_is_torn() {
 /// New threads get the memory of ended ones, and with it their thread pointers, while the rings of those are still
 /// drained: each has a ring of its own all the same, and keeps it.
 #[test]
-fn threads_without_tls_never_take_another_ones_ring() {
-    let program = program_without_tls();
-    let Run { full, freed, .. } = run_by(program, 40, 3, 20_000, RING_BYTES);
+fn threads_never_take_another_ones_ring() {
+    let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
     // So short that most have ended before anybody has seen them, and as many as there are rings.
-    run_by(program, 120, 8, 20, RING_BYTES);
+    run(120, 8, 20, RING_BYTES);
 }
 
 /// Rings that begin with 256 places and are full all the time take what they are granted, while events are

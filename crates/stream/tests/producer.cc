@@ -21,13 +21,9 @@ Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
-#ifdef MEMHOOK_WITHOUT_TLS
 Claim claims[max_rings];
-uint16_t seats[seat_count];
+Seat seats[seat_count];
 uint64_t waiting[waiting_count];
-#else
-__thread uint64_t tls_word;
-#endif
 }  // namespace memhook
 
 using namespace memhook;
@@ -176,6 +172,8 @@ int main(int arguments, char** argv) {
   if (map == MAP_FAILED) return 2;
   region = static_cast<unsigned char*>(map);
   Gate& g = gate();  // as memhook_attach does
+  g.tid_offset = control()->tid_offset;
+  g.last_epoch = control()->epoch;
   g.flags = control()->flags;
   g.clock_mode = control()->clock_mode;
   g.sample_bytes = control()->sample_bytes;
@@ -183,7 +181,7 @@ int main(int arguments, char** argv) {
   g.filter_shift = control()->filter_shift;
   g.notes_recorded = g.flags & (flag_adapt_when_full | flag_budget);
   trusted.ring_bytes = control()->ring_bytes;
-  trusted.tid_offset = control()->tid_offset;
+  trusted.may_call = control()->syscalls_filtered == 0;
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.first_ring_mask = control()->first_ring_bytes / sizeof(RawEvent) - 1;
   reset_recorders();

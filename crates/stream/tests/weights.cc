@@ -13,7 +13,9 @@ unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
 uint64_t emitted_live;
-__thread uint64_t tls_word __attribute__((tls_model("initial-exec")));
+Claim claims[max_rings];
+Seat seats[seat_count];
+uint64_t waiting[waiting_count];
 }  // namespace memhook
 uint32_t memhook_listeners;
 

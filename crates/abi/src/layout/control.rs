@@ -108,7 +108,7 @@ shared_struct! {
         /// Entries of the slot journal in use, including pending ones.
         slot_count: AtomicU32,
         /// Where a thread's TCB (`struct pthread` of glibc) keeps its tid, as an offset in bytes from the
-        /// thread pointer; 0: not known.
+        /// thread pointer.
         tid_offset: u32,
         /// Sizes in `exact_sizes` in use.
         exact_count: u32,
@@ -129,8 +129,13 @@ shared_struct! {
         abandoned: AtomicU32,
         /// Originals by function and variant; copied by the hook into its private memory.
         originals: [u64; 256],
+        /// What is kept as the number of the first thread in a process that was forked without the C library, which is
+        /// another's; 0: all are right.
+        stale_number: u32,
+        /// That thread's number.
+        true_number: u32,
         /// Own cache line: nanoseconds since the attach, advanced by the attacher.
-        clock_line: [u64; 13],
+        clock_line: [u64; 12],
         /// Which marks of pages with recorded blocks are set, and which count ([`flags::BUDGET`]).
         page_phase: AtomicU64,
         /// Mean number of bytes between samples that the attacher wants now ([`flags::BUDGET`]): a power

@@ -16,7 +16,7 @@ use memhook_probe::CountsLayout;
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, is_ours, mappings, modules, vdso,
 };
-use memhook_stream::{Config, Region};
+use memhook_stream::{Config, Region, ThreadNumbers};
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
@@ -117,7 +117,10 @@ impl Events {
             region_at = made.address.0;
             let region = Region::map(&made.fd)?;
             region.initialize(&config)?;
-            region.set_tid_offset(tid_offset(held));
+            region.set_thread_numbers(ThreadNumbers {
+                offset: tid_offset(held),
+                ..ThreadNumbers::default()
+            });
             region.set_syscalls_filtered(is_filtered(held, false));
             let maps = mappings(pid)?;
             let mut found = Stacks {

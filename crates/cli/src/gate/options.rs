@@ -324,10 +324,10 @@ pub struct OutputOptions {
     /// Use colours: auto, always or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     color: Color,
-    /// Print only the first line of the verdict
+    /// Print only the line with the verdict
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
-    /// List every process, also those that passed
+    /// Show all frames, and processes that passed
     #[arg(short, long)]
     verbose: bool,
 }
@@ -353,10 +353,13 @@ impl OutputOptions {
         } else {
             std::io::stdout().is_terminal()
         };
+        let output_of_step = self.github.then(|| std::env::var_os("GITHUB_OUTPUT"));
+        let output_of_step = output_of_step.flatten().filter(|path| !path.is_empty());
         memhook_gate::OutputOptions {
             forms: named.collect(),
             baseline: exceptions.write_baseline.clone(),
             github: self.github,
+            github_output: output_of_step.map(PathBuf::from),
             suppressions: exceptions.gen_suppressions,
             is_quiet: self.quiet,
             is_verbose: self.verbose,

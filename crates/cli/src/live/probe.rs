@@ -153,6 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let selectors = selectors(&args.func).map_err(anyhow::Error::msg)?;
     memhook_foreign::check_output(
         &args.output.output,
+        args.output.force,
         std::iter::empty::<&std::path::PathBuf>(),
     )?;
     let pid = args.target.pid()?;

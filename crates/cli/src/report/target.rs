@@ -1,18 +1,20 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
 use super::sources;
+use crate::exit_code;
 use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_gate::template_matches;
 use memhook_recording::{Recording, RecordingEnd};
 use memhook_report::recorded::{self, Contents, Window};
-use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style};
+use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style, counted};
 use memhook_symbols::Symbolizer;
 use std::{
     borrow::Cow,
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Opens a recording; the error names it. `-` is standard input.
@@ -76,14 +78,35 @@ impl TypeArgs {
     }
 }
 
-/// Says so if the recording ended before the run did.
+/// Reports a recording that ended before the run did, and how much of it was read.
 fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
         Some(RecordingEnd::Finished) => return,
         Some(end) => end.to_string(),
         None => "its recorder died or the end of the file is missing".to_owned(),
     };
-    eprintln!("memhook-rs: {} is not the whole run: {why}", path.display());
+    let (from_ns, to_ns) = recording.span_ns();
+    let span = Duration::from_nanos(to_ns - from_ns);
+    let read = if recording.is_summary() {
+        format!("only the first {span:.1?} could be read")
+    } else if recording.events() == 0 {
+        "no event could be read".to_owned()
+    } else {
+        let events = counted(recording.events(), "event");
+        format!("only {events} of the first {span:.1?} could be read")
+    };
+    eprintln!(
+        "memhook-rs: {} is not the whole run: {why}; {read}",
+        path.display()
+    );
+}
+
+/// Exit code of a command that read a recording: one whose end is missing is no success.
+pub fn code_of(recording: &Recording) -> u8 {
+    match recording.end() {
+        Some(_) => exit_code::DONE,
+        None => exit_code::BAD_INPUT,
+    }
 }
 
 /// Where a command's output goes, and how text looks there.

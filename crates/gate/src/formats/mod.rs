@@ -6,7 +6,7 @@ mod junit;
 mod markdown;
 mod sarif;
 mod suppressions;
-mod text;
+pub(crate) mod text;
 
 use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::growth::GrowthKind;
@@ -46,8 +46,22 @@ fn amount(sum: Sum) -> String {
     format!("{} in {}", bytes(sum.bytes), counted(sum.blocks, "block"))
 }
 
-/// The first line: the outcome and why.
+/// The outcome and why, in one line.
 fn headline(verdict: &Verdict) -> String {
+    let program = verdict.evidence.program.split(' ').next();
+    match (verdict.outcome, verdict.evidence.ending.failure()) {
+        // Of a program that failed nobody wants to read that it passed.
+        (Outcome::Passed, Some(how)) => {
+            let line = outcome_line(verdict);
+            let memory = line.strip_prefix("PASSED: ").unwrap_or(&line);
+            let program = visible(program.unwrap_or_default()).into_owned();
+            format!("{memory}; {program} itself {how}")
+        }
+        _ => outcome_line(verdict),
+    }
+}
+
+fn outcome_line(verdict: &Verdict) -> String {
     let reasons: Vec<&str> = verdict.violations.iter().map(|v| v.text.as_str()).collect();
     match verdict.outcome {
         Outcome::Failed => format!("FAILED: {}", reasons.join("; ")),
@@ -86,7 +100,7 @@ fn in_heaps(heaps: &[HeapVerdict]) -> String {
     sums.collect::<Vec<_>>().join("; ")
 }
 
-/// The first line about several processes.
+/// The line about several processes.
 fn headline_of_all(verdicts: &[Verdict]) -> String {
     let of = |outcome| verdicts.iter().filter(|v| v.outcome == outcome).count();
     let all = format!("{} processes", verdicts.len());
@@ -319,23 +333,89 @@ mod tests {
     #[test]
     fn the_text() {
         let expected = "\
-FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
-
 #1 4.0 KiB in 2 blocks leaked, by malloc, and 90 B in 9 blocks that only they reach
       Map<A, B>::add(\"%|&\")  /src/app/map,h.cc:42
       main  /src/app/main.cc:9
-   90 B in 9 blocks, by new
-      node  /src/app/node.cc:7
-      main  /src/app/main.cc:9
+   90 B in 9 blocks, by new: node  /src/app/node.cc:7
 
 #2 12 B in 1 block leaked, by unknown
       (no allocation stack: allocated before the trace began, or by a call that goes through no slot)
 
   ./tests --all ended with exit status 0
   still reachable 72 B in 3 blocks, peak 9.8 KiB, 77 allocations
+FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0): Map<A, B>::add(\"%|&\") (map,h.cc:42), and 1 more
+accept it: --gen-suppressions prints rules for --suppressions; or --write-baseline FILE, and --baseline FILE from then on
 ";
         assert_eq!(shown("text", 10), expected);
         assert!(shown("text", 1).contains("... and 1 more leak"));
+    }
+
+    #[test]
+    fn a_leak_takes_at_most_fifteen_lines() {
+        let mut verdict = example();
+        let sites = &mut verdict.evidence.sites;
+        let frame = sites[1].stack[0].clone();
+        sites[0].stack.extend(vec![frame.clone(); 40]);
+        sites[1].stack.extend(vec![frame; 40]);
+        let sites = sites.len();
+        let node = verdict.evidence.sites[1].clone();
+        verdict.evidence.sites.extend(vec![node; 9]);
+        let indirect = (sites..sites + 9).map(|site| {
+            (
+                site,
+                Sum {
+                    blocks: 1,
+                    bytes: 8,
+                },
+            )
+        });
+        verdict.evidence.leaks[0].indirect.extend(indirect);
+        let verdict = judge(
+            verdict.evidence,
+            &Limits::default(),
+            &mut Exceptions::default(),
+            false,
+        );
+        let lines = |lists_all| {
+            let options = FormatOptions {
+                top: 1,
+                lists_all,
+                ..FormatOptions::default()
+            };
+            let text = rendered("text", std::slice::from_ref(&verdict), &options).unwrap();
+            let first = text.split("\n\n").next().unwrap().lines().count();
+            (first, text)
+        };
+        let (short, text) = lines(false);
+        assert!(short <= 15, "{text}");
+        assert!(text.contains("... 34 more frames (-v)"), "{text}");
+        assert!(lines(true).0 > 100);
+    }
+
+    #[test]
+    fn a_program_that_failed_did_not_pass() {
+        let of = |ending| {
+            let evidence = Evidence {
+                program: "./tests --all".into(),
+                ending,
+                ..Evidence::default()
+            };
+            headline(&judge(
+                evidence,
+                &Limits::default(),
+                &mut Exceptions::default(),
+                false,
+            ))
+        };
+        assert_eq!(of(Ending::Exited(0)), "PASSED: no leaks");
+        assert_eq!(
+            of(Ending::Exited(3)),
+            "no leaks; ./tests itself failed with exit status 3"
+        );
+        assert_eq!(
+            of(Ending::Signaled(11)),
+            "no leaks; ./tests itself was ended by SIGSEGV"
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Text for people: the verdict first.
+//! Text for people. A log is read from its end, so the verdict comes last, with the place and what to do about it.
 
 use super::{
     NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, possible_sentence,
-    possibly, sentence, site_of, the_rest,
+    possibly, relative, sentence, site_of, the_rest,
 };
-use crate::{AllocationSite, Group, HeapVerdict, Outcome, Sum, Verdict};
+use crate::{AllocationSite, Group, HeapVerdict, Outcome, Subject, Sum, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions, bytes, counted};
 use std::collections::BTreeMap;
@@ -12,8 +12,13 @@ use std::io::{Result, Write};
 
 /// Sites listed below a leak that holds others.
 const MOST_INDIRECT: usize = 3;
+/// Frames of a leak: with them it takes at most 15 lines.
+const MOST_FRAMES: usize = 8;
+/// What to do about findings that are no mistakes.
+const REMEDY: &str = "accept it: --gen-suppressions prints rules for --suppressions; \
+    or --write-baseline FILE, and --baseline FILE from then on\n";
 
-/// The verdict, leaks with their stacks, and the sums.
+/// Leaks with their stacks, the sums, and the verdict.
 pub struct Text;
 
 impl Format<[Verdict]> for Text {
@@ -27,32 +32,79 @@ impl Format<[Verdict]> for Text {
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        out.write_all(text(verdicts, options.top, options.lists_all).as_bytes())
+        let (verdict, remedy) = conclusion(verdicts, options);
+        let text = details(verdicts, options) + &verdict + remedy;
+        out.write_all(text.as_bytes())
     }
 }
 
-/// The verdict, at most `most` leaks with their stacks, and the sums. Of several processes, those that passed are
-/// counted, or listed with `lists_all`.
-fn text(verdicts: &[Verdict], most: usize, lists_all: bool) -> String {
-    if let [verdict] = verdicts {
-        return of_one(verdict, most);
+/// The line with the verdict, and what to do about it, if anything.
+pub(crate) fn conclusion(verdicts: &[Verdict], options: &FormatOptions) -> (String, &'static str) {
+    let line = match verdicts {
+        [verdict] => with_site(verdict, options),
+        _ => headline_of_all(verdicts),
+    };
+    let has_findings = verdicts.iter().any(|verdict| {
+        verdict.outcome == Outcome::Failed
+            && verdict.evidence.subject != Subject::Live
+            && !verdict.counted().is_empty()
+    });
+    let remedy = match outcome(verdicts) {
+        Outcome::Failed if has_findings => REMEDY,
+        _ => "",
+    };
+    (line + "\n", remedy)
+}
+
+/// The verdict, and where the largest finding is if there are too many.
+fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
+    let line = headline(verdict);
+    let leaks = verdict.counted();
+    let blamed = leaks
+        .first()
+        .and_then(|group| site_of(verdict, group).frames_to_blame().last());
+    match blamed {
+        Some(frame) if verdict.outcome == Outcome::Failed => {
+            let place = match (&frame.file, frame.line) {
+                (Some(file), Some(line)) => {
+                    format!(" ({}:{line})", relative(file, &options.source_root))
+                }
+                _ => String::new(),
+            };
+            let more = match leaks.len() {
+                1 => String::new(),
+                all => format!(", and {} more", all - 1),
+            };
+            let site = format!("{}{place}{more}", frame.name());
+            format!("{line}: {}", visible(&site))
+        }
+        _ => line,
     }
-    let mut out = headline_of_all(verdicts) + "\n";
+}
+
+/// What comes before the verdict: at most `top` leaks with their stacks, and the sums. Of several processes, those that
+/// passed are counted, or listed with `lists_all`.
+pub(crate) fn details(verdicts: &[Verdict], options: &FormatOptions) -> String {
+    if let [verdict] = verdicts {
+        return of_one(verdict, options);
+    }
+    let mut out = String::new();
     let (passed, others): (Vec<_>, Vec<_>) =
         verdicts.iter().partition(|v| v.outcome == Outcome::Passed);
     for verdict in others {
-        out += "\n";
-        out += &of_one(verdict, most);
+        out += &of_one(verdict, options);
+        out += &with_site(verdict, options);
+        out += "\n\n";
     }
     if passed.len() < verdicts.len() && !passed.is_empty() {
         out += &format!(
-            "\n  {} of the {} processes passed\n",
+            "  {} of the {} processes passed\n",
             passed.len(),
             verdicts.len()
         );
     }
     for verdict in passed {
-        if lists_all {
+        if options.lists_all {
             let program = visible(&verdict.evidence.program);
             out += &format!("  {}: {program}\n", headline(verdict));
         }
@@ -63,30 +115,32 @@ fn text(verdicts: &[Verdict], most: usize, lists_all: bool) -> String {
     out
 }
 
-fn of_one(verdict: &Verdict, most: usize) -> String {
-    let mut out = headline(verdict) + "\n";
+fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
+    let (most, is_whole) = (options.top, options.lists_all);
+    let mut out = String::new();
     let evidence = &verdict.evidence;
     let leaks = verdict.counted();
     for (number, group) in leaks.iter().take(most).enumerate() {
-        out += &format!("\n#{} {}\n", number + 1, sentence(verdict, group));
-        one_leak(verdict, group, &mut out);
+        out += &format!("#{} {}\n", number + 1, sentence(verdict, group));
+        one_leak(verdict, group, is_whole, &mut out);
+        out += "\n";
     }
     if leaks.len() > most {
         let more = counted(
             (leaks.len() - most) as u64,
             &format!("more {}", evidence.subject.noun()),
         );
-        out += &format!("\n... and {more} (--top)\n");
+        out += &format!("... and {more} (--top)\n\n");
     }
     for leak in evidence.possible.iter().take(most) {
-        out += &format!("\n{}\n", possible_sentence(verdict, leak));
-        stack(&evidence.sites[leak.site], &mut out);
+        out += &format!("{}\n", possible_sentence(verdict, leak));
+        stack(&evidence.sites[leak.site], is_whole, &mut out);
+        out += "\n";
     }
     if evidence.possible.len() > most {
         let more = counted((evidence.possible.len() - most) as u64, "more site");
-        out += &format!("\n... and of {more}, possibly lost (--top)\n");
+        out += &format!("... and of {more}, possibly lost (--top)\n\n");
     }
-    out += "\n";
     out += &format!("  {} {}\n", visible(&evidence.program), evidence.ending);
     let mut sums = vec![format!(
         "{} {}",
@@ -136,9 +190,9 @@ fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
     format!("  heap {}: {}\n", visible(&heap.name), sums.join(", "))
 }
 
-fn one_leak(verdict: &Verdict, group: &Group<'_>, out: &mut String) {
+fn one_leak(verdict: &Verdict, group: &Group<'_>, is_whole: bool, out: &mut String) {
     let sites = &verdict.evidence.sites;
-    stack(site_of(verdict, group), out);
+    stack(site_of(verdict, group), is_whole, out);
     let ways = other_ways(verdict, group);
     if !ways.is_empty() {
         *out += &format!("      ... and {ways}\n");
@@ -151,8 +205,14 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, out: &mut String) {
     indirect.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     for (site, sum) in indirect.iter().take(MOST_INDIRECT) {
         let site = &sites[*site];
-        *out += &format!("   {}, by {}\n", amount(*sum), site.kind);
-        stack(site, out);
+        let by = format!("   {}, by {}", amount(*sum), site.kind);
+        match site.frames_to_blame().last() {
+            Some(frame) if !is_whole => *out += &format!("{by}: {}\n", frame_line(frame)),
+            _ => {
+                *out += &format!("{by}\n");
+                stack(site, is_whole, out);
+            }
+        }
     }
     if indirect.len() > MOST_INDIRECT {
         let more = counted((indirect.len() - MOST_INDIRECT) as u64, "other site");
@@ -160,11 +220,25 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, out: &mut String) {
     }
 }
 
-fn stack(site: &AllocationSite, out: &mut String) {
-    for frame in &site.stack {
+/// All frames if `is_whole`, else as many as fit: those up to the one to blame, and its callers.
+fn stack(site: &AllocationSite, is_whole: bool, out: &mut String) {
+    let frames = &site.stack;
+    let shown = match is_whole || frames.len() <= MOST_FRAMES + 1 {
+        true => frames.as_slice(),
+        false => {
+            // Behind a tower of wrappers, the function to blame is what matters.
+            let blamed = site.frames_to_blame().len();
+            let first = blamed.saturating_sub(MOST_FRAMES);
+            &frames[first..first + MOST_FRAMES]
+        }
+    };
+    for frame in shown {
         *out += &format!("      {}\n", frame_line(frame));
     }
-    if site.stack.is_empty() {
+    if shown.len() < frames.len() {
+        let left = counted((frames.len() - shown.len()) as u64, "more frame");
+        *out += &format!("      ... {left} (-v)\n");
+    } else if frames.is_empty() {
         *out += &format!("      ({NO_STACK})\n");
     } else if site.truncated {
         *out += "      ... (the stack cannot be followed further)\n";

@@ -19,15 +19,38 @@ use std::ops::Range;
 const KNOWN_ALLOCATORS: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
 
 const PAGE_BYTES: u64 = 4096;
-/// `dtv` in `tcbhead_t`, which the thread pointer points to (sysdeps/x86_64/nptl/tls.h).
+/// A thread's vector of TLS blocks, in what the thread pointer points to: `dtv` of `tcbhead_t`
+/// (glibc, sysdeps/x86_64/nptl/tls.h) and of `struct pthread` (musl, src/internal/pthread_impl.h).
 const DTV: u64 = 8;
 /// More modules with TLS than any program has.
 const MOST_TLS_MODULES: u64 = 4096;
+/// More static TLS than any program on musl has.
+const MOST_STATIC_TLS_BYTES: u64 = 1 << 20;
+
+/// Layout of the vector of TLS blocks.
+#[derive(Clone, Copy)]
+struct VectorLayout {
+    /// Where the vector's length is, before the vector.
+    length_before: u64,
+    /// Distance of the entries of two modules; those of the first begin one after the vector.
+    stride: u64,
+}
+
+/// `dtv_t`: a counter, then two words for each module. The word before the vector states its length.
+const GLIBCS: VectorLayout = VectorLayout {
+    length_before: 16,
+    stride: 16,
+};
+/// The length, then a word for each module.
+const MUSLS: VectorLayout = VectorLayout {
+    length_before: 0,
+    stride: 8,
+};
 
 impl Heap {
-    /// Takes the areas in which `blocks` (addresses) lie for memory of their allocator, except for stacks and
-    /// TLS of threads; also the data of its module, unless that is musl's C library. Returns whether that could be done for all of them: it
-    /// cannot if the bounds of a stack are unknown, or the allocator is.
+    /// Takes the areas in which `blocks` (addresses) lie for memory of their allocator, except for stacks and TLS of
+    /// threads and, on musl, data of modules; also the data of its module, unless that is musl's C library. Returns
+    /// whether it could do so for all of them: it cannot if the bounds of a stack or the allocator are unknown.
     ///
     /// Call it after [`Heap::add_foreign`], with blocks outside of glibc's heap.
     pub fn take_areas(&mut self, snapshot: &Snapshot, blocks: &[u64]) -> bool {
@@ -57,17 +80,13 @@ impl Heap {
                 continue;
             }
             let is_private = matches!(area.kind, AreaKind::Anonymous | AreaKind::Brk);
-            if runs_on_musl && !is_private {
-                // musl gives its allocator what the pages of a module's data have left. The rest of them is the
-                // program's.
+            if runs_on_musl && (!is_private || holds_data(snapshot, area)) {
+                // musl gives its allocator what the pages of a module's data have left. The rest of them belongs to
+                // the program, or to the C library: the descriptor of the initial thread does.
                 continue;
             }
-            let threads = if runs_on_musl {
-                // Its descriptors of threads say other things than glibc's.
-                no_thread_in(snapshot, area).then(Runs::new)
-            } else {
-                threads_part(snapshot, area)
-            };
+            let layout = if runs_on_musl { MUSLS } else { GLIBCS };
+            let threads = threads_part(snapshot, area, layout);
             match threads.filter(|_| is_private) {
                 Some(kept) => {
                     let taken = without(area.start, area.end, &joined(kept));
@@ -80,43 +99,59 @@ impl Heap {
     }
 }
 
-/// Whether no thread has its stack or its descriptor in an area.
-fn no_thread_in(snapshot: &Snapshot, area: &Area) -> bool {
-    let inside = |address: u64| (area.start..area.end).contains(&address);
-    let mut threads = snapshot.meta.threads.iter();
-    !threads.any(|thread| inside(thread.rsp) || inside(thread.fs_base))
+/// Whether an anonymous area holds data of a module: `.bss` is not in the file.
+fn holds_data(snapshot: &Snapshot, area: &Area) -> bool {
+    let mut data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
+    data.any(|data| data.start < area.end && area.start < data.end)
 }
 
 /// The parts of an area that belong to threads; `None` if they are not known.
-fn threads_part(snapshot: &Snapshot, area: &Area) -> Option<Runs> {
+fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Option<Runs> {
     let inside = |address: u64| (area.start..area.end).contains(&address);
     let mut found = Runs::new();
     for thread in &snapshot.meta.threads {
         if inside(thread.rsp) || inside(thread.fs_base) {
-            let bounds = bounds(snapshot, thread.fs_base)?;
+            let bounds = bounds(snapshot, thread.fs_base)
+                .or_else(|| static_tls_on_musl(snapshot, thread, layout))?;
             if inside(thread.rsp) && !bounds.contains(&thread.rsp) {
                 return None;
             }
             found.push(bounds);
         }
         // The loader takes the TLS of modules that were opened later from malloc, not through a slot.
-        let of_modules = tls_blocks(snapshot, thread);
+        let of_modules = tls_blocks(snapshot, thread, layout);
         found.extend(of_modules.filter(|run| inside(run.start)));
     }
     Some(found)
 }
 
-/// The first page of each of a thread's TLS blocks, from its vector of them: a counter, then two words for
-/// each module (`dtv_t`). The word before the vector states its length.
+/// The descriptor of the initial thread and the static TLS below it. If they are too large for the place that musl's
+/// loader has for them in its data, it allocates them, and no stack goes with them.
+fn static_tls_on_musl(
+    snapshot: &Snapshot,
+    thread: &ThreadState,
+    layout: VectorLayout,
+) -> Option<Range<u64>> {
+    let descriptor = thread.fs_base;
+    let is_musls = layout.length_before == 0 && snapshot.word(descriptor) == Some(descriptor);
+    let lowest = descriptor.saturating_sub(MOST_STATIC_TLS_BYTES);
+    let blocks = tls_blocks(snapshot, thread, layout).map(|block| block.start);
+    let first = blocks.filter(|start| (lowest..descriptor).contains(start));
+    let first = first.min().filter(|_| is_musls)?;
+    Some(first..descriptor + PAGE_BYTES)
+}
+
+/// The first page of each of a thread's TLS blocks, from its vector of them.
 fn tls_blocks<'a>(
     snapshot: &'a Snapshot,
     thread: &ThreadState,
+    layout: VectorLayout,
 ) -> impl Iterator<Item = Range<u64>> + 'a {
     let vector = snapshot.word(thread.fs_base.wrapping_add(DTV));
     let vector = vector.unwrap_or_default();
-    let length = snapshot.word(vector.wrapping_sub(16)).unwrap_or_default();
-    (1..=length.min(MOST_TLS_MODULES))
-        .filter_map(move |module| snapshot.word(vector.wrapping_add(module * 16)))
+    let length = snapshot.word(vector.wrapping_sub(layout.length_before));
+    (1..=length.unwrap_or_default().min(MOST_TLS_MODULES))
+        .filter_map(move |module| snapshot.word(vector.wrapping_add(module * layout.stride)))
         .map(|block| block..block.saturating_add(PAGE_BYTES))
 }
 

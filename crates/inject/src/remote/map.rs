@@ -2,8 +2,8 @@
 //!
 //! A loader is needed to bind symbols and to give out thread-local storage. An object that wants neither
 //! can be laid out from outside: all that is left is to add its load bias to the words that hold
-//! addresses. That works where a `dlopen` does not: without a file system to open anything in, with a
-//! loader that has no room for static TLS, or with one that refuses it altogether, as musl's does.
+//! addresses. That works where a `dlopen` does not: without a file system to open anything in, without a
+//! loader, or where no thread may be made to call it.
 //!
 //! The contents come from a memory object, so that the object has the same name in /proc/PID/maps as one
 //! that the loader has loaded, and no page is ever writable and executable, not even in turn. The code
@@ -16,7 +16,7 @@ use std::ops::Range;
 use super::load;
 use crate::descriptor::{resize, undisturbed};
 use crate::{Error, Held, region};
-use memhook_process::RemoteAddress;
+use memhook_process::{MAPPED_MARK, RemoteAddress};
 
 /// A shared object as it is to be in memory. All offsets are whole pages from its first byte.
 pub struct ObjectImage<'a> {
@@ -70,7 +70,12 @@ fn complete(
     base: u64,
 ) -> Result<(), Error> {
     // Nobody has touched the pages yet, so a private mapping shows what is written now.
-    load::fill(held, &(object.contents)(base), number)?;
+    let mut contents = (object.contents)(base);
+    let (place, mark) = MAPPED_MARK;
+    if let Some(byte) = contents.get_mut(place) {
+        *byte = mark;
+    }
+    load::fill(held, &contents, number)?;
     let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     let private = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;

@@ -170,12 +170,20 @@ pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check>
 
 fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     const AS_ROOT: &str = "run as root, or with CAP_SYS_PTRACE and CAP_DAC_OVERRIDE";
+    const GRANT: &str = "give CAP_SYS_PTRACE to this container (docker run --cap-add=SYS_PTRACE)";
+    const BEYOND_ROOT: &str = "run on the host or in the user namespace of the process: a sandbox or security module (seccomp, AppArmor, SELinux) refuses even root";
     let uid = |path: &str| fs::metadata(path).map(|m| m.uid()).ok();
     let owner = uid(&format!("/proc/{pid}"));
     // The files below that directory belong to root if the process is not dumpable (proc(5), "/proc/pid").
     let files_owner = uid(&proc_path(pid, "status"));
     let me = uid("/proc/self");
     let scope = yama();
+    let as_root = match me {
+        // There is nobody else to run as.
+        Some(0) if have_capability(CAP_SYS_PTRACE) => BEYOND_ROOT,
+        Some(0) => GRANT,
+        _ => AS_ROOT,
+    };
     if scope == "3" {
         let remedy = "it can be lifted only by a reboot with another setting";
         return ("kernel.yama.ptrace_scope is 3".into(), remedy);
@@ -195,29 +203,28 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         if me == 0 {
             let reason =
                 format!("it belongs to uid {owner}, and we are root without CAP_SYS_PTRACE");
-            let remedy = "give it to this container (docker run --cap-add=SYS_PTRACE)";
-            return (reason, remedy);
+            return (reason, GRANT);
         }
         return (
             format!("it belongs to uid {owner}, we are uid {me}"),
-            AS_ROOT,
+            as_root,
         );
     }
     if owner != files_owner {
         let reason = "it is not dumpable (prctl PR_SET_DUMPABLE, or a program nobody may read)";
-        return (reason.into(), AS_ROOT);
+        return (reason.into(), as_root);
     }
     if matches!(scope.as_str(), "1" | "2") {
         let remedy = match scope.as_str() {
-            "1" => "run as root, or: sysctl kernel.yama.ptrace_scope=0",
-            _ => AS_ROOT,
+            "1" if me != Some(0) => "run as root, or: sysctl kernel.yama.ptrace_scope=0",
+            _ => as_root,
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
     let other_user_namespace =
         fs::read_link(proc_path(pid, "ns/user")).ok() != fs::read_link("/proc/self/ns/user").ok();
     if other_user_namespace {
-        return ("it is in another user namespace".into(), AS_ROOT);
+        return ("it is in another user namespace".into(), as_root);
     }
-    (error.to_string(), AS_ROOT)
+    (error.to_string(), as_root)
 }

@@ -114,7 +114,7 @@ pub fn has_proc(pid: i32) -> bool {
 /// What is different where the hook cannot be loaded by the loader.
 pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Option<Check> {
     let reason = if libc.is_some_and(|libc| libc.kind == CLibraryKind::Musl) {
-        "musl's loader loads nothing that has initial-exec TLS"
+        "on musl, that takes no lock of the process"
     } else if is_static(pid) {
         "it is statically linked and has none"
     } else if !has_proc(pid) && !has_hook(maps) {

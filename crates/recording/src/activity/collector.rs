@@ -44,6 +44,14 @@ impl Samples {
     }
 }
 
+/// The last allocation of a thread.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Last {
+    address: u64,
+    site: u32,
+    size: u64,
+}
+
 #[derive(Default)]
 pub(crate) struct Collector {
     samples: Samples,
@@ -53,8 +61,8 @@ pub(crate) struct Collector {
     /// By the ledger's site: the last thread there and its index in `sites`.
     last_of_site: Vec<(u16, u32)>,
     index: FxHashMap<(u32, u16), u32>,
-    /// By thread: address and site of its last allocation, until the address is released.
-    last_of_thread: Vec<(u64, u32)>,
+    /// By thread: its last allocation, until that is released.
+    last_of_thread: Vec<Last>,
     /// By bucket.
     sizes: Vec<Estimate>,
     lifetimes: Vec<Estimate>,
@@ -250,11 +258,16 @@ impl Collector {
         self.sizes[usize::from(bucket)] += amount;
         self.live += amount;
         let thread = usize::from(block.thread);
+        let last = Last {
+            address: block.address,
+            site: index,
+            size: block.size,
+        };
         match self.last_of_thread.get_mut(thread) {
-            Some(last) => *last = (block.address, index),
+            Some(place) => *place = last,
             None => {
-                self.last_of_thread.resize(thread + 1, (0, 0));
-                self.last_of_thread[thread] = (block.address, index);
+                self.last_of_thread.resize(thread + 1, Last::default());
+                self.last_of_thread[thread] = last;
             }
         }
     }
@@ -278,9 +291,9 @@ impl Collector {
             && by.thread == block.thread
             && by.thread != 0
             && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
-            && *last == (block.address, index)
+            && (last.address, last.site) == (block.address, index)
         {
-            last.0 = 0;
+            last.address = 0;
             site.temporary += amount;
             self.temporary += amount;
         }
@@ -378,6 +391,28 @@ impl Observer for Collector {
     fn live_accesses(&mut self, accesses: &Accesses) {
         if let Some(scorer) = &mut self.scorer {
             scorer.live_accesses(accesses);
+        }
+    }
+    fn corrected(&mut self, block: &BlockOf, from: Option<ReleaseBy>, to: Option<ReleaseBy>) {
+        if self.track_flows {
+            let index = self.site_of(block);
+            let amount = self.amount_at(index, block.size);
+            let stack = self.samples.of(self.sites[index as usize].stack).0;
+            let stack_of = |by: Option<ReleaseBy>| by.map_or(0, |by| by.stack);
+            self.flows.take_back(stack, stack_of(from), amount);
+            self.flows.add(stack, stack_of(to), amount);
+        }
+    }
+    fn unknown_released(&mut self, address: u64, by: ReleaseBy) {
+        // Another thread has got the address since, and its ring was emptied first.
+        if by.thread != 0
+            && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
+            && last.address == address
+        {
+            let Last { site, size, .. } = std::mem::take(last);
+            let amount = self.amount_at(site, size);
+            self.sites[site as usize].temporary += amount;
+            self.temporary += amount;
         }
     }
     fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {

@@ -203,6 +203,7 @@ impl Watch<Collector> for Count {
 
     fn begin(&mut self, replay: &mut Replay<Collector>) -> Self::Begin {
         let begin = (replay.now_ns(), replay.totals());
+        replay.ledger.begin_window();
         replay.ledger.observer_mut().begin(begin.0);
         begin
     }

@@ -7,6 +7,7 @@ const frames = [...document.querySelectorAll(".frame")].map((element) => ({
   depth: +element.dataset.depth,
   tip: element.querySelector("title").textContent,
   rect: element.querySelector("rect"),
+  label: element.querySelector("svg"),
   text: element.querySelector("text"),
 }));
 const total = +graph.dataset.total;
@@ -19,7 +20,7 @@ const nameOf = (frame) => frame.tip.slice(0, frame.tip.lastIndexOf(" ("));
 frames.forEach((frame) => frame.element.querySelector("title").remove());
 
 function fit(frame, pixels) {
-  const room = Math.floor((pixels - 6) / 7);
+  const room = Math.floor((pixels - 6) / 7.3);
   const name = nameOf(frame);
   if (name.length <= room) return name;
   return room < 3 ? "" : name.slice(0, room - 2) + "..";
@@ -38,7 +39,8 @@ function zoom(focus) {
     frame.element.classList.toggle("outer", outer);
     frame.rect.setAttribute("x", x);
     frame.rect.setAttribute("width", wide);
-    frame.text.setAttribute("x", x + 3);
+    frame.label.setAttribute("x", x);
+    frame.label.setAttribute("width", Math.max(wide - 2, 0));
     frame.text.textContent = fit(frame, wide);
   }
   document.getElementById("unzoom").style.display = focus.depth ? "" : "none";

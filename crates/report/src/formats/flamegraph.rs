@@ -13,8 +13,10 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
 const FRAME_HEIGHT: f64 = 17.0;
 const HEADER: f64 = 62.0;
-/// Width of a character at the font's size, roughly; the script measures again.
-const CHARACTER: f64 = 7.0;
+/// Width of a character at the font's size. Fonts differ: each label has a viewport of its own, which cuts off the rest.
+const CHARACTER: f64 = 7.3;
+/// The same of the heading.
+const HEADING_CHARACTER: f64 = 9.8;
 /// Narrower frames, in pixels, are not drawn.
 const NARROWEST: f64 = 0.1;
 
@@ -83,7 +85,10 @@ impl Format<Profile> for Flamegraph {
             options.unit.name(),
             escaped(&title),
             WIDTH / 2.0,
-            escaped(&title),
+            escaped(&fitting(
+                &title,
+                (WIDTH - 2.0 * MARGIN) * CHARACTER / HEADING_CHARACTER
+            )),
             WIDTH - MARGIN,
             height - 12.0,
             WIDTH - MARGIN,
@@ -107,15 +112,14 @@ impl Format<Profile> for Flamegraph {
             );
             writeln!(
                 out,
-                r#"<g class="frame" data-start="{}" data-value="{}" data-depth="{}"><title>{}</title><rect x="{x:.2}" y="{y}" width="{width:.2}" height="{}" fill="{}"/><text x="{:.2}" y="{}">{}</text></g>"#,
+                r#"<g class="frame" data-start="{}" data-value="{}" data-depth="{}"><title>{}</title><rect x="{x:.2}" y="{y}" width="{width:.2}" height="{}" fill="{}"/><svg x="{x:.2}" y="{y}" width="{:.2}" height="{FRAME_HEIGHT}"><text x="3" y="12">{}</text></svg></g>"#,
                 frame.start,
                 node.value,
                 frame.depth,
                 escaped(&tip),
                 FRAME_HEIGHT - 1.0,
                 color(name, frame.node == 0),
-                x + 3.0,
-                y + 12.0,
+                (width - 2.0).max(0.0),
                 escaped(&fitting(name, width)),
             )?;
         }

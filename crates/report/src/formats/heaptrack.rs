@@ -20,6 +20,9 @@ const FORMAT: u32 = 3;
 /// heaptrack's own format.
 pub struct Heaptrack;
 
+/// The unit of resident memory.
+const PAGE_BYTES: u64 = 4096;
+
 impl Format<Profile> for Heaptrack {
     fn name(&self) -> &'static str {
         "heaptrack"
@@ -50,7 +53,14 @@ impl Format<Profile> for Heaptrack {
             }
         }
         let trace_of = |stack: u32| of_stack.get(&stack).copied().unwrap_or(0);
-        Events::new(profile, trace_of).write(out)
+        Events::new(profile, trace_of).write(out)?;
+        let resident = profile.resident.iter();
+        let most = resident.map(|p| p.anonymous_bytes + p.file_bytes + p.shared_bytes);
+        if let Some(most) = most.max() {
+            // The size of a page and of the memory (not known), and how many pages were resident.
+            writeln!(out, "I {PAGE_BYTES:x} 0\nR {:x}", most / PAGE_BYTES)?;
+        }
+        Ok(())
     }
 }
 

@@ -201,6 +201,7 @@ pub fn report(
     let model = ReportModel {
         schema: ReportModel::SCHEMA,
         is_final: true,
+        is_cut: recording.end().is_none(),
         by: by.name(),
         target: profile.target.clone(),
         attach: AttachInfo {

@@ -158,6 +158,7 @@ pub fn profile(
         began_unix_ms: meta.started_unix_ns / 1_000_000,
         from_ns: activity.from_ns,
         to_ns: activity.to_ns,
+        is_part: activity.from_ns > 0 || activity.to_ns < recording.span_ns().1,
         gaps: gaps::until(recording.gaps(), activity.to_ns),
         peak_ns: activity.peak_ns,
         depth,

@@ -2,6 +2,11 @@
 // to somebody who has the page. Only what differs from the first view is written.
 
 const CHARTS = [["total", "Total"], ["stacked", "Largest rows"]];
+/** Charts that can be shown, each by itself. */
+const OPEN_CHARTS = [
+  ["heap", "Heap", "The heap over time"], ["resident", "Resident", "What was resident of the process"],
+  ["ages", "Untouched", "For how long live bytes were not touched"], ["thresholds", "Pages", "How long pages are left alone after a write"],
+];
 const SORTS = ["name", "value", "share", "self", "other", "growth", "spark"];
 
 function newState(data) {
@@ -9,7 +14,7 @@ function newState(data) {
     ...newSelection(data),
     shape: "flame", paint: data.compared ? "change" : "module", tall: "all", cell: "all", cover: "row", place: null, zoom: [], center: 0, large: "",
     group: "site", sorted: "value", isAscending: false,
-    chart: "total", pick: null, theme: "",
+    chart: "total", open: ["heap"], isWholeRoot: false, pick: null, theme: "",
   };
 }
 
@@ -64,6 +69,8 @@ function addressParts(data) {
     ["sort", "sorted", String, among(SORTS)],
     ["ascending", "isAscending", () => "yes", flag],
     ["chart", "chart", String, names(CHARTS)],
+    ["open", "open", (open) => open.join(" "), (text) => OPEN_CHARTS.map(([name]) => name).filter((name) => text.split(" ").includes(name))],
+    ["root", "isWholeRoot", () => "whole", (text) => text === "whole"],
     ["pick", "pick", pickText, pickOf],
     ["theme", "theme", String, among(["light", "dark"])],
   ];

@@ -16,7 +16,9 @@ class BandsView {
     this.line = line;
     this.most = [...sums, ...(line ? line.values : [])].reduce((most, value) => Math.max(most, value), 1);
     const legend = byId(`${id}-legend`);
-    this.canvas.hidden = legend.hidden = times.length < 2;
+    this.id = id;
+    this.legend = legend;
+    this.hasPoints = times.length >= 2;
     legend.replaceChildren(...this.bands.map((band) => legendEntry(seriesColor(band.rank), band.name)));
     if (line) legend.append(legendEntry("--text", line.name, "line"));
     this.canvas.addEventListener("pointermove", (event) => this.tip(event));
@@ -26,21 +28,22 @@ class BandsView {
   amount(value) { return this.unit === "bytes" ? formatAmount(value, "bytes") : `${formatCount(value)} ${this.unit}`; }
 
   draw() {
+    this.canvas.hidden = this.legend.hidden = !this.hasPoints || !this.app.state.open.includes(this.id);
     if (this.canvas.hidden) return;
     const { data } = this.app;
-    const height = PLOT.height * 0.75;
+    const height = PLOT.height;
     const width = this.canvas.parentElement.clientWidth - 20;
     const context = paper(this.canvas, width, height);
     this.width = width - PLOT.left - PLOT.right;
     const plot = height - 2 * PLOT.top;
-    const x = (ns) => PLOT.left + ((ns - data.from_ns) / Math.max(data.to_ns - data.from_ns, 1)) * this.width;
+    const x = (ns) => PLOT.left + ((ns - data.from_ns) / Math.max(axisEnd(data) - data.from_ns, 1)) * this.width;
     const y = (amount) => PLOT.top + plot * (1 - amount / this.most);
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = css("--faint");
     context.strokeStyle = css("--line");
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (const [amount, text] of amountTicks(this.most, this.unit, 4)) {
+    for (const [amount, text] of amountTicks(this.most, this.unit, 3)) {
       const at = Math.round(y(amount)) + 0.5;
       context.fillText(text, PLOT.left - 8, at);
       context.beginPath();
@@ -60,7 +63,7 @@ class BandsView {
   tip(event) {
     const { data } = this.app;
     const part = (event.clientX - this.canvas.getBoundingClientRect().left - PLOT.left) / this.width;
-    const ns = data.from_ns + part * (data.to_ns - data.from_ns);
+    const ns = data.from_ns + part * (axisEnd(data) - data.from_ns);
     const near = nearest(this.times, ns);
     const lines = this.bands.map((band) => `${this.amount(band.values[near])} ${band.name}`);
     if (this.line) {

@@ -77,13 +77,16 @@ impl Calls {
             place: vec![0],
             innermost: Vec::with_capacity(profile.stacks.len()),
         };
-        let mut children: FxHashMap<(u32, u32), u32> = FxHashMap::default();
+        let kinds = kinds(profile);
+        let mut children: FxHashMap<(u32, u32, &str), u32> = FxHashMap::default();
         for stack in 0..profile.stacks.len() as u32 {
             let mut node = 0;
             // The page has a frame of its own for what is missing.
-            for &frame in profile.known_frames(stack).iter().rev() {
+            let frames = profile.known_frames(stack);
+            for (level, &frame) in frames.iter().enumerate().rev() {
                 let place = place_of_frame[frame as usize];
-                node = *children.entry((node, place)).or_insert_with(|| {
+                let kind = kinds.get(&stack).filter(|_| level == 0).unwrap_or(&"");
+                node = *children.entry((node, place, kind)).or_insert_with(|| {
                     calls.parent.push(node);
                     calls.place.push(place);
                     calls.parent.len() as u32 - 1
@@ -98,6 +101,13 @@ impl Calls {
     pub fn node_of(&self, stack: u32) -> u32 {
         self.innermost.get(stack as usize).copied().unwrap_or(0)
     }
+}
+
+/// What allocates at the end of each stack, where two runs are compared: malloc and new at one place are two sites there,
+/// as they are for [`crate::diff()`].
+fn kinds(profile: &Profile) -> FxHashMap<u32, &str> {
+    let sites = profile.sites.iter().filter(|_| profile.compared.is_some());
+    sites.map(|site| (site.stack, site.kind.as_str())).collect()
 }
 
 #[cfg(test)]

@@ -8,13 +8,23 @@ function chunksOf(data, scored) {
   let at = 0;
   for (const { begin, end } of ranges) for (let i = begin; i < end; i += 1) order[at++] = i;
   const { start, size } = data.chunks;
-  if (ranges.length > 1) order.sort((a, b) => start[a] - start[b] || a - b);
+  if (ranges.length > 1) sortByStart(order, start);
   let [least, most] = [Infinity, 0];
   for (const i of order) {
     least = Math.min(least, size[i]);
     most = Math.max(most, size[i]);
   }
-  return { order, step: Math.max(1, ...ranges.map(({ step }) => step)), least, most };
+  return { order, step: ranges.reduce((most, { step }) => Math.max(most, step), 1), least, most };
+}
+
+/** Sorts by start. Numbers are sorted several times as fast as by a function: each has its index in its last digits. */
+function sortByStart(order, start) {
+  const count = order.length;
+  const last = order.reduce((most, i) => Math.max(most, start[i]), 0);
+  const step = Math.max(Math.ceil(((last + 1) * count) / Number.MAX_SAFE_INTEGER), 1);
+  const keys = Float64Array.from(order, (i, k) => Math.floor(start[i] / step) * count + k).sort();
+  const unsorted = order.slice();
+  keys.forEach((key, k) => { order[k] = unsorted[key % count]; });
 }
 
 /** What is known of a chunk's accesses. */

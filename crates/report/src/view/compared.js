@@ -4,11 +4,25 @@
 const CHANGES = 9;
 const isOldSite = (data, site) => Boolean(data.compared) && site >= data.compared.first_site;
 
+/** Where the axis of time ends: both runs begin at its begin. */
+const axisEnd = (data) => Math.max(data.to_ns, data.from_ns + (data.compared?.timeline.at(-1)?.after_ns ?? 0));
+
+/** The point of the old run that is as long after its begin; undefined where it had ended. */
+const oldPointAt = (data, ns) => data.compared?.timeline.find((point) => data.from_ns + point.after_ns >= ns);
+
 /** What some sites come to in the new run and in the old one. */
 function newAndOld(data, members, values) {
   const sums = { fresh: 0, old: 0 };
   for (const site of members) sums[isOldSite(data, site) ? "old" : "fresh"] += values[site];
   return sums;
+}
+
+/** The same of a frame: values are those of `byRun`. */
+const frameNewAndOld = (frame, { fresh, old }) => ({ fresh: frame.sum(fresh), old: frame.sum(old) });
+
+/** By run: the values of its sites, and 0 for those of the other one. */
+function byRun(data, values) {
+  return { fresh: values.map((value, site) => (isOldSite(data, site) ? 0 : value)), old: values.map((value, site) => (isOldSite(data, site) ? value : 0)) };
 }
 
 /** From 0, which is only in the old run, over 4, unchanged, to 8, which is only in the new one. */

@@ -9,6 +9,38 @@ function fillOptions(id, first, entries) {
   byId(id).replaceChildren(...[[0, first], ...entries].map(option));
 }
 
+/** Options of a filter at most: of more, those that allocated most. The others are picked in the table. */
+const MOST_OPTIONS = 200;
+
+/** The values of a column of the sites, those first that allocated most. */
+function byAllocated(data, keys) {
+  const sums = new Map();
+  keys.forEach((key, site) => { sums.set(key, (sums.get(key) || 0) + data.sites.allocated.bytes[site]); });
+  return [...sums].sort((a, b) => b[1] - a[1] || a[0] - b[0]).map(([key]) => key);
+}
+
+/** The first of some values as options, by name. */
+function fillLargest(data, id, first, values) {
+  const largest = values.slice(0, MOST_OPTIONS);
+  const named = largest.map((value) => [value, data.strings[value]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
+  fillOptions(id, first, named);
+  if (values.length === largest.length) return;
+  const rest = make("option", "", `${formatCount(values.length - largest.length)} others: pick one in the table`);
+  rest.disabled = true;
+  byId(id).append(rest);
+}
+
+/** Chooses an option, which an address or a row may have named that is not among the largest. */
+function showOption(data, id, value) {
+  const list = byId(id);
+  if (![...list.options].some((option) => option.value === String(value))) {
+    const option = make("option", "", data.strings[value]);
+    option.value = value;
+    list.append(option);
+  }
+  list.value = value;
+}
+
 function choice(id, options, current, choose, isOff = () => false) {
   const box = byId(id);
   if (!box.children.length) {
@@ -52,10 +84,9 @@ function fillPage(app) {
     const aside = make("small", "", `${error && ` ${error},`} ${counted(blocks.fresh, "block")}${was}`);
     return make("div", "", make("dt", "", text), make("dd", "", formatBytes(bytes.fresh), aside));
   }));
-  const named = (list) => [...list].map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
-  fillOptions("module", "All modules", named(data.modules));
-  fillOptions("thread", "All threads", named(data.threads));
-  fillOptions("type", "All types", named(data.types));
+  fillLargest(data, "module", "All modules", data.modules);
+  fillLargest(data, "thread", "All threads", byAllocated(data, data.sites.thread));
+  fillLargest(data, "type", "All types", byAllocated(data, data.sites.type));
   const buckets = [...Array(41).keys()].slice(1);
   fillOptions("least", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** (bucket - 1))]));
   fillOptions("most", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** bucket)]));
@@ -67,6 +98,13 @@ function showControls(app) {
   choice("measures", MEASURES, state.measure, (name) => app.setMeasure(name), (name) => name === "temporary" && !app.knowsTemporary());
   choice("units", UNITS, state.unit, (unit) => app.update({ unit }));
   choice("charts", CHARTS, state.chart, (chart) => app.update({ chart }));
+  for (const view of byId("open-charts").children) view.setAttribute("aria-pressed", String(state.open.includes(view.dataset.name)));
+  byId("timeline").hidden = !state.open.includes("heap");
+  for (const id of ["charts", "legend"]) byId(id).hidden = byId("timeline").hidden;
+  byId("root").hidden = !hasRoot(state.shape);
+  byId("root").setAttribute("aria-pressed", String(state.isWholeRoot));
+  const filters = ["module", "thread", "type"].filter((name) => state[name]).length + (hasSizes(state) ? 1 : 0);
+  byId("filters").textContent = filters ? `Filters (${filters})` : "Filters";
   const lacksScores = (name) => !data.scores && name === "score";
   choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape), (name) => !hasShape(data, name));
   choice("paints", PAINTS.filter(([name]) => name !== "change" || data.compared), state.paint, (paint) => app.setPaint(paint), lacksScores);
@@ -75,6 +113,7 @@ function showControls(app) {
   choice("covers", COVERS, state.cover, (cover) => app.update({ cover }), lacksScores);
   const isSpace = state.shape === "space";
   byId("flames").hidden = !hasFrames(state.shape);
+  byId("sandwich-hint").hidden = state.shape !== "sandwich" || Boolean(state.center);
   byId("talls").hidden = state.shape !== "chunks";
   byId("paints").hidden = !hasFrames(state.shape);
   byId("svg").disabled = state.shape === "chunks";
@@ -87,7 +126,8 @@ function showControls(app) {
     byId("modules").replaceChildren(...(paint === "none" ? [] : legendOf(data, paint)));
   }
   choice("groups", GROUPS, state.group, (group) => app.setGroup(group));
-  for (const id of ["module", "thread", "type", "least"]) byId(id).value = state[id];
+  for (const id of ["module", "thread", "type"]) showOption(data, id, state[id]);
+  byId("least").value = state.least;
   byId("most").value = state.most === LARGEST_BUCKET ? 0 : state.most;
   if (byId("search").value !== state.search) byId("search").value = state.search;
   byId("only").setAttribute("aria-pressed", String(state.only));
@@ -95,11 +135,12 @@ function showControls(app) {
   byId("clear").disabled = !isFiltered(state) && !state.search;
   const isAll = isWhole(data, state);
   byId("whole").hidden = isAll;
+  byId("whole").textContent = `${coveredText(data)} (Esc)`;
   const [begin, end] = [timeOf(data, state.first), timeOf(data, state.last)];
   for (const [id, ns] of [["from", isAll ? data.from_ns : begin], ["to", isAll ? data.to_ns : end]]) {
     if (document.activeElement !== byId(id)) byId(id).value = formatTime(ns);
   }
-  byId("window").textContent = isAll ? `Whole run, ${formatTime(data.to_ns - data.from_ns)}` : `${formatTime(end - begin)} of ${formatTime(data.to_ns - data.from_ns)}`;
+  byId("window").textContent = isAll ? `${coveredText(data)}, ${formatTime(data.to_ns - data.from_ns)}` : `${formatTime(end - begin)} of ${formatTime(data.to_ns - data.from_ns)}`;
   for (const panel of ["graph", "list"]) {
     document.body.classList.toggle(`large-${panel}`, state.large === panel);
     const enlarge = byId(`enlarge-${panel}`);
@@ -117,7 +158,7 @@ function legendOf(data, paint) {
 /** What the filters leave, and what the search has found. */
 function showCounts(app) {
   const { data, state, result } = app;
-  byId("found").textContent = searchText(state, result);
+  byId("found").textContent = byId("found").title = searchText(state, result);
   byId("search").classList.toggle("wrong", Boolean(result.search && !result.search.functions));
   const shown = sumOf(result.positive);
   byId("filtered").textContent = isFiltered(state)
@@ -128,8 +169,24 @@ function showCounts(app) {
   byId("hidden").textContent = state.hides ? `(${formatCount(names.size)} hidden)` : "";
 }
 
+/** Opens or closes the panel of filters. */
+function showFilters(isOpen) {
+  byId("filter-panel").hidden = !isOpen;
+  byId("filters").setAttribute("aria-expanded", String(isOpen));
+}
+
 function bindControls(app) {
   const { state } = app;
+  const offered = OPEN_CHARTS.filter(([name]) => name === "heap" || app.bands.some(({ id, hasPoints }) => id === name && hasPoints));
+  byId("open-charts").replaceChildren(...offered.map(([name, text, title]) => {
+    const toggle = button("", text, () => app.update({ open: state.open.includes(name) ? state.open.filter((one) => one !== name) : [...state.open, name] }));
+    toggle.title = title;
+    toggle.dataset.name = name;
+    return toggle;
+  }));
+  byId("root").onclick = () => app.update({ isWholeRoot: !state.isWholeRoot });
+  byId("filters").onclick = () => showFilters(byId("filter-panel").hidden);
+  addEventListener("pointerdown", (event) => { if (!event.target.closest("#filter-panel, #filters, dialog")) showFilters(false); });
   byId("theme").onclick = () => app.toggleTheme();
   byId("help").onclick = () => byId("keys").showModal();
   byId("whole").onclick = () => app.setWindow(0, app.data.points - 1);

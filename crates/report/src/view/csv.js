@@ -13,9 +13,10 @@ function csvText(app, rows) {
   const other = unit === "bytes" ? "blocks" : "bytes";
   const isSite = group === "site";
   const hasSelf = !isPartition(group);
+  const isTwice = measure === "growth" && !data.compared;
   const head = [
     group, ...(isSite ? ["file", "line", "module", "callers"] : []), `${measure}_${unit}`, "share_percent",
-    ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, `growth_${unit}`,
+    ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, ...(isTwice ? [] : [`${data.compared ? "change" : "growth"}_${unit}`]),
     ...(isSite && data.scores ? ["lifetime_score"] : []),
   ];
   const lines = rows.map((row) => {
@@ -25,7 +26,7 @@ function csvText(app, rows) {
     const whole = result.whole[unit];
     return [
       name, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
-      ...(hasSelf ? [row.self] : []), row.other, row.growth,
+      ...(hasSelf ? [row.self] : []), row.other, ...(isTwice ? [] : [row.growth]),
       ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
     ];
   });

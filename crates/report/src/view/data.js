@@ -145,8 +145,6 @@ function prepareNames(data) {
   const isOwn = (module) => (data.strings[module] === exe ? 1 : 0);
   data.modules = [...new Set(frames.module)].filter((module) => module).sort((a, b) => isOwn(b) - isOwn(a) || uses[b] - uses[a] || a - b);
   data.moduleRank = new Map(data.modules.map((module, rank) => [module, rank]));
-  data.threads = [...new Set(data.sites.thread)];
-  data.types = [...new Set(data.sites.type)];
   data.sourceOf = new Map();
   for (const source of data.sources) {
     if (!data.sourceOf.has(source.file)) data.sourceOf.set(source.file, []);

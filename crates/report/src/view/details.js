@@ -1,15 +1,17 @@
 // The panel on the right: what was picked, with its numbers and its stack; else what is shown as a whole.
 
-const MOST_RELEASES = 3;
+const FIRST_RELEASES = 3;
 
 class DetailsView {
   constructor(app) {
     this.app = app;
     this.box = byId("details");
+    this.lists = new LongLists(app, this.box);
   }
 
   /** The cell of addresses in which this one is. */
   cell(address) {
+    this.lists.begin();
     this.box.replaceChildren(...cellParts(this.app, Math.floor(address / this.app.space.known.size)));
   }
 
@@ -24,14 +26,15 @@ class DetailsView {
       app.update(isChosen ? { least: 0, most: LARGEST_BUCKET } : { least: bucket, most: bucket });
     };
     const isChosen = (bucket) => hasSizes(state) && bucket >= state.least && bucket <= state.most;
+    this.lists.begin();
     const what = isFiltered(state) ? "of what passes the filters, " : "";
     this.box.replaceChildren(
       make("h2", "", "Overview"),
       make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."),
       ...(state.shape === "space" ? spaceParts(app) : []),
       ...runScoreParts(app),
-      ...histogramParts(`Block sizes (${what}all allocations of the run)`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
-      ...histogramParts(`Lifetimes of released blocks (${what}whole run)`, bucketSums(data.lifetimes, members), lifetimeText),
+      ...histogramParts(`Block sizes (${what}all allocations, ${coveredWords(data)})`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
+      ...histogramParts(`Lifetimes of released blocks (${what}${coveredWords(data)})`, bucketSums(data.lifetimes, members), lifetimeText),
     );
   }
 
@@ -39,11 +42,15 @@ class DetailsView {
   show(title, members, frames) {
     const { data, state, result } = this.app;
     const { sites } = data;
-    const parts = [make("h2", "", title)];
-    if (!isWhole(data, state)) {
-      parts.push(make("h3", "", "Window"), this.numbers([[state.measure, result.amounts]], members));
+    this.lists.begin();
+    const parts = [make("h2", "", title), this.numbers([[isWhole(data, state) ? state.measure : `${state.measure} in the window`, result.shown]], members), ...this.onlyThis()];
+    if (frames.length) {
+      parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
+      const [first] = members;
+      if (sites.truncated[first]) parts.push(make("p", "empty", "The stack goes on, but could not be followed any further."));
+      else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
     }
-    parts.push(make("h3", "", "Whole run"));
+    parts.push(make("h3", "", coveredText(data)));
     parts.push(this.numbers(["live", "peak", "allocated", "released", "temporary"].map((name) => [name, sites[name]]), members));
     const distinct = (columns) => [...new Set(members.map((site) => data.strings[columns[site]]))];
     const threads = distinct(sites.thread);
@@ -51,17 +58,21 @@ class DetailsView {
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
     const types = distinct(sites.type);
     parts.push(make("p", "", `Type of the blocks: ${types.length > 3 ? `${types.length} types` : types.join(", ")}`));
-    parts.push(...siteScoreParts(this.app, members));
     parts.push(...this.releases(members));
-    if (frames.length) {
-      parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
-      const [first] = members;
-      if (sites.truncated[first]) parts.push(make("p", "empty", "The stack goes on, but could not be followed any further."));
-      else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
-    }
-    parts.push(...histogramParts("Block sizes (whole run)", bucketSums(data.sizes, members), sizeText));
-    parts.push(...histogramParts("Lifetimes of released blocks (whole run)", bucketSums(data.lifetimes, members), lifetimeText));
+    parts.push(...siteScoreParts(this.app, members));
+    parts.push(...histogramParts(`Block sizes (${coveredWords(data)})`, bucketSums(data.sizes, members), sizeText));
+    parts.push(...histogramParts(`Lifetimes of released blocks (${coveredWords(data)})`, bucketSums(data.lifetimes, members), lifetimeText));
     this.box.replaceChildren(...parts);
+  }
+
+  /** The row of a module, thread or type as a filter. */
+  onlyThis() {
+    const { app } = this;
+    const { group, pick } = app.state;
+    if (pick?.kind !== "row" || !["module", "thread", "type"].includes(group) || app.state[group] === pick.key || !pick.key) return [];
+    const only = button("only-this", `Only this ${group}`, () => app.update({ [group]: pick.key }));
+    only.title = "Filter by it";
+    return [only];
   }
 
   numbers(measures, members) {
@@ -81,7 +92,7 @@ class DetailsView {
   releases(members) {
     const { app } = this;
     const { data, state } = app;
-    const title = make("h3", "", "Released by (whole run)");
+    const title = make("h3", "", `Released by (${coveredWords(data)})`);
     if (!data.has_flows) return [title, make("p", "empty", "Not recorded: attach with --stacks all to see who releases these blocks.")];
     const nodes = new Set(members.map((site) => data.sites.node[site]));
     const { flows } = data;
@@ -94,8 +105,7 @@ class DetailsView {
     }
     if (!sums.size) return [title, make("p", "empty", "None of these blocks was seen being released.")];
     const largest = [...sums].sort((a, b) => b[1][state.unit] - a[1][state.unit]);
-    const list = make("ol", "stack");
-    for (const [node, amount] of largest.slice(0, MOST_RELEASES)) {
+    const entry = ([node, amount]) => {
       const frames = framesOf(data, node);
       const frame = frames.find((one) => !app.hidden[data.labelOf[one]] && !LIBRARY.test(functionOf(data, one))) ?? frames[0];
       const names = frames.slice(frames.indexOf(frame), frames.indexOf(frame) + 3).map((one) => functionOf(data, one));
@@ -105,9 +115,8 @@ class DetailsView {
       opener.addEventListener("click", () => { opener.disabled = true; }, { once: true });
       const place = frame === undefined ? "" : placeOf(data, frame);
       item.append(opener, make("small", "", [`${withError(amount.bytes, amount.variance)} in ${counted(amount.blocks, "block")}`, place].filter(Boolean).join("  ")));
-      list.append(item);
-    }
-    const more = largest.length - MOST_RELEASES;
-    return [title, list, ...(more > 0 ? [make("p", "empty", `and ${counted(more, "other stack")}`)] : [])];
+      return item;
+    };
+    return [title, this.lists.list("stack", largest, entry, { first: FIRST_RELEASES, isSeen: true })];
   }
 }

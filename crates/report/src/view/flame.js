@@ -6,9 +6,25 @@ const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["callers", "Callers"]
 const hasFrames = (shape) => shape !== "chunks" && shape !== "space";
 /** Recordings of sums and of samples do not tell everything. */
 const hasShape = (data, shape) => (shape === "chunks" ? Boolean(data.scores) : shape !== "space" || data.space.moments.length > 0);
+/** Whether the outermost frames of a shape may be one row: in a sandwich they are callers. */
+const hasRoot = (shape) => shape === "flame" || shape === "icicle";
 const ROW = 20;
 /** Narrower frames are not drawn, in pixels. */
 const NARROWEST = 0.4;
+
+/** Of a frame that has at least this part of what its caller has, the caller tells nothing. */
+const COMMON = 0.99;
+
+/** A root is common if this part of everything is below it. */
+const MOST_OF_ALL = 0.8;
+
+/** The innermost of the frames below one that nearly everything below it has. The last one of a stack is always shown. */
+function endOfRoot(frame) {
+  let at = frame;
+  // Children are in order, the largest first.
+  while (at.children[0]?.value >= at.value * COMMON && at.children[0].children.length) [at] = at.children;
+  return at;
+}
 
 class FlameView {
   constructor(app) {
@@ -36,7 +52,8 @@ class FlameView {
     this.callers = null;
     if (!hasFrames(state.shape)) return;
     if (state.shape !== "sandwich") {
-      this.root = state.shape === "callers" ? callerGraph(tree, result.positive) : calleeGraph(tree, result.positive);
+      const isCallers = state.shape === "callers";
+      this.root = app.kept("graph", [result, tree, isCallers], () => (isCallers ? callerGraph : calleeGraph)(tree, result.positive));
       this.top = frameAt(this.root, state.zoom);
     } else if (state.center) {
       const { callees, callers } = sandwichGraphs(data, tree, result.positive, state.center);
@@ -45,7 +62,7 @@ class FlameView {
     this.cursor = null;
     const isNewShape = this.shape !== state.shape;
     this.shape = state.shape;
-    if (isNewShape) this.drawnHeight = 0;
+    if (isNewShape) this.drawnHeights = "";
     this.draw();
     // The root is where one looks first: a flame graph's is below, which drawing it has seen to.
     if (isNewShape && state.shape !== "flame") this.box.scrollTop = 0;
@@ -63,6 +80,11 @@ class FlameView {
     app.zoomTo(pathTo(zoomed), pathTo(frame));
   }
 
+  /** The name, and how many callers the row stands for besides. */
+  placeText({ frame, folded }) {
+    return folded ? `${this.text(frame)}  \u2190 ${counted(folded, "caller")}` : this.text(frame);
+  }
+
   text(frame) {
     return frame.label < 0 ? "all" : labelText(this.app.data, frame.label);
   }
@@ -70,18 +92,19 @@ class FlameView {
   /** What a frame comes to, and its share of everything. */
   amountText(frame) {
     const { data, state, result } = this.app;
-    if (data.compared) return changeText(newAndOld(data, frame.sites, result.positive), state.unit);
+    if (data.compared) return changeText(frameNewAndOld(frame, result.byRun), state.unit);
     const share = formatShare(frame.value, result.whole[state.unit]);
     const shareText = share && `, ${share} ${wholeText(state)}`;
     if (state.unit === "blocks") return `${counted(frame.value, "block")}${shareText}`;
-    const sites = data.is_sampled ? frame.sites : [];
-    return `${withError(frame.value, sites.reduce((sum, site) => sum + result.shown.variance[site], 0))}${shareText}`;
+    return `${withError(frame.value, data.is_sampled ? frame.sum(result.shown.variance) : 0)}${shareText}`;
   }
 
   /** Frames with their places: `row` counts away from the root. */
   layout(width) {
     if (!this.root) return [];
     const drawn = [];
+    const { state } = this.app;
+    const folds = hasRoot(state.shape) && !state.isWholeRoot && this.top === this.root;
     for (let at = this.top.parent; at; at = at.parent) drawn.push({ frame: at, row: at.depth, x: 0, width, isOuter: true });
     const put = (root, sign) => {
       const pending = [{ frame: root, row: sign * root.depth, x: 0, width, isOuter: false }];
@@ -92,7 +115,11 @@ class FlameView {
         for (const child of place.frame.children) {
           const wide = root.value > 0 ? (child.value / root.value) * width : 0;
           if (wide < NARROWEST) break;
-          pending.push({ frame: child, row: sign * child.depth, x, width: wide, isOuter: false });
+          const isRoot = folds && place.frame === root && child.value >= root.value * MOST_OF_ALL;
+          const inner = isRoot ? endOfRoot(child) : child;
+          const folded = inner.depth - child.depth;
+          const own = folded ? (inner.value / root.value) * width : wide;
+          pending.push({ frame: inner, row: place.row + sign, x, width: own, isOuter: false, folded });
           x += wide;
         }
       }
@@ -110,6 +137,8 @@ class FlameView {
   draw() {
     const { state } = this.app;
     if (!hasFrames(state.shape)) return;
+    // The caption may take another line, and room from the picture.
+    this.caption();
     const width = Math.max(this.box.clientWidth - 1, 1);
     this.drawn = this.layout(width);
     const [least, most] = this.drawn.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);
@@ -122,9 +151,9 @@ class FlameView {
     const advance = context.measureText("x").width;
     for (const place of this.drawn) this.drawFrame(context, place, advance);
     this.drawMarks(context);
-    if (isFlame && this.drawnHeight !== height) this.box.scrollTop = this.box.scrollHeight;
-    this.drawnHeight = height;
-    this.caption();
+    const heights = `${height} ${this.box.clientHeight}`;
+    if (isFlame && this.drawnHeights !== heights) this.box.scrollTop = this.box.scrollHeight;
+    this.drawnHeights = heights;
   }
 
   /** Scrolls to the function between its callers and its callees. */
@@ -133,7 +162,8 @@ class FlameView {
     if (place && this.callers) this.box.scrollTop = place.y - this.box.clientHeight / 2 + ROW;
   }
 
-  drawFrame(context, { frame, x, y, width, isOuter }, advance) {
+  drawFrame(context, place, advance) {
+    const { frame, x, y, width, isOuter } = place;
     const { data, result } = this.app;
     const { search } = result;
     const isMatch = search && frame.label > 0 && search.byLabel[frame.label];
@@ -148,7 +178,7 @@ class FlameView {
     }
     const room = Math.floor((width - 8) / advance);
     if (room < 3) return;
-    const text = this.text(frame);
+    const text = this.placeText(place);
     context.globalAlpha = isOuter ? 0.7 : 1;
     context.fillStyle = css("--text");
     context.fillText(text.length <= room ? text : `${text.slice(0, room - 1)}\u2026`, x + 4, y + ROW / 2);
@@ -159,11 +189,11 @@ class FlameView {
     const { data, state, result } = this.app;
     if (frame.label < 0) return "--root";
     if (state.paint === "change") {
-      frame.change ??= changeStep(newAndOld(data, frame.sites, result.positive));
+      frame.change ??= changeStep(frameNewAndOld(frame, result.byRun));
       return `--change-${frame.change}`;
     }
     if (state.paint !== "score") return moduleColor(data, data.labels.module[frame.label]);
-    frame.severity ??= severityOfSites(data, frame.sites, result.positive);
+    frame.severity ??= severityOfFrame(frame, result.severities);
     return severityColor(frame.severity);
   }
 
@@ -215,8 +245,6 @@ class FlameView {
     byId("shown").textContent = isEmpty ? "nothing here" : this.amountText(this.top);
     byId("path").textContent = this.root && this.top !== this.root ? this.text(this.top)
       : state.shape === "sandwich" && state.center ? data.strings[state.center] : "";
-    const hint = byId("sandwich-hint");
-    hint.hidden = state.shape !== "sandwich" || Boolean(state.center);
   }
 
   at(event) {
@@ -228,7 +256,7 @@ class FlameView {
   hover(event) {
     const hit = this.at(event);
     if (!hit) return hideTip();
-    return showTip(event, this.text(hit.frame), ...this.about(hit.frame));
+    return showTip(event, this.placeText(hit), ...this.about(hit.frame));
   }
 
   about(frame) {

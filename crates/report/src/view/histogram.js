@@ -2,13 +2,11 @@
 
 /** [[bucket, blocks]], ordered, of some sites. */
 function bucketSums(histogram, members) {
-  const sums = new Map();
+  const sums = new Float64Array(LARGEST_BUCKET + 1);
   for (const site of members) {
-    for (let i = histogram.starts[site]; i < histogram.starts[site + 1]; i += 1) {
-      sums.set(histogram.bucket[i], (sums.get(histogram.bucket[i]) || 0) + histogram.blocks[i]);
-    }
+    for (let i = histogram.starts[site]; i < histogram.starts[site + 1]; i += 1) sums[histogram.bucket[i]] += histogram.blocks[i];
   }
-  return [...sums].sort((a, b) => a[0] - b[0]);
+  return [...sums.entries()].filter(([, blocks]) => blocks > 0);
 }
 
 /** As in other reports: the whole milliseconds in it, since lifetimes are known to those. */

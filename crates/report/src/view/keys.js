@@ -16,6 +16,7 @@ function bindKeys(app) {
     p: () => app.setPaint(nextOf(PAINTS.filter(([name]) => (name === "change" ? app.data.compared : name !== "score" || app.data.scores)), state.paint)),
     o: () => app.update({ only: !state.only }),
     t: () => app.toggleTheme(),
+    e: () => app.update({ large: state.large ? "" : "graph" }),
     j: () => table.move(1),
     k: () => table.move(-1),
     ArrowDown: () => table.move(1),

@@ -1,5 +1,8 @@
 // Puts the parts together: one state, and what each part shows of it.
 
+/** Results of this many inputs are kept of each kind. */
+const MOST_KEPT = 3;
+
 class App {
   constructor(data) {
     this.data = data;
@@ -7,6 +10,7 @@ class App {
     // Recordings of sums do not have these.
     this.hasTemporary = data.sites.temporary.blocks.some((blocks) => blocks > 0);
     this.preferred = matchMedia("(prefers-color-scheme: dark)");
+    this.made = new Map();
     this.setTree();
     this.timeline = new TimelineView(this);
     this.bands = [residentView(this), ...agingViews(this)];
@@ -28,8 +32,19 @@ class App {
   }
 
   setTree() {
-    this.hidden = hiddenLabels(this.data, this.state);
-    this.tree = buildTree(this.data, this.hidden);
+    const { state, data } = this;
+    Object.assign(this, this.kept("tree", [state.hides && state.wrappers.join("\n")], () => {
+      const hidden = hiddenLabels(data, state);
+      return { hidden, tree: buildTree(data, hidden) };
+    }));
+  }
+
+  /** What was made of the same inputs before, else what is made now. The last few are kept: one goes back and forth. */
+  kept(name, inputs, make) {
+    const all = this.made.get(name) ?? [];
+    const known = all.find((one) => one.inputs.every((input, i) => input === inputs[i])) ?? { inputs, value: make() };
+    this.made.set(name, [known, ...all.filter((one) => one !== known)].slice(0, MOST_KEPT));
+    return known.value;
   }
 
   knowsTemporary() { return this.hasTemporary && isWhole(this.data, this.state); }
@@ -52,7 +67,7 @@ class App {
 
   refresh() {
     showControls(this);
-    this.result = evaluate(this.data, this.state);
+    this.result = this.kept("result", [selectionText(this.state)], () => evaluate(this.data, this.state));
     showCounts(this);
     this.flame.show();
     this.table.show();
@@ -188,7 +203,9 @@ class App {
     if (data.compared) return;
     const last = data.points - 1;
     const snap = (point) => Math.max(last - Math.round((last - point) / data.step) * data.step, 0);
-    const [first, until] = [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
+    // Of the whole run everything is known, wherever its first point is.
+    const isAll = Math.min(begin, end) <= 0 && Math.max(begin, end) >= last;
+    const [first, until] = isAll ? [0, last] : [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
     if (first >= until) return;
     this.update({ first, last: until });
     if (state.measure === "temporary" && !isWhole(data, state)) state.measure = "live";
@@ -256,7 +273,9 @@ class App {
   /** One step towards the first view. */
   stepBack() {
     const { state } = this;
-    if (state.zoom.length) this.zoomTo([], null);
+    if (!byId("filter-panel").hidden) showFilters(false);
+    else if (state.large) this.update({ large: "" });
+    else if (state.zoom.length) this.zoomTo([], null);
     else if (state.shape === "sandwich") this.setShape("flame");
     else if (state.pick) this.zoomTo([], null);
     else if (state.place !== null) this.update({ place: null });
@@ -277,7 +296,8 @@ class App {
 
 unpack().then((data) => {
   window.app = new App(data);
-  document.body.dataset.ready = "yes";
+  // Lists that are in view are made by then.
+  requestAnimationFrame(() => requestAnimationFrame(() => { document.body.dataset.ready = "yes"; }));
 }).catch((error) => {
   byId("subtitle").textContent = `This page could not be shown: ${error.message}`;
   throw error;

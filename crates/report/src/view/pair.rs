@@ -1,9 +1,12 @@
 //! Two runs in one page: what the new one has more of, and what less.
 
-use crate::{Compared, Profile, ProfileFrame, ProfileSite};
+use crate::same_code::Code;
+use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
+use std::collections::{HashMap, HashSet};
 
-/// The new run with the sites of the old one behind its own. Everything else is the new run's: its heap over
-/// time, its scores, its releases.
+/// The new run with the sites of the old one behind its own. Everything else is the new run's: its scores, its
+/// releases, its heap over time, beside which the page draws the old one's. Stacks of the same code have the same frames
+/// in the result, so that the page joins what [`crate::diff()`] joins.
 pub fn beside(mut new: Profile, old: Profile) -> Profile {
     let cut_root = match (new.cut_root, old.cut_root) {
         (None, Some(_)) => {
@@ -21,6 +24,7 @@ pub fn beside(mut new: Profile, old: Profile) -> Profile {
         seconds: old.to_ns.saturating_sub(old.from_ns) as f64 / 1e9,
         scores: old.scores.as_ref().map(|scores| scores.run),
         first_site: new.sites.len() as u32,
+        timeline: timeline(&old),
     });
     new.modules.extend(old.modules);
     new.frames
@@ -43,7 +47,70 @@ pub fn beside(mut new: Profile, old: Profile) -> Profile {
             stack: site.stack + stacks,
             ..site
         }));
+    name_modules(&mut new, frames);
+    join_stacks(&mut new);
     new
+}
+
+fn timeline(run: &Profile) -> Vec<ComparedPoint> {
+    let points = run.timeline.iter();
+    let compared = points.map(|point| ComparedPoint {
+        after_ns: point.time_ns.saturating_sub(run.from_ns),
+        bytes: point.live.bytes,
+        blocks: point.live.blocks,
+    });
+    compared.collect()
+}
+
+/// Gives the old run's frames, which begin at this one, the modules of the new run: those that it does not have go by
+/// another name there, or are gone.
+fn name_modules(both: &mut Profile, first_old: u32) {
+    let code = Code::of(both);
+    let (new, old) = both.frames.split_at_mut(first_old as usize);
+    let known: HashSet<Option<&str>> = new.iter().map(|f| f.frame.module.as_deref()).collect();
+    let mut of_code: HashMap<&str, &ProfileFrame> = HashMap::new();
+    for (frame, number) in new.iter().zip(0..) {
+        of_code.entry(code.frame(number)).or_insert(frame);
+    }
+    for (frame, number) in old.iter_mut().zip(first_old..) {
+        if known.contains(&frame.frame.module.as_deref()) {
+            continue;
+        }
+        if let Some(same) = of_code.get(code.frame(number)) {
+            frame.module = same.module;
+            frame.frame.module.clone_from(&same.frame.module);
+        }
+    }
+}
+
+/// Gives stacks of the same code and kind of allocation the frames of the first of them: one of the new run, if it has
+/// it.
+fn join_stacks(both: &mut Profile) {
+    let code = Code::of(both);
+    let mut kinds: HashMap<u32, &str> = HashMap::new();
+    for site in &both.sites {
+        kinds.entry(site.stack).or_insert(&site.kind);
+    }
+    let mut first: HashMap<(&str, Vec<String>), u32> = HashMap::new();
+    let mut same = Vec::new();
+    for stack in 0..both.stacks.len() as u32 {
+        // What only released blocks, or is only scored, is of no site.
+        let Some(kind) = kinds.get(&stack) else {
+            continue;
+        };
+        let known = first
+            .entry((kind, code.stack(both, stack)))
+            .or_insert(stack);
+        if *known != stack {
+            same.push((stack, *known));
+        }
+    }
+    for (stack, known) in same {
+        let is_cut = both.is_cut(stack);
+        let mut frames = both.known_frames(known).to_vec();
+        frames.extend(both.cut_root.filter(|_| is_cut));
+        both.stacks[stack as usize] = frames;
+    }
 }
 
 #[cfg(test)]

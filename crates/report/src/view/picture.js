@@ -1,5 +1,15 @@
 // Frames of graphs, which are made when they are needed: of a million, a few thousand are wide enough to be drawn.
 
+/** By graph and values of the sites: what they come to by node of the tree. Frames add up those of their nodes. */
+function nodeSums(graph, values) {
+  graph.known ??= new Map();
+  if (!graph.known.has(values)) {
+    const { self, total } = treeSums(graph.tree, values);
+    graph.known.set(values, graph.endsAtOrigin ? self : total);
+  }
+  return graph.known.get(values);
+}
+
 /** A frame whose children are called by it: nodes of the tree with the same way to them. */
 class CalleeFrame {
   constructor(graph, label, nodes, parent) {
@@ -25,6 +35,14 @@ class CalleeFrame {
   }
 
   get sites() { return sitesBelow(this.graph.tree, this.nodes); }
+
+  /** What the sites below come to in other values than those of the graph. */
+  sum(values) {
+    const sums = nodeSums(this.graph, values);
+    let sum = 0;
+    for (const node of this.nodes) sum += sums[node];
+    return sum;
+  }
 }
 
 /** A frame whose children are its callers. An entry is a node of the tree and the node at which the path to it began. */
@@ -55,6 +73,13 @@ class CallerFrame {
     const { tree, endsAtOrigin } = this.graph;
     const origins = this.entries.map(({ origin }) => origin);
     return endsAtOrigin ? sitesAt(tree, origins) : sitesBelow(tree, origins);
+  }
+
+  sum(values) {
+    const sums = nodeSums(this.graph, values);
+    let sum = 0;
+    for (const { origin } of this.entries) sum += sums[origin];
+    return sum;
   }
 }
 

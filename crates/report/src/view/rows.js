@@ -8,7 +8,7 @@ const isPartition = (group) => group === "site" || group === "thread" || group =
 /** By site: the key of its row, where each block belongs to one row alone. */
 const partitionKeys = (data, group) => (group === "site" ? data.sites.node : data.sites[group]);
 
-const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0, isAny: false });
+const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0 });
 
 function makeRows(data, tree, group, selection, result) {
   const other = selection.unit === "bytes" ? "blocks" : "bytes";
@@ -22,38 +22,49 @@ function makeRows(data, tree, group, selection, result) {
     for (const name of ["value", "other", "variance"]) columns[name] = columns[name].map((value, site) => (isOldSite(data, site) ? 0 : value));
   }
   const rows = isPartition(group) ? partitionRows(data, group, result.mask, columns) : pathRows(data, tree, group, columns);
-  return rows.filter((row) => row.value !== 0 || row.growth !== 0);
+  return rows;
 }
 
 function partitionRows(data, group, mask, columns) {
   const keys = partitionKeys(data, group);
-  const rows = new Map();
+  const { value, other, variance, growth } = columns;
+  const rows = [];
+  // By key: one more than the index of its row.
+  const known = new Uint32Array(Math.max(data.calls.parent.length, data.strings.length));
   for (let site = 0; site < data.count; site += 1) {
     if (!mask[site]) continue;
-    let row = rows.get(keys[site]);
-    if (!row) rows.set(keys[site], row = newRow(keys[site]));
-    for (const name in columns) row[name] += columns[name][site];
+    const key = keys[site];
+    if (!known[key]) known[key] = rows.push(newRow(key));
+    const row = rows[known[key] - 1];
+    row.value += value[site];
+    row.other += other[site];
+    row.variance += variance[site];
+    row.growth += growth[site];
   }
-  return [...rows.values()];
+  return rows.filter((row) => row.value !== 0 || row.growth !== 0);
 }
 
 function pathRows(data, tree, group, columns) {
   const keys = data.labels[group];
   const isOutermost = outermost(data, tree, group);
-  const rows = new Map();
+  const sums = {};
+  const own = new Float64Array(data.strings.length);
   for (const name in columns) {
     const { self, total } = treeSums(tree, columns[name]);
+    const ofKey = sums[name] = new Float64Array(data.strings.length);
     for (let node = 1; node < tree.parent.length; node += 1) {
-      if (total[node] === 0 && self[node] === 0) continue;
-      if (tree.label[node] === data.cutLabel) continue;
-      const key = keys[tree.label[node]];
-      let row = rows.get(key);
-      if (!row) rows.set(key, row = newRow(key));
-      if (isOutermost[node]) row[name] += total[node];
-      if (name === "value") row.self += self[node];
+      const label = tree.label[node];
+      if (label === data.cutLabel) continue;
+      if (isOutermost[node]) ofKey[keys[label]] += total[node];
+      if (name === "value") own[keys[label]] += self[node];
     }
   }
-  return [...rows.values()];
+  const rows = [];
+  for (let key = 0; key < own.length; key += 1) {
+    if (sums.value[key] === 0 && sums.growth[key] === 0) continue;
+    rows.push({ ...newRow(key), self: own[key], value: sums.value[key], other: sums.other[key], variance: sums.variance[key], growth: sums.growth[key] });
+  }
+  return rows;
 }
 
 /** By site: the key of the one row that its blocks belong to. A function or module has what it allocates itself. */

@@ -31,14 +31,13 @@ function siteScoreParts(app, members) {
   const about = `${counted(scored.blocks, "block")} in ${counted(scored.groups, "group")}, at most ${formatCount(scored.most)} live at a time`;
   const show = button("", "Show chunks", () => app.setShape("chunks"));
   show.title = "Each block as a row: when it lived, and how large it was (x)";
-  const known = new Set(nodes);
-  const inferences = data.inferences.filter(({ node }) => known.has(node));
+  const inferences = nodes.flatMap((node) => data.inferencesOf.get(node) ?? []);
   return [make("h3", "", title), list, make("p", "empty", about), show, ...inferenceParts(app, inferences, true)];
 }
 
 function inferenceParts(app, inferences, isOfPicked = false) {
   if (!inferences.length) return isOfPicked ? [] : [make("p", "empty", "Nothing stands out.")];
-  const items = inferences.map((inference) => {
+  const entry = (inference) => {
     const { name } = siteName(app.data, app.hidden, inference.node);
     const opener = button("plain name", `${inference.title}: ${name}`, () => app.pickInference(inference.node));
     opener.title = "Pick this site";
@@ -46,8 +45,9 @@ function inferenceParts(app, inferences, isOfPicked = false) {
     const parts = [isOfPicked ? make("b", "", inference.title) : opener, make("small", "", inference.evidence)];
     if (inference.advice) parts.push(make("small", "", `To try: ${inference.advice}${gain && `; saves ${gain}`}.`));
     return make("li", "", ...parts);
-  });
-  return [make("h3", "", `What stands out (${formatCount(inferences.length)})`), make("ol", "inferences", ...items)];
+  };
+  const list = app.details.lists.list("inferences", inferences, entry, { key: isOfPicked ? "" : "inferences" });
+  return [make("h3", "", `What stands out (${formatCount(inferences.length)})`), list];
 }
 
 function gainText(gain) {

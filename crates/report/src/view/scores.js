@@ -27,6 +27,11 @@ function prepareScores(data, column) {
   }
   const names = ["start", "lifetime", "size", "live", "access", "wait", "used", "reads", "writes"];
   data.chunks = Object.fromEntries(names.map((name) => [name, column(`chunks.${name}`)]));
+  data.inferencesOf = new Map();
+  for (const inference of data.inferences) {
+    if (!data.inferencesOf.has(inference.node)) data.inferencesOf.set(inference.node, []);
+    data.inferencesOf.get(inference.node).push(inference);
+  }
   data.severity = Int8Array.from(data.sites.node, (of) => severityOf(together(data.scored.get(of))));
 }
 
@@ -45,7 +50,13 @@ function joinScores(known, one) {
 
 /** The geometric mean of the scores that are known; null if none is. */
 function together(scores) {
-  const known = SCORES.map(([name]) => scores?.[name]).filter((score) => score !== null && score !== undefined);
+  if (!scores) return null;
+  if (scores.together === undefined) scores.together = meanOf(scores);
+  return scores.together;
+}
+
+function meanOf(scores) {
+  const known = SCORES.map(([name]) => scores[name]).filter((score) => score !== null && score !== undefined);
   return known.length ? Math.exp(sumOf(known.map(Math.log)) / known.length) : null;
 }
 
@@ -55,16 +66,16 @@ const severityColor = (severity) => (severity < 0 ? "--module-other" : `--severi
 
 const formatScore = (score) => (score === null || score === undefined ? "unknown" : score > 0 && score < 0.005 ? score.toExponential(1) : score.toFixed(2));
 
-/** The severity of some sites together: each counts by what it comes to. */
-function severityOfSites(data, members, values) {
-  let [sum, weight] = [0, 0];
-  for (const site of members) {
-    const severity = data.severity[site];
-    if (severity < 0 || !(values[site] > 0)) continue;
-    sum += severity * values[site];
-    weight += values[site];
-  }
-  return weight > 0 ? Math.round(sum / weight) : -1;
+/** By site: what it weighs among the scored ones, and its severity times that. */
+function severityWeights(data, values) {
+  const weight = values.map((value, site) => (data.severity[site] >= 0 ? Math.max(value, 0) : 0));
+  return { weight, product: weight.map((value, site) => value * data.severity[site]) };
+}
+
+/** The severity of the sites of a frame together: each counts by what it comes to. */
+function severityOfFrame(frame, { weight, product }) {
+  const sum = frame.sum(weight);
+  return sum > 0 ? Math.round(frame.sum(product) / sum) : -1;
 }
 
 function severityLegend() {

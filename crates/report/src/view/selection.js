@@ -32,6 +32,11 @@ function newSelection(data) {
   };
 }
 
+/** What the page covers: the whole run, or the window of it that `view --from` or `--to` cut out. */
+const coveredText = (data) => (data.is_part ? `From ${formatTime(data.from_ns)} to ${formatTime(data.to_ns)}` : "Whole run");
+/** The same in the middle of a sentence. */
+const coveredWords = (data) => (data.is_part ? `from ${formatTime(data.from_ns)} to ${formatTime(data.to_ns)}` : "whole run");
+
 const isWhole = (data, selection) => selection.first <= 0 && selection.last >= data.points - 1;
 const hasSizes = (selection) => selection.least > 0 || selection.most < LARGEST_BUCKET;
 const isFiltered = (selection) => Boolean((selection.only && selection.search) || selection.module || selection.thread || selection.type || hasSizes(selection));
@@ -106,12 +111,16 @@ function markedBelow(parent, test) {
 const sumOf = (values) => values.reduce((a, b) => a + b, 0);
 const positive = (values) => values.map((value) => Math.max(value, 0));
 
+/** Equal for selections of the same sites and amounts. */
+const selectionText = (selection) => JSON.stringify([selection.first, selection.last, selection.measure, selection.unit, selection.search, filterText(selection)]);
+
 /** Everything that the parts of the page draw from. */
 function evaluate(data, selection) {
   const amounts = measured(data, selection);
   const search = searched(data, selection);
   const mask = passing(data, selection, search && search.below);
-  const masked = (column) => column.map((value, site) => (mask[site] ? value : 0));
+  const isAll = !isFiltered(selection);
+  const masked = (column) => (isAll ? column : column.map((value, site) => (mask[site] ? value : 0)));
   const shown = { bytes: masked(amounts.bytes), blocks: masked(amounts.blocks), variance: masked(amounts.variance) };
   const growth = selection.measure === "growth" ? amounts : measured(data, { ...selection, measure: "growth" });
   const result = {
@@ -121,6 +130,8 @@ function evaluate(data, selection) {
     /** What percentages are of: everything that the measure covers, whatever the filters say. */
     whole: { bytes: sumOf(positive(amounts.bytes)), blocks: sumOf(positive(amounts.blocks)) },
   };
+  if (data.compared) result.byRun = byRun(data, result.positive);
+  if (data.scores) result.severities = severityWeights(data, result.positive);
   if (search) Object.assign(search, searchTotals(data, result));
   return result;
 }

@@ -1,6 +1,6 @@
 // The panel on the right beside the addresses: a cell, or what is known of them at all.
 
-const MOST_CELL_SITES = 12;
+const FIRST_CELL_SITES = 12;
 
 /** A cell that was picked. */
 function cellParts(app, cell) {
@@ -19,16 +19,14 @@ function cellParts(app, cell) {
   line("not live", formatBytes(Math.max(size - found.bytes, 0)), "free, headers, or not the heap's");
   line("blocks", formatCount(found.blocks), "begin here");
   line("oldest", space.ageText(found), "old");
-  const list = make("ol", "stack");
-  const largest = space.largest(found);
-  for (const [node, { bytes, blocks }] of largest.slice(0, MOST_CELL_SITES)) {
+  const entry = ([node, { bytes, blocks }]) => {
     const { name, callers } = siteName(data, hidden, node);
     const pick = button("plain name", [name, ...callers.slice(0, 2)].join(" \u2190 "), () => app.pickInference(node));
     pick.title = "Show this site";
-    list.append(make("li", "", pick, make("small", "", `${formatBytes(bytes)} in ${counted(blocks, "block")}`)));
-  }
-  const more = largest.length - MOST_CELL_SITES;
-  return [...parts, numbers, make("h3", "", "Allocated by"), list, ...(more > 0 ? [make("p", "empty", `and ${counted(more, "other site")}`)] : [])];
+    return make("li", "", pick, make("small", "", `${formatBytes(bytes)} in ${counted(blocks, "block")}`));
+  };
+  const list = app.details.lists.list("stack", space.largest(found), entry, { first: FIRST_CELL_SITES, isSeen: true });
+  return [...parts, numbers, make("h3", "", "Allocated by"), list];
 }
 
 /** What the recording tells of addresses, and what it does not. */
@@ -46,11 +44,11 @@ function spaceParts(app) {
   if (data.is_sampled) lines.unshift("Allocations were sampled: only the samples are shown, and what looks free need not be.");
   const parts = [make("h3", "", "Addresses"), ...lines.map((line) => make("p", "empty", line))];
   if (data.arenas.length) {
-    const list = make("ol", "stack");
-    data.arenas.forEach(({ address, resident_bytes: resident, live_bytes: live }, number) => {
-      const name = number ? `arena at ${addressText(address)}` : "main arena";
-      list.append(make("li", "", make("span", "name", name), make("small", "", `${formatBytes(resident)} resident, ${formatBytes(live)} of it live`)));
-    });
+    const entry = ({ address, resident_bytes: resident, live_bytes: live }) => {
+      const name = address !== data.arenas[0].address ? `arena at ${addressText(address)}` : "main arena";
+      return make("li", "", make("span", "name", name), make("small", "", `${formatBytes(resident)} resident, ${formatBytes(live)} of it live`));
+    };
+    const list = app.details.lists.list("stack", data.arenas, entry, { key: "arenas" });
     parts.push(make("h3", "", "Arenas of malloc at the end, by the account of attach --rss"), list);
   }
   return parts;

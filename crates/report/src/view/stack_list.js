@@ -1,62 +1,61 @@
 // A call stack as a list, with source lines where the page carries them.
 
+/** More frames than are usual: only of the deepest recursions some are left for a click. */
+const FIRST_FRAMES = 100;
+
 /** Consecutive frames that are hidden or belong to the C++ library are folded into one line, which a click unfolds. */
 function stackList(app, frames) {
   const { data, hidden } = app;
-  const list = make("ol", "stack");
-  let hasOpened = false;
-  let folded = null;
+  const isFolded = (frame) => Boolean(hidden[data.labelOf[frame]]) || LIBRARY.test(functionOf(data, frame));
+  const groups = [];
   for (const frame of frames) {
-    const isFolded = Boolean(hidden[data.labelOf[frame]]) || LIBRARY.test(functionOf(data, frame));
-    const { item, source } = stackItem(app, frame);
-    if (source) {
-      // The innermost line that is not the library's.
-      const opens = !hasOpened && !isFolded && !data.strings[data.frames.file[frame]].startsWith("/usr/include");
-      source.hidden = !opens;
-      item.classList.toggle("here", opens);
-      item.querySelector("button.plain.lines").setAttribute("aria-expanded", String(opens));
-      hasOpened ||= opens;
-    }
-    if (!isFolded) {
-      folded = null;
-      list.append(item);
-      continue;
-    }
-    if (!folded) {
-      const members = [];
-      const line = make("li", "folded");
-      const opener = button("plain", "", () => line.replaceWith(...members));
-      line.append(opener);
-      folded = { members, opener };
-      list.append(line);
-    }
-    folded.members.push(item);
-    folded.opener.textContent = `${counted(folded.members.length, "frame")} of wrappers or the C++ library`;
+    const last = groups[groups.length - 1];
+    if (!isFolded(frame)) groups.push({ frame });
+    else if (last?.folded) last.folded.push(frame);
+    else groups.push({ folded: [frame] });
   }
-  return list;
+  // The innermost line that is not the library's is open.
+  const opened = groups.find(({ frame }) => {
+    const file = frame === undefined ? "" : data.strings[data.frames.file[frame]];
+    return file && !file.startsWith("/usr/include") && sourceOf(data, file, data.frames.line[frame]);
+  });
+  const entry = (group) => (group.folded ? foldedItem(app, group.folded) : stackItem(app, group.frame, group === opened));
+  return app.details.lists.list("stack", groups, entry, { first: FIRST_FRAMES, isSeen: true });
 }
 
-function stackItem(app, frame) {
+function foldedItem(app, frames) {
+  const line = make("li", "folded");
+  const text = `${counted(frames.length, "frame")} of wrappers or the C++ library`;
+  line.append(button("plain", text, () => line.replaceWith(...frames.map((frame) => stackItem(app, frame, false)))));
+  return line;
+}
+
+function stackItem(app, frame, isOpen) {
   const { data } = app;
   const name = button("plain name", functionOf(data, frame), () => app.setCenter(data.frames.function[frame]));
   name.title = "Callers and callees of this function";
   const note = [placeOf(data, frame), data.strings[data.frames.module[frame]], data.frames.inlined[frame] ? "inlined" : ""];
   const item = make("li", "", name, make("small", "", note.filter(Boolean).join("  ")));
-  const source = sourceOf(data, data.strings[data.frames.file[frame]], data.frames.line[frame]);
-  if (source) {
-    const toggle = button("plain lines", "source", () => {
-      source.hidden = !source.hidden;
-      item.classList.toggle("here", !source.hidden);
-      toggle.setAttribute("aria-expanded", String(!source.hidden));
-    });
-    item.append(toggle, source);
-  }
-  return { item, source };
+  const [file, line] = [data.strings[data.frames.file[frame]], data.frames.line[frame]];
+  const source = sourceOf(data, file, line);
+  if (!source) return item;
+  let lines = null;
+  const show = (isShown) => {
+    if (isShown && !lines) item.append(lines = sourceLines(source, file, line));
+    if (lines) lines.hidden = !isShown;
+    item.classList.toggle("here", isShown);
+    toggle.setAttribute("aria-expanded", String(isShown));
+  };
+  const toggle = button("plain lines", "source", () => show(!lines || lines.hidden));
+  item.append(toggle);
+  show(isOpen);
+  return item;
 }
 
-function sourceOf(data, file, line) {
-  const found = (data.sourceOf.get(file) || []).find((s) => line >= s.first && line < s.first + s.lines.length);
-  if (!line || !found) return null;
+/** The lines of the page's sources that have this one among them, or undefined. */
+const sourceOf = (data, file, line) => (line ? data.sourceOf.get(file) ?? [] : []).find((s) => line >= s.first && line < s.first + s.lines.length);
+
+function sourceLines(found, file, line) {
   const from = Math.max(line - 4, found.first);
   const to = Math.min(line + 4, found.first + found.lines.length - 1);
   const pre = make("pre", "source");

@@ -32,13 +32,21 @@ class TableView {
     return isSite ? 42 : 28;
   }
 
+  /** The columns. Under the measure of growth it is the value already, unless that is a change from another run. */
+  get columns() {
+    const { state, data } = this.app;
+    const isTwice = state.measure === "growth" && !data.compared;
+    return COLUMNS.filter(([column]) => (column !== "self" || this.hasSelf()) && (column !== "growth" || !isTwice));
+  }
+
   hasSelf() {
     return !isPartition(this.app.state.group);
   }
 
   show() {
     const { data, tree, state, result } = this.app;
-    this.rows = makeRows(data, tree, state.group, state, result);
+    // Sorting is in place, so an order that was there stays.
+    this.rows = this.app.kept("rows", [result, tree, state.group], () => makeRows(data, tree, state.group, state, result));
     this.peaks = null;
     this.sort();
   }
@@ -59,7 +67,7 @@ class TableView {
     const sign = state.isAscending ? 1 : -1;
     const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth" }[state.sorted];
     if (state.sorted === "name") {
-      const names = new Map(this.rows.map((row) => [row, rowName(data, hidden, state.group, row.key).name]));
+      const names = this.app.kept("names", [this.rows, hidden], () => new Map(this.rows.map((row) => [row, rowName(data, hidden, state.group, row.key).name])));
       const order = (a, b) => (names.get(a) < names.get(b) ? -1 : names.get(a) > names.get(b) ? 1 : 0);
       this.rows.sort((a, b) => sign * order(a, b) || b.value - a.value || a.key - b.key);
     } else {
@@ -70,6 +78,7 @@ class TableView {
     byId("spacer").style.height = `${this.rows.length * this.rowHeight}px`;
     byId("grid").setAttribute("aria-rowcount", String(this.rows.length + 1));
     byId("grid").classList.toggle("self", this.hasSelf());
+    byId("grid").classList.toggle("grown", !this.columns.some(([column]) => column === "growth"));
     byId("rows").textContent = counted(this.rows.length, "row");
     this.draw();
   }
@@ -89,7 +98,7 @@ class TableView {
     const grown = this.app.data.compared ? "Change" : "Growth";
     const names = { growth: grown, name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
     const focused = document.activeElement?.dataset?.column;
-    byId("columns").replaceChildren(...COLUMNS.filter(([column]) => column !== "self" || this.hasSelf()).map(([column, text, title]) => {
+    byId("columns").replaceChildren(...this.columns.map(([column, text, title]) => {
       const isSorted = column === sorted;
       const arrow = isSorted ? (isAscending ? " \u25b4" : " \u25be") : "";
       const sorter = button(isSorted ? "sorted" : "", `${names[column] || text}${arrow}`, () => this.sortBy(column));
@@ -131,7 +140,8 @@ class TableView {
       cell("name", ...this.nameParts(row)), cell("value", isBytes ? bytesOf : format(row.value)),
       cell("share", formatShare(row.value, result.whole[state.unit])),
       ...(this.hasSelf() ? [cell("self", format(row.self))] : []),
-      cell("other", isBytes ? formatCount(row.other) : bytesOf), growth, cell("spark", spark),
+      cell("other", isBytes ? formatCount(row.other) : bytesOf),
+      ...(this.columns.some(([column]) => column === "growth") ? [growth] : []), cell("spark", spark),
     ];
     const isPicked = state.pick?.kind === "row" && row.key === state.pick.key;
     const element = make("div", isPicked ? "row picked" : "row", ...cells);

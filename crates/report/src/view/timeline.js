@@ -1,6 +1,6 @@
 // The heap over time, and the window of time that is dragged on it.
 
-const PLOT = { left: 70, right: 10, top: 8, bottom: 20, height: 132 };
+const PLOT = { left: 70, right: 10, top: 6, bottom: 18, height: 92 };
 
 class TimelineView {
   constructor(app) {
@@ -28,8 +28,8 @@ class TimelineView {
   }
 
   x(ns) {
-    const { from_ns: from, to_ns: to } = this.app.data;
-    return PLOT.left + ((ns - from) / Math.max(to - from, 1)) * this.width;
+    const { from_ns: from } = this.app.data;
+    return PLOT.left + ((ns - from) / Math.max(axisEnd(this.app.data) - from, 1)) * this.width;
   }
 
   y(amount) {
@@ -39,7 +39,7 @@ class TimelineView {
   pointAt(event) {
     const { data } = this.app;
     const part = (event.clientX - this.canvas.getBoundingClientRect().left - PLOT.left) / this.width;
-    return nearestPoint(data, data.from_ns + part * (data.to_ns - data.from_ns));
+    return nearestPoint(data, data.from_ns + part * (axisEnd(data) - data.from_ns));
   }
 
   /** `picked`: live of what was picked, or of what passes the filters, at each point; null without either. */
@@ -47,9 +47,10 @@ class TimelineView {
     const { app } = this;
     this.picked = picked;
     this.pickedText = pickedText;
-    this.series = app.state.chart === "stacked" ? stackedSeries(app) : null;
+    const { state, result, tree } = app;
+    this.series = state.chart === "stacked" ? app.kept("series", [result, tree, state.group], () => stackedSeries(app)) : null;
     this.legend(pickedText);
-    this.draw();
+    if (app.state.open.includes("heap")) this.draw();
   }
 
   legend(pickedText) {
@@ -71,6 +72,7 @@ class TimelineView {
       entries.push(legendEntry("--area-line", `live ${state.unit}`, "line"));
       entries.push(legendEntry("--rate", `allocated, at most ${formatAmount(this.rates().most * 1e9, state.unit)} a second`));
     }
+    if (data.compared?.timeline.length) entries.push(legendEntry("--pick", `live ${state.unit} of ${data.compared.name} (old)`, "dashed"));
     if (this.picked) entries.push(legendEntry(this.pickedColor, pickedText, "line"));
     entries.push(legendEntry("--faint", `peak, at ${formatTime(data.peak_ns)}`, "dashed"));
     if (data.gaps.length) entries.push(legendEntry("--faint", "nothing was seen", "hatched"));
@@ -79,7 +81,7 @@ class TimelineView {
 
   /** Over the colours of the series nothing else is seen. */
   get pickedColor() {
-    return this.series ? "--text" : "--pick";
+    return this.series || this.app.data.compared ? "--text" : "--pick";
   }
 
   /** What was allocated between two points, by time. */
@@ -103,7 +105,8 @@ class TimelineView {
     this.height = PLOT.height - PLOT.bottom - PLOT.top;
     const times = data.timeline.time_ns;
     const values = data.timeline.live[state.unit];
-    this.most = Math.max(values.reduce((a, b) => Math.max(a, b), 0), 1);
+    const old = data.compared?.timeline ?? [];
+    this.most = Math.max(values.reduce((a, b) => Math.max(a, b), 0), old.reduce((a, point) => Math.max(a, point[state.unit]), 0), 1);
     this.axes(context, width);
     const [x, y] = [(ns) => this.x(ns), (amount) => this.y(amount)];
     if (this.series) {
@@ -112,6 +115,9 @@ class TimelineView {
       this.bars(context, times);
       this.area(context, times, values, css("--area"), css("--area-line"));
     }
+    context.setLineDash([6, 3]);
+    this.area(context, old.map((point) => data.from_ns + point.after_ns), old.map((point) => point[state.unit]), null, css("--pick"));
+    context.setLineDash([]);
     if (this.picked) this.area(context, times, this.picked, null, css(this.pickedColor));
     this.marks(context, width);
   }
@@ -123,7 +129,7 @@ class TimelineView {
     context.strokeStyle = css("--line");
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (const [amount, text] of amountTicks(this.most, state.unit, 5)) {
+    for (const [amount, text] of amountTicks(this.most, state.unit, 4)) {
       const at = Math.round(this.y(amount)) + 0.5;
       context.fillText(text, PLOT.left - 8, at);
       context.beginPath();
@@ -133,7 +139,7 @@ class TimelineView {
     }
     context.textBaseline = "alphabetic";
     context.textAlign = "center";
-    for (const [ns, text] of timeTicks(data.from_ns, data.to_ns, this.width / 110)) {
+    for (const [ns, text] of timeTicks(data.from_ns, axisEnd(data), this.width / 110)) {
       const at = Math.round(this.x(ns)) + 0.5;
       context.beginPath();
       context.moveTo(at, PLOT.height - PLOT.bottom);
@@ -222,6 +228,8 @@ class TimelineView {
     if (!data.points) return;
     const format = (amount) => formatAmount(amount, state.unit);
     const lines = [`${format(data.timeline.live[state.unit][this.hover])} live`];
+    const old = oldPointAt(data, timeOf(data, this.hover));
+    if (old) lines.push(`${format(old[state.unit])} in ${data.compared.name} (old)`);
     if (this.picked) lines.push(`${format(this.picked[this.hover])} of it ${this.pickedText}`);
     if (this.series) {
       const above = event.clientY - this.canvas.getBoundingClientRect().top - PLOT.top;

@@ -46,9 +46,19 @@ fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     text.lines().map(value).sum()
 }
 
+/// So many MiB are resident.
+fn resident(mib: u64) -> memhook_report::ResidentPoint {
+    memhook_report::ResidentPoint {
+        anonymous_bytes: (mib - 1) << 20,
+        file_bytes: 1 << 20,
+        ..memhook_report::ResidentPoint::default()
+    }
+}
+
 #[test]
 fn heaptrack_print_agrees() {
-    for (number, profile) in profiles().into_iter().enumerate() {
+    for (number, mut profile) in profiles().into_iter().enumerate() {
+        profile.resident = [3, 7, 5].map(resident).into();
         let packed = FormatOptions {
             gzip: true,
             ..FormatOptions::default()
@@ -82,6 +92,8 @@ fn heaptrack_print_agrees() {
         );
         let live = sum(Measure::Live, Unit::Bytes);
         assert_eq!(value(&text, "total memory leaked: "), in_its_units(live));
+        let resident = value(&text, "peak RSS (including heaptrack overhead): ");
+        assert_eq!(resident, in_its_units(7 << 20));
         // Two digits are few: its stacks have all of them.
         for (cost, expected) in [
             ("allocations", allocations),

@@ -52,6 +52,7 @@ fn everything_has_a_role_and_a_name() {
 fn the_focus_goes_through_the_page_in_reading_order() {
     let page = Page::of(&run(), "focus");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.value("showFilters(true)");
     let mut order: Vec<String> = Vec::new();
     for _ in 0..120 {
         browser.key("Tab");
@@ -73,18 +74,21 @@ fn the_focus_goes_through_the_page_in_reading_order() {
         "#from",
         "#to",
         "total",
+        "heap",
         "live",
         "bytes",
+        "#search",
+        "#only",
+        "#filters",
         "#module",
         "#thread",
         "#least",
         "#most",
-        "#search",
-        "#only",
         "#hides",
         "#edit",
         "flame",
         "sandwich",
+        "#root",
         "#enlarge-graph",
         "#flame",
         "site",
@@ -122,11 +126,16 @@ fn axe_finds_nothing() {
     browser.key("j");
     browser.click("#charts [data-name=stacked]");
     check(&mut browser, "a site");
+    browser.key("e");
+    check(&mut browser, "the graph alone");
+    browser.key("e");
     browser.key("t");
     browser.click("#groups [data-name=function]");
     browser.key("j");
     browser.key("s");
     check(&mut browser, "a sandwich in the other theme");
+    browser.click("#filters");
+    check(&mut browser, "the filters");
     browser.click("#edit");
     check(&mut browser, "the list of wrappers");
     browser.key("Escape");

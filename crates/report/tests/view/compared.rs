@@ -59,6 +59,54 @@ fn red_is_more_and_blue_is_less() {
     assert_eq!(rows.iter().map(|row| row.0).sum::<i64>(), of_new as i64);
     assert_eq!(rows.iter().map(|row| row.1).sum::<i64>(), change);
     browser.picture("compared");
+    // The chart has both runs.
+    let old = "app.data.compared.timeline.length === app.data.points";
+    assert_eq!(browser.value(old), true);
+    assert!(
+        browser
+            .text("#legend")
+            .contains("live bytes of shop-before (old)")
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Another build has another file name, and other lines.
+#[test]
+fn the_page_joins_what_the_command_joins() {
+    let new = run();
+    let mut old = new.clone();
+    for frame in &mut old.frames {
+        if let Some(module) = &mut frame.frame.module {
+            module.push_str(".old");
+        }
+        frame.frame.line = frame.frame.line.map(|line| line + 3);
+    }
+    for site in old.sites.iter_mut().step_by(2) {
+        site.measures.live.bytes /= 2;
+    }
+    // A stack of the old build that the new one does not have in whole.
+    let deep = |stack: &&mut Vec<u32>| stack.len() > 3;
+    old.stacks.iter_mut().find(deep).expect("a stack").remove(0);
+    let found = memhook_report::diff(&old, &new, Measure::Live, usize::MAX);
+    let mut expected: Vec<(i64, i64)> = found
+        .sites
+        .iter()
+        .map(|site| (site.new_bytes as i64, site.change_bytes))
+        .filter(|change| *change != (0, 0))
+        .collect();
+    let page = Page::of(&memhook_report::view::beside(new, old), "joined");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let rows = browser.value(
+        "app.table.rows.map((row) => [row.value, row.growth]).filter(([, growth]) => growth)",
+    );
+    let mut rows: Vec<(i64, i64)> = serde_json::from_value(rows).expect("numbers");
+    expected.retain(|(_, change)| *change != 0);
+    expected.sort_unstable();
+    rows.sort_unstable();
+    assert_eq!(rows, expected);
+    // Nor has a function with a name two modules, by which the graph would have it beside itself.
+    let old = "app.data.frames.function.some((name, i) => !app.data.strings[name].includes('+0x') && app.data.strings[app.data.frames.module[i]].endsWith('.old'))";
+    assert_eq!(browser.value(old), false);
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 

@@ -54,6 +54,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     for name in ["zmalloc", "operator new(unsigned long)"] {
         assert!(has(&mut browser, name), "{name}");
     }
+    browser.click("#filters");
     browser.click("#edit");
     browser.value("document.getElementById('list-of-wrappers').select()");
     browser.type_text("cache_*");
@@ -129,6 +130,49 @@ fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<St
         }
     }
     sums
+}
+
+/// What is said of an empty sandwich is not said of other shapes.
+#[test]
+fn the_hint_of_the_sandwich_goes_with_it() {
+    let profile = super::space::placed_run();
+    let page = Page::of(&profile, "hint");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let is_hidden = "byId('sandwich-hint').hidden";
+    browser.click("#shapes [data-name=sandwich]");
+    assert_eq!(browser.value(is_hidden), false);
+    browser.click("#shapes [data-name=space]");
+    assert_eq!(browser.value(is_hidden), true);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Frames that everything has take one row, and a click shows them.
+#[test]
+fn a_common_root_is_folded() {
+    let mut profile = run();
+    let number = profile.frames.len() as u32;
+    for name in ["begin", "start_call", "start"] {
+        let mut frame = profile.frames[0].clone();
+        frame.frame.function = Some(name.into());
+        frame.frame.inlined = false;
+        profile.frames.push(frame);
+    }
+    profile.depth = 0;
+    profile.cut_root = None;
+    for stack in &mut profile.stacks {
+        stack.extend(number..number + 3);
+    }
+    for site in &mut profile.sites {
+        site.truncated = false;
+    }
+    let page = Page::of(&profile, "root");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let rows = "app.flame.drawn.filter(({ row }) => row <= 1).map((place) => app.flame.placeText(place)).join()";
+    assert_eq!(browser.value(rows), "all,begin  \u{2190} 2 callers");
+    browser.click("#root");
+    assert_eq!(browser.value(rows), "all,start");
+    browser.wait("location.hash.includes('root=whole')");
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
 #[test]

@@ -16,19 +16,31 @@ fn one_row_each_at_1400_pixels() {
     browser.key("/");
     browser.type_text("cache_grow");
     browser.key("Enter");
-    for row in [
-        "#bar",
-        "#finder",
-        "#graph > .head",
-        "#list > .head",
-        ".caption",
-    ] {
+    browser.settle();
+    for row in ["#bar", "#graph > .head", "#list > .head", ".caption"] {
         let middles = format!(
-            "new Set([...document.querySelectorAll('{row} > *')].filter((e) => !e.hidden && e.textContent !== '').map((e) => {{ const r = e.getBoundingClientRect(); return Math.round((r.y + r.height / 2) / 8); }})).size"
+            "new Set([...document.querySelectorAll('{row} > *')].filter((e) => !e.hidden && e.id !== 'filter-panel' && e.textContent !== '').map((e) => {{ const r = e.getBoundingClientRect(); return Math.round((r.y + r.height / 2) / 8); }})).size"
         );
         assert_eq!(browser.value(&middles), 1, "{row}");
     }
     assert_eq!(browser.value(LOST), "");
+    // The graph has most of the height, and all of the width when it is enlarged.
+    let room = "byId('flames').clientHeight / innerHeight";
+    let part = browser.value(room).as_f64().expect("a part");
+    assert!(part > 0.33, "{part}");
+    browser.click("#filters");
+    let inside = "(() => { const r = byId('filter-panel').getBoundingClientRect(); return r.x >= 0 && r.right <= innerWidth && r.height < 60; })()";
+    assert_eq!(browser.value(inside), true);
+    browser.key("Escape");
+    assert_eq!(browser.value("byId('filter-panel').hidden"), true);
+    browser.key("e");
+    let part = browser.value(room).as_f64().expect("a part");
+    assert!(part > 0.85, "{part}");
+    let wide = "byId('flames').clientWidth / innerWidth > 0.95";
+    assert_eq!(browser.value(wide), true);
+    browser.picture("enlarged");
+    browser.key("Escape");
+    assert_eq!(browser.text_of("app.state.large"), "");
     // Names of sites have room, and more lines than one.
     let width = browser.value("document.querySelector('.row .name').getBoundingClientRect().width");
     assert!(width.as_f64().is_some_and(|width| width > 480.0), "{width}");

@@ -14,6 +14,7 @@ mod scores;
 mod searching;
 #[path = "../formats/simulated.rs"]
 mod simulated;
+mod size;
 mod space;
 mod svg;
 mod tables;

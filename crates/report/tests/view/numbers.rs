@@ -65,9 +65,11 @@ fn selections_agree_with_the_profile() {
     assert!(
         titles
             .as_str()
-            .is_some_and(|t| t.starts_with("Window,Whole run")),
+            .is_some_and(|t| t.starts_with("Call stack, innermost first,Whole run")),
         "{titles}"
     );
+    let number = browser.text("#details .numbers span");
+    assert_eq!(number, "live in the window");
     browser.click("#whole");
 
     // A frame of the graph.

@@ -116,7 +116,7 @@ fn severity_colours_the_graph_and_inferences_lead_to_their_sites() {
             .expect("a site")
     );
     assert_eq!(browser.value(&severity), 11);
-    let whole = "severityOfSites(app.data, [...app.data.sites.node.keys()], app.result.positive)";
+    let whole = "severityOfFrame(app.flame.root, app.result.severities)";
     let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
     let color = browser.text_of(drawn);
     assert!(color.starts_with("--severity-"), "{color}");

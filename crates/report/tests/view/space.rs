@@ -10,7 +10,7 @@ const PAGES: u64 = 300;
 
 /// What lives of each site lies on one page of one of two heaps, and one site has a block of 40 pages behind the first
 /// heap. At a moment before, half as much lived there.
-fn placed_run() -> Profile {
+pub fn placed_run() -> Profile {
     let mut profile = run();
     let mut random = Random(5);
     let mut cells = Vec::new();

@@ -2,6 +2,29 @@
 
 use super::*;
 
+/// In any font, and also in viewers without scripts.
+#[test]
+fn no_label_leaves_its_frame() {
+    let mut profile = run();
+    for frame in &mut profile.frames {
+        if let Some(name) = &mut frame.frame.function {
+            *name = name.repeat(30);
+        }
+    }
+    let page = Page::exported(&profile, "flamegraph", "labels.svg");
+    let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
+    let mut browser = Browser::open(&page.0, 1300, 700, ready);
+    let wide = "frames.filter(({ rect, label, text }) => { const [r, l] = [rect, label].map((e) => ({ x: +e.getAttribute('x'), wide: +e.getAttribute('width') })); \
+                return text.textContent && !(l.x >= r.x && l.x + l.wide <= r.x + r.wide && getComputedStyle(label).overflow === 'hidden'); }).length";
+    assert_eq!(browser.value(wide), 0);
+    let widest = "frames.filter(({ text }) => /^[ -~]*$/.test(text.textContent)).every(({ rect, text }) => text.getComputedTextLength() <= +rect.getAttribute('width'))";
+    assert_eq!(browser.value(widest), true);
+    let heading = "document.querySelector('.heading').getComputedTextLength() <= 1200";
+    assert_eq!(browser.value(heading), true);
+    browser.picture("svg-labels");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 #[test]
 fn the_flame_graph_zooms_and_searches() {
     let profile = run();

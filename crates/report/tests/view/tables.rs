@@ -121,6 +121,23 @@ fn every_column_sorts_both_ways() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+/// Under the measure of growth that is the value already.
+#[test]
+fn growth_is_one_column() {
+    let page = Page::of(&run(), "growth-once");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("3");
+    let heads = "[...document.querySelectorAll('#columns button')].filter((e) => e.textContent.startsWith('Growth')).length";
+    assert_eq!(browser.value(heads), 1);
+    let csv = browser.download("#csv");
+    let head = &parse_csv(&csv)[0];
+    let grown = head.iter().filter(|name| *name == "growth_bytes");
+    assert_eq!(grown.count(), 1, "{head:?}");
+    let columns = "[document.querySelector('#columns'), document.querySelector('.row')].map((e) => [e.children.length, getComputedStyle(e).gridTemplateColumns.split(' ').length]).flat().join()";
+    assert_eq!(browser.value(columns), "5,5,5,5");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 #[test]
 fn the_file_has_every_row_and_no_formula() {
     let mut profile = run();

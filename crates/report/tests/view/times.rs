@@ -68,6 +68,30 @@ fn ticks_are_at_round_numbers() {
     }
 }
 
+/// A page of a part of a recording does not pass for one of all.
+#[test]
+fn a_part_of_a_recording_is_called_so() {
+    let mut profile = run();
+    let page = Page::of(&profile, "all-of-it");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    assert_eq!(browser.text("#window"), "Whole run, 30.0 s");
+    // Also where the sites are followed at some points only, and back from a part of it.
+    browser.value("app.data.step = 7; app.setWindow(20, 60); app.refreshNow()");
+    assert!(browser.text("#window").ends_with(" of 30.0 s"));
+    browser.click("#whole");
+    assert_eq!(browser.text("#window"), "Whole run, 30.0 s");
+    drop(browser);
+    profile.is_part = true;
+    let page = Page::of(&profile, "part");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    assert_eq!(browser.text("#window"), "From 0 s to 30.0 s, 30.0 s");
+    browser.key("j");
+    assert!(browser.text("#details").contains("From 0 s to 30.0 s"));
+    let all = browser.text_of("document.body.innerText").to_lowercase();
+    assert!(!all.contains("whole run"), "{all}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 /// The point of the timeline that is nearest to a time.
 fn nearest(profile: &Profile, ns: u64) -> usize {
     let points = profile.timeline.iter().enumerate();

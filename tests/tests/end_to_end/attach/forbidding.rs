@@ -26,7 +26,7 @@ fn the_time_stamp_counter() {
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
 }
 
-/// The loader refuses the hook, which is then mapped without it.
+/// The hook needs none.
 #[test]
 fn static_tls() {
     // Whatever is left, it is a sum of some of these, and less than eight bytes.

@@ -1,7 +1,7 @@
 //! Programs in which a thread that is stopped just anywhere holds, or waits for, a lock that loading needs: after each
 //! attach and detach the program itself must still be able to load, look up, create and fork.
 
-use memhook_tests::{Attacher, Target, build_target};
+use memhook_tests::{Attacher, Target, build_target, expect_sites};
 use std::process::Command;
 
 const ATTACHES: usize = 10;
@@ -23,6 +23,34 @@ fn stays_usable(mut target: Target) -> serde_json::Value {
 fn threads_that_fill_their_stacks_and_are_joined() {
     let program = build_target("adversary", &[]);
     stays_usable(Target::start(&program, &["joining"]));
+}
+
+/// The hook is loaded while that lock is held by somebody who waits for us to be done.
+#[test]
+fn the_list_of_stacks_is_locked() {
+    let program = build_target("stack_list", &["-pthread"]);
+    let mut target = Target::start(&program, &[]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("free");
+    let report = attacher.finish();
+    expect_sites(&report, "stack_list.cc", &[("main", "malloc", 1, 20)]);
+    target.send("u");
+    target.expect("usable");
+    assert!(target.finish().success());
+}
+
+/// Each attach loads the hook anew.
+#[test]
+fn threads_that_are_joined_by_many_programs() {
+    let program = build_target("adversary", &[]);
+    for _ in 0..ATTACHES {
+        let mut target = Target::start(&program, &["joining"]);
+        Attacher::start(&target, &[]).finish();
+        target.send("u");
+        target.expect("usable");
+        assert!(target.finish().success());
+    }
 }
 
 /// So does whoever changes the credentials of all threads, until each of them has answered a signal.

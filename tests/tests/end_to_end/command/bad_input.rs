@@ -115,6 +115,30 @@ fn kernel_threads() {
     }
 }
 
+/// Without the capability, root cannot be told to run as root.
+#[test]
+fn root_that_may_not_trace() {
+    if !as_root() {
+        return not_run("only root can give up capabilities and stay root");
+    }
+    let target = Target::start(&build_target("regression", &[]), &[]);
+    let pid = target.pid().to_string();
+    let output = Command::new("setpriv")
+        .args(["--bounding-set=-sys_ptrace", "--"])
+        .arg(binary())
+        .args(["doctor", &pid])
+        .output()
+        .expect("setpriv");
+    let (code, out, err) = parts(output);
+    assert_eq!(code, 2, "{out}{err}");
+    assert!(
+        !out.contains("run as root") && !out.contains("os error"),
+        "{out}"
+    );
+    assert!(out.contains("CAP_SYS_PTRACE"), "{out}");
+    assert!(target.finish().success());
+}
+
 #[test]
 fn a_zombie() {
     let mut child = Command::new("true").spawn().expect("true");

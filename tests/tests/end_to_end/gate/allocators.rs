@@ -2,7 +2,7 @@
 
 use memhook_tests::programs::installed;
 use memhook_tests::releases::Release;
-use memhook_tests::{Sites, binary, build_target, not_run};
+use memhook_tests::{Sites, binary, build_on_musl, build_target, not_run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -165,4 +165,32 @@ while s.recv(4096): pass"
     assert!(allocations > Some(500), "{json:#}");
     assert_eq!(json["evidence"]["gaps"], serde_json::json!([]));
     assert_eq!(code, Some(0), "{json:#}");
+}
+
+/// musl's allocator has blocks among the data of its C library, between stacks of threads, and around the TLS of the
+/// initial one.
+#[test]
+fn programs_on_musl_that_keep_blocks_get_a_verdict() {
+    let Some(library) = build_on_musl("on_musl_library", &["-shared", "-fPIC"]) else {
+        return not_run("there is no musl-gcc");
+    };
+    let opened = format!("-DLIBRARY=\"{}\"", library.display());
+    for (flag, clean) in [
+        ("-DTHREADS", 0),
+        ("-DCONSTRUCTORS", 0),
+        ("-DDATA", 0),
+        ("-DTHREAD_LOCAL", 0),
+        ("-DC_LIBRARY", 0),
+        // Its constructors may have allocated before its slots were patched.
+        (&opened, 3),
+    ] {
+        let program = build_on_musl("on_musl_kept", &[flag]).expect("built with it before");
+        let (code, json) = gate(None, &program, &[]);
+        assert_eq!(leaked(&json), Sites::new(), "{flag}: {json:#}");
+        assert_eq!(code, Some(clean), "{flag}: {json:#}");
+        let (code, json) = gate(None, &program, &["LEAK"]);
+        let lost = [(("keep".to_owned(), "malloc".to_owned()), (1, 51))];
+        assert_eq!(leaked(&json), lost.into(), "{flag}: {json:#}");
+        assert_eq!(code, Some(1), "{flag}: {json:#}");
+    }
 }

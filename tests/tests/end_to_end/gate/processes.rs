@@ -44,10 +44,10 @@ fn every_way_to_make_a_process() {
             "{kind}: {text}"
         );
         let of = if kind == "system" { 3 } else { 2 };
-        let first = format!("FAILED: 1 of {of} processes\n");
-        assert!(text.starts_with(&first), "{kind}: {text}");
+        let verdict = format!("\nFAILED: 1 of {of} processes\naccept it: ");
+        assert!(text.contains(&verdict), "{kind}: {text}");
         assert!(
-            text.contains("\nFAILED: 1 leak, 40 B in 1 block (limit 0)\n"),
+            text.contains("\nFAILED: 1 leak, 40 B in 1 block (limit 0): "),
             "{text}"
         );
         // Within the limit; and the program's own failure comes first.
@@ -82,7 +82,7 @@ fn shells_and_make() {
     assert_eq!(outcomes(&verdict, "make "), ["passed"], "{text}");
     assert_eq!(text.matches("PASSED").count(), 0, "{text}");
     let passed = " processes passed\n";
-    assert!(text.ends_with(passed), "{text}");
+    assert!(text.contains(passed), "{text}");
     // Of many clean processes nothing is said but that they are.
     let clean = ["-c", "ls / | cat | head -3 >/dev/null; (exit 0); exit 0"];
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);

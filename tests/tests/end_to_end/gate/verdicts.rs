@@ -41,11 +41,41 @@ fn every_way_to_end() {
         let (status, _, text) = gate(&[], &["ends", end]);
         assert_eq!(status, Some(code), "{end}: {text}");
         assert!(
-            text.starts_with("FAILED: 1 leak, 960 B in 10 blocks (limit 0)\n"),
+            text.contains("\nFAILED: 1 leak, 960 B in 10 blocks (limit 0): block")
+                && text.contains("\naccept it: "),
             "{end}: {text}"
         );
         assert!(text.contains(word), "{end}: {text}");
     }
+}
+
+/// The last lines of a log are what is read.
+#[test]
+fn the_verdict_is_the_end_of_the_log() {
+    let (_, _, text) = gate(&[], &["plain"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let [.., verdict, remedy] = lines[..] else {
+        panic!("{text}");
+    };
+    assert!(
+        verdict.starts_with("FAILED: 1 leak, ") && verdict.contains("gate_cases.cc:"),
+        "{text}"
+    );
+    assert!(
+        remedy.starts_with("accept it: --gen-suppressions"),
+        "{text}"
+    );
+    let (_, _, text) = gate(&["--gen-suppressions"], &["plain"]);
+    assert_eq!(text.lines().last(), Some(remedy), "{text}");
+    // With --quiet, only the verdict.
+    let (_, _, text) = gate(&["-q"], &["plain"]);
+    assert_eq!(text.trim_end(), verdict, "{text}");
+    // A program that fails by itself did not pass.
+    let (status, _, text) = gate(&["--max-leaked", "1K"], &["ends", "exit 3"]);
+    assert_eq!(status, Some(3), "{text}");
+    let last = text.lines().last().unwrap_or_default();
+    assert!(last.starts_with("1 leak within the limits"), "{text}");
+    assert!(last.ends_with("itself failed with exit status 3"), "{text}");
 }
 
 #[test]
@@ -79,7 +109,7 @@ fn nothing_passes_that_was_not_seen() {
     let (status, _, text) = gate(&lossy, &["hammer"]);
     assert_eq!(status, Some(3), "{text}");
     assert!(
-        text.starts_with("NO VERDICT") && text.contains("events were lost"),
+        text.contains("\nNO VERDICT") && text.contains("events were lost"),
         "{text}"
     );
     let mut allowed = lossy.to_vec();
@@ -171,7 +201,7 @@ fn json_with_and_without_a_file() {
     let (status, out, text) = gate(&["--json"], &["plain"]);
     assert_eq!(status, Some(1), "{text}");
     assert_eq!(schema(&out).as_deref(), Some("memhook-rs/gate/1"));
-    assert!(text.starts_with("FAILED"), "{text}");
+    assert!(text.contains("\nFAILED"), "{text}");
     for named in [&[&format!("--json={file}")[..]][..], &["--json", &file]] {
         let (status, out, text) = gate(named, &["plain"]);
         assert_eq!((status, out.as_str()), (Some(1), ""), "{text}");
@@ -205,7 +235,8 @@ fn suppression_files() {
     let file = folder.path("known.supp");
     let (_, _, text) = gate(&["--gen-suppressions"], &["plain"]);
     let from = text.find("leak:").expect("a suppression");
-    std::fs::write(&file, &text[from..]).expect("written");
+    let rules = text[from..].split("\n\n").next().expect("rules");
+    std::fs::write(&file, rules).expect("written");
     let (status, _, text) = gate(&["--suppressions", &file], &["plain"]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("suppressed 960 B in 10 blocks"), "{text}");
@@ -239,7 +270,7 @@ fn wrappers_are_not_blamed() {
     };
     let (verdict, text) = judged(&["--gen-suppressions"]);
     assert_eq!(verdict["findings"].as_array().expect("findings").len(), 67);
-    assert!(text.starts_with("FAILED: 4 leaks, "), "{text}");
+    assert!(text.contains("\nFAILED: 4 leaks, "), "{text}");
     assert!(
         text.contains("6.2 KiB in 64 blocks leaked, by malloc"),
         "{text}"
@@ -258,7 +289,7 @@ fn wrappers_are_not_blamed() {
         assert!(!rule.contains("leak:^yaml_malloc"), "{text}");
         std::fs::write(&file, rule).expect("written");
         let (verdict, text) = judged(&["--suppressions", &file]);
-        assert!(text.starts_with("FAILED: 3 leaks, "), "{rule}: {text}");
+        assert!(text.contains("\nFAILED: 3 leaks, "), "{rule}: {text}");
         alone.push(verdict["suppressed"]["bytes"].as_u64().expect("bytes"));
     }
     alone.sort_unstable();
@@ -266,7 +297,7 @@ fn wrappers_are_not_blamed() {
     assert_eq!(alone, [31, 32 + 501, 2000, 6400], "{text}");
     // A wrapper of its own.
     let (_, text) = judged(&["--wrapper", "^parse("]);
-    assert!(text.starts_with("FAILED: 4 leaks, "), "{text}");
+    assert!(text.contains("\nFAILED: 4 leaks, "), "{text}");
     assert!(text.contains("other ways to main"), "{text}");
 }
 

@@ -7,6 +7,7 @@ mod names;
 mod refusals;
 mod sums;
 mod types;
+mod who_frees;
 
 use memhook_tests::{Attacher, Target, run};
 use serde_json::Value;

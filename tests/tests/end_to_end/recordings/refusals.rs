@@ -112,6 +112,17 @@ fn bad_input() {
             "is not a directory",
         ),
         (vec!["report", &good, "-o", &taken], "exists already"),
+        // Before any work: what is damaged is not even read.
+        (vec!["report", &damaged, "-o", &taken], "exists already"),
+        (vec!["view", &damaged, "-o", &taken], "exists already"),
+        (
+            vec!["report", &good, "--top", "abc"],
+            "must be a whole number",
+        ),
+        (
+            vec!["report", &good, "--top", "99999999999999999999"],
+            "too large",
+        ),
         (
             vec!["symbols", "pack", &good, "-o", &taken],
             "exists already",
@@ -127,8 +138,43 @@ fn bad_input() {
         assert!(err.contains(word), "{args:?}: {err}");
         assert_eq!(err.trim_end().lines().count(), 1, "{args:?}: {err}");
         assert!(out.is_empty(), "{args:?}: {out}");
+        assert!(!err.contains("os error"), "{args:?}: {err}");
     }
     assert_eq!(std::fs::read(&taken).expect("readable"), b"somebody's");
+}
+
+/// What is left of a file is reported, but is no success.
+#[test]
+fn a_recording_that_is_cut() {
+    let folder = Folder::new("recorded-cut");
+    let whole = folder.path("whole.mhk");
+    record(&build_target("regression", &[]), &[], &whole, &[]);
+    let bytes = std::fs::read(&whole).expect("readable");
+    let cut = folder.path("cut.mhk");
+    // The index is at the end: without it, everything else is still read.
+    let mut shown = Vec::new();
+    for kept in [bytes.len() - 8, bytes.len() / 2, bytes.len() / 8] {
+        std::fs::write(&cut, &bytes[..kept]).expect("written");
+        for command in [&["report", &cut][..], &["diff", &whole, &cut]] {
+            let (code, out, err) = run(command);
+            assert_eq!(code, 2, "{command:?} {kept}: {out}{err}");
+            assert!(err.contains("is not the whole run: "), "{err}");
+            shown.push((kept, out, err));
+        }
+    }
+    for (kept, out, err) in shown {
+        let is_empty = err.contains("no event could be read");
+        assert!(is_empty || err.contains("could be read"), "{kept}: {err}");
+        assert!(
+            !out.contains("No block was allocated since the attach"),
+            "{kept}: {out}"
+        );
+        if is_empty && !out.contains("Diff") {
+            assert!(!out.contains("is live"), "{kept}: {out}");
+        }
+    }
+    let (code, ..) = run(&["report", &whole]);
+    assert_eq!(code, 0);
 }
 
 #[test]

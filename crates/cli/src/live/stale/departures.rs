@@ -32,7 +32,7 @@ impl Observer for Departures {
         self.allocated(block, stack);
     }
 
-    fn unknown_released(&mut self, address: u64) {
+    fn unknown_released(&mut self, address: u64, _by: ReleaseBy) {
         self.gone.insert(address);
     }
 }

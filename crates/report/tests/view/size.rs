@@ -1,0 +1,174 @@
+//! A large program's page: what it keeps in memory does not go by how much there is to show.
+
+use super::*;
+
+const FINDINGS: u32 = 22_000;
+const THREADS: u32 = 5_000;
+
+/// A run with many findings about each of many sites, on many threads.
+fn large_run() -> Profile {
+    let mut profile = simulated::profile(6, 60_000, 4_000);
+    let site_count = profile.sites.len() as u32;
+    for (site, number) in profile.sites.iter_mut().zip(0..) {
+        site.tid = 10_000 + number % THREADS.min(site_count);
+        site.thread = "worker".into();
+    }
+    let stacks = profile.stacks.len() as u32;
+    let finding = |number| Inference {
+        kind: InferenceKind::ShortLivedInLoop,
+        title: InferenceKind::ShortLivedInLoop.title(),
+        evidence: format!("{number} blocks came and went"),
+        advice: "allocate once",
+        gain: Gain {
+            calls: 1_000,
+            ..Gain::default()
+        },
+        allocator: "malloc".into(),
+        stack: Vec::new(),
+        stack_index: number % stacks,
+        truncated: false,
+    };
+    profile.scores = Some(ProfileScores {
+        run: RunScores {
+            scores: Scores::of_lifetime(Some(0.31)),
+            variance: Scores::of_lifetime(Some(0.125)),
+            sites: u64::from(stacks),
+            access_source: None,
+            accessed_sites: 0,
+            accesses_missed: 0,
+            looks: 0,
+            group_s: 0.01,
+        },
+        sites: Vec::new(),
+        inferences: (0..FINDINGS).map(finding).collect(),
+    });
+    profile
+}
+
+/// All nodes of the document, text too.
+const NODES: &str = "(() => { const walker = document.createTreeWalker(document); let nodes = 1; while (walker.nextNode()) nodes += 1; return nodes; })()";
+const MOST_NODES: u64 = 5_000;
+
+fn nodes(browser: &mut Browser) -> u64 {
+    browser.value(NODES).as_u64().expect("a number")
+}
+
+/// What is left after a collection: bytes of the script's heap, and nodes that it or the document refers to.
+fn kept(browser: &mut Browser) -> (f64, f64) {
+    for _ in 0..2 {
+        browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
+    }
+    let metrics = browser.call("Performance.getMetrics", serde_json::json!({}));
+    let metric = |name: &str| {
+        let mut all = metrics["metrics"].as_array().expect("metrics").iter();
+        let found = all.find(|metric| metric["name"] == name);
+        found.and_then(|metric| metric["value"].as_f64())
+    };
+    let number = |name| metric(name).expect("a number");
+    (number("JSHeapUsedSize"), number("Nodes"))
+}
+
+#[test]
+fn lists_show_their_first_entries_and_more_when_asked() {
+    let page = Page::of(&large_run(), "long-lists");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let title = format!("What stands out ({})", count(u64::from(FINDINGS)));
+    assert!(browser.text("#details").contains(&title));
+    let entries = "document.querySelectorAll('#details .inferences li').length";
+    browser.value("document.querySelector('#details .entries').scrollIntoView()");
+    browser.wait(&format!("{entries} === 20"));
+    assert!(nodes(&mut browser) <= MOST_NODES);
+    browser.picture("long-list");
+    let more = |browser: &mut Browser| {
+        browser.value("document.querySelector('#details .entries > .more').scrollIntoView()");
+        browser.click("#details .entries > .more");
+    };
+    more(&mut browser);
+    assert_eq!(browser.value(entries), 70);
+    // Whoever goes on by keyboard is at the first new entry.
+    let focused = "[...document.querySelectorAll('#details .inferences li')].indexOf(document.activeElement.closest('li'))";
+    assert_eq!(browser.value(focused), 20);
+    // A click elsewhere and back leaves the list as it was.
+    browser.value("window.before = document.querySelector('#details .inferences')");
+    browser.click(".row");
+    browser.key("Escape");
+    let is_same = "document.querySelector('#details .inferences') === window.before";
+    assert_eq!(browser.value(is_same), true);
+    assert_eq!(browser.value(entries), 70);
+    // However far one goes, the first entries make room.
+    for _ in 0..10 {
+        more(&mut browser);
+    }
+    assert_eq!(browser.value(entries), 220);
+    let first = "document.querySelector('#details .inferences').start";
+    assert_eq!(browser.value(first), 570 - 220 + 1);
+    assert!(nodes(&mut browser) <= MOST_NODES);
+    browser.value("document.querySelector('#details .entries > button').scrollIntoView()");
+    browser.click("#details .entries > button");
+    assert_eq!(
+        (browser.value(first), browser.value(entries)),
+        (1.into(), 20.into())
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Filters offer those threads that matter; the others are filtered by their rows.
+#[test]
+fn a_thread_beyond_the_options_is_filtered_by_its_row() {
+    let page = Page::of(&large_run(), "threads");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let options = browser.value("byId('thread').options.length").as_u64();
+    assert!(options.is_some_and(|options| options <= 202), "{options:?}");
+    browser.click("#groups [data-name=thread]");
+    browser.value("app.table.pick(app.table.rows.length - 1)");
+    browser.settle();
+    let picked = browser.value("app.state.pick.key");
+    browser.click("#details .only-this");
+    assert_eq!(browser.value("app.state.thread"), picked);
+    assert_eq!(browser.value("Number(byId('thread').value)"), picked);
+    assert_eq!(browser.value("app.table.rows.length"), 1);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn two_hundred_clicks_leave_nothing_behind() {
+    let page = Page::of(&large_run(), "clicks");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.call("Performance.enable", serde_json::json!({}));
+    let clicks = |browser: &mut Browser, rounds: u32| {
+        let mut most = 0;
+        for round in 0..rounds {
+            for selector in [
+                format!(".row:nth-child({})", 2 + round % 4),
+                "#units [data-name=blocks]".into(),
+                "#shapes [data-name=icicle]".into(),
+                "#groups [data-name=function]".into(),
+                "#columns .name button".into(),
+                ".row".into(),
+                "#charts [data-name=stacked]".into(),
+                "#measures [data-name=allocated]".into(),
+            ] {
+                browser.click(&selector);
+                most = most.max(nodes(browser));
+            }
+            // Back to the overview.
+            browser.value("app.update({ ...newState(app.data) })");
+            browser.settle();
+            most = most.max(nodes(browser));
+        }
+        most
+    };
+    // What is made once, or kept up to a limit, is there after the first rounds.
+    let before_any = clicks(&mut browser, 4);
+    let (heap, live) = kept(&mut browser);
+    let most = clicks(&mut browser, 23).max(before_any);
+    let (heap_after, live_after) = kept(&mut browser);
+    assert!(most <= MOST_NODES, "{most} nodes");
+    let grown = heap_after - heap;
+    assert!(grown < 1e6, "{grown} bytes more of {heap}");
+    assert!(
+        live_after <= live + 500.0,
+        "{live} nodes, then {live_after}"
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
