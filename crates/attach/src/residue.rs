@@ -143,15 +143,16 @@ impl Residue {
         let place = (address, m.end - m.start);
         let path = proc_path(pid, &format!("map_files/{:x}-{:x}", m.start, m.end));
         let file = OpenOptions::new().read(true).write(true).open(path);
-        if owner == 0 || !self.hooks.iter().any(|hook| hook.owner(pid) == owner) {
+        let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
+        let is_of_hook = |hook: &HookCopy| hook.owner(pid) == owner;
+        // One that bears another number was written by a forked process, or its attacher was killed right before it
+        // had a hook take it.
+        let is_in_use = |hook: &HookCopy| is_known(hook) && hook.owner(pid) != 0;
+        let is_in_use = self.hooks.iter().any(is_in_use);
+        if !is_in_use && (owner == 0 || !self.hooks.iter().any(is_of_hook)) {
             // Without a hook, or unknown to it and blank, it was never used. Anything else is a
             // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
             // seals, the program's own.
-            let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
-            if self.hooks.iter().any(|h| is_known(h) && h.owner(pid) != 0) {
-                self.spoiled.push(place);
-                return;
-            }
             let region = file.ok().and_then(|file| Region::map(&file).ok());
             if region.is_some()
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
@@ -168,8 +169,10 @@ impl Residue {
         };
         // One without a control block is that of an attacher killed before it had written it.
         let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
-        if let Some(region) = Region::map(&file).ok().filter(ours) {
-            self.regions.push((region, m.start));
+        match Region::map(&file).ok().filter(ours) {
+            Some(region) => self.regions.push((region, m.start)),
+            None if is_in_use => self.spoiled.push(place),
+            None => {}
         }
     }
 

@@ -419,6 +419,7 @@ impl Session {
             move_region(&mut held, from, region_bytes, to)?;
             region_address = place;
         }
+        self.region.tell_owner();
         let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
         if let Reach::AtStart(_) = reach {

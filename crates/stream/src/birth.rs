@@ -47,6 +47,7 @@ impl Region {
             let count = parent.memory.u64(offset).load(Acquire);
             self.memory.u64(offset).store(count, Relaxed);
         }
+        self.tell_owner();
         self.copy_slots(parent)
     }
 

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Mutex, MutexGuard};
 
@@ -129,10 +129,15 @@ impl Region {
     pub(crate) fn begin_own(&self, owner: u64, flags: u32) {
         self.journal().clear();
         self.own.owner.store(owner, Relaxed);
-        let shared = self.memory.u64(offset_of!(Control, owner));
-        shared.store(owner, Relaxed);
         self.set_flags(flags);
         self.set_evaluation(0..0);
+    }
+
+    /// Says in the region whose it is, right before a hook gets it: one that says nothing was never used, and whoever
+    /// finds it after we were killed unmaps it.
+    pub fn tell_owner(&self) {
+        let shared = self.memory.u64(offset_of!(Control, owner));
+        shared.store(self.owner(), Release);
     }
 
     pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
