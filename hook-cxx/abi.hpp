@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x11;
+inline constexpr uint64_t abi_version_value = 0x12;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -399,7 +399,8 @@ struct ModuleEntry {
   uint64_t base;
   uint32_t first_row;
   uint32_t row_count;
-  uint64_t keeps_frame_pointers;
+  uint32_t keeps_frame_pointers;
+  uint32_t is_permanent;
 };
 static_assert(sizeof(ModuleEntry) == 48);
 static_assert(__builtin_offsetof(ModuleEntry, start) == 0);
@@ -409,6 +410,7 @@ static_assert(__builtin_offsetof(ModuleEntry, base) == 24);
 static_assert(__builtin_offsetof(ModuleEntry, first_row) == 32);
 static_assert(__builtin_offsetof(ModuleEntry, row_count) == 36);
 static_assert(__builtin_offsetof(ModuleEntry, keeps_frame_pointers) == 40);
+static_assert(__builtin_offsetof(ModuleEntry, is_permanent) == 44);
 
 struct RingHeader {
   uint64_t head;

@@ -3,12 +3,10 @@
 #include "frame_pointers.hpp"
 #include "memo.hpp"
 #include "python.hpp"
+#include "stack_room.hpp"
 #include "stack_table.hpp"
 
 namespace memhook {
-
-// A wrapper's own frame: [0] the caller's rbp, [1] the return address into the caller.
-using Frame = const uint64_t*;
 
 inline uint64_t* scratch_of(RingHeader* ring) {
   return reinterpret_cast<uint64_t*>(reinterpret_cast<unsigned char*>(ring) + ring_scratch_offset);
@@ -127,11 +125,22 @@ template <typename Trace>
   return {frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
 }
 
+// Of a call on a stack with too little room: its call site, as a backtrace that was cut short.
+[[gnu::noinline, gnu::cold]] inline uint32_t call_site_of(RingHeader* ring, uint32_t function, Frame frame) {
+  uint64_t* pcs = scratch_of(ring);
+  pcs[0] = frame[1];
+  count_truncated(ring);
+  return intern_stack(function, pcs, 1, true);
+}
+
 // The id of the calling thread's native backtrace; 0 when the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
                                                             Frame frame) {
-  if (__builtin_expect(gate().flags & flag_libc_backtrace, 0))
-    return capture_by_libc(ring, function, frame);
+  bool by_libc = __builtin_expect(gate().flags & flag_libc_backtrace, 0);
+  uint64_t needed = by_libc ? room_for_libc : room_for_unwinding;
+  if (__builtin_expect(!has_stack_room(ring, reinterpret_cast<uint64_t>(frame), needed), 0))
+    return call_site_of(ring, function, frame);
+  if (by_libc) return capture_by_libc(ring, function, frame);
   return stack_from(ring, function, caller_of(frame));
 }
 
@@ -139,7 +148,8 @@ template <typename Trace>
 [[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function, Frame frame,
                                                      bool is_release = false) {
   uint32_t stack = capture_native_stack(ring, function, frame);
-  if (__builtin_expect(gate().has_python, 0))
+  if (__builtin_expect(gate().has_python, 0) &&
+      has_stack_room(ring, reinterpret_cast<uint64_t>(frame), room_for_python))
     return python::with_frames(ring, function, stack, caller_of(frame), is_release);
   return stack;
 }

@@ -6,36 +6,6 @@
 
 namespace memhook {
 
-// A `ret` instruction behind the return address `caller`, in the same page: mapped and executable as
-// long as the caller is. 0: there is none.
-inline uint64_t ret_behind(uint64_t caller) {
-  for (uint64_t pc = caller; (pc ^ caller) < 4096; pc++)
-    if (*reinterpret_cast<const unsigned char*>(pc) == cpu::return_instruction) return pc;
-  return 0;
-}
-
-// The instruction through which a call on behalf of `caller` returns. The attacher has chosen one for
-// each module, at which unwinding goes on rightly; but what it knows may be out of date.
-[[gnu::noinline, gnu::cold]] inline uint64_t ret_gadget_for(uint64_t caller) {
-  Control* c = control();
-  long current = with_loader_still(c->iterate_modules, [](uint64_t count) -> long {
-    tell_count(count);
-    return lists_are_current(count);
-  });
-  uint64_t list = module_list(), count = list & 0xffff'ffff;
-  auto* modules = at<ModuleEntry>(modules_offset) + ((list >> 32) & 1) * max_modules;
-  for (uint64_t i = 0; current == 1 && i < count && i < max_modules; i++)
-    if (caller >= modules[i].start && caller < modules[i].end && modules[i].ret_gadget)
-      return modules[i].ret_gadget;
-  return ret_behind(caller);
-}
-
-inline void* call_as(uint64_t caller, uint64_t function, uint64_t a, uint64_t b, uint64_t c) {
-  uint64_t gadget = ret_gadget_for(caller);
-  if (gadget) return memhook_call_via(a, b, c, function, gadget);
-  return reinterpret_cast<void* (*)(uint64_t, uint64_t, uint64_t)>(function)(a, b, c);
-}
-
 // A request of the target's to the attacher is given up after this.
 inline constexpr int64_t answer_patience_ns = 500'000'000;
 // The same if the clock word does not advance.
@@ -65,6 +35,35 @@ inline bool ask_for_modules(int64_t start) {
     }
     if (epoch_now() == 0 || now - moved > answer_silence_ns || now - start > answer_patience_ns)
       return false;
+  }
+}
+
+// The instruction that the attacher has chosen for calls on behalf of `caller`, at which unwinding goes on rightly; 0:
+// there is none. `is_current`: whether the list may be believed of modules that can be unloaded.
+inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
+  for (int tries = 0; tries < 3; tries++) {
+    uint64_t list = module_list(), count = list & 0xffff'ffff, gadget = 0;
+    auto* modules = at<ModuleEntry>(modules_offset) + ((list >> 32) & 1) * max_modules;
+    for (uint64_t i = 0; i < count && i < max_modules; i++)
+      if (caller >= modules[i].start && caller < modules[i].end && (is_current || modules[i].is_permanent))
+        gadget = modules[i].ret_gadget;
+    // As in find_rule().
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (module_list() == list) return gadget;
+  }
+  return 0;
+}
+
+// The instruction through which a call on behalf of `caller` returns; 0: none is known. It is not looked for in the
+// caller's code, which may be execute-only.
+[[gnu::noinline, gnu::cold]] inline uint64_t ret_gadget_for(uint64_t caller) {
+  for (bool has_asked = false;; has_asked = true) {
+    long current = with_loader_still(control()->iterate_modules, [](uint64_t count) -> long {
+      tell_count(count);
+      return lists_are_current(count);
+    });
+    uint64_t gadget = listed_gadget(caller, current == 1);
+    if (gadget || current == 1 || has_asked || !ask_for_modules(waiting_clock())) return gadget;
   }
 }
 

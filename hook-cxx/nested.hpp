@@ -39,6 +39,7 @@ struct FrameSearch {
   }
   uint64_t nested = ++ring->nested;
   if (outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
+  if (!has_stack_room(ring, frame, room_for_unwinding)) return false;
   // The scratch memory is in use: a signal handler has to keep off.
   ring->outer = outer | 1;
   asm volatile("" ::: "memory");

@@ -263,28 +263,31 @@ MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int
   return bytes;
 }
 template <uint32_t F, uint32_t V>
-[[gnu::noinline]] void* traced_dlopen(const char* file, int mode) {
-  Frame frame = MEMHOOK_FRAME;
-  void* handle = call_as(frame[1], originals[F][V], reinterpret_cast<uint64_t>(file),
-                         static_cast<uint64_t>(mode), 0);
+[[gnu::noinline]] void* traced_dlopen(const char* file, int mode, uint64_t gadget) {
+  void* handle = memhook_call_via(reinterpret_cast<uint64_t>(file), static_cast<uint64_t>(mode), 0,
+                                  originals[F][V], gadget);
   modules_changed();
   return handle;
 }
 template <uint32_t F, uint32_t V>
-[[gnu::noinline]] void* traced_dlmopen(uint64_t space, const char* file, int mode) {
-  Frame frame = MEMHOOK_FRAME;
-  void* handle = call_as(frame[1], originals[F][V], space, reinterpret_cast<uint64_t>(file),
-                         static_cast<uint64_t>(mode));
+[[gnu::noinline]] void* traced_dlmopen(uint64_t space, const char* file, int mode, uint64_t gadget) {
+  void* handle = memhook_call_via(space, reinterpret_cast<uint64_t>(file), static_cast<uint64_t>(mode),
+                                  originals[F][V], gadget);
   modules_changed();
   return handle;
 }
-// Without tracing, in a fork child above all, a jump: the loader finds the caller's return address.
+// 0 where the call cannot be followed, or is not, as in a fork child.
+#define MEMHOOK_GADGET \
+  (epoch_now() ? ret_gadget_for(reinterpret_cast<uint64_t>(__builtin_return_address(0))) : 0)
+// Where it is not followed, it is a jump: the loader finds the caller's return address.
 MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
-  return epoch_now() ? traced_dlopen<F, V>(file, mode) : original<void*>(F, V, file, mode);
+  uint64_t gadget = MEMHOOK_GADGET;
+  return gadget ? traced_dlopen<F, V>(file, mode, gadget) : original<void*>(F, V, file, mode);
 }
 MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
-  return epoch_now() ? traced_dlmopen<F, V>(space, file, mode)
-                     : original<void*>(F, V, space, file, mode);
+  uint64_t gadget = MEMHOOK_GADGET;
+  return gadget ? traced_dlmopen<F, V>(space, file, mode, gadget)
+                : original<void*>(F, V, space, file, mode);
 }
 // What the access runtime calls with each read and write; `what`: bytes << 1, and 1 if it is a write.
 MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {

@@ -63,9 +63,26 @@ fn build_access_runtime(hook: &Path) {
 
 /// Builds one object, and says where it is in a variable of the compiler's environment.
 fn build(source: &Path, variable: &str, file: &str) {
-    let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join(file);
+    let directory = env::var("OUT_DIR").unwrap();
+    let object = Path::new(&directory).join(file);
     // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
+    // Who calls whom, and how much stack each function takes, for the test of that; clang does not tell.
+    let mut calls = Vec::new();
+    if compiler.is_like_gnu() {
+        let directory = format!("{directory}/");
+        calls.extend(
+            [
+                "-fcallgraph-info=su",
+                "-dumpdir",
+                &directory,
+                "-dumpbase",
+                file,
+            ]
+            .map(str::to_owned),
+        );
+        println!("cargo:rustc-env={variable}_CALLS={}.ci", object.display());
+    }
     let output = Command::new(compiler.path())
         .args([
             "-std=c++20",
@@ -99,6 +116,7 @@ fn build(source: &Path, variable: &str, file: &str) {
             "-Wl,--no-undefined",
             "-Wl,-soname,memhook-hook.so",
         ])
+        .args(calls)
         .arg(source)
         .arg("-o")
         .arg(&object)

@@ -42,6 +42,8 @@ mod hook_file;
 mod hook_object;
 mod hook_plan;
 mod hook_presence;
+#[cfg(test)]
+mod hook_stack_use;
 mod inherited;
 mod job;
 mod known_files;

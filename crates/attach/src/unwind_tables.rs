@@ -234,6 +234,7 @@ impl UnwindTables {
                 row_count: file.first_row.map_or(0, |_| rows),
                 // V8's builtin functions are machine code in its executable, which its compiler made.
                 keeps_frame_pointers: module.is_main && !made.is_empty(),
+                is_permanent: module.is_permanent,
             });
         }
         specs.extend(made.iter().map(|area| ModuleSpec {
@@ -250,13 +251,14 @@ impl UnwindTables {
 }
 
 /// The `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
-/// loader's frame: it looks at the row of the byte before, and must find the next return address at the
-/// top of the stack there.
+/// loader's frame: it looks at the row of the byte before, and should find the next return address at the
+/// top of the stack there. The hook knows better, so in a module that has none like that, any other one will do: what
+/// matters to the loader is the module that it lies in.
 fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
     let segments = code_places(bytes);
     let mut window = Window::default();
-    table.rows_of(at_entry).find_map(|row| {
+    let at_an_entry = table.rows_of(at_entry).find_map(|row| {
         segments.iter().find_map(|(code, offset)| {
             let (start, end) = (row.start.max(code.start), row.end.min(code.end));
             let length = usize::try_from(end.checked_sub(start)?).ok()?;
@@ -264,6 +266,18 @@ fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
             // The byte before it is in the same row.
             let at = row_bytes.iter().skip(1).position(|&byte| byte == RETURN)?;
             Some(start + 1 + at as u64)
+        })
+    });
+    at_an_entry.or_else(|| {
+        segments.iter().find_map(|(code, offset)| {
+            let most = usize::try_from(code.end - code.start)
+                .ok()?
+                .min(Window::BYTES);
+            let at = window
+                .bytes(bytes, *offset, most)?
+                .iter()
+                .position(|&byte| byte == RETURN)?;
+            Some(code.start + at as u64)
         })
     })
 }

@@ -25,6 +25,8 @@ pub struct ModuleSpec {
     pub row_count: u32,
     /// Code of it that no row covers keeps frame pointers.
     pub keeps_frame_pointers: bool,
+    /// It is never unloaded.
+    pub is_permanent: bool,
 }
 
 impl Region {
@@ -86,16 +88,20 @@ impl Region {
                 (offset_of!(ModuleEntry, end), module.end),
                 (offset_of!(ModuleEntry, ret_gadget), module.ret_gadget),
                 (offset_of!(ModuleEntry, base), module.base),
-                (
-                    offset_of!(ModuleEntry, keeps_frame_pointers),
-                    u64::from(module.keeps_frame_pointers),
-                ),
             ] {
                 self.memory.u64(at + field).store(value, Relaxed);
             }
             for (field, value) in [
                 (offset_of!(ModuleEntry, first_row), module.first_row),
                 (offset_of!(ModuleEntry, row_count), module.row_count),
+                (
+                    offset_of!(ModuleEntry, keeps_frame_pointers),
+                    u32::from(module.keeps_frame_pointers),
+                ),
+                (
+                    offset_of!(ModuleEntry, is_permanent),
+                    u32::from(module.is_permanent),
+                ),
             ] {
                 self.memory.u32(at + field).store(value, Relaxed);
             }

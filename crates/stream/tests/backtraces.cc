@@ -66,7 +66,7 @@ static void write_rules() {
       rules[i] = rule(cfa_rsp, size, rbp_same, 0);
   }
   for (uint64_t list = 0; list < 2; list++)
-    at<ModuleEntry>(modules_offset)[list * max_modules] = {code, code + sites * site_bytes, 0, code, 0, sites, 0};
+    at<ModuleEntry>(modules_offset)[list * max_modules] = {code, code + sites * site_bytes, 0, code, 0, sites, 0, 0};
 }
 
 static uint64_t return_address() { return code + below(sites) * site_bytes + 1 + below(site_bytes - 1); }
@@ -121,7 +121,8 @@ int main(int, char** argv) {
   static const uint32_t depths[] = {1, 2, 7, 8, 9, 10, 16, 17, 40, 64, 100, 128};
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
   if (!ring) return 4;
-  ring->stack_low = reinterpret_cast<uint64_t>(&stack[0]);
+  // With room for an unwinding everywhere (stack_room.hpp).
+  ring->stack_low = reinterpret_cast<uint64_t>(&stack[0]) - room_for_unwinding;
   ring->stack_high = reinterpret_cast<uint64_t>(&stack[words]);
   uint64_t compared = 0, frames = 0;
   for (uint64_t round = 0; round < rounds; round++) {

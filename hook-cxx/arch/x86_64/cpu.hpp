@@ -4,9 +4,6 @@
 
 namespace memhook::cpu {
 
-// The instruction by which a function returns: one byte.
-inline constexpr unsigned char return_instruction = 0xc3;
-
 // No time stamp counter runs at more than 5 GHz.
 inline constexpr uint64_t most_counts_per_ns = 5;
 

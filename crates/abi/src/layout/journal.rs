@@ -65,6 +65,8 @@ shared_struct! {
         row_count: u32,
         /// Not 0: code that no row covers keeps frame pointers, because a compiler at run time made it, or
         /// made for it.
-        keeps_frame_pointers: u64,
+        keeps_frame_pointers: u32,
+        /// Not 0: it is never unloaded.
+        is_permanent: u32,
     }
 }

@@ -17,6 +17,20 @@ fn libraries_opened_while_traced() {
     expect_sites_in_library(&report, &[(500, 10), (600, 5), (700, 3)]);
 }
 
+/// Code that may be executed and not read is never read.
+#[test]
+fn libraries_opened_by_execute_only_code() {
+    let late = build_library("late_library", "liblate.so", &[]);
+    let program = build_target("execute_only", &["-ldl"]);
+    let mut target = Target::start(&program, &[late.to_str().expect("UTF-8")]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    expect_sites_in_library(&report, &[(300, 4)]);
+}
+
 /// The library was unloaded: its symbols are gone, but not its blocks.
 fn expect_sites_in_library(report: &serde_json::Value, expected: &[(u64, u64)]) {
     assert_eq!(report["totals"]["lost_events"], 0);

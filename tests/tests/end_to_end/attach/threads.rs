@@ -42,3 +42,18 @@ fn remembered_backtraces_are_right_everywhere() {
         trace(&program, &["--check-memo", "--depth", "40"]);
     }
 }
+
+/// A traced call takes little more of a stack than the allocator does.
+#[test]
+fn stacks_with_little_room() {
+    let program = build_target("small_stacks", &["-O1", "-Wl,-z,now"]);
+    let mut target = Target::start(&program, &["512"]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
+    assert_eq!(report["totals"]["lost_events"], 0);
+    assert_ne!(report["totals"]["truncated_stacks"], 0, "{report:#}");
+}

@@ -1,0 +1,129 @@
+//! How much stack a traced call takes, by what the compiler says of each function: more than one of the program's own
+//! stacks may have left would end it. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
+
+use std::collections::{HashMap, HashSet};
+
+/// Who asks for room before it is called (`has_stack_room`), and what a call takes at most without that.
+const ASKS: [&str; 4] = [
+    "unwind_and_remember(",
+    "check_memo(",
+    "with_frames(",
+    "capture_by_libc(",
+];
+const ALWAYS: u64 = 640;
+/// shmat(2) and the wrappers of described allocators, which have the registers of their callers in their frames.
+const OF_OTHERS: u64 = 768;
+
+/// Functions by the names that the linker knows: what they are called, their frames, and whom they call.
+#[derive(Default)]
+struct Calls {
+    frames: HashMap<String, (String, u64)>,
+    callees: HashMap<String, HashSet<String>>,
+}
+
+/// What stands in quotes behind `key`.
+fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_once(key)?.1.split('"').nth(1)
+}
+
+impl Calls {
+    /// GCC's -fcallgraph-info=su.
+    fn read(text: &str) -> Calls {
+        let mut calls = Calls::default();
+        for line in text.lines() {
+            if let (Some(name), Some(label)) = (quoted(line, "title:"), quoted(line, "label:")) {
+                let bytes = label
+                    .rsplit("\\n")
+                    .find_map(|part| part.split_once(" bytes")?.0.parse().ok());
+                let called = label.split("\\n").next().unwrap_or_default();
+                if let Some(bytes) = bytes {
+                    calls
+                        .frames
+                        .insert(name.to_owned(), (called.to_owned(), bytes));
+                }
+            }
+            if let (Some(from), Some(to)) =
+                (quoted(line, "sourcename:"), quoted(line, "targetname:"))
+            {
+                let callees = calls.callees.entry(from.to_owned()).or_default();
+                callees.insert(to.to_owned());
+            }
+        }
+        calls
+    }
+
+    /// The stack that a function takes, with its return address, but for those that are not `counted`.
+    fn taken(
+        &self,
+        name: &str,
+        counted: &dyn Fn(&str) -> bool,
+        known: &mut HashMap<String, u64>,
+    ) -> u64 {
+        if let Some(&taken) = known.get(name) {
+            return taken;
+        }
+        let Some((called, own)) = self.frames.get(name).filter(|(called, _)| counted(called))
+        else {
+            return 0;
+        };
+        assert!(!called.is_empty());
+        // Nothing of the hook is recursive.
+        known.insert(name.to_owned(), 0);
+        let callees = self.callees.get(name).into_iter().flatten();
+        let most = callees
+            .map(|callee| self.taken(callee, counted, known))
+            .max();
+        let taken = own + 8 + most.unwrap_or(0);
+        known.insert(name.to_owned(), taken);
+        taken
+    }
+
+    /// The most that one of these functions takes.
+    fn most(&self, is_one: &dyn Fn(&str) -> bool, counted: &dyn Fn(&str) -> bool) -> u64 {
+        let mut known = HashMap::new();
+        let ones = self.frames.iter().filter(|(_, (called, _))| is_one(called));
+        let most = ones
+            .map(|(name, _)| self.taken(name, counted, &mut known))
+            .max();
+        most.expect("it is in the hook")
+    }
+}
+
+fn figure(name: &str) -> u64 {
+    let header = include_str!("../hook-cxx/stack_room.hpp");
+    let (_, rest) = header.split_once(name).expect("it is in the header");
+    let digits = rest.trim_start_matches(" = ").split(';').next();
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .expect("a number")
+}
+
+#[test]
+fn a_traced_call_takes_no_more_stack_than_is_said() {
+    let Some(file) = option_env!("MEMHOOK_HOOK_OBJECT_CALLS") else {
+        return;
+    };
+    let calls = Calls::read(&std::fs::read_to_string(file).expect("the compiler has written it"));
+    let spaces = ["wrap::", "selective::", "emitting::"];
+    let of_other = |called: &str| called.contains("Shmat(") || called.contains("memhook_described");
+    let of_allocator = |called: &str| {
+        spaces
+            .iter()
+            .any(|s| called.contains(&format!("memhook::{s}")))
+            && !of_other(called)
+    };
+    let asks = |called: &str| ASKS.iter().any(|one| called.contains(&format!("::{one}")));
+    let native =
+        |called: &str| !called.contains("::with_frames(") && !called.contains("::capture_by_libc(");
+    let any = |called: &str| of_allocator(called) || of_other(called);
+    let always = calls.most(&of_allocator, &|called| !asks(called));
+    let others = calls.most(&of_other, &|called| !asks(called));
+    let unwinding = calls.most(&any, &native);
+    let python = calls.most(&any, &|_| true);
+    println!("{always} {others} {unwinding} {python}");
+    assert!((200..=ALWAYS).contains(&always), "{always}");
+    assert!((200..=OF_OTHERS).contains(&others), "{others}");
+    let limits = [figure("room_for_unwinding"), figure("room_for_python")];
+    assert!((always..=limits[0]).contains(&unwinding), "{unwinding}");
+    assert!((unwinding..=limits[1]).contains(&python), "{python}");
+}
