@@ -53,18 +53,25 @@ inline uint64_t size_in(const uint64_t* frame, Described d) {
   return count ? product(number_in(frame, count), bytes) : bytes;
 }
 
-// What is stored where an argument points to. A description that takes a size or a flag for a pointer reads nothing:
-// no process maps the lowest addresses (vm.mmap_min_addr), and none above this has four levels of page tables. Any other
-// number is believed, as the function reads or writes there itself.
-inline uint64_t stored_at(uint64_t place) {
+// What is stored where an argument points to, which is any number at all if the description is wrong: 0 if nothing is.
+// What is on this thread's stack above the frame of the call is mapped. Everything else is read through the kernel, which
+// answers EFAULT where a load would fault; a call of which it cannot be known counts as lost.
+inline uint64_t stored_at(const RingHeader* ring, const uint64_t* frame, uint64_t place) {
+  // No process maps the lowest addresses (vm.mmap_min_addr), and none above this has four levels of page tables.
   constexpr uint64_t lowest = 65536, above = 1ull << 47;
   if (place < lowest || place >= above) return 0;
-  return *reinterpret_cast<const uint64_t*>(place);
+  auto here = reinterpret_cast<uint64_t>(frame);
+  bool is_on_stack = here >= ring->stack_low && here < ring->stack_high;
+  if (is_on_stack && place >= here && place <= ring->stack_high - 8) return *reinterpret_cast<const uint64_t*>(place);
+  uint64_t stored = 0;
+  if (may_call_kernel() && sys::read_own(place, &stored, sizeof stored)) return stored;
+  __atomic_fetch_add(&control()->ringless_events, 1, __ATOMIC_RELAXED);
+  return 0;
 }
 
-inline uint64_t old_in(const uint64_t* frame, Described d) {
+inline uint64_t old_in(const RingHeader* ring, const uint64_t* frame, Described d) {
   uint64_t old = argument_of(frame, d.old());
-  return d.old_is_indirect() ? stored_at(old) : old;
+  return d.old_is_indirect() ? stored_at(ring, frame, old) : old;
 }
 
 // The key of a block; 0 if it cannot have one, which is counted.
@@ -161,7 +168,7 @@ extern "C" uint64_t memhook_described_begin(uint64_t* frame) {
   uint64_t mark = ring->described_frames[d.heap()];
   bool is_part = false;
   if (d.role() == role_releases) {
-    uint64_t old = old_in(frame, d);
+    uint64_t old = old_in(ring, frame, d);
     // What a reallocation releases has been said.
     bool is_said = mark && old == ring->described_olds[d.heap()] && is_part_of(ring, frame, mark);
     if (!is_said) record_described_release(ring, frame, f, d, op_release, old);
@@ -174,7 +181,7 @@ extern "C" uint64_t memhook_described_begin(uint64_t* frame) {
     frame[described_number] = number;
     frame[described_mark] = mark;
     frame[described_old] = 0;
-    uint64_t old = d.role() == role_reallocates ? old_in(frame, d) : 0;
+    uint64_t old = d.role() == role_reallocates ? old_in(ring, frame, d) : 0;
     if (old && record_described_release(ring, frame, f, d, op_realloc_release, old))
       frame[described_old] = old;
     ring->described_olds[d.heap()] = old;
@@ -200,7 +207,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
     ring->described_olds[d.heap()] = 0;
   }
   uint64_t block = result;
-  if (d.result()) block = stored_at(argument_of(frame, d.result()));
+  if (d.result()) block = stored_at(ring, frame, argument_of(frame, d.result()));
   auto status = static_cast<uint32_t>(result);
   if ((d.success() == success_zero && status != 0) || (d.success() == success_not_zero && status == 0)) block = 0;
   uint64_t size = size_in(frame, d);

@@ -2,7 +2,7 @@
 //! all at one go, if that is short.
 
 use crate::lock_slices::LockSlices;
-use memhook_inject::{RangeMarks, clear_access_marks};
+use memhook_inject::{Pace, RangeMarks, clear_access_marks};
 use memhook_process::has_swap;
 use std::io;
 use std::ops::Range;
@@ -94,7 +94,7 @@ impl Clearing {
             if begin.elapsed() > TURN {
                 return Ok(Progress::UnderWay);
             }
-            std::thread::sleep(LockSlices::gap_after(took));
+            std::thread::sleep(Pace::after(took));
         }
         Ok(Progress::Done)
     }

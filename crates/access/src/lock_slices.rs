@@ -2,46 +2,14 @@
 //! map or unmap memory wait, so each request should be short. How long one takes depends on the machine and on what is
 //! in memory there, and is measured all the time.
 
-use std::ops::Range;
-use std::time::{Duration, Instant};
+use memhook_inject::Pace;
+use std::time::Duration;
 
-/// How long a request should take.
-const AIM: Duration = Duration::from_micros(500);
-/// A request that takes longer than this is too long. It may also have had to wait for a lock or for a processor.
-const TOO_LONG: Duration = Duration::from_millis(2);
-/// So many in a row at the least size, and it was not that.
+/// After this many slices in a row of the least size that were too long, there is no more: they did not wait for a
+/// processor.
 const MOST_TOO_LONG: u32 = 5;
 /// What one page table covers; huge pages must not be cut.
 pub const LEAST_SLICE_BYTES: u64 = 2 << 20;
-/// Behind memory that is empty, and is gone through in no time, comes memory that is not.
-pub const MOST_SLICE_BYTES: u64 = 64 << 20;
-
-/// An answer that comes so soon was about memory that is hardly used.
-const QUICK: Duration = Duration::from_micros(100);
-const MOST_QUICK_BYTES: u64 = 1 << 30;
-
-/// Asks about a range in slices, with time between them. A lock that is taken again at once is not had by those who
-/// have waited for it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers pass by them for 4 ms).
-pub fn in_slices<E>(
-    range: Range<u64>,
-    mut ask: impl FnMut(Range<u64>) -> Result<(), E>,
-) -> Result<(), E> {
-    let (mut at, mut bytes) = (range.start, MOST_SLICE_BYTES);
-    while at < range.end {
-        let end = range.end.min(at.saturating_add(bytes));
-        let begin = Instant::now();
-        ask(at..end)?;
-        let took = begin.elapsed();
-        if took < QUICK {
-            bytes = (2 * bytes).min(MOST_QUICK_BYTES);
-        } else {
-            bytes = MOST_SLICE_BYTES;
-            std::thread::sleep(LockSlices::gap_after(took));
-        }
-        at = end;
-    }
-    Ok(())
-}
 
 /// Chooses the size of the next slice.
 #[derive(Clone, Debug)]
@@ -73,23 +41,18 @@ impl LockSlices {
     pub fn took(&mut self, time: Duration) {
         self.longest = self.longest.max(time);
         let is_least = self.bytes == LEAST_SLICE_BYTES;
-        self.too_long = if is_least && time > TOO_LONG {
+        self.too_long = if is_least && time > Pace::TOO_LONG {
             self.too_long + 1
         } else {
             0
         };
         let mut expected = time;
-        while expected > AIM && self.bytes > LEAST_SLICE_BYTES {
+        while expected > Pace::AIM && self.bytes > LEAST_SLICE_BYTES {
             (self.bytes, expected) = (self.bytes / 2, expected / 2);
         }
-        if time < AIM / 2 {
-            self.bytes = (self.bytes * 2).min(MOST_SLICE_BYTES);
+        if time < Pace::AIM / 2 {
+            self.bytes = (self.bytes * 2).min(Pace::MOST_BYTES);
         }
-    }
-
-    /// How long to let go of the locks before the next slice: as long as this one has held them.
-    pub fn gap_after(time: Duration) -> Duration {
-        time.clamp(Duration::from_micros(100), TOO_LONG)
     }
 
     /// The longest time that one took.
@@ -128,7 +91,7 @@ mod tests {
         let mut slices = LockSlices::default();
         let times = walk(&mut slices, &each);
         assert_eq!(times.iter().sum::<Duration>(), each.iter().sum());
-        assert!(slices.longest() <= 2 * AIM, "{:?}", slices.longest());
+        assert!(slices.longest() <= 2 * Pace::AIM, "{:?}", slices.longest());
         assert!(times.len() < 400, "{}", times.len());
     }
 
@@ -144,20 +107,6 @@ mod tests {
         let each: Vec<Duration> = (0..1000).map(now_and_then).collect();
         let times = walk(&mut slices, &each);
         assert_eq!(times.iter().sum::<Duration>(), each.iter().sum());
-    }
-
-    #[test]
-    fn a_range_is_asked_about_without_holes() {
-        let (mut at, mut count) = (4096, 0);
-        let end = at + 5 * MOST_SLICE_BYTES + 4096;
-        let result = in_slices(at..end, |slice| {
-            assert!(slice.start == at && slice.end <= end);
-            (at, count) = (slice.end, count + 1);
-            Ok::<(), ()>(())
-        });
-        assert_eq!((result, at), (Ok(()), end));
-        assert!(count > 1);
-        assert_eq!(in_slices(0..1, |_| Err(7)), Err(7));
     }
 
     #[test]
@@ -180,10 +129,10 @@ mod tests {
                 .flat_map(|&(count, micros)| vec![Duration::from_micros(micros); count])
                 .collect();
             let times = walk(&mut LockSlices::default(), &each);
-            let most = 60 * MOST_SLICE_BYTES / LEAST_SLICE_BYTES;
+            let most = 60 * Pace::MOST_BYTES / LEAST_SLICE_BYTES;
             prop_assert!(times.iter().all(|time| *time <= Duration::from_micros(most)));
             // At the same density, two slices in a row are never too long.
-            let long = |time: &Duration| *time > 2 * AIM;
+            let long = |time: &Duration| *time > 2 * Pace::AIM;
             let in_a_row = times.windows(2).filter(|two| two.iter().all(long)).count();
             prop_assert!(in_a_row <= parts.len(), "{in_a_row}");
             prop_assert_eq!(times.iter().sum::<Duration>(), each.iter().sum());

@@ -4,7 +4,6 @@ use crate::ages::{AgeHistory, AgePoint};
 use crate::answer::{Evidence, SiteAnswer, answer, note_known};
 use crate::controller::{Controller, Policy, Settings};
 use crate::error::Error;
-use crate::lock_slices::in_slices;
 use crate::looks::{Look, Looks, kept_ms};
 use crate::marked_pages::MarkedPages;
 use crate::measure::{Means, measure};
@@ -12,16 +11,17 @@ use crate::random::Random;
 use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
 use crate::switches::{Switches, switch_ns};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
-use memhook_inject::{Access, Width, WriteWatch};
+use memhook_inject::{Access, Pace, Width, WriteWatch, with_gaps};
 use memhook_process::{filter_may_kill, mappings, proc_path};
 use memhook_stream::monotonic_ns;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the pages.
+/// Between two looks at the pages, or more: they take one in so many of our time at most.
 const SECOND_MS: u32 = 1000;
+const LOOKING_SHARE: u32 = 5;
 /// Between two looks at the threads.
 const FOLLOW_MS: u32 = 100;
 /// Between two looks at how often the threads were put on processors.
@@ -226,7 +226,6 @@ impl Watcher {
             }
         }
         if now_ms >= self.next_second_ms {
-            self.next_second_ms = now_ms + SECOND_MS;
             self.look(now_ms);
         }
         if let (Some(marks), Some(watch)) = (&mut self.marks, &self.write_watch) {
@@ -286,7 +285,8 @@ impl Watcher {
         let Some(watch) = &self.write_watch else {
             return;
         };
-        let registered = std::mem::take(&mut self.registered);
+        let begin = Instant::now();
+        let registered: FxHashSet<Range<u64>> = self.registered.drain(..).collect();
         for (area, is_heap) in watchable_mappings(self.pid) {
             let mut add = || match &mut self.marks {
                 Some(marks) => marks.watch(watch, area.clone(), is_heap),
@@ -299,23 +299,22 @@ impl Watcher {
         }
         let areas = joined(&self.registered);
         self.controller.pages.set_areas(&areas, now_ms);
-        let mut written = Vec::new();
-        for area in &areas {
-            // Fails where the process has unmapped it meanwhile.
-            let _ = in_slices(area.clone(), |slice| {
-                watch.written_so_far(slice, &mut written)
-            });
+        let (mut written, mut pace) = (Vec::new(), Pace::default());
+        // What is found between the areas is of no page that is known.
+        for range in with_gaps(areas) {
+            // Fails where the process is gone.
+            let _ = pace.in_slices(range, |slice| watch.written_so_far(slice, &mut written));
         }
         self.controller.looked(&written, now_ms);
         let plan = self.controller.plan_pages(now_ms);
         for run in &plan.lift {
-            let _ = in_slices(run.clone(), |slice| watch.lift(slice));
+            let _ = pace.in_slices(run.clone(), |slice| watch.lift(slice));
         }
         self.controller.pages.lift(&plan.lift, now_ms);
         let mut guarded = Vec::new();
         for run in plan.guard {
             let guard = |slice| watch.written(slice, &mut Vec::new());
-            if in_slices(run.clone(), guard).is_ok() {
+            if pace.in_slices(run.clone(), guard).is_ok() {
                 guarded.push(run);
             }
         }
@@ -324,6 +323,9 @@ impl Watcher {
             let older_ms = self.controller.settings().older_ms;
             marks.turn(&self.controller.pages, older_ms, clock_from(now_ms));
         }
+        let took_ms = begin.elapsed().as_millis() as u32;
+        let apart_ms = took_ms.saturating_mul(LOOKING_SHARE).max(SECOND_MS);
+        self.next_second_ms = now_ms.saturating_add(apart_ms);
     }
 
     /// Notes what it has cost that threads with watchpoints were put on processors, and leaves the threads alone if there
@@ -524,9 +526,10 @@ impl Drop for Watcher {
             return;
         };
         let other = self.marks.as_ref().and_then(MarkedPages::other);
+        let mut pace = Pace::default();
         for (area, _) in watchable_mappings(self.pid) {
             // Fails where it is not watched, or the other one watches it.
-            let _ = in_slices(area, |slice| {
+            let _ = pace.in_slices(area, |slice| {
                 let removed = watch.remove(slice.clone());
                 let _ = removed.or_else(|error| match other {
                     Some(other) => other.remove(slice),

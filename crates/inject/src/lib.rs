@@ -33,8 +33,8 @@ use hold::{
 };
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
-    forced_write, huge_pages, kernel_places, load, map, memory, page_scan, region, remote_call,
-    remote_fork, remote_work, robust_list, way_home, write_watch,
+    forced_write, huge_pages, kernel_places, load, map, memory, pace, page_scan, region,
+    remote_call, remote_fork, remote_work, robust_list, way_home, write_watch,
 };
 
 #[cfg(test)]
@@ -74,6 +74,7 @@ pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
 pub use own_memory::give_memory_back;
+pub use pace::{Pace, with_gaps};
 pub use page_scan::{PageScan, PageState};
 pub use precedence::take_precedence;
 pub use region::{

@@ -7,7 +7,7 @@ use crate::capture::Captured;
 use crate::capture::areas::{MAX_AREA_BYTES, is_in_heap, kind};
 use crate::capture::copy::regions_for;
 use crate::capture::modules::{module_info, vtable_names};
-use crate::capture::settle::is_inside_by;
+use crate::capture::settle::{MallocPlaces, inside_malloc_note, is_inside_by};
 use crate::capture::thread_states;
 use crate::glibc::arenas::find_parameters;
 use crate::glibc::layout::{Layout, NEWEST};
@@ -110,11 +110,9 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
 
 /// Threads that the end of the process met inside malloc.
 fn count_inside_malloc(snapshot: &mut Snapshot, threads: &[(i32, Registers, &[u8])]) {
-    let code = snapshot
-        .libc()
-        .map_or(0..0, |libc| libc.malloc_code.clone());
+    let malloc = MallocPlaces::of(snapshot.libc());
     let is_inside = |registers: &Registers| {
-        is_inside_by(registers, &code, |stack| {
+        is_inside_by(registers, &malloc, |stack| {
             let found = snapshot.bytes(registers.rsp, stack.len() as u64);
             found.map_or(0, |bytes| {
                 stack.copy_from_slice(bytes);
@@ -125,9 +123,7 @@ fn count_inside_malloc(snapshot: &mut Snapshot, threads: &[(i32, Registers, &[u8
     let inside = threads.iter().filter(|(_, r, _)| is_inside(r)).count();
     snapshot.meta.in_malloc = inside as u32;
     if inside > 0 {
-        snapshot.meta.notes.push(format!(
-            "{inside} threads were inside malloc: what they were changing may look damaged"
-        ));
+        snapshot.meta.notes.push(inside_malloc_note(inside as u32));
     }
 }
 

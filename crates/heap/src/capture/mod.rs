@@ -26,7 +26,7 @@ use crate::capture::limits::Limits;
 use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::precopy::precopy;
 use crate::capture::residency::{Look, Residency};
-use crate::capture::settle::{hold_settled, is_inside};
+use crate::capture::settle::{MallocPlaces, hold_settled, inside_malloc_note, is_inside};
 use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
 use crate::graph::roots::dead_stacks;
@@ -194,9 +194,8 @@ impl Prepared {
         }
     }
 
-    fn malloc_code(&self) -> Range<u64> {
-        let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
-        libc.map_or(0..0, |m| m.malloc_code.clone())
+    fn malloc(&self) -> MallocPlaces {
+        MallocPlaces::of(self.modules.iter().find(|m| m.glibc_minor.is_some()))
     }
 
     /// Notes why another method is used; an error if none can help.
@@ -275,7 +274,7 @@ impl Prepared {
     /// Holds all threads, outside malloc if possible.
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
         let limit = self.limits.hold;
-        let (held, in_malloc) = hold_settled(self.pid, self.reader, &self.malloc_code(), limit)?;
+        let (held, in_malloc) = hold_settled(self.pid, self.reader, &self.malloc(), limit)?;
         self.in_malloc = in_malloc;
         let InVain {
             holds,
@@ -321,10 +320,7 @@ impl Prepared {
             vtable_names(image, &mut classes);
         }
         if self.in_malloc > 0 {
-            self.notes.push(format!(
-                "{} threads were inside malloc: what they were changing may look damaged",
-                self.in_malloc
-            ));
+            self.notes.push(inside_malloc_note(self.in_malloc));
         }
         // All that is asked of a process at its end, where nothing changes any more.
         let after = kernel_words(self.reader);
@@ -503,8 +499,8 @@ pub fn capture_ending(
         let extended: &[u8] = if is_in_call { &[] } else { &t.extended };
         (t.tid, &t.registers, extended)
     });
-    let code = prepared.malloc_code();
-    let inside = threads.clone().filter(|t| is_inside(pid, t.1, &code));
+    let malloc = prepared.malloc();
+    let inside = threads.clone().filter(|t| is_inside(pid, t.1, &malloc));
     prepared.in_malloc = inside.count() as u32;
     let Some(mut shot) = copy_all(&mut prepared, None)? else {
         return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));

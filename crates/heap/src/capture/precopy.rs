@@ -8,7 +8,7 @@ use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;
-use memhook_inject::WriteWatch;
+use memhook_inject::{Pace, WriteWatch};
 use std::time::{Duration, Instant};
 
 /// Rounds of copying before a hold. One that is not shorter than the round before is the last.
@@ -205,5 +205,17 @@ impl<'a> Copying<'a> {
             held_bytes: patch.len(),
             unread,
         }))
+    }
+}
+
+/// Gives back what is watched part by part: when a userfaultfd is closed, the kernel does so at one go, and threads of the
+/// process that map or unmap memory wait for that.
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        let mut pace = Pace::default();
+        for area in &self.watched {
+            // Fails where the target has unmapped it meanwhile.
+            let _ = pace.in_slices(area.start..area.end, |slice| self.watch.remove(slice));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::snapshot::words;
+use crate::snapshot::{ModuleInfo, words};
 
 /// How long threads inside malloc are let run at a time, first and at most, and in all.
 const SETTLE_STEP: Duration = Duration::from_micros(30);
@@ -27,14 +27,43 @@ const MALLOC_CALLS: [i64; 7] = [
 /// Words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
-/// Holds all threads, none of them inside `malloc_code` if possible: the heap is whole then. A
+/// Where glibc's malloc is.
+#[derive(Clone, Default)]
+pub struct MallocPlaces {
+    /// It, and what it consists of.
+    code: Range<u64>,
+    /// The C library, which has all that it calls.
+    library: Range<u64>,
+}
+
+impl MallocPlaces {
+    /// Of the C library; nowhere if that is not glibc.
+    pub fn of(libc: Option<&ModuleInfo>) -> MallocPlaces {
+        libc.map_or_else(MallocPlaces::default, |libc| MallocPlaces {
+            code: libc.malloc_code.clone(),
+            library: libc.start..libc.end,
+        })
+    }
+}
+
+/// What a snapshot says of threads that were inside malloc.
+pub fn inside_malloc_note(threads: u32) -> String {
+    let were = if threads == 1 {
+        "1 thread was".to_owned()
+    } else {
+        format!("{threads} threads were")
+    };
+    format!("{were} inside malloc: what they were changing may look damaged")
+}
+
+/// Holds all threads, none of them inside malloc if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.
 /// `reader`: by which its memory is read. `limit`: for how long threads may be held until all have stopped.
 pub fn hold_settled(
     pid: i32,
     reader: i32,
-    malloc_code: &Range<u64>,
+    malloc: &MallocPlaces,
     limit: Option<Duration>,
 ) -> Result<(AllHeld, u32), Error> {
     let mut held = hold_all_within(pid, limit)?;
@@ -42,7 +71,7 @@ pub fn hold_settled(
     loop {
         let inside: Vec<i32> = held
             .threads()
-            .filter(|(_, r, _)| is_inside(reader, r, malloc_code))
+            .filter(|(_, r, _)| is_inside(reader, r, malloc))
             .map(|(tid, ..)| tid)
             .collect();
         if inside.is_empty() || held.held_for() > SETTLE_LIMIT {
@@ -54,8 +83,8 @@ pub fn hold_settled(
 }
 
 /// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
-/// a system call that those make or was interrupted in something called from there.
-pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
+/// a system call that those make, or in another function of the C library that they have called.
+pub fn is_inside(pid: i32, registers: &Registers, malloc: &MallocPlaces) -> bool {
     let read = |stack: &mut [u8]| {
         let remote = [RemoteIoVec {
             base: registers.rsp as usize,
@@ -64,18 +93,22 @@ pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
         let mut local = [IoSliceMut::new(stack)];
         process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0)
     };
-    is_inside_by(registers, code, read)
+    is_inside_by(registers, malloc, read)
 }
 
 /// Likewise; `read` fills the buffer from the stack pointer on and says how much it has read.
 pub fn is_inside_by(
     registers: &Registers,
-    code: &Range<u64>,
+    malloc: &MallocPlaces,
     read: impl FnOnce(&mut [u8]) -> usize,
 ) -> bool {
-    let is_code = |w: u64| code.contains(&w);
+    let is_code = |w: u64| malloc.code.contains(&w);
     if is_code(registers.rip) {
         return true;
+    }
+    // Frames of the program, and of the hook, may have return addresses in them that calls of before have left.
+    if !malloc.library.contains(&registers.rip) {
+        return false;
     }
     let system_call = registers.orig_rax as i64;
     if system_call >= 0 && !MALLOC_CALLS.contains(&system_call) {

@@ -13,6 +13,7 @@ pub(crate) mod kernel_places;
 pub(crate) mod load;
 pub(crate) mod map;
 pub(crate) mod memory;
+pub(crate) mod pace;
 pub(crate) mod page_scan;
 pub(crate) mod region;
 pub(crate) mod remote_call;

@@ -48,7 +48,8 @@ const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 /// Write-protect what is found, and refuse mappings that are not watched asynchronously.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
-const REGIONS_AT_ONCE: usize = 1024;
+const REGIONS_AT_ONCE: u64 = 1024;
+const PAGE_BYTES: u64 = 4096;
 /// While the kernel goes through a range, threads of the target that map or unmap memory wait for it. So it is asked for
 /// so many bytes at a time, and for more where there is little to go through.
 const BYTES_AT_ONCE: u64 = 64 << 20;
@@ -127,7 +128,9 @@ impl PageScan {
         state: PageState,
         mut each: impl FnMut(&PageRegion),
     ) -> io::Result<()> {
-        let mut regions = [PageRegion::default(); REGIONS_AT_ONCE];
+        // Most ranges are short where there are many.
+        let room = (range.end.saturating_sub(range.start) / PAGE_BYTES + 1).min(REGIONS_AT_ONCE);
+        let mut regions = vec![PageRegion::default(); room as usize];
         let mut at = range.start;
         let mut bytes_at_once = BYTES_AT_ONCE;
         while at < range.end {
@@ -137,7 +140,7 @@ impl PageScan {
                 start: at,
                 end,
                 vec: regions.as_mut_ptr() as u64,
-                vec_len: REGIONS_AT_ONCE as u64,
+                vec_len: room,
                 ..ScanArgument::default()
             };
             argument.ask_for(state);
@@ -159,13 +162,13 @@ impl PageScan {
             } else {
                 BYTES_AT_ONCE
             };
-            let found = &regions[..count.min(REGIONS_AT_ONCE)];
+            let found = &regions[..count.min(regions.len())];
             found.iter().for_each(&mut each);
             // The kernel hands out regions in several goes of at most 512. If the walk stops for want of room in one of
             // them and comes to its end in a later one, `walk_end` still says where it stopped (do_pagemap_scan of
             // fs/proc/task_mmu.c), and who goes on from there is told the same pages twice.
             let next = match found.last() {
-                Some(last) if count >= REGIONS_AT_ONCE => argument.walk_end.max(last.end),
+                Some(last) if count >= regions.len() => argument.walk_end.max(last.end),
                 _ => end,
             };
             if next <= at {

@@ -337,3 +337,32 @@ fn nothing_is_written_where_a_closed_library_was() {
         assert!(target.finish().success());
     }
 }
+
+/// A description may take any number for the place of a block: the program does not notice.
+#[test]
+fn a_wrong_place_of_the_block_is_no_crash() {
+    let program = build_target("wild_arguments", &["-g", "-O2"]);
+    let traced = |place: &str| {
+        let mut target = Target::start(&program, &[]);
+        let (alloc, free) = (
+            format!("wild_get(size=arg3, ptr=*{place}) -> 0"),
+            format!("wild_put(ptr=*{place})"),
+        );
+        let options = ["--heap-name", "wild", "--alloc-func", &alloc];
+        let attacher = Attacher::start(&target, &[&options[..], &["--free-func", &free]].concat());
+        target.go();
+        target.expect("done");
+        let report = attacher.finish();
+        assert!(target.finish().success(), "{place}: {report:#}");
+        report
+    };
+    let report = traced("arg1");
+    let totals = totals_of(&report, "wild");
+    assert_eq!(totals["allocations"], 9 * 200, "{report:#}");
+    assert_eq!(totals["live_blocks"], 8, "{report:#}");
+    assert_eq!(report["totals"]["lost_events"], 0, "{report:#}");
+    let report = traced("arg2");
+    let totals = totals_of(&report, "wild");
+    assert_eq!(totals["allocations"], 0, "{report:#}");
+    assert_ne!(report["totals"]["lost_events"], 0, "{report:#}");
+}

@@ -471,3 +471,15 @@ fn the_initial_thread_has_ended() {
     }
     assert!(target.finish().success());
 }
+
+/// A return address into malloc on a stack says that a thread is inside only where the C library is what runs.
+#[test]
+fn frames_that_an_allocator_has_left() {
+    let program = build_target("left_frames", &["-O1"]);
+    let target = Target::start(&program, &[]);
+    for method in [&["--snapshot", "stop"][..], &[]] {
+        let report = scan(target.pid(), method);
+        assert!(!report.contains("inside malloc"), "{report}");
+    }
+    assert!(target.finish().success());
+}

@@ -1,0 +1,124 @@
+//! The pace at which the kernel is asked to go through a process's memory. While it does, threads of the process that map
+//! or unmap memory wait, so each request is short, and between them there is time.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// An answer that comes so soon was about memory that is hardly used.
+const QUICK: Duration = Duration::from_micros(100);
+const MOST_QUICK_BYTES: u64 = 1 << 30;
+
+/// Ranges that are this near are asked about together: what is between them is hardly more than the request itself.
+const NEAR_BYTES: u64 = 2 << 20;
+
+/// Ranges in order, those that are near each other made one with what is between them.
+pub fn with_gaps(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match found.last_mut() {
+            Some(last) if range.start.saturating_sub(last.end) <= NEAR_BYTES => {
+                last.end = last.end.max(range.end);
+            }
+            _ => found.push(range),
+        }
+    }
+    found
+}
+
+/// Requests about any number of ranges, with time between them. A lock that is taken again at once is not had by those
+/// who have waited for it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers pass by them for 4 ms).
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// What the requests since the last pause took.
+    since_pause: Duration,
+}
+
+impl Pace {
+    /// How long a request should take.
+    pub const AIM: Duration = Duration::from_micros(500);
+    /// A request that takes longer than this is too long. It may also have had to wait for a lock or for a processor.
+    pub const TOO_LONG: Duration = Duration::from_millis(2);
+    /// Behind memory that is empty, and is gone through in no time, comes memory that is not.
+    pub const MOST_BYTES: u64 = 64 << 20;
+
+    /// How long to let go of the locks after requests that took so long: as long as they have held them.
+    pub fn after(time: Duration) -> Duration {
+        time.clamp(Duration::from_micros(100), Pace::TOO_LONG)
+    }
+
+    /// Asks about a range in slices.
+    pub fn in_slices<E>(
+        &mut self,
+        range: Range<u64>,
+        mut ask: impl FnMut(Range<u64>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut at, mut bytes) = (range.start, Pace::MOST_BYTES);
+        while at < range.end {
+            let end = range.end.min(at.saturating_add(bytes));
+            let begin = Instant::now();
+            ask(at..end)?;
+            let took = begin.elapsed();
+            bytes = if took < QUICK {
+                (2 * bytes).min(MOST_QUICK_BYTES)
+            } else {
+                Pace::MOST_BYTES
+            };
+            if let Some(pause) = self.took(took) {
+                std::thread::sleep(pause);
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// A request took so long; returns how long to pause before the next one. Pauses are few: on a busy machine, each
+    /// lasts for milliseconds, however short it should be.
+    fn took(&mut self, time: Duration) -> Option<Duration> {
+        self.since_pause += time;
+        (self.since_pause >= Pace::AIM).then(|| Pace::after(std::mem::take(&mut self.since_pause)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_asked_about_without_holes() {
+        let (mut at, mut count) = (4096, 0);
+        let end = at + 5 * Pace::MOST_BYTES + 4096;
+        let result = Pace::default().in_slices(at..end, |slice| {
+            assert!(slice.start == at && slice.end <= end);
+            (at, count) = (slice.end, count + 1);
+            Ok::<(), ()>(())
+        });
+        assert_eq!((result, at), (Ok(()), end));
+        assert!(count > 1);
+        assert_eq!(Pace::default().in_slices(0..1, |_| Err(7)), Err(7));
+    }
+
+    /// As many mappings as a process may have, on a busy machine, where now and then a request waits for a processor.
+    #[test]
+    fn pauses_between_tens_of_thousands_of_requests_are_few() {
+        let mut pace = Pace::default();
+        let (mut asked, mut pauses) = (Duration::ZERO, Vec::new());
+        for i in 0..60_000 {
+            let took = Duration::from_micros(if i % 50 == 0 { 150 } else { 2 });
+            asked += took;
+            pauses.extend(pace.took(took));
+        }
+        assert!(pauses.len() < 1000, "{}", pauses.len());
+        assert!(pauses.iter().sum::<Duration>() <= asked);
+        // Whoever waits is let in all the same.
+        assert_eq!(pace.took(Pace::TOO_LONG), Some(Pace::TOO_LONG));
+    }
+
+    #[test]
+    fn near_ranges_are_asked_about_together() {
+        let pages = (0..60_000).map(|i| i * 8192..i * 8192 + 4096);
+        let one = with_gaps(pages);
+        assert_eq!((one.len(), one[0].end), (1, 59_999 * 8192 + 4096));
+        let far = [0..1, NEAR_BYTES + 2..NEAR_BYTES + 3];
+        assert_eq!(with_gaps(far.clone()), far);
+    }
+}

@@ -1,0 +1,36 @@
+// Threads that have called the allocator and now compute, on a stack on which its frames are still to be seen.
+#include <atomic>
+#include <thread>
+
+#include "target.hpp"
+
+using namespace target;
+
+static std::atomic<int> computing{0};
+
+[[gnu::noinline]] static void allocate() {
+  // Through all that malloc and free consist of.
+  void* blocks[20];
+  for (size_t i = 0; i < 20; i++) keep(blocks[i] = malloc(2000 + 16 * i));
+  for (void* block : blocks) free(block);
+  keep(malloc(5000));
+}
+
+// Nothing of this is ever written.
+[[gnu::noinline]] static void compute() {
+  char unused[512];
+  keep(unused);
+  computing++;
+  for (;;) asm volatile("" : : : "memory");
+}
+
+int main() {
+  for (int i = 0; i < 2; i++)
+    std::thread([] {
+      allocate();
+      compute();
+    }).detach();
+  while (computing < 2) usleep(1000);
+  ready();
+  return 0;
+}
