@@ -64,6 +64,8 @@ inline void trust(const Control* c) {
   trusted.region_bytes = c->region_bytes;
   trusted.ring_bytes = c->ring_bytes;
   trusted.iterate_modules = c->iterate_modules;
+  trusted.main_stack_low = c->main_stack_low;
+  trusted.main_stack_high = c->main_stack_high;
   trusted.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
   trusted.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   trusted.tid_offset = c->tid_offset;

@@ -204,6 +204,8 @@ MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
   if (region) {
     trusted.ring_bytes = control()->ring_bytes;
     trusted.may_call = control()->syscalls_filtered == 0;
+    trusted.main_stack_low = control()->main_stack_low;
+    trusted.main_stack_high = control()->main_stack_high;
   }
   Gate& g = gate();
   g.depth = config.depth < 1 ? 1 : config.depth > max_depth ? max_depth : static_cast<uint32_t>(config.depth);

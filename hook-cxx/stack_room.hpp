@@ -36,6 +36,8 @@ inline constexpr uint64_t room_for_libc = 8192;
 [[gnu::always_inline]] inline bool has_stack_room(const RingHeader* ring, uint64_t frame, uint64_t bytes) {
   uint64_t low = ring->stack_low;
   if (__builtin_expect(frame >= low && frame < ring->stack_high, 1)) return frame - low >= bytes;
+  // Below what is mapped of this one is no guard page, and the attacher may not have told its bounds yet.
+  if (frame >= trusted.main_stack_low && frame < trusted.main_stack_high) return frame - trusted.main_stack_low >= bytes;
   return has_readable_room(frame, bytes);
 }
 

@@ -77,6 +77,7 @@ struct Trusted {
   uint64_t region_bytes;
   uint64_t ring_bytes;
   uint64_t iterate_modules;
+  uint64_t main_stack_low, main_stack_high;
   int (*vdso_clock)(int, void*);
   int (*libc_backtrace)(uint64_t*, int);
   uint32_t tid_offset;

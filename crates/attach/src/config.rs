@@ -440,6 +440,7 @@ impl TraceConfig {
             attacher_pid: std::process::id(),
             owner: 0,
             iterate_modules: 0,
+            main_stack: 0..0,
             plan: Plan::default(),
             python: None,
             described: Vec::new(),

@@ -19,7 +19,11 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     let mut checks = memhook_process::preflight(pid);
     checks.extend(checks_within(&budget, pid, config));
     match memhook_process::first_failure(&checks) {
-        Some(why) => Err(Error::Refused(why)),
+        Some(why) => {
+            // What is wrong may be that the process has ended, and that another one has its id.
+            memhook_process::still_chosen(pid)?;
+            Err(Error::Refused(why))
+        }
         None => {
             let mut plan = budget.plan()?;
             if config

@@ -1,5 +1,6 @@
 //! The threads that own rings: where their stacks are, and when they have ended.
 
+use crate::target_facts::main_stack;
 use memhook_abi::{MAX_RINGS, ring_state};
 use memhook_process::{inner_tid, mappings, proc_path, thread_ids, thread_start_time};
 use memhook_stream::Region;
@@ -14,8 +15,6 @@ const MAPS_PAUSE: Duration = Duration::from_millis(5);
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
 /// The same while rings are getting scarce: a program may start threads by the thousand, each for a moment.
 const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(5);
-/// The main thread's stack may still grow down to the usual limit.
-const MAIN_STACK_BYTES: u64 = 64 << 20;
 
 /// What is known of the owners.
 pub struct RingOwners {
@@ -90,8 +89,8 @@ impl RingOwners {
                 continue;
             };
             if m.path == "[stack]" {
-                let low = m.end.saturating_sub(MAIN_STACK_BYTES);
-                region.set_stack_bounds(ring.index, low, m.end);
+                let bounds = main_stack(maps);
+                region.set_stack_bounds(ring.index, bounds.start, bounds.end);
             } else if tcb > sp && tcb < m.end {
                 region.set_stack_bounds(ring.index, m.start, tcb);
             }

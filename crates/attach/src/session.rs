@@ -26,7 +26,7 @@ use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
-use crate::target_facts::{is_filtered, thread_numbers};
+use crate::target_facts::{is_filtered, main_stack, thread_numbers};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
@@ -256,6 +256,7 @@ impl Session {
             config.iterate_modules = needed("dl_iterate_phdr")?.0;
         }
         config.owner = residue.owner(pid);
+        config.main_stack = main_stack(&maps);
         let python = Python::of(pid, &loaded, libc.as_ref().map(|libc| libc.kind));
         let made_code = MadeCode::of(&maps);
         config.python = python.config();

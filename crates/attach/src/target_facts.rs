@@ -1,8 +1,9 @@
 //! What the hook is told about the thread and the process it runs in.
 
 use memhook_inject::Held;
-use memhook_process::{RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
+use memhook_process::{Mapping, RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
 use memhook_stream::ThreadNumbers;
+use std::ops::Range;
 
 /// Where C libraries for x86-64 keep `tid` in `struct pthread`, in bytes from the thread pointer: all versions of
 /// glibc (nptl/descr.h) behind the TCB head of 704 bytes and a list node; musl since 1.1.25 behind six words, and
@@ -76,4 +77,11 @@ pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
     let for_mappings = CALLS_FOR_MAPPINGS.iter().filter(|_| traces_mappings);
     let mut calls = CALLS_OF_THE_HOOK.iter().chain(for_mappings);
     has_seccomp_filter(held.pid()) && !calls.all(harmless)
+}
+
+/// Where the stack of the initial thread may be (avma): it grows down to a limit, which is seldom higher than this.
+pub fn main_stack(maps: &[Mapping]) -> Range<u64> {
+    const BYTES: u64 = 64 << 20;
+    let stack = maps.iter().find(|m| m.path == "[stack]");
+    stack.map_or(0..0, |m| m.end.saturating_sub(BYTES)..m.end)
 }

@@ -9,6 +9,7 @@ use memhook_abi::{
     flags,
 };
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Settings of one attach, as the hook reads them.
@@ -44,6 +45,8 @@ pub struct Config {
     pub owner: u64,
     /// Address of the C library's `dl_iterate_phdr` in the target (avma).
     pub iterate_modules: u64,
+    /// Where the stack of the target's initial thread may be (avma).
+    pub main_stack: Range<u64>,
     /// What it may take of memory.
     pub plan: Plan,
     /// The process's CPython interpreter, if it has one whose frames can be found.
@@ -96,6 +99,8 @@ impl Region {
             (offset_of!(Control, libc_backtrace), config.libc_backtrace),
             (offset_of!(Control, sample_bytes), config.sample_bytes),
             (offset_of!(Control, iterate_modules), config.iterate_modules),
+            (offset_of!(Control, main_stack_low), config.main_stack.start),
+            (offset_of!(Control, main_stack_high), config.main_stack.end),
             // Granule 0 stays empty: stack id 0 means "none".
             (offset_of!(Control, arena_next), 1),
         ] {

@@ -183,6 +183,10 @@ shared_struct! {
         owner: u64,
         /// Address of the C library's dl_iterate_phdr in the target (avma).
         iterate_modules: u64,
+        /// Where the stack of the initial thread may be (avma); it grows, so not all of it is mapped.
+        main_stack_low: u64,
+        /// Its end (avma); 0: it is not known.
+        main_stack_high: u64,
         /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the
         /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`,
         /// dl_iterate_phdr(3). With other numbers now, slots and protections in the journal may be those of

@@ -8,7 +8,7 @@ use crate::hook_object::PROBE;
 use crate::limits::check_shared_memory;
 use crate::memory_budget::Budget;
 use crate::probe_areas::REGION_NAME;
-use crate::target_facts::{is_filtered, tid_offset};
+use crate::target_facts::{is_filtered, main_stack, tid_offset};
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
 use memhook_inject::{Held, create_region, set_inherited};
@@ -24,8 +24,6 @@ use std::time::{Duration, Instant};
 
 /// How often is looked for new modules.
 const MODULES_PAUSE: Duration = Duration::from_millis(200);
-/// The main thread's stack may still grow down to the usual limit.
-const MAIN_STACK_BYTES: u64 = 64 << 20;
 
 /// What of a call is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,16 +74,17 @@ pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Erro
         return Ok(Prepared(None));
     };
     check_shared_memory(pid, region_bytes(LEAST_RING_BYTES) as u64)?;
+    let maps = mappings(pid)?;
     let config = Config {
         epoch: 1,
         ring_bytes: LEAST_RING_BYTES as u64,
         depth,
         attacher_pid: std::process::id(),
         owner: 1,
+        main_stack: main_stack(&maps),
         plan: Budget::of(pid, LEAST_RING_BYTES as u64).plan()?,
         ..Config::default()
     };
-    let maps = mappings(pid)?;
     let mut files = ModuleFiles::in_parts();
     let loaded = modules(pid, &maps, &mut files)?;
     let mut tables = UnwindTables::default();
@@ -199,7 +198,8 @@ impl Events {
                 continue;
             };
             let bounds = if m.path == "[stack]" {
-                Some((m.end.saturating_sub(MAIN_STACK_BYTES), m.end))
+                let stack = main_stack(&maps);
+                Some((stack.start, stack.end))
             } else {
                 (pointer > sp && pointer < m.end).then_some((m.start, pointer))
             };
