@@ -198,7 +198,7 @@ impl Events {
                 continue;
             };
             let bounds = if m.path == "[stack]" {
-                let stack = main_stack(&maps);
+                let stack = main_stack(maps);
                 Some((stack.start, stack.end))
             } else {
                 (pointer > sp && pointer < m.end).then_some((m.start, pointer))
