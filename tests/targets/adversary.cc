@@ -10,10 +10,12 @@
 //   vforks       children that run in its memory for a while
 //   closing      closes every descriptor that it does not know, and opens files
 //   intruding    a child with fewer rights that writes into all memory that it shares with its parent
+//   sequences    threads inside restartable sequences (rseq(2)) that count by processor without a lock
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/rseq.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -240,6 +242,68 @@ static void intruding() {
   other.join();
 }
 
+static constexpr int processors = 512;
+static volatile uint64_t counted[processors];
+
+// Adds 1 to the counter of the processor that it runs on; false if it was interrupted, and nothing was added. Whoever has
+// the thread do something else in the middle of it and come back makes it add to an old value.
+[[gnu::noinline]] static bool count_here(struct rseq* area) {
+  uint32_t processor = area->cpu_id_start;
+  CHECK(processor < processors);
+  volatile uint64_t* counter = &counted[processor];
+  asm goto(
+      ".pushsection .data.rseq, \"aw\"\n"
+      ".balign 32\n"
+      "3: .long 0, 0\n"
+      ".quad 1f, 2f - 1f, 4f\n"
+      ".popsection\n"
+      "leaq 3b(%%rip), %%rax\n"
+      "movq %%rax, %[descriptor]\n"
+      "1: cmpl %[processor], %[current]\n"
+      "jne 4f\n"
+      "movq (%[counter]), %%rax\n"
+      "movl $200, %%ecx\n"
+      "5: pause\n"
+      "decl %%ecx\n"
+      "jnz 5b\n"
+      "incq %%rax\n"
+      "movq %%rax, (%[counter])\n"
+      "2:\n"
+      ".pushsection .text.rseq_abort, \"ax\"\n"
+      ".byte 0x0f, 0xb9, 0x3d\n"
+      ".long 0x53053053\n"
+      "4: jmp %l[aborted]\n"
+      ".popsection\n"
+      :
+      : [descriptor] "m"(area->rseq_cs), [processor] "r"(processor), [current] "m"(area->cpu_id),
+        [counter] "r"(counter)
+      : "rax", "rcx", "memory", "cc"
+      : aborted);
+  return true;
+aborted:
+  return false;
+}
+
+static void sequences() {
+  CHECK(__rseq_size > 0);
+  std::thread threads[4];
+  std::atomic<uint64_t> sum{0};
+  for (auto& thread : threads)
+    thread = std::thread([&] {
+      auto* area = reinterpret_cast<struct rseq*>(static_cast<char*>(__builtin_thread_pointer()) + __rseq_offset);
+      uint64_t own = 0;
+      while (!stop) {
+        own += count_here(area);
+        if (own % 64 == 0) CHECK(hammer(10) == 5);
+      }
+      sum += own;
+    });
+  for (auto& thread : threads) thread.join();
+  uint64_t all = 0;
+  for (uint64_t count : counted) all += count;
+  CHECK(all == sum);
+}
+
 int main(int, char** arguments) {
   std::string what = arguments[1];
   if (what == "leaderless") {
@@ -260,5 +324,6 @@ int main(int, char** arguments) {
   if (what == "vforks") vforks();
   if (what == "closing") closing();
   if (what == "intruding") intruding();
+  if (what == "sequences") sequences();
   reader.join();
 }

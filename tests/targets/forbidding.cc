@@ -1,7 +1,12 @@
 // Forbids itself, as argument 1 says, what the hook needs: "tsc", the time-stamp counter; "tls", the rest of the
-// static TLS, by loading the libraries that the other arguments name.
+// static TLS, by loading the libraries that the other arguments name; "descriptors", one more of them; "files", all that
+// are not open (Landlock); "code", memory that becomes executable (PR_SET_MDWE). Says "unable" where the kernel cannot.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <linux/landlock.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <string>
 
@@ -9,9 +14,38 @@
 
 using namespace target;
 
+static void take_all_descriptors() {
+  rlimit limit{64, 64};
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  while (open("/dev/null", O_RDONLY) >= 0) {
+  }
+  CHECK(errno == EMFILE);
+}
+
+static bool forbid_files() {
+  landlock_ruleset_attr rules{};
+  rules.handled_access_fs = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE;
+  auto file = static_cast<int>(syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0));
+  if (file < 0) return false;
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CHECK(syscall(SYS_landlock_restrict_self, file, 0) == 0 && close(file) == 0);
+  CHECK(open("/dev/null", O_RDONLY) < 0 && errno == EACCES);
+  return true;
+}
+
+static bool forbid_code() {
+  constexpr int set_mdwe = 65, refuse_exec_gain = 1;
+  return prctl(set_mdwe, refuse_exec_gain, 0, 0, 0) == 0;
+}
+
 int main(int count, char** arguments) {
   std::string what = arguments[1];
   if (what == "tsc") CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) == 0);
+  if (what == "descriptors") take_all_descriptors();
+  if ((what == "files" && !forbid_files()) || (what == "code" && !forbid_code())) {
+    say("unable");
+    return 0;
+  }
   bool refused = false;
   for (int i = 2; i < count; i++) {
     if (!dlopen(arguments[i], RTLD_NOW)) {

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use memhook_tests::{Target, build_target};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A kind of target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,6 +58,18 @@ pub enum Kind {
     Closing,
     /// Children with fewer rights that write into all memory that they share with it
     Intruding,
+    /// Threads inside restartable sequences
+    Sequences,
+    /// An allocator in the executable, with a mutex
+    Mutexed,
+    /// The same with a spin lock
+    Spinning,
+    /// The same with a cache for each thread
+    Cached,
+    /// jemalloc, linked into the executable
+    Linked,
+    /// Python whose greenlets exchange the C stack
+    Greenlets,
 }
 
 /// Libraries of the distribution, of those that are installed.
@@ -140,8 +152,13 @@ impl Kind {
             Kind::Vforks => ("adversary", vec!["vforks"]),
             Kind::Closing => ("adversary", vec!["closing"]),
             Kind::Intruding => ("adversary", vec!["intruding"]),
+            Kind::Sequences => ("adversary", vec!["sequences"]),
+            Kind::Mutexed | Kind::Spinning | Kind::Cached | Kind::Linked => {
+                ("executable_allocator", vec![])
+            }
+            Kind::Greenlets => return self.start_python(),
         };
-        let program = build_target(name, &[]);
+        let program = build_target(name, self.build_options());
         let mut command = Command::new(&program);
         command.args(&args);
         let mut cgroup = None;
@@ -163,6 +180,32 @@ impl Kind {
         Some(Prey {
             target,
             _cgroup: cgroup,
+        })
+    }
+
+    fn build_options(self) -> &'static [&'static str] {
+        match self {
+            Kind::Mutexed => &["-O2", "-DMUTEX"],
+            Kind::Spinning => &["-O2", "-DSPIN"],
+            Kind::Cached => &["-O2", "-DCACHE"],
+            Kind::Linked => &["-O2", "-l:libjemalloc.a"],
+            _ => &[],
+        }
+    }
+
+    fn start_python(self) -> Option<Prey> {
+        let has_it = Command::new("python3")
+            .args(["-c", "import greenlet"])
+            .stderr(Stdio::null())
+            .status();
+        if !has_it.is_ok_and(|status| status.success()) {
+            println!("{self:?}: not run, python3 has no module greenlet here");
+            return None;
+        }
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/targets/greenlets.py");
+        Some(Prey {
+            target: Target::run(Command::new("python3").arg(script)),
+            _cgroup: None,
         })
     }
 
@@ -190,6 +233,10 @@ impl Kind {
             Kind::Detached,
             Kind::Setxid,
             Kind::Coroutines,
+            Kind::Mutexed,
+            Kind::Spinning,
+            Kind::Cached,
+            Kind::Linked,
         ];
         kinds.contains(&self)
     }

@@ -1,6 +1,8 @@
 //! Targets that have forbidden themselves, or used up, what the hook needs: either it can do without, or they
 //! are refused with the reason, and nothing happens to them.
 
+use std::process::{Command, Stdio};
+
 use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, run};
 
 /// An attach is refused in one line with this word, and the target passes its self-check.
@@ -39,7 +41,11 @@ fn static_tls() {
     let mut arguments = vec!["tls"];
     arguments.extend(libraries.iter().map(String::as_str));
     let program = build_target("forbidding", &[]);
-    let mut target = Target::start(&program, &arguments);
+    works(Target::start(&program, &arguments));
+}
+
+/// An attach works as ever, and the next one uses what is there.
+fn works(mut target: Target) {
     Attacher::start(&target, &[]).finish();
     let mappings = target.our_mappings();
     let attacher = Attacher::start(&target, &[]);
@@ -54,4 +60,37 @@ fn static_tls() {
     );
     let status = target.finish();
     assert!(status.success(), "the target's self-check: {status}");
+}
+
+/// Such a program can open nothing itself.
+#[test]
+fn one_more_descriptor() {
+    let program = build_target("forbidding", &[]);
+    is_refused(Target::start(&program, &["descriptors"]), "Too many open files");
+}
+
+/// What depends on the kernel, which nobody can install here.
+fn works_if_known(what: &str) {
+    let program = build_target("forbidding", &[]);
+    let tried = Command::new(&program)
+        .arg(what)
+        .stdin(Stdio::null())
+        .output();
+    if tried.expect("it runs").stdout.starts_with(b"unable") {
+        eprintln!("not run: this kernel does not know what forbids {what}");
+        return;
+    }
+    works(Target::start(&program, &[what]));
+}
+
+/// Landlock (landlock(7)) lets it open no file and execute none.
+#[test]
+fn files() {
+    works_if_known("files");
+}
+
+/// No memory may become executable that was not at first (PR_SET_MDWE of prctl(2)).
+#[test]
+fn executable_memory() {
+    works_if_known("code");
 }

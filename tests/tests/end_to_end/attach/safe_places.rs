@@ -60,6 +60,13 @@ fn credentials_that_change_all_the_time() {
     stays_usable(Target::start(&program, &["setxid"]));
 }
 
+/// A thread that is stopped in the middle of one begins it anew, and does not go on with what it had read.
+#[test]
+fn restartable_sequences() {
+    let program = build_target("adversary", &[]);
+    stays_usable(Target::start(&program, &["sequences"]));
+}
+
 /// The loader calls the program's own malloc.
 #[test]
 fn allocators_of_the_executable() {
