@@ -66,7 +66,10 @@ fn works(mut target: Target) {
 #[test]
 fn one_more_descriptor() {
     let program = build_target("forbidding", &[]);
-    is_refused(Target::start(&program, &["descriptors"]), "Too many open files");
+    is_refused(
+        Target::start(&program, &["descriptors"]),
+        "Too many open files",
+    );
 }
 
 /// What depends on the kernel, which nobody can install here.
