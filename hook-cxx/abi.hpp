@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x14;
+inline constexpr uint64_t abi_version_value = 0x15;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -171,6 +171,8 @@ inline constexpr uint64_t birth_done = 0x2;
 inline constexpr uint64_t birth_declined = 0x3;
 inline constexpr uint64_t spares_behind_gate = 0x1000;
 inline constexpr uint64_t most_spares = 0x40;
+inline constexpr uint64_t first_fork = 0x54;
+inline constexpr uint64_t last_fork = 0x56;
 inline constexpr long not_our_region = -1;
 inline constexpr long no_wipe_on_fork = -2;
 inline constexpr long stale = -3;

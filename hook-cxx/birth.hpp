@@ -70,6 +70,7 @@ inline void trust(const Control* c) {
   trusted.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   trusted.tid_offset = c->tid_offset;
   trusted.epoch = c->epoch & 0xfff;
+  trusted.is_inherited = false;
   trusted.is_shared = false;
   trusted.is_abandoned = false;
   trusted.may_call = c->syscalls_filtered == 0;
@@ -89,8 +90,8 @@ inline void trust(const Control* c) {
   // Before the look at the gate: another thread may be faster, and claim a region.
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
-  trusted.may_call = may_call_kernel();
-  if (trusted.may_call) leave_region(inherited);
+  // What is in the region is not looked at: the process may not have it.
+  if (trusted.is_inherited && trusted.may_call) leave_region(inherited);
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
 
@@ -164,7 +165,7 @@ inline bool begin_life(Control* c, Frame frame) {
   uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid)) : kept;
   __atomic_store_n(&c->birth_pid, pid, __ATOMIC_RELAXED);
   bool was_shared = trusted.is_shared;
-  trusted.is_shared = true;
+  trusted.is_shared = trusted.is_inherited = true;
   c->stale_number = 0;
   if (may_call_kernel()) {
     c->true_number = static_cast<uint32_t>(sys::call(sys::nr_gettid));

@@ -106,6 +106,12 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&gate().epoch, trusted.epoch, __ATOMIC_RELEASE);
+  // Until fork(2) has its wrapper, a child would keep the region; as soon as another function has one, a call may be
+  // under way when its thread forks, and a child that came back into it without memory there would crash.
+  patch_pending(true);
+  constexpr long madv_dofork = 11;
+  sys::call(sys::nr_madvise, reinterpret_cast<long>(region), static_cast<long>(trusted.region_bytes), madv_dofork);
+  trusted.is_inherited = true;
   return patch_pending();
 }
 

@@ -126,11 +126,11 @@ inline auto& wrappers_in_use() {
 
 // Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
 // modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a
-// slot patched then would not be restored.
-inline long patch_pending() {
+// slot patched then would not be restored. `only_forks`: the slots of fork(2), and no others.
+inline long patch_pending(bool only_forks = false) {
   Control* c = control();
   if (trusted.is_shared) return 0;  // the attacher writes the slots itself
-  return with_loader_still(trusted.iterate_modules, [c](uint64_t loader_count) -> long {
+  return with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
     tell_count(loader_count);
     if (epoch_now() == 0) return 0;
     bool is_current = lists_are_current(loader_count), left_out = false;
@@ -142,6 +142,7 @@ inline long patch_pending() {
       auto* entry = at<SlotEntry>(slots_offset) + i;
       if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_pending) continue;
       if (entry->function >= function_count || entry->variant >= max_variants) continue;
+      if (only_forks && (entry->function < first_fork || entry->function > last_fork)) continue;
       if (!is_current && !entry->is_permanent) {
         left_out = true;
         continue;

@@ -85,6 +85,8 @@ struct Trusted {
   uint32_t epoch;
   // The attacher is taken for dead, here or in the parent.
   bool is_abandoned;
+  // Processes that are forked have the region.
+  bool is_inherited;
   // No seccomp filter looked at system calls at the attach.
   bool may_call;
   // The region was claimed at birth: relatives map it, too, so its journal leads to no slot.

@@ -224,6 +224,8 @@ pub fn cxx_header() -> String {
         ("birth_declined", u64::from(gate_birth::DECLINED)),
         ("spares_behind_gate", SPARES_BEHIND_GATE),
         ("most_spares", MOST_SPARES as u64),
+        ("first_fork", id_of("fork")),
+        ("last_fork", id_of("_Fork")),
     ];
     for (name, value) in constants {
         let _ = writeln!(out, "inline constexpr uint64_t {name} = {value:#x};");

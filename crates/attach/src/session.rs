@@ -412,9 +412,11 @@ impl Session {
         self.region.set_thread_numbers(numbers);
         let is_filtered = is_filtered(&held, self.traces_mappings());
         self.region.set_syscalls_filtered(is_filtered);
-        // From now on a call may be under way when its thread forks: without memory there, a child that came back
-        // into it would crash. It leaves the region by itself.
-        set_inherited(&mut held, RemoteAddress(region_address), region_bytes, true)?;
+        // The hook has children inherit the region when they leave it by themselves, unless one may come back into a
+        // call that has been under way since an earlier attach.
+        if self.region.awaits_threads() {
+            set_inherited(&mut held, RemoteAddress(region_address), region_bytes, true)?;
+        }
         if let Some(place) = region.replaces {
             let (from, to) = (RemoteAddress(region_address), RemoteAddress(place));
             move_region(&mut held, from, region_bytes, to)?;

@@ -148,6 +148,11 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
+    /// Whether a thread is inside a wrapper, as far as that can be seen.
+    pub fn awaits_threads(&self) -> bool {
+        !self.marked_inside().is_empty()
+    }
+
     /// Rings whose owner is inside a wrapper, or was left there on a way that the hook does not see.
     pub fn marked_inside(&self) -> Vec<Mark> {
         let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
