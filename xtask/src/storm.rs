@@ -283,7 +283,7 @@ impl Victim {
             return Ok(());
         }
         let may_be_refused =
-            matches!(self.kind, Kind::Stopped | Kind::Bounded) || !is_parent || self.disturbed;
+            matches!(self.kind, Kind::Stopped | Kind::Bounded | Kind::Closing) || !is_parent || self.disturbed;
         if outcome.code == Some(2) && may_be_refused {
             tally.refused += 1;
             return refused_or_reported(&outcome);

@@ -81,6 +81,8 @@ const PLUGINS: [&str; 6] = [
     "libzstd.so.1",
     "libpq.so.5",
 ];
+/// The distribution's, which has its packages.
+const PYTHON: &str = "/usr/bin/python3";
 /// Memory of the small cgroup.
 const LIMIT_BYTES: u64 = 96 << 20;
 
@@ -194,17 +196,17 @@ impl Kind {
     }
 
     fn start_python(self) -> Option<Prey> {
-        let has_it = Command::new("python3")
+        let has_it = Command::new(PYTHON)
             .args(["-c", "import greenlet"])
             .stderr(Stdio::null())
             .status();
         if !has_it.is_ok_and(|status| status.success()) {
-            println!("{self:?}: not run, python3 has no module greenlet here");
+            println!("{self:?}: not run, {PYTHON} has no module greenlet");
             return None;
         }
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/targets/greenlets.py");
         Some(Prey {
-            target: Target::run(Command::new("python3").arg(script)),
+            target: Target::run(Command::new(PYTHON).arg(script)),
             _cgroup: None,
         })
     }

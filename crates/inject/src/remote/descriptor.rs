@@ -77,13 +77,23 @@ pub(crate) fn undisturbed<T>(
     attempt: impl Fn(&mut Held) -> Result<T, Error>,
 ) -> Result<T, Error> {
     const ATTEMPTS: u32 = 20;
-    for _ in 1..ATTEMPTS {
+    for _ in 0..ATTEMPTS {
         match attempt(held) {
-            Err(Error::DescriptorLost { .. }) => {}
+            Err(error) if is_loss(&error) => {}
             other => return other,
         }
     }
-    attempt(held)
+    Err(held.descriptor_lost())
+}
+
+/// Whether this is what comes of a descriptor that somebody else has closed: it may be found out at any call.
+fn is_loss(error: &Error) -> bool {
+    match error {
+        Error::DescriptorLost { .. } => true,
+        Error::RemoteSyscall { cause, .. } => cause.raw_os_error() == Some(libc::EBADF),
+        Error::File { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
 }
 
 /// Opens the target's descriptor here, which is that of the object: through /proc, else by pidfd_getfd(2).
