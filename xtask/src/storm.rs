@@ -282,8 +282,9 @@ impl Victim {
         if disturbance.kills() {
             return Ok(());
         }
-        let may_be_refused =
-            matches!(self.kind, Kind::Stopped | Kind::Bounded | Kind::Closing) || !is_parent || self.disturbed;
+        let may_be_refused = matches!(self.kind, Kind::Stopped | Kind::Bounded | Kind::Closing)
+            || !is_parent
+            || self.disturbed;
         if outcome.code == Some(2) && may_be_refused {
             tally.refused += 1;
             return refused_or_reported(&outcome);
