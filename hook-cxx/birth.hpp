@@ -77,12 +77,16 @@ inline void trust(const Control* c) {
 }
 
 // Puts memory of this process in place of a region that it shares with its parent.
-[[gnu::noinline, gnu::cold]] inline void leave_region(const unsigned char* shared) {
-  constexpr long read_write = 3, shared_anonymous_noreserve = 0x4021, fixed = 0x10;
-  // Shared, because private memory would count in RLIMIT_DATA. Where the kernel refuses, it stays as it is. No other
-  // call: a filter of the child's may look at it by now, and what calls an allocator may map memory.
-  sys::call(sys::nr_mmap, reinterpret_cast<long>(shared), static_cast<long>(trusted.region_bytes), read_write,
-            shared_anonymous_noreserve | fixed, -1, 0);
+[[gnu::noinline, gnu::cold]] inline void leave_region(const unsigned char* inherited) {
+  constexpr long read_write = 3, memory_of_its_own = 0x4022, fixed = 0x10;
+  auto place = [=](long flags) {
+    return sys::call(sys::nr_mmap, reinterpret_cast<long>(inherited), static_cast<long>(trusted.region_bytes),
+                     read_write, flags, -1, 0);
+  };
+  // Private: whoever reads shared memory gives it pages. Only where RLIMIT_DATA, in which that counts, is too low, it is
+  // shared. Where the kernel refuses both, it stays as it is. No other call: a filter of the child's may look at it
+  // by now, and what calls an allocator may map memory.
+  if (place(memory_of_its_own | fixed) < 0) place((memory_of_its_own ^ 3) | fixed);
 }
 
 // In a fork child: leaves what its parent records into.
