@@ -70,6 +70,7 @@ inline void trust(const Control* c) {
   trusted.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   trusted.tid_offset = c->tid_offset;
   trusted.epoch = c->epoch & 0xfff;
+  trusted.charges_mappings = c->charges_mappings != 0;
   trusted.is_inherited = false;
   trusted.is_shared = false;
   trusted.is_abandoned = false;
@@ -78,15 +79,13 @@ inline void trust(const Control* c) {
 
 // Puts memory of this process in place of a region that it shares with its parent.
 [[gnu::noinline, gnu::cold]] inline void leave_region(const unsigned char* inherited) {
-  constexpr long read_write = 3, memory_of_its_own = 0x4022, fixed = 0x10;
-  auto place = [=](long flags) {
-    return sys::call(sys::nr_mmap, reinterpret_cast<long>(inherited), static_cast<long>(trusted.region_bytes),
-                     read_write, flags, -1, 0);
-  };
-  // Private: whoever reads shared memory gives it pages. Only where RLIMIT_DATA, in which that counts, is too low, it is
-  // shared. Where the kernel refuses both, it stays as it is. No other call: a filter of the child's may look at it
-  // by now, and what calls an allocator may map memory.
-  if (place(memory_of_its_own | fixed) < 0) place((memory_of_its_own ^ 3) | fixed);
+  constexpr long read_write = 3, shared_anonymous_noreserve = 0x4021, fixed = 0x10, madv_dontdump = 16;
+  auto start = reinterpret_cast<long>(inherited);
+  auto bytes = static_cast<long>(trusted.region_bytes);
+  // Shared, because private memory would count in RLIMIT_DATA. Where the kernel refuses, it stays as it is. No other
+  // calls than those of allocators: a filter of the child's may look at them by now.
+  if (sys::call(sys::nr_mmap, start, bytes, read_write, shared_anonymous_noreserve | fixed, -1, 0) == start)
+    sys::call(sys::nr_madvise, start, bytes, madv_dontdump);
 }
 
 // In a fork child: leaves what its parent records into.
@@ -95,7 +94,7 @@ inline void trust(const Control* c) {
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
   // What is in the region is not looked at: the process may not have it.
-  if (trusted.is_inherited && trusted.may_call) leave_region(inherited);
+  if (trusted.is_inherited && trusted.may_call && !trusted.charges_mappings) leave_region(inherited);
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
 
@@ -120,7 +119,7 @@ inline bool end_of_birth() {
     uint64_t spare = place;
     if (spare == 0) break;
     __atomic_store_n(&place, uint64_t{0}, __ATOMIC_RELAXED);
-    if (spare != reinterpret_cast<uint64_t>(own) && may_call_kernel())
+    if (spare != reinterpret_cast<uint64_t>(own) && trusted.may_call)
       sys::call(sys::nr_munmap, static_cast<long>(spare), static_cast<long>(trusted.region_bytes));
   }
 }

@@ -110,8 +110,8 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   // under way when its thread forks, and a child that came back into it without memory there would crash.
   patch_pending(true);
   constexpr long madv_dofork = 11;
-  sys::call(sys::nr_madvise, reinterpret_cast<long>(region), static_cast<long>(trusted.region_bytes), madv_dofork);
-  trusted.is_inherited = true;
+  trusted.is_inherited = sys::call(sys::nr_madvise, reinterpret_cast<long>(region),
+                                   static_cast<long>(trusted.region_bytes), madv_dofork) == 0;
   return patch_pending();
 }
 

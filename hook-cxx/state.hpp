@@ -87,6 +87,7 @@ struct Trusted {
   bool is_abandoned;
   // Processes that are forked have the region.
   bool is_inherited;
+  bool charges_mappings;  // Control::charges_mappings
   // No seccomp filter looked at system calls at the attach.
   bool may_call;
   // The region was claimed at birth: relatives map it, too, so its journal leads to no slot.

@@ -297,7 +297,7 @@ MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
 MEMHOOK_WRAPPER void Mark(const char* name) {
   if (epoch_now() != 0 && name) note_mark(name);
 }
-// A jump: see fork_by().
+// A jump, so that no frame of a wrapper is on the stack of what fork_by() calls.
 MEMHOOK_WRAPPER int Fork() { return fork_by(originals[F][V]); }
 MEMHOOK_WRAPPER int Dlclose(void* handle) {
   int result = original<int>(F, V, handle);

@@ -210,7 +210,9 @@ pub fn wrapped_slots(pid: u32) -> usize {
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
     let files = maps
         .iter()
-        .filter(|m| m.path.starts_with('/') && m.read && !is_hook(&m.path));
+        // What is mapped of no file is called /dev/zero if it is shared.
+        .filter(|m| m.path.starts_with('/') && m.read && !is_hook(&m.path))
+        .filter(|m| !m.path.starts_with("/dev/zero"));
     let words = files.flat_map(|m| {
         let mut bytes = vec![0; (m.end - m.start) as usize];
         std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, m.start).map_or_else(

@@ -6,6 +6,7 @@ mod debian_sources;
 mod debug_server;
 mod json_schema;
 pub mod listening;
+pub mod mapping_stalls;
 mod memory_box;
 pub mod otlp;
 pub mod patience;

@@ -441,6 +441,7 @@ impl TraceConfig {
             owner: 0,
             iterate_modules: 0,
             main_stack: 0..0,
+            charges_mappings: false,
             plan: Plan::default(),
             python: None,
             described: Vec::new(),

@@ -26,7 +26,7 @@ use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
-use crate::target_facts::{is_filtered, main_stack, thread_numbers};
+use crate::target_facts::{charges_mappings, is_filtered, main_stack, thread_numbers};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
@@ -257,6 +257,7 @@ impl Session {
         }
         config.owner = residue.owner(pid);
         config.main_stack = main_stack(&maps);
+        config.charges_mappings = charges_mappings();
         let python = Python::of(pid, &loaded, libc.as_ref().map(|libc| libc.kind));
         let made_code = MadeCode::of(&maps);
         config.python = python.config();
@@ -351,42 +352,21 @@ impl Session {
         Ok(session)
     }
 
-    /// Loads the hook, if it is not there yet, and lets it patch: all that one thread is held for.
-    fn load_and_start(
-        &mut self,
-        reach: &mut Reach<'_>,
-        loading: Loading,
-        region: Place,
-    ) -> Result<(), Error> {
-        let (pid, mut region_address) = (self.pid, region.address);
-        let region_bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
-        // So that nothing slow is left for the hold.
-        let anywhere = self.object.image(0)?;
-        self.tables.prepare(&self.region, &[anywhere]);
+    /// Brings the hook in, if it is not there yet, and tells it in the region at this address (avma) what it has to know.
+    fn load(&mut self, held: &mut Held, loading: Loading, region: u64) -> Result<(), Error> {
+        let pid = self.pid;
         let backtrace = self.region.libc_backtrace();
-        let (mut held, loading) = self.hold_to_load(reach, loading)?;
         let may_map = || {
             if backtrace != 0 {
                 return Err(Error::NoWayThroughHook { pid });
             }
             Ok(())
         };
-        let numbers = thread_numbers(&held).ok_or(Error::NoThreadNumber { pid });
-        let loaded = numbers.and_then(|numbers| {
-            let loaded = match &self.emission {
-                Some(emission) => loading.load_to_emit(&mut held, emission),
-                None => loading.load(&mut held, may_map),
-            };
-            Ok((numbers, loaded?))
-        });
-        let (numbers, (base, object)) = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                // Nobody knows of it, so nobody would ever use it again.
-                let _ = unmap_region(&mut held, RemoteAddress(region_address), region_bytes);
-                return Err(error);
-            }
-        };
+        let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
+        let (base, object) = match &self.emission {
+            Some(emission) => loading.load_to_emit(held, emission),
+            None => loading.load(held, may_map),
+        }?;
         if !std::ptr::eq(object, self.object) {
             self.use_object(object)?;
         }
@@ -400,7 +380,7 @@ impl Session {
         self.publish_modules()?;
         if backtrace != 0 {
             // Its first call loads libgcc_s, which must not happen below an allocation.
-            let arguments = vec![region_address + abi::ARENA_OFFSET as u64, 0];
+            let arguments = vec![region + abi::ARENA_OFFSET as u64, 0];
             held.call_to_its_end(
                 RemoteAddress(backtrace),
                 &mut [],
@@ -408,10 +388,31 @@ impl Session {
                 |_| arguments,
             )?;
         }
-        lone_recorder::register_alone(&mut held, &self.region);
+        lone_recorder::register_alone(held, &self.region);
         self.region.set_thread_numbers(numbers);
-        let is_filtered = is_filtered(&held, self.traces_mappings());
+        let is_filtered = is_filtered(held, self.traces_mappings());
         self.region.set_syscalls_filtered(is_filtered);
+        Ok(())
+    }
+
+    /// Loads the hook, if it is not there yet, and lets it patch: all that one thread is held for.
+    fn load_and_start(
+        &mut self,
+        reach: &mut Reach<'_>,
+        loading: Loading,
+        region: Place,
+    ) -> Result<(), Error> {
+        let (pid, mut region_address) = (self.pid, region.address);
+        let region_bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
+        // So that nothing slow is left for the hold.
+        let anywhere = self.object.image(0)?;
+        self.tables.prepare(&self.region, &[anywhere]);
+        let (mut held, loading) = self.hold_to_load(reach, loading)?;
+        if let Err(error) = self.load(&mut held, loading, region_address) {
+            // Nobody knows of the region, so nobody would ever use it again.
+            let _ = unmap_region(&mut held, RemoteAddress(region_address), region_bytes);
+            return Err(error);
+        }
         // The hook has children inherit the region when they leave it by themselves, unless one may come back into a
         // call that has been under way since an earlier attach.
         if self.region.awaits_threads() {

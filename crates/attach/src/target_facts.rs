@@ -79,6 +79,12 @@ pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
     has_seccomp_filter(held.pid()) && !calls.all(harmless)
 }
 
+/// Whether the kernel charges memory when it is mapped, and not when it is touched: proc_sys_vm(5), overcommit_memory.
+pub fn charges_mappings() -> bool {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    mode.is_ok_and(|mode| mode.trim() == "2")
+}
+
 /// Where the stack of the initial thread may be (avma): it grows down to a limit, which is seldom higher than this.
 pub fn main_stack(maps: &[Mapping]) -> Range<u64> {
     const BYTES: u64 = 64 << 20;

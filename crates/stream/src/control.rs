@@ -47,6 +47,8 @@ pub struct Config {
     pub iterate_modules: u64,
     /// Where the stack of the target's initial thread may be (avma).
     pub main_stack: Range<u64>,
+    /// Memory is charged when it is mapped ([`Control::charges_mappings`]).
+    pub charges_mappings: bool,
     /// What it may take of memory.
     pub plan: Plan,
     /// The process's CPython interpreter, if it has one whose frames can be found.
@@ -101,6 +103,10 @@ impl Region {
             (offset_of!(Control, iterate_modules), config.iterate_modules),
             (offset_of!(Control, main_stack_low), config.main_stack.start),
             (offset_of!(Control, main_stack_high), config.main_stack.end),
+            (
+                offset_of!(Control, charges_mappings),
+                config.charges_mappings.into(),
+            ),
             // Granule 0 stays empty: stack id 0 means "none".
             (offset_of!(Control, arena_next), 1),
         ] {

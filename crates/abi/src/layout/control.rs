@@ -187,6 +187,9 @@ shared_struct! {
         main_stack_low: u64,
         /// Its end (avma); 0: it is not known.
         main_stack_high: u64,
+        /// Not 0: memory is charged when it is mapped (proc_sys_vm(5), overcommit_memory 2), so a forked child that mapped
+        /// some in place of the region could have others refused theirs, and keeps the region.
+        charges_mappings: u64,
         /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the
         /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`,
         /// dl_iterate_phdr(3). With other numbers now, slots and protections in the journal may be those of

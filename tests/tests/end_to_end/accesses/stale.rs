@@ -2,6 +2,7 @@
 
 use memhook_inject::Watchpoint;
 use memhook_process::reclaim_scans;
+use memhook_tests::mapping_stalls::MappingStalls;
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, binary, build_target, not_run, run, until};
 use serde_json::Value;
@@ -319,38 +320,22 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
 /// Whoever maps memory while the marks of a large heap are read and cleared waits for a small part of that at most.
 #[test]
 fn marks_of_a_large_heap_make_nobody_wait_long() {
-    /// To clear all of them at one go takes 28 ms and more.
-    const MIB: &str = "1500";
+    /// Much less than at one go.
     const MOST_US: u64 = 15_000;
     /// In each, marks are read and cleared at least once.
     const WINDOW: Duration = Duration::from_millis(3500);
-    let mut target = Target::start(
-        &build_target("mapping_stalls", &["-O1", "-pthread"]),
-        &[MIB],
-    );
-    let watching = Watching::begin(&target, &["--older", "1s", "-d", "5m", "--json"]);
-    let mut longest = || {
-        target.go();
-        let line = target.expect("longest ");
-        let number = line["longest ".len()..].trim().parse::<u64>();
-        number.expect("microseconds")
-    };
-    // Where the machine is busy, whoever has the lock may wait for a processor: not in each.
-    let mut windows = Vec::new();
-    while windows.len() < 8 && windows.last().is_none_or(|&us| us > MOST_US) {
-        longest();
-        std::thread::sleep(WINDOW);
-        windows.push(longest());
-    }
+    let mut stalls = MappingStalls::start("1500");
+    let watching = Watching::begin(&stalls.0, &["--older", "1s", "-d", "5m", "--json"]);
+    let waits = stalls.waits_during(MOST_US, || std::thread::sleep(WINDOW));
     watching.signal(libc::SIGINT);
     let report = watching.report();
-    println!("{windows:?} us; {}", report["evidence"]);
-    assert!(windows.last() < Some(&MOST_US), "{windows:?}: {report}");
+    println!("{waits:?} us; {}", report["evidence"]);
+    assert!(waits.last() < Some(&MOST_US), "{waits:?}: {report}");
     // Cleared in parts; or, where that is not permitted or memory may be swapped out, not at all, and said.
     let clears = report["evidence"]["clears"].as_u64().expect("a number");
     let is_said = report["notes"].to_string().contains("so large that");
     assert!(clears > 0 || is_said, "{report}");
-    assert!(target.finish().success());
+    assert!(stalls.0.finish().success());
 }
 
 /// The program ends while it is watched.

@@ -28,6 +28,15 @@ fn work(server: &mut Target) {
     server.expect("worked");
 }
 
+/// Workers that mean well come before.
+fn work_beside_children(server: &mut Target) {
+    for _ in 0..10 {
+        server.send("child\n");
+        server.expect("well");
+    }
+    work(server);
+}
+
 /// A worker can say of itself what it likes, and some of that is a complaint; but the attacher has no panic.
 fn assert_ended_by_itself(status: ExitStatus, errors: &str) {
     assert!(
@@ -86,11 +95,7 @@ fn write_into_what_waits_for_others_in_vain() {
     for words in WORDS {
         let attacher = Attacher::start(&server, &["--follow-fork"]);
         assert!(found(&mut server, &format!("fork {words}")) > 0);
-        for _ in 0..10 {
-            server.send("child\n");
-            server.expect("well");
-        }
-        work(&mut server);
+        work_beside_children(&mut server);
         let (status, errors, _) = attacher.last_reports();
         assert_ended_by_itself(status, &errors);
         work(&mut server);
@@ -109,11 +114,7 @@ fn have_only_their_own_region_when_they_are_born() {
         for how in ["call", "clone"] {
             assert!(found(&mut server, &format!("{how} {words}")) <= 1);
         }
-        for _ in 0..10 {
-            server.send("child\n");
-            server.expect("well");
-        }
-        work(&mut server);
+        work_beside_children(&mut server);
         let (status, errors, reports) = attacher.last_reports();
         assert_ended_by_itself(status, &errors);
         let totals = &reports[&pid]["totals"];

@@ -1,5 +1,6 @@
 //! Snapshots that would cost much: the memory of this machine, or the time of the target.
 
+use memhook_tests::mapping_stalls::MappingStalls;
 use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, binary, build_target, run, until};
 use serde_json::Value;
@@ -137,25 +138,13 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
 /// meanwhile does not wait for all of it.
 #[test]
 fn the_end_of_a_snapshot_makes_nobody_wait_long() {
-    /// At one go, it takes 42 ms and more.
-    const MIB: &str = "1500";
+    /// Much less than at one go.
     const MOST_US: u64 = 25_000;
-    let program = build_target("mapping_stalls", &["-O1", "-pthread"]);
-    let mut target = Target::start(&program, &[MIB]);
-    let pid = target.pid().to_string();
-    let mut longest = || {
-        target.go();
-        let line = target.expect("longest ");
-        let number = line["longest ".len()..].trim().parse::<u64>();
-        number.expect("microseconds")
-    };
-    // Where the machine is busy, whoever has the lock may wait for a processor: not in each.
-    let mut windows = Vec::new();
-    while windows.len() < 8 && windows.last().is_none_or(|&us| us > MOST_US) {
-        longest();
+    let mut stalls = MappingStalls::start("1500");
+    let pid = stalls.0.pid().to_string();
+    let waits = stalls.waits_during(MOST_US, || {
         let (code, _, errors) = run(&["scan", &pid]);
         assert_eq!(code, 0, "{errors}");
-        windows.push(longest());
-    }
-    assert!(windows.last() <= Some(&MOST_US), "{windows:?}");
+    });
+    assert!(waits.last() <= Some(&MOST_US), "{waits:?}");
 }

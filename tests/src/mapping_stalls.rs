@@ -1,0 +1,34 @@
+//! How long a program with a large heap waits when it maps memory (`tests/targets/mapping_stalls.cc`).
+
+use crate::{Target, build_target};
+
+/// The program.
+pub struct MappingStalls(pub Target);
+
+impl MappingStalls {
+    /// With a heap of so many mebibytes.
+    pub fn start(mib: &str) -> MappingStalls {
+        let program = build_target("mapping_stalls", &["-O1", "-pthread"]);
+        MappingStalls(Target::start(&program, &[mib]))
+    }
+
+    /// The longest wait since the last question, in microseconds.
+    fn longest_us(&mut self) -> u64 {
+        self.0.go();
+        let line = self.0.expect("longest ");
+        let number = line["longest ".len()..].trim().parse();
+        number.expect("microseconds")
+    }
+
+    /// The longest wait during each run of `work`, until one is within the limit: where the machine is busy, whoever
+    /// has the lock may wait for a processor, but not each time.
+    pub fn waits_during(&mut self, limit_us: u64, mut work: impl FnMut()) -> Vec<u64> {
+        let mut waits = Vec::new();
+        while waits.len() < 8 && waits.last().is_none_or(|&us| us > limit_us) {
+            self.longest_us();
+            work();
+            waits.push(self.longest_us());
+        }
+        waits
+    }
+}
