@@ -1,8 +1,8 @@
 // What a fork child does with what it inherits, and how it is traced from its first hooked call.
 //
 // A child may have fewer rights than its parent by the time that it does harm, and it inherits the region that its
-// parent records into. So it leaves that at once: right behind fork(2), of which we have a wrapper, and where it was
-// forked in another way with its first hooked call. In place of the region it gets memory of its own, because it may
+// parent records into. So it leaves that at once: as soon as fork(2) returns in it, which we wrap; if it was forked in
+// another way, with its first hooked call. In place of the region it gets memory of its own, because it may
 // come back into a wrapper that was under way (it was forked by a new-handler, or by a signal handler that had
 // interrupted us).
 //

@@ -210,7 +210,7 @@ pub fn wrapped_slots(pid: u32) -> usize {
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
     let files = maps
         .iter()
-        // What is mapped of no file is called /dev/zero if it is shared.
+        // Shared memory without a file is called /dev/zero.
         .filter(|m| m.path.starts_with('/') && m.read && !is_hook(&m.path))
         .filter(|m| !m.path.starts_with("/dev/zero"));
     let words = files.flat_map(|m| {

@@ -21,7 +21,7 @@ struct Calls {
     callees: HashMap<String, HashSet<String>>,
 }
 
-/// What stands in quotes behind `key`.
+/// What is quoted behind `key`.
 fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_once(key)?.1.split('"').nth(1)
 }

@@ -35,7 +35,7 @@ pub struct Region {
     own: Own,
 }
 
-/// What this process has written into the region and goes by itself.
+/// What this process has written into the region, of which it trusts only its own copy.
 struct Own {
     /// The journal of slots, but for what the hook changes.
     journal: Mutex<Vec<SlotSpec>>,
@@ -78,8 +78,8 @@ impl Region {
         })
     }
 
-    /// Is going to be mapped in the place of an earlier region of the process: threads that come back to that one
-    /// find their rings. Before [`Region::initialize`].
+    /// Says that this region will be mapped in the place of an earlier one of the process, so that threads that come
+    /// back to that one find their rings. To be called before [`Region::initialize`].
     pub fn replace(&self, earlier: &Region) {
         *locked(&self.inside_before) = if earlier.is_blank() {
             Vec::new()
@@ -125,7 +125,7 @@ impl Region {
         shared.store(flags, Relaxed);
     }
 
-    /// Begins what this process goes by itself, with the control block of a new attach.
+    /// Starts those copies anew, for the control block of a new attach.
     pub(crate) fn begin_own(&self, owner: u64, flags: u32) {
         self.journal().clear();
         self.own.owner.store(owner, Relaxed);

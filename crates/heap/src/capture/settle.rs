@@ -106,7 +106,7 @@ pub fn is_inside_by(
     if is_code(registers.rip) {
         return true;
     }
-    // Frames of the program, and of the hook, may have return addresses in them that calls of before have left.
+    // Frames of the program and of the hook may still hold return addresses of earlier calls.
     if !malloc.library.contains(&registers.rip) {
         return false;
     }

@@ -28,7 +28,7 @@ fn work(server: &mut Target) {
     server.expect("worked");
 }
 
-/// Workers that mean well come before.
+/// Has workers that mean well come and go, and then works itself.
 fn work_beside_children(server: &mut Target) {
     for _ in 0..10 {
         server.send("child\n");
