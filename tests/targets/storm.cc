@@ -45,6 +45,17 @@ static int hammer(int rounds) {
   return sum;
 }
 
+// Whether the worker has ended, as it should.
+static bool await_worker(pid_t worker, int options) {
+  int status = 0;
+  pid_t ended = waitpid(worker, &status, options);
+  CHECK(ended == worker || (ended == 0 && options == WNOHANG));
+  if (ended == 0) return false;
+  if (WIFSIGNALED(status)) fprintf(stderr, "a worker ended by signal %d\n", WTERMSIG(status));
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return true;
+}
+
 static void prefork() {
   pid_t workers[3] = {};
   while (!stop) {
@@ -61,18 +72,13 @@ static void prefork() {
       }
     }
     CHECK(hammer(1000) == 500);
-    int status = 0;
-    pid_t ended = waitpid(-1, &status, WNOHANG);
-    CHECK(ended >= 0);
-    if (ended > 0) {
-      if (WIFSIGNALED(status)) fprintf(stderr, "a worker ended by signal %d\n", WTERMSIG(status));
-      CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-      for (pid_t& worker : workers) worker = worker == ended ? 0 : worker;
-    }
+    // Not whatever child there is: use_everything() has some of its own.
+    for (pid_t& worker : workers)
+      if (await_worker(worker, WNOHANG)) worker = 0;
     usleep(1000);
   }
-  int status = 0;
-  while (waitpid(-1, &status, 0) > 0) CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  for (pid_t worker : workers)
+    if (worker) await_worker(worker, 0);
 }
 
 static void plugins(int count, char** names) {
