@@ -51,16 +51,6 @@ impl Resolver for Getent {
     }
 }
 
-impl Getent {
-    /// The addresses of a host, for who speaks to it without ureq.
-    ///
-    /// # Errors
-    /// There is no such host, or the answer takes too long.
-    pub fn addresses(host: &str, within: Duration) -> std::io::Result<Vec<IpAddr>> {
-        found_for(host, within).map_err(Error::into_io)
-    }
-}
-
 fn found_for(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     match host.parse::<IpAddr>() {
         Ok(address) => Ok(vec![address]),

@@ -183,20 +183,14 @@ impl Drop for Host {
     }
 }
 
-/// One host speaks gRPC to the collector, the other HTTP.
 fn configuration(number: usize, folder: &Path) -> String {
-    let (protocol, port) = if number == 0 {
-        ("grpc", 4317)
-    } else {
-        ("http", 4318)
-    };
     let folder = folder.display();
     let mut text = format!(
         "[agent]\nstate = \"{folder}/state\"\nmax_targets = 40\nmax_cpu = \"25%\"\nmax_memory = \"1G\"\n\
          experimental_otlp = true\n[http]\nlisten = \"10.222.{number}.2:9464\"\n\
          [labels]\nfleet = \"demo\"\n[files]\ndirectory = \"{folder}/profiles\"\nkeep = 100000\n\
          [pyroscope]\nurl = \"http://10.222.{number}.1:4040\"\ntenant = \"demo\"\n\
-         [otlp]\nurl = \"http://10.222.{number}.1:{port}\"\nprotocol = \"{protocol}\"\n"
+         [otlp]\nurl = \"http://10.222.{number}.1:4318\"\n"
     );
     for (rule, chooses) in [
         ("redis", "process = \"redis-server\""),

@@ -86,7 +86,6 @@ const COLLECTOR: &str = r#"
 receivers:
   otlp:
     protocols:
-      grpc: {endpoint: "0.0.0.0:4317"}
       http: {endpoint: "0.0.0.0:4318"}
 exporters:
   file: {path: "OUT/collector.jsonl", flush_interval: 200ms}

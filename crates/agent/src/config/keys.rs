@@ -174,17 +174,6 @@ impl Destination {
     ];
 }
 
-/// What an OpenTelemetry collector is spoken to in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// HTTP/1.1 with protobuf.
-    #[default]
-    Http,
-    /// gRPC.
-    Grpc,
-}
-
 /// `[files]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -209,8 +198,8 @@ fn default_max_bytes() -> Size {
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub url: Spanned<String>,
-    /// For `[otlp]` only.
-    pub protocol: Option<Spanned<Protocol>>,
+    /// Only `"http"`, and for `[otlp]` only.
+    pub protocol: Option<Spanned<String>>,
     pub tenant: Option<Spanned<String>>,
     pub username: Option<Spanned<String>>,
     pub password_file: Option<PathBuf>,
@@ -222,14 +211,6 @@ pub struct Store {
     pub queue: Size,
     #[serde(default = "default_max_age")]
     pub max_age: Period,
-}
-
-impl Store {
-    /// What it is spoken to in.
-    pub fn protocol(&self) -> Protocol {
-        let protocol = self.protocol.as_ref();
-        protocol.map_or(Protocol::default(), |protocol| *protocol.get_ref())
-    }
 }
 
 fn default_timeout() -> Period {

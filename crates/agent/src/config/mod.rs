@@ -3,7 +3,7 @@
 mod keys;
 mod values;
 
-pub use keys::{Destination, File, Files, Http, Mode, Protocol, Rule, Store};
+pub use keys::{Destination, File, Files, Http, Mode, Rule, Store};
 pub use values::Pattern;
 use values::Period;
 
@@ -270,12 +270,11 @@ fn check_otlp(file: &File, store: &toml::Spanned<Store>) -> Result<(), Fault> {
         let why = "profiles by OTLP are an alpha, whose messages may change: set experimental_otlp = true in [agent], or give --experimental-otlp";
         return Err((store.span(), why.into()));
     }
-    let url = &store.get_ref().url;
-    let after_scheme = url.get_ref().split_once("://").map_or("", |(_, rest)| rest);
-    let is_call = store.get_ref().protocol() == Protocol::Grpc;
-    if is_call && after_scheme.trim_end_matches('/').contains('/') {
-        let why = "protocol = \"grpc\" has no path: give http:// or https:// and a host";
-        return Err((url.span(), why.into()));
+    if let Some(protocol) = &store.get_ref().protocol
+        && protocol.get_ref() != "http"
+    {
+        let why = "profiles are sent to collectors over HTTP only: leave protocol out, and give the port for HTTP (4318 by default)";
+        return Err((protocol.span(), why.into()));
     }
     Ok(())
 }
@@ -519,11 +518,11 @@ mod tests {
             ),
             (
                 with(
-                    "[agent]\nexperimental_otlp = true\n[otlp]\nprotocol = \"grpc\"\nurl = \"http://x/y\"\n",
+                    "[agent]\nexperimental_otlp = true\n[otlp]\nurl = \"http://x:4317\"\nprotocol = \"grpc\"\n",
                 ),
                 8,
-                7,
-                "has no path",
+                12,
+                "over HTTP only",
             ),
             (
                 with("[pyroscope]\nurl = \"http://x\"\nprotocol = \"grpc\"\n"),

@@ -1,25 +1,22 @@
 //! Requests to a store: to this host and no other, with certificates that verify, within bounds of time and size.
 
-use super::connection::Place;
-use super::{SendError, grpc, http2};
+use super::SendError;
 use crate::config::Store as Configured;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use memhook_symbols::Getent;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use ureq::http::Uri;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
 /// So much of an answer is read: stores answer with a word or an error of some lines.
-pub(super) const MOST_OF_AN_ANSWER: u64 = 64 << 10;
+const MOST_OF_AN_ANSWER: u64 = 64 << 10;
 /// A store that asks for a longer pause is asked again after this one.
-pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// A file with a secret or certificates is not larger.
 const MOST_OF_A_FILE: u64 = 1 << 20;
-
-const USER_AGENT: &str = concat!("memhook-rs/", env!("CARGO_PKG_VERSION"));
 
 /// What a store answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,20 +48,15 @@ pub struct Manner {
     pub headers: Vec<(&'static str, String)>,
     /// Whether a request that was answered with this status may be taken later.
     pub comes_back: fn(u16) -> bool,
-    /// It is a method of gRPC.
-    pub is_call: bool,
 }
 
 /// The client of one store.
 pub struct Client {
     agent: Agent,
-    /// Where calls of gRPC go, if that is what is spoken.
-    calls: Option<Place>,
     uri: Uri,
     headers: Vec<(&'static str, String)>,
     comes_back: fn(u16) -> bool,
     secret: Option<Secret>,
-    timeout: Duration,
 }
 
 /// What proves who we are. Read anew for each request, because tokens are replaced in their files.
@@ -118,11 +110,6 @@ impl Client {
         let uri = uri.map_err(|_| SendError::Host {
             host: address.to_owned(),
         })?;
-        let calls = if manner.is_call {
-            Some(Place::new(&uri, certificates.clone())?)
-        } else {
-            None
-        };
         let roots = certificates.map_or(RootCerts::PlatformVerifier, RootCerts::from);
         let mut headers = manner.headers;
         if let Some(tenant) = &configured.tenant {
@@ -140,26 +127,23 @@ impl Client {
             (_, _, Some(token)) => Some(Secret::Bearer(token.clone())),
             _ => None,
         };
-        let total = configured.timeout.0;
         let config = Agent::config_builder()
             .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .timeout_global(Some(total))
+            .timeout_global(Some(configured.timeout.0))
             // A redirect would take names of functions, and the token, to somebody else.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)
             // Of the environment of a service nobody thinks: what is sent where is for the configuration to say.
             .proxy(None)
-            .user_agent(USER_AGENT)
+            .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
             .build();
         let client = Client {
             agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
-            calls,
             uri,
             headers,
             comes_back: manner.comes_back,
             secret,
-            timeout: total,
         };
         client.authorization()?;
         Ok(client)
@@ -182,13 +166,6 @@ impl Client {
             Ok(authorization) => authorization,
             Err(error) => return later(crate::said::chain(&error)),
         };
-        match &self.calls {
-            Some(place) => self.call(place, authorization, body),
-            None => self.request(authorization, body),
-        }
-    }
-
-    fn request(&self, authorization: Option<String>, body: &[u8]) -> Answer {
         let mut request = self.agent.post(&self.uri);
         for (name, value) in &self.headers {
             request = request.header(*name, value);
@@ -216,58 +193,6 @@ impl Client {
         match body {
             Ok(body) => Answer::Taken { body },
             Err(error) => later(format!("the answer is not complete: {error}")),
-        }
-    }
-
-    fn call(&self, place: &Place, authorization: Option<String>, body: &[u8]) -> Answer {
-        let scheme = self.uri.scheme_str().unwrap_or("https");
-        let authority = self
-            .uri
-            .authority()
-            .map_or("", |authority| authority.as_str());
-        let mut fields = vec![
-            (":method", "POST"),
-            (":scheme", scheme),
-            (":path", self.uri.path()),
-            (":authority", authority),
-            ("user-agent", USER_AGENT),
-        ];
-        let names: Vec<String> = self
-            .headers
-            .iter()
-            .map(|(name, _)| name.to_ascii_lowercase())
-            .collect();
-        for (name, (_, value)) in names.iter().zip(&self.headers) {
-            fields.push((name, value));
-        }
-        if let Some(authorization) = &authorization {
-            fields.push(("authorization", authorization));
-        }
-        let until = Instant::now() + self.timeout;
-        let response = place.connect(until).and_then(|stream| {
-            http2::call(
-                stream,
-                &fields,
-                &grpc::framed(body),
-                MOST_OF_AN_ANSWER as usize,
-            )
-        });
-        let response = match response {
-            Ok(response) => response,
-            Err(error) => return later(error.to_string()),
-        };
-        let status = response
-            .field(":status")
-            .and_then(|status| status.parse().ok());
-        match status.unwrap_or(0) {
-            200 => grpc::answer(&response),
-            // Somebody on the way, who does not know gRPC.
-            status => self.failure(
-                status,
-                response.field("retry-after"),
-                response.field("location"),
-                &response.body,
-            ),
         }
     }
 

@@ -2,11 +2,7 @@
 //! for each store sends them. So nothing that is slow, a disk or a network, keeps a target waiting.
 
 mod backlog;
-mod connection;
 mod files;
-mod grpc;
-mod hpack;
-mod http2;
 mod http_client;
 mod otlp;
 mod pyroscope;
@@ -14,7 +10,7 @@ mod queue;
 mod store;
 
 use crate::board::{Board, Identity};
-use crate::config::{Destination, File, Protocol};
+use crate::config::{Destination, File};
 use crate::said::say;
 use files::Directory;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
@@ -125,9 +121,6 @@ pub enum SendError {
         /// The file.
         path: std::path::PathBuf,
     },
-    /// No certificate can be verified.
-    #[error("cannot use TLS")]
-    Tls(#[source] rustls::Error),
     /// The address of a store is none.
     #[error("{host} is no address of a store: http:// or https:// and a host are expected")]
     Host {
@@ -158,13 +151,9 @@ impl Senders {
         };
         let common = common(file);
         let mut stores = Vec::new();
-        let otlp = match file.otlp.as_ref().map(|store| store.get_ref().protocol()) {
-            Some(Protocol::Grpc) => Encode::OtlpCalls,
-            Some(Protocol::Http) | None => Encode::Otlp,
-        };
         let configured = [
             (Destination::Pyroscope, &file.pyroscope, Encode::Pyroscope),
-            (Destination::Otlp, &file.otlp, otlp),
+            (Destination::Otlp, &file.otlp, Encode::Otlp),
         ];
         for (to, configured, encode) in configured {
             if let Some(configured) = configured {

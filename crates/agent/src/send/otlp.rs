@@ -1,5 +1,5 @@
-//! Requests to OpenTelemetry collectors: `ProfilesService/Export`, over HTTP or gRPC. An alpha: the messages, and the path,
-//! may change with each release of OpenTelemetry's protocol.
+//! Requests to OpenTelemetry collectors: `ProfilesService/Export` over HTTP. An alpha: the messages and the path may
+//! change with each release of OpenTelemetry's protocol.
 
 use super::Common;
 use super::pyroscope::{MOST_BYTES, MOST_SAMPLES, bounded, gzip};
@@ -8,11 +8,8 @@ use memhook_report::{OtlpSource, Profile, otlp_request};
 use prost::Message;
 use std::hash::{BuildHasher, RandomState};
 
-/// Where requests go over HTTP, below the address of the collector.
+/// Where requests go, below the address of the collector.
 pub const PATH: &str = "/v1development/profiles";
-/// Where calls of gRPC go.
-pub const METHOD: &str =
-    "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 const VALUES: [&str; 4] = [
     "alloc_objects",
     "alloc_space",
@@ -35,7 +32,7 @@ struct PartialSuccess {
     error_message: String,
 }
 
-/// The headers of a request over HTTP, beside those of the configuration.
+/// The headers of a request, beside those of the configuration.
 pub fn headers() -> Vec<(&'static str, String)> {
     vec![
         ("Content-Type", "application/x-protobuf".into()),
@@ -43,19 +40,9 @@ pub fn headers() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Those of a call of gRPC.
-pub fn call_headers() -> Vec<(&'static str, String)> {
-    vec![
-        ("content-type", "application/grpc".into()),
-        ("te", "trailers".into()),
-        ("grpc-encoding", "gzip".into()),
-        ("grpc-accept-encoding", "identity,gzip".into()),
-    ]
-}
-
 /// A request, gzipped.
 pub fn request(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
-    // What a receiver of gRPC takes by default (4 MiB) is what Pyroscope does.
+    // Bounded as for Pyroscope, which takes 4 MiB; so do many receivers behind collectors.
     let source = OtlpSource {
         attributes: attributes(identity, common),
         values: &VALUES,

@@ -24,10 +24,8 @@ const LAST_SENDS: Duration = Duration::from_secs(3);
 pub enum Encode {
     /// Those of Pyroscope.
     Pyroscope,
-    /// Those of OpenTelemetry collectors, over HTTP.
+    /// Those of OpenTelemetry collectors.
     Otlp,
-    /// The same as calls of gRPC.
-    OtlpCalls,
 }
 
 impl Encode {
@@ -37,21 +35,12 @@ impl Encode {
                 path: pyroscope::PATH,
                 headers: pyroscope::headers(),
                 comes_back: |status| matches!(status, 408 | 425 | 429 | 500..),
-                is_call: false,
             },
             Encode::Otlp => Manner {
                 path: otlp::PATH,
                 headers: otlp::headers(),
                 // OTLP, "Retryable response codes": no others may be.
                 comes_back: |status| matches!(status, 429 | 502..=504),
-                is_call: false,
-            },
-            Encode::OtlpCalls => Manner {
-                path: otlp::METHOD,
-                headers: otlp::call_headers(),
-                // gRPC, "HTTP to gRPC status code mapping": what becomes UNAVAILABLE.
-                comes_back: |status| matches!(status, 429 | 502..=504),
-                is_call: true,
             },
         }
     }
@@ -59,7 +48,7 @@ impl Encode {
     fn encode(self, profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
         match self {
             Encode::Pyroscope => pyroscope::push(profile, identity, common),
-            Encode::Otlp | Encode::OtlpCalls => otlp::request(profile, identity, common),
+            Encode::Otlp => otlp::request(profile, identity, common),
         }
     }
 
@@ -67,7 +56,7 @@ impl Encode {
     fn refused(self, answer: &[u8]) -> Option<String> {
         match self {
             Encode::Pyroscope => None,
-            Encode::Otlp | Encode::OtlpCalls => otlp::refused(answer),
+            Encode::Otlp => otlp::refused(answer),
         }
     }
 }
