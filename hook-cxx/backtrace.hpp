@@ -79,26 +79,6 @@ template <typename Trace>
   return stack;
 }
 
-// By the target's own backtrace(): a reference to compare the others with.
-[[gnu::noinline]] inline uint32_t capture_by_libc(RingHeader* ring, uint32_t function,
-                                                  Frame frame) {
-  const Gate& g = gate();
-  uint64_t* pcs = scratch_of(ring);
-  // Our own frames come first. There is room for them: the scratch area has another page.
-  constexpr int own_frames = 8;
-  int found = trusted.libc_backtrace
-                  ? trusted.libc_backtrace(pcs, static_cast<int>(g.depth) + own_frames)
-                  : 0;
-  int first = 0;
-  while (first < found && pcs[first] != frame[1]) first++;
-  if (first == found) {
-    pcs[0] = frame[1];
-    return intern_stack(function, pcs, 1, true);
-  }
-  uint32_t count = static_cast<uint32_t>(found - first);
-  return intern_stack(function, pcs + first, count < g.depth ? count : g.depth, false);
-}
-
 // The id of the backtrace from here on; 0 when the stack table is full.
 [[gnu::always_inline]] inline uint32_t stack_from(RingHeader* ring, uint32_t function,
                                                   const Position& start) {
@@ -136,11 +116,8 @@ template <typename Trace>
 // The id of the calling thread's native backtrace; 0 when the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
                                                             Frame frame) {
-  bool by_libc = __builtin_expect(gate().flags & flag_libc_backtrace, 0);
-  uint64_t needed = by_libc ? room_for_libc : room_for_unwinding;
-  if (__builtin_expect(!has_stack_room(ring, reinterpret_cast<uint64_t>(frame), needed), 0))
+  if (__builtin_expect(!has_stack_room(ring, reinterpret_cast<uint64_t>(frame), room_for_unwinding), 0))
     return call_site_of(ring, function, frame);
-  if (by_libc) return capture_by_libc(ring, function, frame);
   return stack_from(ring, function, caller_of(frame));
 }
 

@@ -31,8 +31,7 @@ inline void prepare_gate() {
   g.tid_offset = trusted.tid_offset;
   g.stale_number = c->stale_number;
   g.true_number = c->true_number;
-  constexpr uint32_t special =
-      flag_libc_backtrace | flag_check_memo | flag_live_filter | flag_accesses;
+  constexpr uint32_t special = flag_check_memo | flag_live_filter | flag_accesses;
   g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
   g.has_python = at<PythonLayout>(python_offset)->state != python_off;
   g.simple = g.simple_releases && !g.has_python;
@@ -67,7 +66,6 @@ inline void trust(const Control* c) {
   trusted.main_stack_low = c->main_stack_low;
   trusted.main_stack_high = c->main_stack_high;
   trusted.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
-  trusted.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   trusted.tid_offset = c->tid_offset;
   trusted.epoch = c->epoch & 0xfff;
   trusted.charges_mappings = c->charges_mappings != 0;

@@ -19,8 +19,6 @@ using Frame = const uint64_t*;
 // takes up to 640.
 inline constexpr uint64_t room_for_unwinding = 1024;
 inline constexpr uint64_t room_for_python = 2048;
-// backtrace(3) of glibc, in whose frames are the registers of all others.
-inline constexpr uint64_t room_for_libc = 8192;
 
 [[gnu::noinline, gnu::cold]] inline bool has_readable_room(uint64_t frame, uint64_t bytes) {
   uint64_t page = frame & ~4095ull, lowest = frame - bytes;

@@ -79,7 +79,6 @@ struct Trusted {
   uint64_t iterate_modules;
   uint64_t main_stack_low, main_stack_high;
   int (*vdso_clock)(int, void*);
-  int (*libc_backtrace)(uint64_t*, int);
   uint32_t tid_offset;
   // Of the last attach, here or in an ancestor.
   uint32_t epoch;

@@ -150,12 +150,12 @@ pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(to)
 }
 
-/// The directory of the access runtime, as `access-runtime` writes it.
+/// The directory of the access runtime, as `sdk` writes it.
 pub fn access_runtime() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let directory = folder().join(format!("access-{}", std::process::id()));
-        let (code, _, err) = crate::run(&["access-runtime", "-o", &directory.to_string_lossy()]);
+        let (code, _, err) = crate::run(&["sdk", "-o", &directory.to_string_lossy()]);
         assert_eq!(code, 0, "{err}");
         directory
     })

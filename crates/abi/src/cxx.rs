@@ -150,7 +150,6 @@ pub fn cxx_header() -> String {
         ("flag_frame_pointers", u64::from(flags::FRAME_POINTERS)),
         ("flag_live_filter", u64::from(flags::LIVE_FILTER)),
         ("flag_sample", u64::from(flags::SAMPLE)),
-        ("flag_libc_backtrace", u64::from(flags::LIBC_BACKTRACE)),
         ("flag_check_memo", u64::from(flags::CHECK_MEMO)),
         ("flag_lone_recorder", u64::from(flags::LONE_RECORDER)),
         ("flag_accesses", u64::from(flags::ACCESSES)),

@@ -9,7 +9,7 @@
 //! Half of the looks are at words, which see every access. The others are at one byte of each word or quarter, drawn by
 //! chance: they tell how much of the first and the last one is used.
 
-use crate::controller::{Policy, Settings};
+use crate::controller::Settings;
 use crate::error::Error;
 use crate::measure::measure;
 use crate::random::Random;
@@ -155,7 +155,6 @@ impl BirthLooks {
         let settings = Settings {
             older_ms: 0,
             budget,
-            policy: Policy::Adaptive,
         };
         let (threads, slots) =
             words(pid, &means, &settings).map_err(|why| Error::NoEvidence { pid, why })?;

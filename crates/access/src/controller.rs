@@ -5,15 +5,6 @@ use crate::random::mixed;
 use crate::spending::Spending;
 use std::ops::Range;
 
-/// How it is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// Within the budget; what is touched often is looked at less.
-    Adaptive,
-    /// Everything each second, whatever it costs: for comparison.
-    Naive,
-}
-
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -21,8 +12,6 @@ pub struct Settings {
     pub older_ms: u32,
     /// The share of the target's time that may be spent.
     pub budget: f64,
-    /// How it is decided.
-    pub policy: Policy,
 }
 
 /// What one event costs the thread that causes it, in nanoseconds.
@@ -128,9 +117,6 @@ impl Controller {
 
     /// How many more watchpoints may be armed, if so many are already; each counts once for each thread.
     pub fn watchpoint_room(&mut self, armed: usize, now_ms: u32) -> usize {
-        if self.settings.policy == Policy::Naive {
-            return usize::MAX;
-        }
         let outstanding = armed as f64 * self.costs.trap_ns;
         (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize
     }
@@ -138,13 +124,6 @@ impl Controller {
     /// Chooses the pages to be guarded and to be let go. To be called after a look.
     pub fn plan_pages(&mut self, now_ms: u32) -> PagePlan {
         let is_open = |page: &crate::pages::Page| !page.is_guarded;
-        if self.settings.policy == Policy::Naive {
-            let open = self.pages.iter().filter(|(_, page)| is_open(page));
-            return PagePlan {
-                guard: runs(open.map(|(address, _)| address)),
-                lift: Vec::new(),
-            };
-        }
         let outstanding = self.pages.guarded() as f64 * self.costs.fault_ns;
         let room = self.faults.room_ns(now_ms, outstanding) / self.costs.fault_ns;
         let room = room as usize;

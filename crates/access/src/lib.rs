@@ -49,7 +49,7 @@ pub use ages::{AGES_MS, AgeHistory, AgePoint, BANDS};
 pub use answer::{Evidence, SiteAnswer, State, answer};
 #[cfg(target_arch = "x86_64")]
 pub use birth_looks::{BirthLooks, SeenLook, SeenLooks, SeenWord};
-pub use controller::{Controller, Costs, PagePlan, Policy, Settings};
+pub use controller::{Controller, Costs, PagePlan, Settings};
 #[cfg(target_arch = "x86_64")]
 pub use earlier::{EarlierBlocks, Kind};
 pub use error::Error;

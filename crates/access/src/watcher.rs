@@ -2,7 +2,7 @@
 
 use crate::ages::{AgeHistory, AgePoint};
 use crate::answer::{Evidence, SiteAnswer, answer, note_known};
-use crate::controller::{Controller, Policy, Settings};
+use crate::controller::{Controller, Settings};
 use crate::error::Error;
 use crate::looks::{Look, Looks, kept_ms};
 use crate::marked_pages::MarkedPages;
@@ -353,8 +353,7 @@ impl Watcher {
         // Looks that have ended since are counted as if they lasted: few do.
         self.controller.switched(taken as f64 * most_ns, now_ms);
         let next_ns = self.switches.per_second() * f64::from(SWITCHES_MS) / 1e3 * most_ns;
-        let is_naive = self.controller.settings().policy == Policy::Naive;
-        if is_naive || self.controller.words_room_ns(now_ms) >= next_ns {
+        if self.controller.words_room_ns(now_ms) >= next_ns {
             return;
         }
         // They tell that nobody touched the word for as long as they lasted.
@@ -595,11 +594,7 @@ pub(crate) fn words(
     let with_kernel = *means.watchpoints.as_ref().map_err(none)?;
     // Armed for all threads, the watchpoints must not cost more than half of their share of five seconds.
     let most = 5e9 * settings.budget / 2.0 / 2.0 / (4.0 * means.costs.trap_ns);
-    let most = match settings.policy {
-        Policy::Adaptive => (most as usize).max(1),
-        Policy::Naive => usize::MAX,
-    };
-    let mut threads = WatchedThreads::of(pid, with_kernel, most);
+    let mut threads = WatchedThreads::of(pid, with_kernel, (most as usize).max(1));
     let slots = threads.slots().map_err(|error| none(&error))?;
     threads.follow(std::iter::empty());
     Ok((threads, slots))

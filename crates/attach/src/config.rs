@@ -62,8 +62,6 @@ pub enum Unwinding {
     Tables,
     /// Along frame pointers.
     FramePointers,
-    /// By glibc's own backtrace(3), which is slow.
-    LibcBacktrace,
 }
 
 /// Whose call stacks are recorded.
@@ -344,7 +342,6 @@ impl TraceConfig {
     fn folds_pairs(&self) -> bool {
         self.stacks != Stacks::All
             && self.clock == Clock::Coarse
-            && self.unwinding != Unwinding::LibcBacktrace
             && !self.is_selective()
             && self.emits.is_none()
             && !self.check_memo
@@ -409,10 +406,6 @@ impl TraceConfig {
                 self.unwinding == Unwinding::FramePointers,
                 flags::FRAME_POINTERS,
             ),
-            (
-                self.unwinding == Unwinding::LibcBacktrace,
-                flags::LIBC_BACKTRACE,
-            ),
             (self.check_memo, flags::CHECK_MEMO),
             (self.on_full == OnFull::Drop, flags::DROP_WHEN_FULL),
             (self.on_full == OnFull::Adapt, flags::ADAPT_WHEN_FULL),
@@ -435,7 +428,6 @@ impl TraceConfig {
             max_size: self.max_size.unwrap_or(u64::MAX),
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
-            libc_backtrace: 0,
             sample_bytes: self.hook_sample_bytes().unwrap_or(0),
             attacher_pid: std::process::id(),
             owner: 0,

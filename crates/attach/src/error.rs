@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// It does not tell of its reads and writes, which were asked for.
     #[error(
-        "process {pid} does not tell of its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs access-runtime -o DIR'"
+        "process {pid} does not tell of its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs sdk -o DIR'"
     )]
     NoAccessRuntime {
         /// The process.
@@ -88,14 +88,6 @@ pub enum Error {
         "process {pid} cannot be traced: where its C library keeps the thread id is not known; memhook-rs knows glibc and musl 1.1.25 or later"
     )]
     NoThreadNumber {
-        /// The process.
-        pid: i32,
-    },
-    /// The C library's unwinder knows only what its loader has loaded.
-    #[error(
-        "process {pid} does not load the hook by its loader, and backtrace(3) finds no way through a hook that is mapped: use --unwind table"
-    )]
-    NoWayThroughHook {
         /// The process.
         pid: i32,
     },

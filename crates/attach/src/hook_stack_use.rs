@@ -4,12 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 /// Who asks for room before it is called (`has_stack_room`), and what a call takes at most without that.
-const ASKS: [&str; 4] = [
-    "unwind_and_remember(",
-    "check_memo(",
-    "with_frames(",
-    "capture_by_libc(",
-];
+const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 640;
 /// shmat(2) and the wrappers of described allocators, which have the registers of their callers in their frames.
 const OF_OTHERS: u64 = 768;
@@ -113,8 +108,7 @@ fn a_traced_call_takes_no_more_stack_than_is_said() {
             && !of_other(called)
     };
     let asks = |called: &str| ASKS.iter().any(|one| called.contains(&format!("::{one}")));
-    let native =
-        |called: &str| !called.contains("::with_frames(") && !called.contains("::capture_by_libc(");
+    let native = |called: &str| !called.contains("::with_frames(");
     let any = |called: &str| of_allocator(called) || of_other(called);
     let always = calls.most(&of_allocator, &|called| !asks(called));
     let others = calls.most(&of_other, &|called| !asks(called));

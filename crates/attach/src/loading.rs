@@ -88,12 +88,7 @@ impl Loading {
 
     /// Brings the hook in. Returns its load bias, and as what it came: where the loader refuses, because a
     /// sandbox forbids to open files, it is mapped without it.
-    /// `may_map` says whether that would do.
-    pub fn load(
-        self,
-        held: &mut Held,
-        may_map: impl Fn() -> Result<(), Error>,
-    ) -> Result<(u64, &'static HookObject), Error> {
+    pub fn load(self, held: &mut Held) -> Result<(u64, &'static HookObject), Error> {
         let pid = held.pid();
         if let Loading::Present(base) = self {
             return Ok((base, self.object(pid)));
@@ -106,7 +101,6 @@ impl Loading {
                 Err(error) => return Err(error.into()),
             }
         }
-        may_map()?;
         Ok((MAPPED.map(held)?, &MAPPED))
     }
 }

@@ -245,13 +245,7 @@ impl Session {
         if scan.slots.is_empty() {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
         }
-        // A static program can only be unwound by the tables, and loads no modules.
-        if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
-            if is_static {
-                return Err(Error::NoWayThroughHook { pid });
-            }
-            config.libc_backtrace = needed("backtrace")?.0;
-        }
+        // A static program loads no modules.
         if !is_static {
             config.iterate_modules = needed("dl_iterate_phdr")?.0;
         }
@@ -352,42 +346,21 @@ impl Session {
         Ok(session)
     }
 
-    /// Brings the hook in, if it is not there yet, and tells it in the region at this address (avma) what it has to know.
-    fn load(&mut self, held: &mut Held, loading: Loading, region: u64) -> Result<(), Error> {
+    /// Brings the hook in, if it is not there yet, and tells it what it has to know.
+    fn load(&mut self, held: &mut Held, loading: Loading) -> Result<(), Error> {
         let pid = self.pid;
-        let backtrace = self.region.libc_backtrace();
-        let may_map = || {
-            if backtrace != 0 {
-                return Err(Error::NoWayThroughHook { pid });
-            }
-            Ok(())
-        };
         let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
         let (base, object) = match &self.emission {
             Some(emission) => loading.load_to_emit(held, emission),
-            None => loading.load(held, may_map),
+            None => loading.load(held),
         }?;
         if !std::ptr::eq(object, self.object) {
             self.use_object(object)?;
-        }
-        if object.is_mapped {
-            // Also where an earlier attach has mapped it.
-            may_map()?;
         }
         self.hook_base = base;
         // The hook's own frames are on the stack of an allocation made below one of its wrappers.
         self.hook = Some(object.image(base)?);
         self.publish_modules()?;
-        if backtrace != 0 {
-            // Its first call loads libgcc_s, which must not happen below an allocation.
-            let arguments = vec![region + abi::ARENA_OFFSET as u64, 0];
-            held.call_to_its_end(
-                RemoteAddress(backtrace),
-                &mut [],
-                SAFE_POINT_PATIENCE,
-                |_| arguments,
-            )?;
-        }
         lone_recorder::register_alone(held, &self.region);
         self.region.set_thread_numbers(numbers);
         let is_filtered = is_filtered(held, self.traces_mappings());
@@ -408,7 +381,7 @@ impl Session {
         let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
         let (mut held, loading) = self.hold_to_load(reach, loading)?;
-        if let Err(error) = self.load(&mut held, loading, region_address) {
+        if let Err(error) = self.load(&mut held, loading) {
             // Nobody knows of the region, so nobody would ever use it again.
             let _ = unmap_region(&mut held, RemoteAddress(region_address), region_bytes);
             return Err(error);
@@ -460,10 +433,8 @@ impl Session {
             return Ok((reach.hold(pid, &any_point())?, loading));
         }
         let points = self.safe_points();
-        // The first call of backtrace(3) loads a library.
-        let must_load = self.region.libc_backtrace() != 0;
         // Where a program starts, nobody holds a lock.
-        if must_load || matches!(reach, Reach::AtStart(_)) {
+        if matches!(reach, Reach::AtStart(_)) {
             return Ok((points.hold(reach, pid, SAFE_POINT_PATIENCE)?, loading));
         }
         let mut way = loading;

@@ -29,8 +29,8 @@ mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use live::{
-    access_runtime, agent, attach, demo, detach, doctor, emit, mark, probe, rss, run, scan,
-    signals, stale, top, trim, watch,
+    agent, attach, demo, detach, doctor, emit, mark, probe, rss, run, scan, sdk, signals, stale,
+    top, trim, watch,
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
@@ -68,9 +68,9 @@ enum Command {
     /// Start a program and trace it from the beginning to the end
     #[command(after_long_help = include_str!("help/run.txt"))]
     Run(Box<run::Args>),
-    /// Write what a program is linked with that tells of its reads and writes
-    #[command(after_long_help = include_str!("help/access-runtime.txt"))]
-    AccessRuntime(access_runtime::Args),
+    /// Write files that a program may be built with: to set marks, and to report its reads and writes
+    #[command(after_long_help = include_str!("help/sdk.txt"))]
+    Sdk(sdk::Args),
     /// Start a program and fail if it leaks (for CI)
     #[command(after_long_help = include_str!("help/gate.txt"))]
     Gate(Box<gate::Args>),
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
         Command::View(args) => view::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
         Command::Run(args) => run::run(&args),
-        Command::AccessRuntime(args) => access_runtime::run(&args),
+        Command::Sdk(args) => sdk::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Probe(args) => probe::run(&args),

@@ -25,8 +25,6 @@ pub enum Unwind {
     Table,
     /// With frame pointers, which every function must have been compiled with
     Fp,
-    /// With glibc's backtrace(); slow, and only meant for comparison
-    Glibc,
 }
 
 /// Which call stacks are recorded.
@@ -141,7 +139,7 @@ pub struct Tracing {
     pub on_full: OnFull,
     /// Count reads and writes of blocks: auto, on, sampled or off
     ///
-    /// Counting all takes a program that tells of them: see `memhook-rs access-runtime`. Those of a sample of the
+    /// Counting all takes a program that tells of them: see `memhook-rs sdk`. Those of a sample of the
     /// blocks are seen in any program. Usage and useful lifetime follow from it (--scores).
     #[arg(
         long,

@@ -24,8 +24,6 @@ pub struct StaleReport {
     pub budget: f64,
     /// The share that it has taken: events, times what each was measured to cost.
     pub cost: f64,
-    /// `adaptive` or `naive`.
-    pub policy: Cow<'static, str>,
     /// How long the process has been watched, in seconds.
     pub watched_s: f64,
     /// What was watched, and how much came of it.
@@ -448,7 +446,6 @@ mod tests {
             older_s: 600.0,
             budget: 0.01,
             cost: 0.0042,
-            policy: "adaptive".into(),
             watched_s: 1205.0,
             evidence: StaleEvidence {
                 pages: true,

@@ -33,8 +33,6 @@ pub struct Config {
     pub exact_sizes: Vec<u64>,
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
-    /// Address of the C library's `backtrace` in the target (avma), or 0.
-    pub libc_backtrace: u64,
     /// Mean number of bytes between sampled allocations; needed with
     /// [`memhook_abi::flags::SAMPLE`] and [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With
     /// [`memhook_abi::flags::BUDGET`], the largest that will be ordered.
@@ -98,7 +96,6 @@ impl Region {
             (offset_of!(Control, min_size), config.min_size),
             (offset_of!(Control, max_size), config.max_size),
             (offset_of!(Control, vdso_clock), config.vdso_clock),
-            (offset_of!(Control, libc_backtrace), config.libc_backtrace),
             (offset_of!(Control, sample_bytes), config.sample_bytes),
             (offset_of!(Control, iterate_modules), config.iterate_modules),
             (offset_of!(Control, main_stack_low), config.main_stack.start),
@@ -245,11 +242,6 @@ impl Region {
     /// Whether the hook was told that a seccomp filter looks at its system calls.
     pub fn syscalls_filtered(&self) -> bool {
         self.control32(offset_of!(Control, syscalls_filtered)) != 0
-    }
-
-    /// Address of the C library's `backtrace` that the hook is told to use (avma), or 0.
-    pub fn libc_backtrace(&self) -> u64 {
-        self.control64(offset_of!(Control, libc_backtrace))
     }
 
     /// Where time stamps come from ([`memhook_abi::clock_mode`]).

@@ -36,8 +36,6 @@ pub mod flags {
     pub const LONE_RECORDER: u32 = 256;
     /// Follow frame pointers instead of the unwind tables.
     pub const FRAME_POINTERS: u32 = 8;
-    /// Let the C library's `backtrace` unwind.
-    pub const LIBC_BACKTRACE: u32 = 128;
     /// Releases may be folded with their allocations: the attacher claims events before it takes them
     /// ([`super::RingHeader::claimed`]).
     pub const FOLD_PAIRS: u32 = 512;
@@ -120,8 +118,6 @@ shared_struct! {
         exact_sizes: [u64; 16],
         /// Address of the vDSO's clock_gettime in the target, or 0.
         vdso_clock: u64,
-        /// Address of the C library's `backtrace` in the target, or 0.
-        libc_backtrace: u64,
         /// Pid of the attacher, as it sees itself.
         attacher_pid: u32,
         /// Set by the hook when it has switched tracing off because the clock word stood still; cleared by

@@ -163,7 +163,7 @@ pub struct LimitOptions {
     /// Least usage score of the program, from 0 to 1
     ///
     /// The score says how much of the blocks is read and written. The program has to tell of that: see
-    /// `memhook-rs access-runtime`.
+    /// `memhook-rs sdk`.
     #[arg(long, value_name = "SCORE", value_parser = score)]
     min_usage_score: Option<f64>,
     /// Longest pause within a group of blocks [default: 0.1%]

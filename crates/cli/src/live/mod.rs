@@ -1,6 +1,5 @@
 //! What holds, traces or reads live processes: the commands for that, and what they share.
 
-pub mod access_runtime;
 pub mod agent;
 mod allocator;
 pub mod attach;
@@ -23,6 +22,7 @@ pub mod rss;
 pub mod run;
 pub mod scan;
 mod scored_trace;
+pub mod sdk;
 pub mod signals;
 pub mod stale;
 pub mod top;

@@ -13,20 +13,11 @@ use crate::tracing::DEPTH;
 use crate::{exit_code, output};
 use departures::Departures;
 use job::StaleJob;
-use memhook_access::{Policy, Settings, usual_duration};
+use memhook_access::{Settings, usual_duration};
 use memhook_attach::{Trace, TraceConfig, gap_said, refuse};
 use memhook_report::ReportStream;
 pub use section::StaleSection;
 use std::{process::ExitCode, time::Duration};
-
-/// How it is decided what to look at.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum PolicyChoice {
-    /// Within the budget; what is touched often is looked at less
-    Adaptive,
-    /// Everything each second, whatever it costs: for comparison
-    Naive,
-}
 
 /// Options of `stale`.
 #[derive(clap::Args)]
@@ -50,9 +41,6 @@ pub struct Args {
     /// Number of sites to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// How it is decided what to look at: adaptive or naive
-    #[arg(long, value_enum, value_name = "POLICY", default_value = "adaptive")]
-    policy: PolicyChoice,
     /// At the end, also say what nothing reaches
     ///
     /// The memory of the process is copied and searched for pointers. Each site then says how much of it is
@@ -83,10 +71,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = Settings {
         older_ms: args.older.as_millis().min(u128::from(u32::MAX / 4)) as u32,
         budget: args.budget,
-        policy: match args.policy {
-            PolicyChoice::Adaptive => Policy::Adaptive,
-            PolicyChoice::Naive => Policy::Naive,
-        },
     };
     let mut job = StaleJob::new(
         pid,

@@ -22,7 +22,6 @@ impl Tracing {
             unwinding: match self.unwind {
                 Unwind::Table => memhook_attach::Unwinding::Tables,
                 Unwind::Fp => memhook_attach::Unwinding::FramePointers,
-                Unwind::Glibc => memhook_attach::Unwinding::LibcBacktrace,
             },
             check_memo: self.check_memo,
             clock: match self.clock {

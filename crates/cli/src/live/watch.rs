@@ -34,13 +34,6 @@ const MOST_UNNAMED: usize = 16;
 /// How long one look for names takes at the end; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is kept.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-enum What {
-    /// Sums by call stack
-    Summary,
-}
-
 /// Options of `watch`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,9 +53,6 @@ pub struct Args {
     /// In the words of the kernel: 'some 150000 1000000' is 150 ms of waiting within a second.
     #[arg(long, value_name = "TRIGGER")]
     psi: Option<String>,
-    /// What to keep: summary
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "summary")]
-    record: What,
     /// Write the reports into this directory
     #[arg(short, long, value_name = "DIRECTORY", required = true)]
     output: PathBuf,
@@ -93,8 +83,6 @@ fn share(text: &str) -> Result<AlarmAt, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // The only one that there is.
-    let What::Summary = args.record;
     args.tracing.refuse_sampled_accesses("watch")?;
     let pid = args.target.largest()?;
     let mut config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();

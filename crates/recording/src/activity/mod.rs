@@ -271,7 +271,7 @@ impl Recording {
         match self.telling_modules() {
             Some(_) => Ok(()),
             None => Err(Error::NoScores(
-                "does not say which bytes are read and written; build the program with the callbacks of 'memhook-rs access-runtime -o DIR', and record it again",
+                "does not say which bytes are read and written; build the program with the callbacks of 'memhook-rs sdk -o DIR', and record it again",
             )),
         }
     }

@@ -202,4 +202,4 @@ impl ProfileScores {
 }
 
 /// What a user has to do for the scores that are not known.
-pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes: estimate them with --access sampled, or build it with the callbacks of 'memhook-rs access-runtime -o DIR', and record it again";
+pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes: estimate them with --access sampled, or build it with the callbacks of 'memhook-rs sdk -o DIR', and record it again";

@@ -118,7 +118,7 @@ fn sites_and_runs_are_scored() {
     for words in [
         "Scores from 0 (worst) to 1 (best): lifetime 0.",
         "usage unknown",
-        "access-runtime",
+        "sdk",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -284,7 +284,7 @@ fn differences_and_gates_look_at_scores() {
     let (code, _, err) = run(&["gate", "--min-usage-score", ".6", &bad]);
     assert_eq!((code, err.lines().count()), (2, 1), "{err}");
     assert!(
-        err.contains("--min-usage-score") && err.contains("access-runtime"),
+        err.contains("--min-usage-score") && err.contains("sdk"),
         "{err}"
     );
 }

@@ -192,10 +192,7 @@ fn what_is_not_told_is_refused_in_one_line() {
     let refused = |arguments: &[&str], words: &str| {
         let (code, _, err) = run(arguments);
         assert_eq!(code, 2, "{arguments:?}: {err}");
-        assert!(
-            err.contains(words) && err.contains("access-runtime"),
-            "{err}"
-        );
+        assert!(err.contains(words) && err.contains("sdk"), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");
     };
     refused(
@@ -213,9 +210,9 @@ fn what_is_not_told_is_refused_in_one_line() {
     let directory = folder.path("mine");
     std::fs::create_dir(&directory).expect("a directory");
     std::fs::write(format!("{directory}/memhook_access.o"), "mine").expect("a file");
-    let (code, _, err) = run(&["access-runtime", "-o", &directory]);
+    let (code, _, err) = run(&["sdk", "-o", &directory]);
     assert_eq!((code, err.lines().count()), (2, 1), "{err}");
-    let (code, _, err) = run(&["access-runtime", "-o", &directory, "--force"]);
+    let (code, _, err) = run(&["sdk", "-o", &directory, "--force"]);
     assert_eq!(code, 0, "{err}");
     let read = |path: &std::path::Path| std::fs::read(path).expect("readable");
     assert_eq!(

@@ -16,7 +16,7 @@ const COMMANDS: [&[&str]; 24] = [
     &["symbols"],
     &["symbols", "pack"],
     &["run"],
-    &["access-runtime"],
+    &["sdk"],
     &["gate"],
     &["top"],
     &["probe"],

@@ -1,7 +1,7 @@
 //! What nobody touches, as a section of the last report of `attach`.
 
 use super::watching::{Summary, Watching, now_ms};
-use memhook_access::{Policy, Settings};
+use memhook_access::Settings;
 use memhook_attach::Trace;
 use memhook_heap::Snapshot;
 use memhook_report::StaleReport;
@@ -26,7 +26,6 @@ impl StaleSection {
         let settings = Settings {
             older_ms: older.as_millis().min(u128::from(u32::MAX / 4)) as u32,
             budget: BUDGET,
-            policy: Policy::Adaptive,
         };
         let mut watching = Watching::new(pid, settings, top);
         watching.note(

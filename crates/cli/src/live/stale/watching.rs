@@ -4,7 +4,7 @@
 use super::naming::{Caught, Naming};
 use crate::tracing::DEPTH;
 use memhook_access::{
-    AGES_MS, EarlierBlocks, LiveBlock, Policy, Settings, Site, SiteAnswer, THRESHOLDS_MS, Watcher,
+    AGES_MS, EarlierBlocks, LiveBlock, Settings, Site, SiteAnswer, THRESHOLDS_MS, Watcher,
 };
 use memhook_attach::{Session, Trace, process_name};
 use memhook_heap::{MarkOptions, Scan, Snapshot};
@@ -228,11 +228,6 @@ impl Watching {
             older_s: f64::from(self.settings.older_ms) / 1e3,
             budget: self.settings.budget,
             cost: watcher.cost(now),
-            policy: match self.settings.policy {
-                Policy::Adaptive => "adaptive",
-                Policy::Naive => "naive",
-            }
-            .into(),
             watched_s: f64::from(watched_ms) / 1e3,
             evidence,
             totals,

@@ -1,4 +1,4 @@
-//! `access-runtime`: what a program is linked with that tells of its reads and writes.
+//! `sdk`: files that a program may be built with.
 
 use anyhow::Context;
 use memhook_attach::ACCESS_RUNTIME;
@@ -11,11 +11,10 @@ use std::{
 };
 
 /// For code that no compiler instruments.
-const HEADER: &str = include_str!("access_runtime/memhook_access.h");
-/// Names of the three files.
+const ACCESS_HEADER: &str = include_str!("sdk/memhook_access.h");
+/// For programs that set marks themselves.
+const MARK_HEADER: &str = include_str!("sdk/memhook_mark.h");
 const OBJECT_NAME: &str = "memhook_access.o";
-const HEADER_NAME: &str = "memhook_access.h";
-const PKG_CONFIG_NAME: &str = "memhook-access.pc";
 
 /// Options of the command.
 #[derive(clap::Args)]
@@ -37,17 +36,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pkg_config = pkg_config(&full);
     let files = [
         (OBJECT_NAME, ACCESS_RUNTIME),
-        (HEADER_NAME, HEADER.as_bytes()),
-        (PKG_CONFIG_NAME, pkg_config.as_bytes()),
+        ("memhook_access.h", ACCESS_HEADER.as_bytes()),
+        ("memhook-access.pc", pkg_config.as_bytes()),
+        ("memhook_mark.h", MARK_HEADER.as_bytes()),
     ];
     for (name, contents) in files {
         write(&directory.join(name), contents, args.force)?;
     }
     println!(
-        "Wrote {OBJECT_NAME}, {HEADER_NAME} and {PKG_CONFIG_NAME} into {}.",
+        "Wrote {} into {}.",
+        files.map(|(name, _)| name).join(", "),
         visible(&directory.to_string_lossy())
     );
-    println!("Build with one of:");
+    println!("To report reads and writes, build with one of:");
     println!("  clang {CLANG_FLAGS} ... {}", object_in(directory));
     println!("  gcc {GCC_FLAGS} ... {}", object_in(directory));
     Ok(ExitCode::SUCCESS)
