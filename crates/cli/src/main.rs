@@ -68,7 +68,7 @@ enum Command {
     /// Start a program and trace it from the beginning to the end
     #[command(after_long_help = include_str!("help/run.txt"))]
     Run(Box<run::Args>),
-    /// Write files that a program may be built with: to set marks, and to report its reads and writes
+    /// Write files that a program may be built with, for marks and usage scores
     #[command(after_long_help = include_str!("help/sdk.txt"))]
     Sdk(sdk::Args),
     /// Start a program and fail if it leaks (for CI)
