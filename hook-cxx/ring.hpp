@@ -197,7 +197,8 @@ inline bool look_for_room(RingHeader* ring) {
 // one part in `wait_share` of the time. So a burst is recorded exactly, and a program that always
 // allocates more than the attacher takes is not held up. What was waited beyond that is made good later,
 // but never for much longer than a second.
-inline constexpr uint64_t wait_budget_ns = 20'000'000, wait_share = 20;
+inline constexpr int64_t wait_budget_ns = 20'000'000;
+inline constexpr uint64_t wait_share = 20;
 inline constexpr uint64_t most_waited_ns = 3 * wait_budget_ns;
 
 // Notes a wait. Whether the thread has waited for as long as it should.
@@ -273,7 +274,9 @@ inline void meet_draw(RingHeader* ring) {
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);
-  Wait wait;
+  // With --on-full adapt, an attacher that gets no processor costs the thread no more than one that is slow.
+  bool adapts = (gate().flags & flag_adapt_when_full) != 0;
+  Wait wait(adapts ? wait_budget_ns : dead_attacher_ns);
   for (;;) {
     // The next attach has cleared the region, or the last has given its memory back: this ring is no
     // longer ours, nor is the loss.
@@ -282,7 +285,7 @@ inline void meet_draw(RingHeader* ring) {
       return false;
     if (look_for_room(ring)) {
       auto waited_ns = static_cast<uint64_t>(wait.waited_ns());
-      if (gate().flags & flag_adapt_when_full) watch_fill(ring, waited_ns);
+      if (adapts) watch_fill(ring, waited_ns);
       if (gate().flags & flag_budget) {
         if (waited_ns > 0) __atomic_fetch_add(&c->waited_ns, waited_ns, __ATOMIC_RELAXED);
         if (is_time_to_look(ring)) look_at_order(ring);

@@ -5,7 +5,7 @@
 
 namespace memhook {
 
-// A clock word that does not advance for so long means that the attacher is dead.
+// A clock word that does not advance for this long means that the attacher is dead.
 inline constexpr int64_t dead_attacher_ns = 300'000'000;
 
 // Under a seccomp filter a system call of ours might be the program's end.
@@ -43,9 +43,11 @@ inline int64_t waiting_clock() {
   __atomic_store_n(&trusted.is_abandoned, true, __ATOMIC_RELAXED);
 }
 
-// One wait.
+// One wait. `patience_ns`: how long the clock word may stand still.
 class Wait {
  public:
+  explicit Wait(int64_t patience_ns = dead_attacher_ns) : patience_ns_(patience_ns) {}
+
   // Waits a little. False: the attacher is taken for dead, and nothing is recorded now.
   bool a_moment() {
     Control* c = control();
@@ -56,7 +58,7 @@ class Wait {
     if (clock != clock_ || still_since_ == 0) {
       clock_ = clock;
       still_since_ = now;
-    } else if (now - still_since_ > dead_attacher_ns) {
+    } else if (now - still_since_ > patience_ns_) {
       suspend(clock);
       return false;
     }
@@ -67,6 +69,7 @@ class Wait {
   int64_t waited_ns() const { return now_ - started_; }
 
  private:
+  int64_t patience_ns_;
   uint64_t clock_ = 0;
   int64_t started_ = 0, still_since_ = 0, now_ = 0;
 };

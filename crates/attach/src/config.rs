@@ -18,6 +18,9 @@ const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// threads that do nothing but allocate cannot keep their rings full with samples, and near enough that
 /// ten megabytes are known to within a twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
+/// Bytes that a ring should be able to grow to with [`OnFull::Adapt`]: more room would only be filled, too, and
+/// emptied at the program's cost.
+pub const ADAPTING_RING_BYTES: u64 = 256 << 10;
 /// Share of a process's time that tracing may be allowed to take.
 const MOST_OVERHEAD: f64 = 0.5;
 /// Frames of a backtrace.

@@ -254,6 +254,10 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         // Only what the configuration asked for: the ring is the target's.
         self.level = self.config.sampling_level(mean_bytes);
         self.state.counts.announce(self.level);
+        if self.level != 0 {
+            let exact_until = &mut self.state.counts.exact_until_ns;
+            exact_until.get_or_insert(self.now_ns);
+        }
         self.state.ledger.set_sampling(self.level);
         if let Some(recorder) = &mut self.state.recorder {
             recorder.set_sampling(self.level);

@@ -92,7 +92,9 @@ mod upkeep;
 
 pub use budget::{BudgetKept, Kept};
 pub use claim::{Claim, claim};
-pub use config::{Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
+pub use config::{
+    ADAPTING_RING_BYTES, Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding,
+};
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
 pub use described_heap::{DescribedHeap, ReleasedBlocks};

@@ -135,8 +135,12 @@ pub struct Tracing {
     #[arg(long, value_name = "SIZE", value_parser = size, hide_short_help = true)]
     pub ring_size: Option<u64>,
     /// At a full event ring: wait, drop or adapt
-    #[arg(long, value_enum, value_name = "ACTION", default_value = "wait")]
-    pub on_full: OnFull,
+    ///
+    /// A process that was running before is not slowed beyond what `adapt` allows, unless its exact
+    /// numbers are asked for: `attach`, `top` and `watch` adapt, and wait only with --scores, --access or
+    /// --record summary. `run` and `gate` wait.
+    #[arg(long, value_enum, value_name = "ACTION")]
+    pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
     ///
     /// Counting all takes a program that tells of them: see `memhook-rs sdk`. Those of a sample of the
@@ -275,9 +279,21 @@ impl Tracing {
         self.sample
     }
 
+    /// For a process that must keep its speed: it adapts at a full ring, unless another action was chosen or
+    /// every allocation is needed.
+    pub fn for_running(&self) -> Tracing {
+        let is_sampled = self.sample.is_some() || self.overhead.is_some();
+        let needs_all = matches!(self.access, Access::On | Access::Sampled);
+        let otherwise = (!is_sampled && !needs_all).then_some(OnFull::Adapt);
+        Tracing {
+            on_full: self.on_full.or(otherwise),
+            ..self.clone()
+        }
+    }
+
     /// Whether a thread whose ring is nearly full takes samples.
     pub fn adapts(&self) -> bool {
-        self.on_full == OnFull::Adapt
+        self.on_full == Some(OnFull::Adapt)
     }
 
     /// Whether allocations are left out by size or by chance.

@@ -295,6 +295,10 @@ impl LiveReporter {
             recorded_allocations: samples.samples(),
             exact_allocations: (!samples.always)
                 .then(|| recorded.saturating_sub(samples.samples())),
+            exact_s: samples
+                .exact_until_ns
+                .filter(|_| numbers.overhead.is_none())
+                .map(|until| until as f64 / 1e9),
             allocated_error_bytes: all.error_bytes(),
             ..Sampling::default()
         });

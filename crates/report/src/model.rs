@@ -161,6 +161,9 @@ pub struct Sampling {
     /// With `--on-full adapt`: allocations that were recorded while rings had room, all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_allocations: Option<u64>,
+    /// With `--on-full adapt`, in a live report: how long every allocation was recorded, in seconds since the attach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact_s: Option<f64>,
     /// Standard error of [`ReportTotals::live_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error_bytes: Option<u64>,

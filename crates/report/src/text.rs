@@ -8,7 +8,7 @@ use crate::mappings::mappings;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
-use crate::{Coverage, Document, Mark, ReportModel, Style};
+use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
@@ -133,7 +133,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
             )?,
             Some(exact) => writeln!(
                 out,
-                "Rings were nearly full at times: of about {}, {} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",
+                "{}: of about {}, {} were all counted, and the others are estimated from {samples} (--on-full wait \
+                 counts all, and slows the process)",
+                exact_time(sampling),
                 counted(model.totals.allocations, "allocation"),
                 count(exact),
             )?,
@@ -143,6 +145,17 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         writeln!(out, "{marks}")?;
     }
     Ok(())
+}
+
+/// `Exact for 41 s, then estimated`.
+fn exact_time(sampling: &Sampling) -> String {
+    match sampling.exact_s {
+        Some(exact_s) => format!(
+            "Exact for {}, then estimated where rings were nearly full",
+            milliseconds((exact_s * 1e3) as u64)
+        ),
+        None => "Rings were nearly full at times".to_owned(),
+    }
 }
 
 fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {

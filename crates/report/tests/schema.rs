@@ -54,6 +54,7 @@ fn full_report() -> ReportModel {
             mean_bytes: 1,
             recorded_allocations: 1,
             exact_allocations: Some(1),
+            exact_s: Some(1.0),
             live_error_bytes: Some(1),
             allocated_error_bytes: Some(1),
             released_error_bytes: Some(1),

@@ -7,6 +7,7 @@ pub use keys::{Destination, File, Files, Http, Mode, Rule, Store};
 pub use values::Pattern;
 use values::Period;
 
+use memhook_attach::{ADAPTING_RING_BYTES, OnFull};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -343,8 +344,15 @@ impl Rule {
         let sample = self.sample.as_ref().map(|sample| sample.get_ref().0);
         let overhead = self.overhead.as_ref().map(|share| share.get_ref().0);
         let is_sampled = self.mode != Mode::Exact && overhead.is_none();
+        let (on_full, ring_bytes) = if is_sampled || overhead.is_some() {
+            (OnFull::Wait, 1 << 20)
+        } else {
+            (OnFull::Adapt, ADAPTING_RING_BYTES)
+        };
         memhook_attach::TraceConfig {
             depth,
+            on_full,
+            ring_bytes,
             sample_bytes: is_sampled.then(|| sample.unwrap_or(SAMPLE_BYTES)),
             overhead,
             max_memory: Some(ledger_bytes),

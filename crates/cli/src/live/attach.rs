@@ -81,10 +81,13 @@ impl Args {
     /// A recording is for flame graphs and trees, which need the roots.
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
-        self.reports
-            .tracing
-            .with_depth(depth)
-            .resolve_recorded(is_recorded)
+        let tracing = self.reports.tracing.with_depth(depth);
+        let needs_all = self.reports.scores.scores || self.reports.recording.is_summary();
+        if needs_all {
+            tracing.resolve_recorded(is_recorded)
+        } else {
+            tracing.for_running().resolve_recorded(is_recorded)
+        }
     }
 
     /// What is done with the trace of a process.

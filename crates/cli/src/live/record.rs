@@ -55,6 +55,11 @@ pub struct Args {
 const MIN_FILE_BYTES: u64 = 1 << 20;
 
 impl Args {
+    /// Whether sums are recorded rather than events.
+    pub fn is_summary(&self) -> bool {
+        self.record == Some(What::Summary)
+    }
+
     /// The files of the recording and of the reports: an output is one or the other, by its name.
     pub fn split(&self, output: Option<&Path>, pid: i32) -> anyhow::Result<(Output, Output)> {
         if output == Some(Path::new("-")) {

@@ -63,8 +63,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
     }
-    if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
-        bail!("top counts every allocation: leave --sample and --on-full adapt out");
+    if args.tracing.sample_bytes().is_some() {
+        bail!("top counts every allocation: leave --sample out, or use --overhead");
     }
     args.tracing.refuse_sampled_accesses("top")?;
     if args.follow_fork && args.tracing.allocators.is_used() {
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow_fork {
         return several::run(args, pid);
     }
-    let config = args.tracing.resolve();
+    let config = args.tracing.for_running().resolve();
     let depth = config.depth;
     let mut trace = Trace::start(pid, config)?;
     let root = TargetRoot::of(pid);

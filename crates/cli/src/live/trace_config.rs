@@ -2,7 +2,7 @@
 
 use crate::gate::options::LimitOptions;
 use crate::tracing::{Access, Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
-use memhook_attach::TraceConfig;
+use memhook_attach::{ADAPTING_RING_BYTES, TraceConfig};
 
 impl Tracing {
     /// The configuration that these options ask for.
@@ -31,15 +31,14 @@ impl Tracing {
                 Clock::Attacher => memhook_attach::Clock::Attacher,
             },
             ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
-                // More room would only be filled, too, and emptied at the program's cost.
-                256 << 10
+                ADAPTING_RING_BYTES
             } else {
                 1 << 20
             }),
             on_full: match self.on_full {
-                OnFull::Wait => memhook_attach::OnFull::Wait,
-                OnFull::Drop => memhook_attach::OnFull::Drop,
-                OnFull::Adapt => memhook_attach::OnFull::Adapt,
+                None | Some(OnFull::Wait) => memhook_attach::OnFull::Wait,
+                Some(OnFull::Drop) => memhook_attach::OnFull::Drop,
+                Some(OnFull::Adapt) => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
             mappings: self.mappings,

@@ -85,10 +85,13 @@ fn share(text: &str) -> Result<AlarmAt, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.tracing.refuse_sampled_accesses("watch")?;
     let pid = args.target.largest()?;
-    let mut config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
-    if !args.exact {
-        config.sample_bytes = config.sample_bytes.or(Some(SAMPLE_BYTES));
+    let mut tracing = args.tracing.with_depth(DEPTH_TO_ROOTS);
+    if args.exact {
+        tracing = tracing.for_running();
+    } else {
+        tracing.sample = tracing.sample.or(Some(SAMPLE_BYTES));
     }
+    let config = tracing.resolve();
     refuse(pid, &config)?;
     // Before the process is touched: what cannot be written costs it nothing then.
     let evidence = Evidence::new(&args.output, pid, args.keep, args.exec.clone())?;

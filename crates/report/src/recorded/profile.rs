@@ -365,6 +365,7 @@ fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
             recorded
         },
         exact_allocations: is_mixed.then(|| recorded.saturating_sub(activity.sampled_allocations)),
+        exact_s: None,
         live_error_bytes: error(activity.sum.live),
         allocated_error_bytes: error(activity.sum.allocated),
         released_error_bytes: error(activity.sum.released),

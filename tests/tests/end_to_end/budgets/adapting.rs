@@ -1,5 +1,5 @@
-//! `--on-full adapt`: rings that are full again and again, with sums that are known; and that without it,
-//! everything is counted.
+//! `--on-full adapt`, the default for a program that was running before: rings that are full again and again, with
+//! sums that are known; and that everything is counted where the program waits.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
@@ -11,10 +11,10 @@ const RUNS: u32 = 6;
 /// What the target says: allocations, their bytes, live blocks, their bytes.
 type Truth = [f64; 4];
 
-/// Runs the threads of a program that allocates more than an attacher with these options takes.
+/// Runs the threads of a program that allocates more than an attacher takes with these options, and no others.
 fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
-    let attacher = Attacher::start(&target, options);
+    let attacher = Attacher::start_plain(&target, options);
     target.go();
     let line = target.expect("done");
     let report = attacher.finish();
@@ -111,7 +111,12 @@ fn a_recording_has_the_weights_of_the_samples() {
         let (code, output, errors) = run(&["report", &name, "--json"]);
         assert_eq!(code, 0, "{errors}");
         let recorded: Value = serde_json::from_str(&output).expect("JSON");
-        assert_eq!(report["sampling"], recorded["sampling"]);
+        let mut sampling = report["sampling"].clone();
+        if let Some(fields) = sampling.as_object_mut() {
+            // A recording does not say when the first sample was taken.
+            fields.remove("exact_s");
+        }
+        assert_eq!(sampling, recorded["sampling"]);
         sampled += u32::from(!report["sampling"].is_null());
         for field in ["allocated_bytes", "released_bytes", "live_bytes"] {
             // Added up in another order, and rounded.
@@ -168,13 +173,37 @@ fn a_large_crowd_is_counted_or_estimated() {
     check(&report, truth);
 }
 
-/// Where nobody asks for estimates, the program waits.
+/// A program that was running before does not wait for long, and the first line of the report says what that means.
 #[test]
-fn all_is_counted_by_default() {
+fn a_running_program_keeps_its_speed_by_default() {
+    let folder = Folder::new("kept-speed");
+    let name = folder.path("run.mhk");
+    let mut sampled = 0;
+    for output in [&[][..], &["-o", &name, "--force"], &["--stacks", "all"]] {
+        let options = [&["--ring-size", "64K"], output].concat();
+        let (report, truth) = trace_crowd(&["8", "100000"], &options);
+        check(&report, truth);
+        sampled += u32::from(!report["sampling"].is_null());
+        if !report["sampling"].is_null() {
+            assert!(number(&report["sampling"]["exact_s"]) > 0.0, "{report}");
+        }
+    }
+    assert!(sampled > 0, "no ring was nearly full");
+}
+
+/// Where somebody asks for what samples cannot say, or for exact numbers, the program waits.
+#[test]
+fn all_is_counted_where_the_program_waits() {
     let folder = Folder::new("full-rings");
     let name = folder.path("run.mhk");
-    for output in [&[][..], &["-o", &name]] {
-        let options = [&["--ring-size", "64K"], output].concat();
+    let waiting = [
+        &["--on-full", "wait"][..],
+        &["--on-full", "wait", "-o", &name, "--force"],
+        &["--scores"],
+        &["--record", "summary", "-o", &name, "--force"],
+    ];
+    for options in waiting {
+        let options = [&["--ring-size", "64K"], options].concat();
         let (report, truth) = trace_crowd(&["8", "50000"], &options);
         assert!(report["sampling"].is_null(), "{report}");
         assert!(check(&report, truth).is_empty());

@@ -27,7 +27,7 @@ const TURN: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
-    let config = args.tracing.resolve();
+    let config = args.tracing.for_running().resolve();
     refuse(pid, &config)?;
     let begin = Instant::now();
     let desk = Arc::new(Desk::default());
