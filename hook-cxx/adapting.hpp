@@ -1,4 +1,4 @@
-// --on-full adapt: a thread whose ring is full again and again records samples of its allocations. At
+// --on-full adapt: a thread whose ring is nearly full again and again records samples of its allocations. At
 // first it waits for room (`wait_budget_ns` in ring.hpp); once it has waited for as long as it should, it
 // takes samples whenever its ring is nearly full.
 //
@@ -84,7 +84,8 @@ inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
 
 inline void record_all(RingHeader* ring) {
   ring->sampling = records_all;
-  if (look_for_room(ring)) watch_fill(ring, 0);
+  // Samples end where there is room, so this need not wait.
+  if (look_for_room(ring)) may_go_on(ring, 0);
 }
 
 inline void begin_samples(RingHeader* ring) {

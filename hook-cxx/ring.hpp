@@ -193,36 +193,47 @@ inline bool look_for_room(RingHeader* ring) {
   return true;
 }
 
-// With --on-full adapt a thread waits like any other as long as that costs it little: so long at once, and
-// one part in `wait_share` of the time. So a burst is recorded exactly, and a program that always
-// allocates more than the attacher takes is not held up. What was waited beyond that is made good later,
-// but never for much longer than a second.
-inline constexpr int64_t wait_budget_ns = 20'000'000;
-inline constexpr uint64_t wait_share = 20;
-inline constexpr uint64_t most_waited_ns = 3 * wait_budget_ns;
+// With --on-full adapt a thread waits like any other as long as that costs it little: so long altogether, one
+// part in `wait_share` of the time, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program that
+// always allocates more than the attacher takes is not held up. What was waited beyond that is made good
+// later, but never for much longer than a second.
+//
+// It waits when its ring is nearly full. The last quarter is for what comes when it has waited long enough: samples,
+// and releases, which are always published. So an attacher that gets no processor for a moment costs neither the
+// thread's time nor events.
+inline constexpr int64_t wait_budget_ns = 20'000'000, longest_wait_ns = 10'000'000;
+// How long a thread waits, if its ring is full of releases, for an attacher that gets no processor. Not as short as
+// the others: on a machine where everybody waits for a processor it would lose events that a few milliseconds more
+// would have kept.
+inline constexpr int64_t starved_attacher_ns = 100'000'000;
+inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_budget_ns;
 
-// Notes a wait. Whether the thread has waited for as long as it should.
-inline bool has_waited_enough(RingHeader* ring, uint64_t waited_ns) {
-  uint64_t now = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+// What of the budget a thread has spent that has been waiting for `waited_ns` now.
+inline uint64_t spent_waiting(const RingHeader* ring, uint64_t now, uint64_t waited_ns) {
   uint64_t forgotten = (now - ring->waited_at_ns) / wait_share;
-  uint64_t before = ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0;
-  ring->waited_ns = before + waited_ns < most_waited_ns ? before + waited_ns : most_waited_ns;
-  ring->waited_at_ns = now;
-  return ring->waited_ns >= wait_budget_ns;
+  uint64_t spent = (ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0) + waited_ns;
+  return spent < most_waited_ns ? spent : most_waited_ns;
 }
 
-// If the owner is not to wait any more: has it come back here when its ring is nearly full, or, if it
-// is, take samples from its next allocation on. What is left of the ring is for releases, which are
-// always published. pre: look_for_room() returned true.
-inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
-  if (!has_waited_enough(ring, waited_ns) || ring->sampling != records_all) return;
-  uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (mask_of(ring) + 1) / 4 * 3;
-  if (ring->head + reserve_events > nearly_full) {
-    ring->sampling = wants_samples;
-    ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
-  } else if (nearly_full < ring->limit) {
-    ring->limit = nearly_full;
+// Whether the owner need not wait (any longer): there is room for all that it allocates, or it has waited for as long
+// as it should and takes samples from its next allocation on. pre: look_for_room() returned true.
+inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
+  uint64_t now = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+  uint64_t spent = spent_waiting(ring, now, static_cast<uint64_t>(waited_ns));
+  if (ring->sampling == records_all) {
+    uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (mask_of(ring) + 1) / 4 * 3;
+    if (ring->head + reserve_events <= nearly_full) {
+      if (nearly_full < ring->limit) ring->limit = nearly_full;
+    } else if (spent < wait_budget_ns && waited_ns < longest_wait_ns) {
+      return false;
+    } else {
+      ring->sampling = wants_samples;
+      ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
+    }
   }
+  ring->waited_ns = spent;
+  ring->waited_at_ns = now;
+  return true;
 }
 
 // With a budget, or with looks: has the owner come back here at its next look, if that is before the ring is full. pre:
@@ -274,18 +285,16 @@ inline void meet_draw(RingHeader* ring) {
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);
-  // With --on-full adapt, an attacher that gets no processor costs the thread no more than one that is slow.
   bool adapts = (gate().flags & flag_adapt_when_full) != 0;
-  Wait wait(adapts ? wait_budget_ns : dead_attacher_ns);
+  Wait wait(adapts ? starved_attacher_ns : dead_attacher_ns);
   for (;;) {
     // The next attach has cleared the region, or the last has given its memory back: this ring is no
     // longer ours, nor is the loss.
     if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine ||
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
-    if (look_for_room(ring)) {
+    if (look_for_room(ring) && (!adapts || may_go_on(ring, wait.waited_ns()))) {
       auto waited_ns = static_cast<uint64_t>(wait.waited_ns());
-      if (adapts) watch_fill(ring, waited_ns);
       if (gate().flags & flag_budget) {
         if (waited_ns > 0) __atomic_fetch_add(&c->waited_ns, waited_ns, __ATOMIC_RELAXED);
         if (is_time_to_look(ring)) look_at_order(ring);

@@ -18,6 +18,8 @@ const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// threads that do nothing but allocate cannot keep their rings full with samples, and near enough that
 /// ten megabytes are known to within a twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
+/// Bytes that a ring can grow to, unless others are asked for.
+pub const USUAL_RING_BYTES: u64 = 1 << 20;
 /// Bytes that a ring should be able to grow to with [`OnFull::Adapt`]: more room would only be filled, too, and
 /// emptied at the program's cost.
 pub const ADAPTING_RING_BYTES: u64 = 256 << 10;
@@ -166,7 +168,7 @@ impl Default for TraceConfig {
             unwinding: Unwinding::Tables,
             check_memo: false,
             clock: Clock::Coarse,
-            ring_bytes: 1 << 20,
+            ring_bytes: USUAL_RING_BYTES,
             on_full: OnFull::Wait,
             max_memory: None,
             mappings: false,

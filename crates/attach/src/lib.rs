@@ -93,7 +93,8 @@ mod upkeep;
 pub use budget::{BudgetKept, Kept};
 pub use claim::{Claim, claim};
 pub use config::{
-    ADAPTING_RING_BYTES, Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding,
+    ADAPTING_RING_BYTES, Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig,
+    USUAL_RING_BYTES, Unwinding,
 };
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};

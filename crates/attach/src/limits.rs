@@ -1,7 +1,8 @@
 //! What decides, before anything is touched, whether an attach is possible: the process itself, and the
 //! resource limits that the shared memory could run into.
 
-use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
+use crate::config::{TraceConfig, USUAL_RING_BYTES};
+use crate::{error::Error, memory_budget::Budget};
 use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
 use memhook_process::{Check, has_seccomp_filter, proc_path, proc_text};
@@ -26,6 +27,7 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
         }
         None => {
             let mut plan = budget.plan()?;
+            plan.most_ring = plan.most_ring.min(config.ring_bytes);
             if config
                 .sample_bytes
                 .is_some_and(|mean| mean >= SELDOM_SAMPLED)
@@ -53,7 +55,7 @@ fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> 
     let Some(limits) = Limits::of(pid) else {
         return Vec::new();
     };
-    let region_bytes = region_bytes(limits.fitting_ring_bytes(config.ring_bytes) as usize);
+    let region_bytes = region_bytes(limits.fitting_ring_bytes(room_of_ring(config)) as usize);
     let mut checks = limits.checks(pid, region_bytes as u64);
     checks.push(budget.check());
     checks
@@ -69,8 +71,19 @@ pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
     }
 }
 
+/// Bytes that a region has room for in each ring, in a process whose address space may be limited.
+pub(crate) fn fitting_room_of_ring(pid: i32, config: &TraceConfig) -> u64 {
+    fitting_ring_bytes(pid, room_of_ring(config))
+}
+
+/// The same for all but very large rings, so that the next attach can put its region in the place of this one, whatever
+/// its rings may grow to.
+fn room_of_ring(config: &TraceConfig) -> u64 {
+    config.ring_bytes.max(USUAL_RING_BYTES)
+}
+
 /// Bytes of a ring in a process whose address space may be limited: as many as wanted, or fewer.
-pub(crate) fn fitting_ring_bytes(pid: i32, wanted: u64) -> u64 {
+fn fitting_ring_bytes(pid: i32, wanted: u64) -> u64 {
     Limits::of(pid).map_or(wanted, |limits| limits.fitting_ring_bytes(wanted))
 }
 

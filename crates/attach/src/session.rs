@@ -18,7 +18,7 @@ use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
 use crate::inherited::close_inherited;
 use crate::known_files::{KnownFiles, SharedFiles};
-use crate::limits::{fitting_ring_bytes, may_reserve, plan};
+use crate::limits::{fitting_room_of_ring, may_reserve, plan};
 use crate::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
 use crate::pads::{Pads, TracedHeap, plan_described, plan_pads};
 use crate::reach::Reach;
@@ -152,7 +152,7 @@ impl Session {
     ) -> Result<Session, Error> {
         let plan = plan(pid, config)?;
         let start = Instant::now();
-        let ring_bytes = fitting_ring_bytes(pid, config.ring_bytes);
+        let ring_bytes = fitting_room_of_ring(pid, config);
         let mut functions = config.function_ids();
         let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;

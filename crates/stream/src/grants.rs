@@ -42,6 +42,8 @@ pub struct Plan {
     pub budget: u64,
     /// Events of a ring at first, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,
+    /// The most bytes of events that a ring can grow to, at most what the region has room for.
+    pub most_ring: u64,
     /// Backtraces, with their index.
     pub stacks: u64,
     /// Threads that there are.
@@ -85,6 +87,7 @@ impl Plan {
         Some(Plan {
             budget,
             first_ring,
+            most_ring: ring_bytes,
             stacks,
             threads: threads as usize,
             access_index: u64::MAX,
@@ -98,6 +101,7 @@ impl Default for Plan {
         Plan {
             budget: u64::MAX,
             first_ring: 64 << 10,
+            most_ring: u64::MAX,
             stacks: u64::MAX,
             threads: 0,
             access_index: u64::MAX,
@@ -112,6 +116,7 @@ pub(crate) struct Accounts {
     /// Bytes of everything granted.
     spent: u64,
     first_ring: u64,
+    most_ring: u64,
     /// Bytes granted, by ring.
     rings: Vec<u64>,
     /// The most places that a ring has got.
@@ -128,6 +133,7 @@ impl Accounts {
             budget: 0,
             spent: 0,
             first_ring: LEAST_RING_BYTES as u64,
+            most_ring: LEAST_RING_BYTES as u64,
             rings: vec![0; MAX_RINGS],
             typical: 0,
             arena: 0,
@@ -159,7 +165,8 @@ impl Region {
         let mut accounts = self.accounts();
         *accounts = Accounts::new();
         accounts.budget = plan.budget;
-        accounts.first_ring = plan.first_ring.min(self.ring_bytes() as u64);
+        accounts.most_ring = plan.most_ring.min(self.ring_bytes() as u64);
+        accounts.first_ring = plan.first_ring.min(accounts.most_ring);
         let share = usize::try_from(plan.stacks).unwrap_or(usize::MAX);
         // An entry of the index for each 96 bytes of backtraces (10 frames), and half of it in use.
         let mut index = INDEX_FIRST_ENTRIES;
@@ -278,7 +285,7 @@ impl Region {
         }
         let start = self.ring_offset(ring);
         let places = self.places[ring].load(Relaxed);
-        let most = (self.ring_bytes() / size_of::<RawEvent>()) as u64;
+        let most = accounts.most_ring / size_of::<RawEvent>() as u64;
         let has_taken = self.ring_mask(ring) + 1 >= places;
         if has_taken && places < most && waiting * 1000 > places * FULL {
             let more = (places * GROWTH as u64).min(most);

@@ -7,7 +7,7 @@ pub use keys::{Destination, File, Files, Http, Mode, Rule, Store};
 pub use values::Pattern;
 use values::Period;
 
-use memhook_attach::{ADAPTING_RING_BYTES, OnFull};
+use memhook_attach::{ADAPTING_RING_BYTES, OnFull, USUAL_RING_BYTES};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -345,7 +345,7 @@ impl Rule {
         let overhead = self.overhead.as_ref().map(|share| share.get_ref().0);
         let is_sampled = self.mode != Mode::Exact && overhead.is_none();
         let (on_full, ring_bytes) = if is_sampled || overhead.is_some() {
-            (OnFull::Wait, 1 << 20)
+            (OnFull::Wait, USUAL_RING_BYTES)
         } else {
             (OnFull::Adapt, ADAPTING_RING_BYTES)
         };

@@ -96,7 +96,7 @@ fn share_of(parent: &Config) -> Option<Plan> {
             ..whole
         });
     }
-    let share = Plan::within(whole.budget / SHARE, 1, parent.ring_bytes)?;
+    let share = Plan::within(whole.budget / SHARE, 1, whole.most_ring)?;
     Some(Plan {
         first_ring: share.first_ring.min(whole.first_ring),
         ..share

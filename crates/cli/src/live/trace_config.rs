@@ -2,7 +2,7 @@
 
 use crate::gate::options::LimitOptions;
 use crate::tracing::{Access, Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
-use memhook_attach::{ADAPTING_RING_BYTES, TraceConfig};
+use memhook_attach::{ADAPTING_RING_BYTES, TraceConfig, USUAL_RING_BYTES};
 
 impl Tracing {
     /// The configuration that these options ask for.
@@ -33,7 +33,7 @@ impl Tracing {
             ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
                 ADAPTING_RING_BYTES
             } else {
-                1 << 20
+                USUAL_RING_BYTES
             }),
             on_full: match self.on_full {
                 None | Some(OnFull::Wait) => memhook_attach::OnFull::Wait,

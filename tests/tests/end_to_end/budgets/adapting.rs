@@ -162,7 +162,7 @@ fn a_quiet_program_is_counted_exactly() {
 /// What fits into a ring is counted exactly, whatever the machine is busy with.
 #[test]
 fn a_burst_is_counted_exactly() {
-    let (report, truth) = trace_crowd(&["1", "1500"], &["--on-full", "adapt"]);
+    let (report, truth) = trace_crowd(&["1", "1000"], &["--on-full", "adapt"]);
     assert!(report["sampling"].is_null(), "{report}");
     check(&report, truth);
 }
