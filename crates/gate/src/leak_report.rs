@@ -1,5 +1,6 @@
 //! What nothing reaches at the end of a trace, as a part of its last report.
 
+use crate::process_evidence::known_live;
 use crate::{Lost, Reached, Search, reached};
 use memhook_heap::Snapshot;
 use memhook_ledger::Ledger;
@@ -22,7 +23,7 @@ impl FoundLeaks {
             is_complete: search.is_complete && !ledger.is_sampled(),
             ..search
         };
-        let mut found = reached(snapshot, ledger.live_blocks(), search);
+        let mut found = reached(snapshot, known_live(snapshot, ledger, search), search);
         if ledger.is_sampled() {
             found.gaps.push(
                 "only samples of the allocations were recorded: stacks and sizes of the other blocks are not known"

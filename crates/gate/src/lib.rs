@@ -30,6 +30,7 @@ mod recorded;
 mod suppress;
 mod survivors;
 mod trend;
+mod unfinished;
 mod valgrind;
 mod verdict;
 mod wrappers;

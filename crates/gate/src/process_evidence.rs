@@ -1,10 +1,12 @@
 //! What is known of one process, from a copy of its memory and, if it was traced, from its ledger.
 
+use crate::unfinished::is_unfinished;
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
 use memhook_heap::{MUSL, Snapshot, dissect};
-use memhook_ledger::{Ledger, Observer};
+use memhook_ledger::{Ledger, LiveBlock, Observer};
 use memhook_report::{counted, unseen_in_words};
 use memhook_stream::{Gap, Losses};
+use std::collections::HashSet;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 impl Evidence {
@@ -118,7 +120,7 @@ pub fn traced_blocks(
                 is_complete: search.is_complete && bound.is_none(),
                 ..search
             };
-            reached(snapshot, ledger.live_blocks(), search)
+            reached(snapshot, known_live(snapshot, ledger, search), search)
         }
         Err(gap) => Reached {
             gaps: vec![gap],
@@ -130,6 +132,22 @@ pub fn traced_blocks(
         found.forget_unknown();
     }
     found
+}
+
+/// The live blocks, without those that a thread was reallocating when the process ended: what became of these is not
+/// known, and whichever block there is belongs to the call.
+pub(crate) fn known_live(
+    snapshot: &Snapshot,
+    ledger: &Ledger,
+    search: Search,
+) -> impl Iterator<Item = LiveBlock> {
+    let on_their_way: HashSet<u64> = if is_unfinished(snapshot, search) {
+        ledger.blocks_in_realloc().collect()
+    } else {
+        HashSet::new()
+    };
+    let live = ledger.live_blocks();
+    live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
 /// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.

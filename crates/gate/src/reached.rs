@@ -1,14 +1,21 @@
 //! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
 
 use crate::Reached;
-use memhook_heap::{Heap, MUSL, MarkOptions, Snapshot, dissect, leaks, mark, possibly_lost};
+use crate::unfinished::{Unfinished, is_unfinished};
+use memhook_heap::{
+    Heap, MUSL, MarkOptions, Snapshot, dissect, inside_malloc_note, leaks, mark, possibly_lost,
+};
 use memhook_ledger::LiveBlock;
 
 /// The traced blocks in address order.
 pub(crate) struct Traced(Vec<LiveBlock>);
 
 impl Traced {
-    fn find(&self, address: u64) -> Option<&LiveBlock> {
+    pub fn iter(&self) -> impl Iterator<Item = &LiveBlock> {
+        self.0.iter()
+    }
+
+    pub fn find(&self, address: u64) -> Option<&LiveBlock> {
         let found = self.0.binary_search_by_key(&address, |b| b.address);
         found.ok().and_then(|at| self.0.get(at))
     }
@@ -41,15 +48,22 @@ pub fn reached(
     search: Search,
 ) -> Reached {
     let mut found = Reached::default();
-    let Some((heap, traced)) = dissected(snapshot, live, search, &mut found) else {
+    let Some((mut heap, traced)) = dissected(snapshot, live, search, &mut found) else {
         return found;
     };
     let options = MarkOptions {
         ignore_half_overwritten: true,
         ..MarkOptions::default()
     };
-    let marked = mark(snapshot, &heap, options);
-    let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+    let unfinished = Unfinished::of(snapshot, &traced, search);
+    let (marked, leaks) = match unfinished {
+        Some(unfinished) => unfinished.search(&mut heap, options, &mut found.gaps),
+        None => {
+            let marked = mark(snapshot, &heap, options);
+            let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+            (marked, leaks)
+        }
+    };
     // The size that was asked for, if it is known; else what the block can hold.
     let look = |number: u32| {
         let block = heap.blocks.get(number);
@@ -103,9 +117,12 @@ pub(crate) fn dissected(
             .or_default()
             .add_block(block.size);
     }
-    for note in &snapshot.meta.notes {
-        found.gaps.push(note.clone());
-    }
+    // What threads inside malloc mean at the end of a process is found out later.
+    let is_unfinished = is_unfinished(snapshot, search);
+    let of_malloc = is_unfinished.then(|| inside_malloc_note(snapshot.meta.in_malloc));
+    let notes = snapshot.meta.notes.iter();
+    let notes = notes.filter(|&note| Some(note) != of_malloc.as_ref());
+    found.gaps.extend(notes.cloned());
     let (mut heap, undissected) = match dissect(snapshot) {
         Ok(heap) => (heap, None),
         Err(_) if traced.0.is_empty() => return None,
@@ -116,7 +133,9 @@ pub(crate) fn dissected(
             (Heap::empty(), (!has_other).then_some(error))
         }
     };
-    judge_heap(&heap, &mut found.gaps);
+    if !is_unfinished {
+        judge_heap(&heap, &mut found.gaps);
+    }
     let foreign = Foreign {
         search,
         is_glibcs: undissected.is_some(),
@@ -142,7 +161,7 @@ pub(crate) fn dissected(
     Some((heap, traced))
 }
 
-fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
+pub(crate) fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     if let Some(finding) = heap.findings.first() {
         let more = heap.findings.len() - 1;
         let others = if more > 0 {

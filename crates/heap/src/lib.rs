@@ -38,6 +38,7 @@ pub use capture::core_dump::capture_core;
 pub use capture::limits::Limits;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;
+pub use capture::settle::inside_malloc_note;
 #[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, capture, capture_ending, capture_resident, capture_within};
 pub use error::Error;
@@ -47,7 +48,7 @@ pub use glibc::walk::{Counts, Finding};
 pub use graph::blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
 pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};
-pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, possibly_lost};
+pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, mark_also, possibly_lost};
 pub use graph::roots::{RootKind, RootRange, root_ranges};
 pub use graph::twice::{Fingerprints, fingerprints, still_leaked};
 pub use graph::types::Types;

@@ -105,6 +105,13 @@ impl RingReallocs {
 }
 
 impl<O: Observer> Ledger<O> {
+    /// The addresses of blocks that are in the hands of a `realloc` whose outcome is not known. Some of them still
+    /// count as live.
+    pub fn blocks_in_realloc(&self) -> impl Iterator<Item = u64> + '_ {
+        let rings = self.reallocs.rings.iter();
+        rings.filter_map(|ring| Some(ring.announced.as_ref()?.release.address))
+    }
+
     /// The event after an announcement. True if it was its failure, and so is used up.
     #[cold]
     pub(crate) fn end_realloc(&mut self, op: Op, words: RawEvent) -> bool {

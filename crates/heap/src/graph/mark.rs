@@ -358,8 +358,13 @@ impl Search<'_> {
 
 /// Marks everything that can be reached from the roots.
 pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
+    mark_also(snapshot, heap, options, &[])
+}
+
+/// Marks everything that can be reached from the roots and from some more addresses.
+pub fn mark_also(snapshot: &Snapshot, heap: &Heap, options: MarkOptions, also: &[u64]) -> Marked {
     // A register may hold any address of a block, whatever counts in memory.
-    mark_from(snapshot, heap, options, Pointers::Interior)
+    mark_from(snapshot, heap, options, Pointers::Interior, also)
 }
 
 /// Reachable blocks to which no chain of pointers leads that all point to the start of a block: a program that keeps
@@ -375,7 +380,7 @@ pub fn possibly_lost(
         pointers,
         ..options
     };
-    let kept = mark_from(snapshot, heap, by_start, pointers);
+    let kept = mark_from(snapshot, heap, by_start, pointers, &[]);
     marked.reached.without(&kept.reached)
 }
 
@@ -385,6 +390,7 @@ fn mark_from(
     heap: &Heap,
     options: MarkOptions,
     registers: Pointers,
+    also: &[u64],
 ) -> Marked {
     let begin = Instant::now();
     let finder = Finder::new(snapshot, &heap.blocks, options);
@@ -397,7 +403,7 @@ fn mark_from(
         scanned_bytes: 0,
     };
     let words = snapshot.meta.threads.iter().flat_map(|t| &t.words);
-    for &word in words.chain(&snapshot.meta.kernel_words) {
+    for &word in words.chain(&snapshot.meta.kernel_words).chain(also) {
         let place = match registers {
             Pointers::Interior => heap.blocks.place(word).map(|(place, _)| place),
             Pointers::Start => finder.target(word),

@@ -2,6 +2,7 @@
 
 mod allocators;
 mod cases;
+mod killed_threads;
 mod possible;
 mod processes;
 mod real_project;

@@ -1,0 +1,137 @@
+//! Threads that the end of their process met inside malloc.
+//!
+//! The kernel ends them wherever they are (exit_group(2)), so the heap stays as they leave it, half-way through a
+//! change. A change is about free chunks and about the block that is handed out or taken back, never about another
+//! block in use. So the verdict on all others is right if these were all found:
+//!
+//! - Each traced block that is live has to be in the dissected heap, at its address and with its size. A chunk whose
+//!   header was half written leads the walk astray, and blocks behind it would be missing. Then there is no verdict.
+//!   If all blocks were traced and found, what could not be walked is free.
+//! - A block that is on its way is in no ledger yet (an allocation is published before its address is returned) or any
+//!   more (a release before the call), and if nothing reaches it, it is no leak of the program. The same goes for free
+//!   chunks that were in no list at that moment, which look as if they were in use. If not all blocks were traced, one
+//!   that nothing reaches may be a leak as well as on its way, and there is no verdict.
+//! - What the new block of a `realloc` points to is not leaked, even if only malloc knows that block, and by the
+//!   address of its chunk.
+
+use crate::reached::{Search, Traced, judge_heap};
+use memhook_heap::{
+    Heap, Leak, MarkOptions, Marked, SegmentKind, Snapshot, inside_malloc_note, leaks, mark_also,
+};
+
+/// From a chunk to its block.
+const HEADER_BYTES: u64 = 16;
+/// Words on top of a stack in which the functions of malloc may keep the address of a chunk.
+const STACK_WORDS: u64 = 64;
+
+/// Whether this is a process at its end that has met threads inside malloc.
+pub(crate) fn is_unfinished(snapshot: &Snapshot, search: Search) -> bool {
+    snapshot.meta.in_malloc > 0 && search.before_ns.is_none()
+}
+
+/// A heap that threads have left half-way.
+pub(crate) struct Unfinished<'a> {
+    snapshot: &'a Snapshot,
+    traced: &'a Traced,
+    is_complete: bool,
+}
+
+impl<'a> Unfinished<'a> {
+    /// `None` if no thread was inside malloc.
+    pub fn of(snapshot: &'a Snapshot, traced: &'a Traced, search: Search) -> Option<Self> {
+        is_unfinished(snapshot, search).then_some(Unfinished {
+            snapshot,
+            traced,
+            is_complete: search.is_complete,
+        })
+    }
+
+    /// What is reached, and what is not. Adds to the gaps if that is not certain.
+    pub fn search(
+        &self,
+        heap: &mut Heap,
+        options: MarkOptions,
+        gaps: &mut Vec<String>,
+    ) -> (Marked, Vec<Leak>) {
+        let snapshot = self.snapshot;
+        let has_all_traced = self.has_all_traced(heap);
+        if has_all_traced && self.is_complete {
+            // No block is there, so it is no root either.
+            heap.unparsed.clear();
+        }
+        let mut also = Vec::new();
+        let were_exact = std::mem::replace(&mut heap.mmapped_exact, true);
+        if !were_exact {
+            // The sums of mapped chunks are changed before or after the chunks. Those that were traced are chunks.
+            also.extend(self.unknown_mappings(heap));
+        }
+        let mut marked = mark_also(snapshot, heap, options, &also);
+        let on_their_way = self.on_their_way(heap, &marked);
+        if !on_their_way.is_empty() {
+            also.extend(on_their_way);
+            marked = mark_also(snapshot, heap, options, &also);
+        }
+        let mut leaks = leaks(snapshot, &heap.blocks, &marked, options);
+        let has_unknown = leaks.iter().any(|leak| !self.is_traced(heap, leak.block));
+        let is_certain = has_all_traced
+            && (self.is_complete || were_exact && heap.findings.is_empty() && !has_unknown);
+        if is_certain {
+            leaks.retain(|leak| self.is_traced(heap, leak.block));
+            for leak in &mut leaks {
+                if !self.is_traced(heap, leak.owner) {
+                    leak.owner = leak.block;
+                }
+            }
+        } else {
+            gaps.push(inside_malloc_note(snapshot.meta.in_malloc));
+            judge_heap(heap, gaps);
+        }
+        (marked, leaks)
+    }
+
+    fn is_traced(&self, heap: &Heap, block: u32) -> bool {
+        self.traced.find(heap.blocks.get(block).address).is_some()
+    }
+
+    fn has_all_traced(&self, heap: &Heap) -> bool {
+        self.traced.iter().all(|known| {
+            let found = heap.blocks.find(known.address);
+            found.is_some_and(|(number, offset)| {
+                offset == 0 && heap.blocks.get(number).bytes >= known.size
+            })
+        })
+    }
+
+    fn unknown_mappings(&self, heap: &Heap) -> Vec<u64> {
+        let segments = heap.blocks.segments().iter().enumerate();
+        let mapped = segments.filter(|(_, s)| matches!(s.kind, SegmentKind::Mapped { .. }));
+        let places = mapped.flat_map(|(index, _)| heap.blocks.places(index));
+        let addresses = places.map(|place| heap.blocks.at(place).0.address);
+        addresses
+            .filter(|&address| self.traced.find(address).is_none())
+            .collect()
+    }
+
+    /// Blocks that nothing reaches and nobody owns, whose chunks a thread inside the C library knows.
+    fn on_their_way(&self, heap: &Heap, marked: &Marked) -> Vec<u64> {
+        let Some(libc) = self.snapshot.libc() else {
+            return Vec::new();
+        };
+        let threads = self.snapshot.meta.threads.iter();
+        let inside = threads.filter(|t| (libc.start..libc.end).contains(&t.rip));
+        let words = inside.flat_map(|t| {
+            let on_stack = (0..STACK_WORDS).filter_map(|i| self.snapshot.word(t.rsp + 8 * i));
+            t.words.iter().copied().chain(on_stack)
+        });
+        let is_on_its_way = |&block: &u64| {
+            let found = heap.blocks.find(block);
+            found.is_some_and(|(number, offset)| {
+                offset == 0 && !marked.reached.contains(number) && !self.is_traced(heap, number)
+            })
+        };
+        words
+            .filter_map(|word| word.checked_add(HEADER_BYTES))
+            .filter(is_on_its_way)
+            .collect()
+    }
+}

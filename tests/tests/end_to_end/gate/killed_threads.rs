@@ -1,0 +1,42 @@
+//! Threads that are inside the allocator when their process ends.
+
+use memhook_tests::{binary, build_target};
+use std::path::Path;
+use std::process::Command;
+
+const RUNS: usize = 20;
+
+fn gate(program: &Path, mode: &str) -> (Option<i32>, String) {
+    let output = Command::new(binary())
+        .args(["gate", "--"])
+        .arg(program)
+        .arg(mode)
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text)
+}
+
+/// Such a thread leaves the heap half-way through a change, and what it had in hands is no leak.
+#[test]
+fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
+    let program = build_target("killed_allocating", &["-O1", "-g", "-pthread"]);
+    for mode in ["clean", "exit"] {
+        for _ in 0..RUNS {
+            let (status, text) = gate(&program, mode);
+            assert_eq!(status, Some(0), "{mode}: {text}");
+        }
+    }
+}
+
+/// What main has lost is found to the block, with nothing of the threads' beside it.
+#[test]
+fn leaks_are_exact_whatever_threads_do_at_the_end() {
+    let program = build_target("killed_allocating", &["-O1", "-g", "-pthread"]);
+    for _ in 0..RUNS {
+        let (status, text) = gate(&program, "leaks");
+        assert_eq!(status, Some(1), "{text}");
+        assert!(text.contains(" in 60 blocks (limit 0)"), "{text}");
+        assert!(!text.contains("not seen"), "{text}");
+    }
+}
