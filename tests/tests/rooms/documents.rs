@@ -104,10 +104,12 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
         if path.is_dir() {
             return None;
         }
-        let Ok(text) = std::fs::read_to_string(path) else {
-            return Some(format!("the link leads to nothing: {link}"));
-        };
-        text
+        match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            // A picture.
+            Err(_) if path.exists() => String::new(),
+            Err(_) => return Some(format!("the link leads to nothing: {link}")),
+        }
     };
     let is_known = anchor.is_empty() || anchors(&text).contains(anchor);
     (!is_known).then(|| format!("no heading for the link {link}"))
@@ -170,6 +172,39 @@ fn documents_are_true_to_the_tree() {
     assert!(pages.len() > 10, "{} documents", pages.len());
     let faults: Vec<String> = pages.iter().flat_map(faults).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The pages of a directory below docs/, as links from docs/SUMMARY.md have them.
+fn pages_of(directory: &str) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(root().join("docs").join(directory)).expect("a directory");
+    let names = entries.map(|entry| entry.expect("readable").file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    let pages = names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md");
+    pages
+        .map(|name| Path::new(directory).join(name).display().to_string())
+        .collect()
+}
+
+/// A page that the book leaves out is one that nobody finds.
+#[test]
+fn the_book_has_every_page_once() {
+    let summary = super::read("docs/SUMMARY.md");
+    let listed: Vec<&str> = summary.lines().flat_map(links).collect();
+    let once: BTreeSet<String> = listed.iter().map(|&link| link.to_owned()).collect();
+    assert_eq!(listed.len(), once.len(), "{listed:?}");
+    let there: BTreeSet<String> = ["", "guide", "design"]
+        .into_iter()
+        .flat_map(pages_of)
+        .collect();
+    assert_eq!(once, there);
+}
+
+#[test]
+fn entry_pages_are_short() {
+    for (page, most) in [("README.md", 250), ("ARCHITECTURE.md", 350)] {
+        let lines = super::read(page).lines().count();
+        assert!(lines <= most, "{page} has {lines} lines");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod circles;
 mod crates;
 mod documents;
 mod errors;
+mod examples;
 mod layout;
 mod processors;
 
