@@ -293,7 +293,7 @@ impl Victim {
             // Stopped longer than the watchdog could help.
             return Ok(());
         }
-        let gave_up = outcome.errors.contains("waited for us too long");
+        let gave_up = outcome.errors.contains("waited too long for memhook-rs");
         if disturbance != Disturbance::None && outcome.code == Some(1) && gave_up {
             // Stopped with a thread waiting for room in its ring, which rightly went on without it.
             return Ok(());

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Growth is told over this time.
+/// Time over which growth is reported.
 const GROWTH_OVER: Duration = Duration::from_secs(60);
 
 /// Who a target is, for metrics and stores.
@@ -270,7 +270,7 @@ pub struct AgentState {
     pub has_refused_configuration: bool,
     /// Configurations that were refused.
     pub refused_configurations: u64,
-    /// Whether the kernel tells of new processes.
+    /// Whether the kernel reports new processes.
     pub has_events: bool,
 }
 

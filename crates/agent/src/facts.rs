@@ -96,7 +96,7 @@ impl Facts {
         })
     }
 
-    /// Its name without its directory: what it is called where nothing else is said.
+    /// Its file name without the directory, which is its name by default.
     pub fn program(&self) -> &str {
         let name = self.executable.rsplit('/').next().unwrap_or_default();
         if name.is_empty() { &self.name } else { name }

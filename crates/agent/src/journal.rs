@@ -86,7 +86,7 @@ impl State {
     }
 
     /// Nothing of ours is left in a process, or the process is gone. Returns a message if that could not be written down: then it is
-    /// looked at again after the next start, which does no harm.
+    /// checked again after the next start, which does no harm.
     pub fn has_left(&mut self, pid: i32) -> Option<String> {
         self.attached.remove(&pid)?;
         match self.write() {

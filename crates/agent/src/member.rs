@@ -213,7 +213,7 @@ mod tests {
         Member::new(Identity::default(), rule, false, now)
     }
 
-    /// The same failure is told once, and never met again without a pause, each longer than the one before.
+    /// The same failure is reported once; pauses between attempts grow.
     #[test]
     fn failures_are_told_once_and_space_out() {
         let mut now = Instant::now();

@@ -32,7 +32,7 @@ pub enum News {
     Executes(i32),
     /// A process has ended.
     Ended(i32),
-    /// Something was missed: all processes must be looked at.
+    /// Something was missed: all processes must be checked.
     Missed,
 }
 

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_millis(100);
 /// The same while targets are being left: each that has been makes room for the next.
 const LEAVING_ROUND: Duration = Duration::from_millis(20);
-/// How often what the agent itself uses is looked at.
+/// Time between two checks of what the agent itself uses.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
 /// How often free memory is given back. What names are found in is released in many arenas, each of which would keep
 /// it.

@@ -42,7 +42,7 @@ pub struct Shared {
 /// The thread.
 pub struct Worker {
     thread: JoinHandle<Ended>,
-    /// What is told in both directions.
+    /// Messages in both directions.
     pub link: Arc<Link>,
 }
 

@@ -72,7 +72,7 @@ pub enum Unwinding {
 /// Whose call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
-    /// Those of allocations.
+    /// Call stacks of allocations.
     Allocations,
     /// Those of releases too.
     All,

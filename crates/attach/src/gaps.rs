@@ -63,7 +63,7 @@ pub(crate) fn notice(pid: i32, gap: Gap, count: usize) -> Option<String> {
 pub fn said(pid: i32, gap: Gap) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     format!(
-        "process {pid} waited for us too long and went on untraced from {:.1} s to {:.1} s after the attach",
+        "process {pid} waited too long for memhook-rs and went on untraced from {:.1} s to {:.1} s after the attach",
         seconds(gap.from_ns),
         seconds(gap.to_ns)
     )

@@ -54,7 +54,7 @@ pub enum ProbeError {
     },
     /// There is no room for so many tables.
     #[error(
-        "{functions} functions are too many for --args and --stack: at most 256 can be looked at at once"
+        "{functions} functions are too many for --args and --stack: at most 256 can be counted at once"
     )]
     TooManyEvents {
         /// How many there are.

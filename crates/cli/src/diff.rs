@@ -34,7 +34,7 @@ pub struct Args {
     mappings: bool,
     /// Rows by site or by type
     ///
-    /// The type of a block is known as far as its call stack tells. Only recordings have types.
+    /// The type of a block is known as far as its call stack reveals it. Only recordings have types.
     #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
     by: DiffBy,
     /// Number of rows to show
@@ -42,8 +42,8 @@ pub struct Args {
     top: usize,
     /// End with code 1 if more has grown: 'growth > 5%'
     ///
-    /// Or 'allocated > 10M', 'site growth > 1M', 'count > 100'. Of estimates, only what is above by two
-    /// standard errors counts.
+    /// Or 'allocated > 10M', 'site growth > 1M', 'count > 100'. An estimate counts only if it exceeds the limit by
+    /// two standard errors.
     #[arg(long, value_name = "EXPRESSION", value_parser = report::parse::<FailOn>)]
     fail_on: Option<FailOn>,
     /// Write JSON instead of text
@@ -64,7 +64,7 @@ pub struct Args {
 enum DiffBy {
     /// The call stack of an allocation
     Site,
-    /// The type of a block, as far as its call stack tells
+    /// The type of a block, as far as its call stack reveals it
     Type,
 }
 

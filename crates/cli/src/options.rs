@@ -24,7 +24,7 @@ pub enum GroupBy {
     Function,
     /// The module that called the allocator
     Module,
-    /// The type of a block, as far as its call stack tells
+    /// The type of a block, as far as its call stack reveals it
     Type,
     /// The thread that allocated
     Thread,

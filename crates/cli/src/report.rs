@@ -74,7 +74,7 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
-    /// Go on with a recording that is still being written
+    /// Follow a recording that is still being written
     ///
     /// The file may also come through a pipe (attach -o -). A report is printed whenever the interval is
     /// over, and the last one when the recording has ended.

@@ -10,15 +10,15 @@ use memhook_recording::{GroupLimit, ScoreOptions};
 pub struct Args {
     /// Score how well the heap is used, and show what stands out
     ///
-    /// Scores go from 0 (worst) to 1 (best). The lifetime score says whether blocks live long, compared
-    /// with the blocks that were allocated around them. A trace is recorded for that: without -o FILE.mhk,
-    /// into a file in the directory for temporary files, which goes away again.
+    /// Scores go from 0 (worst) to 1 (best). The lifetime score says whether blocks live long, compared with the
+    /// blocks that were allocated around them. A trace is recorded for that; without -o FILE.mhk, into a temporary
+    /// file that is removed afterwards.
     #[arg(long)]
     pub scores: bool,
     /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
     ///
-    /// The lifetime score is about groups: where no block is allocated for longer than this, the next one
-    /// begins. It is a time, or a percentage of the run time.
+    /// The lifetime score is about groups: after a pause longer than this, in which no block is allocated, the next
+    /// group begins. It is a time, or a percentage of the run time.
     #[arg(long, value_name = "PAUSE", value_parser = group, requires = "scores")]
     group: Option<GroupLimit>,
 }

@@ -8,7 +8,7 @@ use memhook_process::{SelectionError, Selector, select};
 pub struct Target {
     /// The process, by its id or its name
     ///
-    /// The name is what ps shows. If several processes have it, they are listed, and none is taken.
+    /// The name is what ps shows. If several processes have it, memhook-rs lists them and takes none.
     #[arg(value_name = "PID")]
     process: Option<String>,
     /// The process, given as an option

@@ -23,16 +23,16 @@ pub enum Clock {
 pub enum Unwind {
     /// With tables compiled from .eh_frame; the program needs no frame pointers
     Table,
-    /// With frame pointers, which every function must have been compiled with
+    /// With frame pointers, with which every function must be compiled
     Fp,
 }
 
 /// Which call stacks are recorded.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 pub enum Stacks {
-    /// Those of allocations
+    /// Call stacks of allocations
     Alloc,
-    /// Those of allocations and releases
+    /// Call stacks of allocations and releases
     All,
 }
 
@@ -52,10 +52,10 @@ pub enum OnFull {
 /// Whether reads and writes of blocks are counted.
 #[derive(Clone, Copy, Default, PartialEq, clap::ValueEnum)]
 pub enum Access {
-    /// Where the program tells of them, if the trace is recorded or scored
+    /// If the program reports them and the trace is recorded or scored
     #[default]
     Auto,
-    /// Always: a program that does not tell of them is refused
+    /// Always: a program that does not report them is refused
     On,
     /// Of a sample of the blocks, in any program: some allocations wait, for 2 ms at most, until watchpoints are on
     /// their block, and each access to a watched word costs a trap
@@ -143,7 +143,7 @@ pub struct Tracing {
     pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
     ///
-    /// Counting all takes a program that tells of them: see `memhook-rs sdk`. Those of a sample of the
+    /// Counting all takes a program that reports them: see `memhook-rs sdk`. Those of a sample of the
     /// blocks are seen in any program. Usage and useful lifetime follow from it (--scores).
     #[arg(
         long,
@@ -158,11 +158,11 @@ pub struct Tracing {
     pub access_budget: Option<f64>,
     /// Limit of memory for live blocks (512M, 2G)
     ///
-    /// memhook-rs keeps the live blocks and call stacks of each traced process in so much memory. The
-    /// limit is at least 4M; by default it is a quarter of the free memory, up to 1G. Beyond it, allocations are
-    /// still counted exactly, but only a sample of the live blocks is kept, the largest first: what
-    /// is live becomes an estimate with a standard error, reports say so in their first lines, and a
-    /// gate gives no verdict. Leaks are still found.
+    /// memhook-rs keeps the live blocks and call stacks of each traced process in this much memory. The limit is at
+    /// least 4M; by default it is a quarter of the free memory, up to 1G. Beyond it, allocations are still counted
+    /// exactly, but only a sample of the live blocks is kept, the largest first: what is live becomes an estimate
+    /// with a standard error, reports say so in their first lines, and a gate gives no verdict. Leaks are still
+    /// found.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub max_memory: Option<u64>,
     #[command(flatten)]
@@ -178,10 +178,10 @@ pub struct Allocators {
     /// A function that allocates: 'pool_alloc(size=arg2) -> ptr'
     ///
     /// The function is name, module!name or module+0xoffset, mangled or not. size= and, as calloc has it, count= are
-    /// arguments (arg1 to arg6; arg2:32 of an int or unsigned), or size=fixed:64 for all blocks. The block is returned
-    /// (-> ptr), or is where an argument says (ptr=*arg1), if the function succeeds: always, or if it returns 0 (-> 0)
-    /// or another number (-> nonzero). What is described together is one heap, with rows and sums of its own. May be
-    /// given several times.
+    /// arguments (arg1 to arg6; arg2:32 of an int or unsigned), or size=fixed:64 for all blocks. The block is
+    /// returned (-> ptr), or is where an argument says (ptr=*arg1), if the function succeeds: always, or if it
+    /// returns 0 (-> 0) or another number (-> nonzero). All functions described together are one heap, with rows and
+    /// sums of its own. May be given several times.
     #[arg(long = "alloc-func", value_name = "FUNCTION", value_parser = allocates)]
     pub alloc: Vec<AllocatorFunction>,
     /// A function that releases: 'pool_free(ptr=arg1)'
@@ -194,7 +194,7 @@ pub struct Allocators {
     /// May be given several times.
     #[arg(long = "realloc-func", value_name = "FUNCTION", value_parser = reallocates, hide_short_help = true)]
     pub realloc: Vec<AllocatorFunction>,
-    /// What reports call the heap of these functions [default: the name of the first]
+    /// Name of the heap of these functions in reports [default: the name of the first]
     #[arg(long, value_name = "NAME", requires = "alloc", hide_short_help = true)]
     pub heap_name: Option<String>,
     /// A file that describes allocators: docs/allocators.md

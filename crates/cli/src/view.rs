@@ -53,8 +53,8 @@ pub struct Args {
     diff: Option<PathBuf>,
     /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
     ///
-    /// The lifetime score is about groups: where no block is allocated for longer than this, the next one
-    /// begins. It is a time, or a percentage of the run time.
+    /// The lifetime score is about groups: after a pause longer than this, in which no block is allocated, the next
+    /// group begins. It is a time, or a percentage of the run time.
     #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
     group: Option<GroupLimit>,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// So many standard errors an estimate has to be above a limit: by chance alone one in forty is.
 const ERRORS: u64 = 2;
 
-/// What is said of an expression that is none.
+/// Message for text that is not an expression.
 const ALLOWED: &str = "expected [site] [live|peak|allocated|released|temporary] [growth] [count] > LIMIT, where LIMIT is a size \
      (4K, 1M), a number of blocks after count, or a percentage: growth > 5%, allocated > 10M, site growth > 1M, count > 100";
 

@@ -54,7 +54,7 @@ impl HeapTotals {
         let known = t.releases.saturating_sub(t.unknown_releases);
         let unknown = match t.unknown_releases {
             0 => String::new(),
-            n => format!("; {} besides whose allocation was not seen", count(n)),
+            n => format!("; {} more whose allocation was not seen", count(n)),
         };
         format!(
             "{} live in {}{growth}{peak}; allocated {} in {} ({}/s), released {} in {}{unknown}",

@@ -29,9 +29,9 @@ pub trait TracedRun: Backtraces {
     fn target(&self) -> Target;
     /// How the attach went.
     fn attach(&self) -> AttachInfo;
-    /// Has new modules looked at for what is seen of them.
+    /// Has new modules examined for what is seen of them.
     fn request_coverage(&mut self);
-    /// Whether all of them have been looked at, after `wait` at most.
+    /// Whether all of them have been examined, after at most `wait`.
     fn is_coverage_ready(&mut self, wait: Duration) -> bool;
     /// What is seen of each module.
     fn coverage(&self, symbols: &Symbolizer) -> Vec<Coverage>;
@@ -174,7 +174,7 @@ impl LiveNumbers {
 #[derive(Clone)]
 struct Draft {
     parts: Vec<Part>,
-    /// Sorted and cut to what is shown. Before that, the names that decide the rows are waited for.
+    /// Sorted and cut to what is shown. Before that, waits for the names that decide the rows.
     rows: Option<Vec<Row>>,
     more_rows: u64,
     releases: Vec<(u32, u64, u64)>,
@@ -527,7 +527,7 @@ impl LiveReporter {
     }
 }
 
-/// What a ledger that reached its bound no longer knows, for a report with so many live blocks.
+/// What a ledger that reached its bound no longer knows, for a report with this many live blocks.
 pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
     crate::Bounded {
         max_memory_bytes: bounded.max_bytes,

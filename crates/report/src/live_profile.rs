@@ -279,7 +279,7 @@ impl Profile {
         self
     }
 
-    /// The same with at most so many sites, the last of which stands for all that were left out.
+    /// The same profile with at most this many sites; the last stands for all that were left out.
     pub fn with_fewer_sites(mut self, most: usize) -> Profile {
         if self.sites.len() <= most {
             return self;

@@ -37,7 +37,7 @@ pub struct MappingTotals {
     pub unmapped_bytes: u64,
     /// What of them is mapped now.
     pub live_bytes: u64,
-    /// In so many pieces.
+    /// Number of pieces.
     pub live_mappings: u64,
     /// Change of `live_bytes` since the last report.
     pub live_growth_bytes: i64,

@@ -193,10 +193,10 @@ pub struct Bounded {
     pub live_blocks: u64,
     /// What is live and what was released are estimates; allocations are exact.
     pub live_is_estimated: bool,
-    /// Blocks of at least so many bytes are all kept, smaller ones with a probability of their size
+    /// Blocks of at least this many bytes are all kept, smaller ones with a probability of their size
     /// divided by this.
     pub all_from_bytes: u64,
-    /// Of the addresses, one in so many is looked at.
+    /// One in this many addresses is kept.
     pub one_address_in: u64,
     /// Allocations that are counted without their call stack, because there were too many stacks.
     pub unattributed_allocations: u64,

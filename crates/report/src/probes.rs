@@ -73,7 +73,7 @@ pub struct ProbeRow {
 pub struct ArgumentRow {
     /// 1 is the first argument.
     pub arg: usize,
-    /// Calls whose argument was looked at.
+    /// Calls whose argument was counted.
     pub calls: u64,
     /// The lowest value.
     pub min: Option<i64>,

@@ -18,7 +18,7 @@ pub struct StaleReport {
     pub is_final: bool,
     /// The process.
     pub target: Target,
-    /// A block is stale if nobody has touched it for so many seconds.
+    /// Seconds without a touch after which a block is stale.
     pub older_s: f64,
     /// The share of the target's time that watching may take.
     pub budget: f64,
@@ -185,7 +185,7 @@ pub struct StaleReachability {
 }
 
 impl StaleReachability {
-    /// Of a site with so many bytes. What nothing reaches is touched by nobody, so it counts as stale.
+    /// Shares of a site with this many bytes. What nothing reaches counts as stale, as nobody can touch it.
     pub fn of(live_bytes: u64, stale_bytes: u64, unreachable_bytes: u64) -> StaleReachability {
         let unreachable_bytes = unreachable_bytes.min(live_bytes);
         StaleReachability {

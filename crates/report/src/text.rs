@@ -226,7 +226,7 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
         };
         writeln!(
             out,
-            "  {} released besides whose allocation was not seen: {origin}, or by constructors of libraries opened since",
+            "  {} released whose allocation was not seen: {origin}, or by constructors of libraries opened since",
             counted(t.unknown_releases, "block")
         )?;
     }
@@ -284,7 +284,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     };
     writeln!(
         out,
-        "  {} hooked in {}, {lost}, {} cut short ({:.1} %), {} passed by",
+        "  {} hooked in {}, {lost}, {} cut short ({:.1} %), {} skipped",
         counted(model.attach.slots, "slot"),
         counted(model.attach.modules, "module"),
         counted(t.truncated_stacks, "stack"),

@@ -127,8 +127,8 @@ fn a_report() {
 shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the last 5.0 s, peak 1.6 MiB)
   allocated   266.6 MiB in 3,386,850 blocks  338,685/s, 26.7 MiB/s
   released    265.1 MiB in 3,370,000 blocks  337,000/s, 26.5 MiB/s
-  12 blocks released besides whose allocation was not seen: from before the attach, or by constructors of libraries opened since
-  61 slots hooked in 7 modules, no event lost, 0 stacks cut short (0.0 %), 0 re-entrant calls passed by
+  12 blocks released whose allocation was not seen: from before the attach, or by constructors of libraries opened since
+  61 slots hooked in 7 modules, no event lost, 0 stacks cut short (0.0 %), 0 re-entrant calls skipped
 
   module  slots  calls seen  not seen  names from
   shop       61       1,200        87  debug info

@@ -84,7 +84,9 @@ fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     let help = help.expect("memhook-rs runs");
     let text = String::from_utf8_lossy(&help.stdout).into_owned();
     let words = text.split(|c: char| c.is_whitespace() || ",[]=<>.".contains(c));
-    let options = words.filter(|word| word.starts_with('-')).map(str::to_owned);
+    let options = words
+        .filter(|word| word.starts_with('-'))
+        .map(str::to_owned);
     help.status.success().then(|| options.collect())
 }
 
@@ -107,7 +109,11 @@ fn unknown(example: &str, known: &mut BTreeMap<String, Option<BTreeSet<String>>>
             continue;
         }
         let group = [name, words.get(1).map_or("", String::as_str)];
-        let command = if name == "symbols" { &group[..] } else { &group[..1] };
+        let command = if name == "symbols" {
+            &group[..]
+        } else {
+            &group[..1]
+        };
         let options = known.entry(command.join(" "));
         let Some(options) = options.or_insert_with(|| options_of(command)) else {
             faults.push(format!("no command {}", command.join(" ")));
@@ -139,7 +145,10 @@ fn an_example_that_is_wrong_is_found() {
     let mut known = BTreeMap::new();
     for (example, fault) in [
         ("memhook-rs frobnicate 1", "no command frobnicate"),
-        ("cat x | memhook-rs report - --none=1", "report has no --none"),
+        (
+            "cat x | memhook-rs report - --none=1",
+            "report has no --none",
+        ),
         ("x=$(memhook-rs top 1 -Z)", "top has no -Z"),
     ] {
         assert_eq!(unknown(example, &mut known), [fault], "{example}");

@@ -22,7 +22,7 @@ const DEPTH: u32 = 64;
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
 /// Profiles that follow each other faster than this cost more than they tell.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
-/// The same where memory is copied and searched each time, and what it is if nothing is said.
+/// The same, and its default, where memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 const SCAN_INTERVAL: Duration = Duration::from_secs(600);
 /// More targets than that on one machine have never been tried.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A backlog is sent so many times as fast as it has come together.
+/// How many times as fast as it grew a backlog is sent.
 const SPEED: u32 = 10;
 /// And takes at most so long.
 const LONGEST: Duration = Duration::from_secs(300);

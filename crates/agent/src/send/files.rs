@@ -83,7 +83,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Writes a profile. An error is told once until one is written again.
+    /// Writes a profile. Reports an error once, until a profile is written again.
     pub fn put(&mut self, profile: &Profile, identity: &Identity) -> Result<(), Option<String>> {
         self.count += 1;
         let service: String = identity.service.chars().map(plain).take(100).collect();

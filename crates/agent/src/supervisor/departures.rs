@@ -38,7 +38,7 @@ impl Departures {
         }
     }
 
-    /// Whose turn it is, if so many are being left and `most` may be.
+    /// Whose turn it is, if this many are being left and `most` may be.
     pub fn next(&mut self, under_way: usize, most: usize) -> Option<i32> {
         if under_way >= most.max(1) {
             return None;
@@ -52,7 +52,7 @@ impl Departures {
     }
 }
 
-/// How long the end of an agent with so many targets may take.
+/// Time limit for the end of an agent with this many targets.
 pub fn patience(targets: usize) -> Duration {
     PATIENCE + PATIENCE_EACH * u32::try_from(targets).unwrap_or(u32::MAX)
 }

@@ -11,11 +11,11 @@ use memhook_process::own_processor_time;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Looking at all processes takes at most one part in so many of a processor's time.
+/// A look at all processes takes at most one part in this many of a processor's time.
 const SCAN_SHARE: u32 = 50;
 
 impl Supervisor {
-    /// Looks for processes: at those that the kernel tells of, and at all of them now and then.
+    /// Finds processes: those that the kernel reports, and now and then all of them.
     pub(super) fn find(&mut self, now: Instant) {
         let mut is_scan_due = now >= self.next_scan;
         let (mut found, mut touched) = (Vec::new(), Vec::new());

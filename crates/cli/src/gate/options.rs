@@ -44,8 +44,8 @@ pub struct Args {
     pub allow_partial: bool,
     /// Also list what is possibly lost
     ///
-    /// These are blocks that only pointers into blocks reach, of which memcheck says so. They fail no
-    /// gate.
+    /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost". They fail
+    /// no gate.
     #[arg(long)]
     pub show_possible: bool,
     #[command(flatten)]
@@ -155,14 +155,14 @@ pub struct LimitOptions {
     max_allocations: Option<u64>,
     /// Least lifetime score of the program, from 0 to 1
     ///
-    /// The score says whether blocks live long, compared with the blocks that were allocated around them:
-    /// loops that allocate in each turn make it small. The program is recorded for it, into a file in
-    /// the directory for temporary files that goes away again.
+    /// The score says whether blocks live long, compared with the blocks that were allocated around them: loops that
+    /// allocate in each turn make it small. The program is recorded for it, into a temporary file that is removed
+    /// afterwards.
     #[arg(long, value_name = "SCORE", value_parser = score)]
     min_lifetime_score: Option<f64>,
     /// Least usage score of the program, from 0 to 1
     ///
-    /// The score says how much of the blocks is read and written. The program has to tell of that: see
+    /// The score says how much of the blocks is read and written. The program has to report that: see
     /// `memhook-rs sdk`.
     #[arg(long, value_name = "SCORE", value_parser = score)]
     min_usage_score: Option<f64>,
@@ -291,7 +291,7 @@ impl ExceptionOptions {
     }
 }
 
-/// Where the verdict goes, besides the text.
+/// Where the verdict goes, in addition to the text.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputOptions {

@@ -23,7 +23,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Trace all matching processes, also later ones
+    /// Trace all matching processes, including future ones
     ///
     /// All processes with this name or in this control group are traced, until Ctrl-C or the end of
     /// --duration.

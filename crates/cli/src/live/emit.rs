@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A mean that every allocation is told with.
+/// Mean distance at which every allocation is reported.
 const EVERY_BYTE: u64 = 1;
 
 /// Options of `emit`.
@@ -25,19 +25,19 @@ pub struct Args {
     target: Target,
     /// Emit otel_memory:alloc and otel_memory:free
     ///
-    /// alloc has the block's address, its size, and weighted_bytes: the size by the probability with which such a
-    /// block is told of. free has the address, and comes for blocks that were told of. They are USDT probes, with
-    /// semaphores: while nobody listens, a call pays a load and a branch.
+    /// alloc has the block's address, its size, and weighted_bytes: the size divided by the probability with which
+    /// such a block is reported. free has the address, and comes for blocks that were reported. They are USDT probes
+    /// with semaphores: while nobody listens, a call pays a load and a branch.
     #[arg(long, required = true)]
     otel_memory: bool,
-    /// Tell of one allocation in so many bytes (64K, 1M)
+    /// Report one allocation in this many bytes (64K, 1M)
     ///
-    /// On average; 1 tells of each. A larger block is told of with a higher probability, and weighted_bytes makes up
-    /// for it.
+    /// On average; 1 reports each. Larger blocks are reported with a higher probability, and weighted_bytes corrects
+    /// for that.
     // As jemalloc has it (lg_prof_sample:19), and the contract supposes.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "512K")]
     sample: u64,
-    /// Load the hook from a file here, for listeners that look at files
+    /// Load the hook from a file here, for listeners that read files
     ///
     /// An absolute path of a directory, as the process finds it. The file is called memhook-hook-PID.so and is removed
     /// at the end. Without this, the hook is in memory that no file system has.
@@ -45,7 +45,7 @@ pub struct Args {
     object_dir: Option<PathBuf>,
     /// Leave that file where it is, for the next time
     ///
-    /// The same copy of the hook serves again then.
+    /// The next run reuses the same copy of the hook.
     #[arg(long, requires = "object_dir")]
     keep_object: bool,
     /// End after this time (500ms, 30s, 10m)
@@ -142,7 +142,7 @@ impl Job for Emit<'_> {
         };
         let name = process_name(self.pid);
         eprintln!(
-            "Emitting from {} ({}): listeners are told of {told}; {slots} slots in {modules} modules. Ctrl-C ends it",
+            "Emitting from {} ({}): listeners learn of {told}; {slots} slots in {modules} modules. Ctrl-C ends it",
             self.pid,
             visible(&name)
         );

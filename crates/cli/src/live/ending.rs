@@ -4,7 +4,7 @@ use crate::exit_code::{DONE, NOT_RESTORED};
 use memhook_attach::{Detached, End};
 use std::process::ExitCode;
 
-/// The exit code of a trace of a running process; what went wrong is told.
+/// Exit code of a trace of a running process; reports what went wrong.
 pub fn of_trace(end: &End, pid: i32) -> u8 {
     match fault(end, pid) {
         Some(fault) => {

@@ -39,7 +39,7 @@ impl LastLook {
     pub fn too_late() -> LastLook {
         LastLook {
             moment_ns: None,
-            captured: Err("the process ended before its memory could be looked at".into()),
+            captured: Err("the process ended before its memory could be searched".into()),
         }
     }
 

@@ -15,7 +15,7 @@ pub struct Args {
     /// The process that is being traced, by its id or its name
     #[arg(value_name = "PID")]
     process: String,
-    /// What the moment is called
+    /// Name of the moment
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]

@@ -86,7 +86,7 @@ struct MappingReports {
     reports: LiveReporter,
     top: usize,
     discarded: Discarded,
-    /// When it was last looked at.
+    /// When it was last read.
     process: Option<MappedMemory>,
     /// The report of the heap, which waits for the names of the mappings' call stacks.
     heap: Option<ReportModel>,

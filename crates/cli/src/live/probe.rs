@@ -29,9 +29,9 @@ pub struct Args {
     target: Target,
     /// Functions to probe, separated by commas
     ///
-    /// A name is mangled or demangled, with or without its parameters; module!name and
-    /// module+0xOFFSET (an address in the module's file) say where it is. * and ? stand for any
-    /// letters: then all functions are probed that match and can be probed.
+    /// A name is mangled or demangled, with or without its parameters; module!name and module+0xOFFSET (an address in
+    /// the module's file) say where it is. * and ? stand for any letters: then all matching functions that can be
+    /// probed are probed.
     #[arg(long, value_name = "NAMES", required = true, num_args = 1)]
     func: Vec<String>,
     /// Count calls, in all and by thread; this is the default
@@ -39,10 +39,9 @@ pub struct Args {
     count: bool,
     /// Measure how long calls take, too: p50, p99 and the longest
     ///
-    /// A jump is placed at every exit of a function for that; where there is no room for one, the
-    /// function is refused. A call that ends with a jump to another function ends there. Calls that
-    /// end by an exception or a longjmp, or switch to another stack in between, are not measured, nor is
-    /// the first call of a thread. At most 256 functions.
+    /// This places a jump at every exit of a function; a function without room for one is refused. A call that ends
+    /// with a jump to another function ends there. Calls that end by an exception or a longjmp, or that switch to
+    /// another stack, are not measured, nor is the first call of a thread. At most 256 functions.
     #[arg(long)]
     latency: bool,
     /// Count only calls whose arguments meet this: 'arg2 > 4096'
@@ -53,15 +52,15 @@ pub struct Args {
     conditions: Option<Conditions>,
     /// Count the values of these arguments: 1,2
     ///
-    /// 1 to 6 are the first six integer or pointer arguments. Shown are the lowest and the highest value,
-    /// those that came most often, and how many had how many bits. A thread counts 256 values one by
-    /// one; with more, the rarest ones are others. At most 256 functions.
+    /// 1 to 6 are the first six integer or pointer arguments. Shows the lowest and the highest value, the most
+    /// frequent ones, and how many had how many bits. A thread counts 256 values one by one; beyond that, the rarest
+    /// are grouped as "others". At most 256 functions.
     #[arg(long = "args", value_name = "LIST", value_parser = arguments)]
     arguments: Option<Arguments>,
     /// Count the call stacks of the callers
     ///
-    /// They are found in the process by unwind tables that are compiled beforehand, as those of
-    /// allocations. At most 256 functions.
+    /// Unwind tables that are compiled beforehand find them in the process, as for allocations. At most 256
+    /// functions.
     #[arg(long)]
     stack: bool,
     /// Frames of a call stack
@@ -100,7 +99,7 @@ fn conditions(text: &str) -> Result<Conditions, String> {
     Ok(Conditions(list))
 }
 
-/// Which arguments are looked at.
+/// The arguments whose values are counted.
 #[derive(Clone)]
 struct Arguments(Vec<usize>);
 
@@ -113,7 +112,7 @@ fn arguments(text: &str) -> Result<Arguments, String> {
             .map_err(|_| format!("'{part}' is no argument: expected numbers like 1,2"))?;
         if !(1..=PROBE_ARGUMENTS).contains(&number) {
             return Err(format!(
-                "argument {number} is not in a register: only 1 to {PROBE_ARGUMENTS} can be looked at"
+                "argument {number} is not in a register: only 1 to {PROBE_ARGUMENTS} can be counted"
             ));
         }
         if !list.contains(&(number - 1)) {
@@ -144,7 +143,7 @@ impl Args {
     }
 }
 
-/// How often the counters are looked at for threads that are new.
+/// Time between two searches of the counters for new threads.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Runs the command.

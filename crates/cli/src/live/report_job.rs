@@ -46,7 +46,7 @@ pub struct ReportJob {
     top: usize,
     is_quiet: bool,
     shows_reports: bool,
-    /// Of one process among several: its command line when it was last looked at.
+    /// Command line of one process among several, as last read.
     title: Option<String>,
     /// It is a child that ran before it was found; for so long once it is traced.
     unseen: Option<Duration>,
@@ -176,7 +176,7 @@ impl ReportJob {
         output.write_titled(&title.unwrap_or_default(), report);
     }
 
-    /// Many programs write there what they do, after a fork above all; at the end it is not to be had any more.
+    /// Many programs write there what they do, above all after a fork; at the end it can no longer be read.
     fn look_at_command_line(&mut self) {
         if let Some(title) = &mut self.title {
             let now = command_line(self.pid);

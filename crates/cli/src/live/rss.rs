@@ -19,8 +19,8 @@ pub struct Args {
     target: Target,
     /// Show which blocks keep memory from going back
     ///
-    /// Blocks are listed by type or size, with what would come back if they were freed and the heap
-    /// trimmed. JSON has it in any case.
+    /// Blocks are listed by type or size, with the memory that would go back if they were freed and the heap trimmed.
+    /// JSON always has it.
     #[arg(long)]
     pins: bool,
     /// Number of rows to show of each list
@@ -41,8 +41,8 @@ pub struct Args {
     max_memory: Option<u64>,
     /// Do not ask jemalloc or tcmalloc what they hold
     ///
-    /// Their heaps are split by their own statistics: one thread calls the allocator's function for
-    /// them, where it is safe to. Without that, such a heap is shown as one part.
+    /// Their heaps are split by their own statistics: one thread calls the allocator's function for them at a safe
+    /// point. With this option, such a heap is shown as one part.
     #[arg(long)]
     no_calls: bool,
 }

@@ -32,9 +32,9 @@ pub struct Args {
     command: Vec<OsString>,
     #[command(flatten)]
     start: StartOptions,
-    /// Trace for this long, then leave the program, which runs on
+    /// Trace for this long, then leave the program running
     ///
-    /// The report is made at that time. `run` still waits for the program and ends with its status.
+    /// The report is made then. `run` still waits for the program and ends with its status.
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// Also report at this interval, not only at the end

@@ -53,12 +53,12 @@ pub struct Args {
     json: bool,
     /// Scan twice, with this time in between
     ///
-    /// Only blocks that both scans found, with the same contents, are reported.
+    /// Reports only blocks that both scans found, with the same contents.
     #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
     /// Also list what is possibly lost
     ///
-    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
+    /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost".
     #[arg(long, conflicts_with_all = ["save", "census", "why", "reclaim", "list"])]
     show_possible: bool,
     /// Count the whole heap by type, size and arena
@@ -72,12 +72,12 @@ pub struct Args {
     pointers: PointerRule,
     /// Look for pointers at every byte
     ///
-    /// Without it, only multiples of eight are looked at.
+    /// Without it, only multiples of eight are searched.
     #[arg(long)]
     unaligned: bool,
     /// Save the snapshot (- is standard output)
     ///
-    /// It is not searched then.
+    /// The snapshot is then not searched.
     #[arg(
         long,
         value_name = "FILE",
@@ -96,8 +96,8 @@ pub struct Args {
     from: Option<String>,
     /// Search a core dump
     ///
-    /// The files of its modules are looked for under the names that they had; a file is used only
-    /// if it is the one that ran, by its build-id. Without them, names and classes are missing.
+    /// The files of its modules are opened by their recorded names; a file is used only if its build-id shows that it
+    /// is the one that ran. Without them, names and classes are missing.
     #[arg(
         long,
         value_name = "FILE",
@@ -122,20 +122,20 @@ pub struct Args {
     max_hold: Option<Duration>,
     /// Limit of memory for the copy [default: all]
     ///
-    /// A copy that is larger, or larger than the memory that is available, is refused.
+    /// A copy that exceeds it, or the available memory, is refused.
     #[arg(long, value_name = "SIZE", value_parser = crate::options::size, help_heading = "Snapshots")]
     max_memory: Option<u64>,
     /// Free what two scans found unreachable
     ///
-    /// The process frees the blocks itself, by calls of its own free(), and only blocks whose
-    /// contents were the same in both scans. memhook-rs asks first; without a terminal it only says
-    /// what it would free, unless --yes is given.
+    /// The process frees the blocks itself, by calls of its own free(), and only blocks whose contents were the same
+    /// in both scans. memhook-rs asks first; without a terminal it only reports what it would free, unless --yes is
+    /// given.
     #[arg(long, conflicts_with_all = ["from", "save", "census", "why"], help_heading = "Reclaiming")]
     reclaim: bool,
     /// Do not ask before anything is freed
     #[arg(long, requires = "reclaim", help_heading = "Reclaiming")]
     yes: bool,
-    /// Reclaim again and again at this interval
+    /// Reclaim repeatedly at this interval
     ///
     /// It ends with Ctrl-C or when the process ends.
     #[arg(long, value_name = "TIME", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
@@ -151,7 +151,7 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 impl Args {
-    /// Whether a process is looked at, and no file.
+    /// Whether it scans a process and not a file.
     fn is_live(&self) -> bool {
         self.from.is_none() && self.core.is_none()
     }

@@ -41,7 +41,7 @@ pub struct Args {
     /// Number of sites to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// At the end, also say what nothing reaches
+    /// At the end, also report what nothing reaches
     ///
     /// The memory of the process is copied and searched for pointers. Each site then says how much of it is
     /// unreachable, reachable and stale, or in use.

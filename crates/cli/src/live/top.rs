@@ -162,7 +162,7 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
         (totals, about) = (*board.totals(), "about ");
     }
     let how = match (has_gaps, code) {
-        (true, _) => "At times it waited for us too long and went on untraced. Detached",
+        (true, _) => "At times it waited too long for memhook-rs and went on untraced. Detached",
         (false, 0) => "Detached",
         _ => "Not fully detached",
     };

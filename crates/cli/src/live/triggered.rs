@@ -7,7 +7,7 @@ use memhook_report::milliseconds;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How often the numbers are looked at.
+/// Time between two checks of the numbers.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Conditions and actions.
@@ -15,19 +15,17 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[group(skip)]
 #[command(next_help_heading = "Triggers")]
 pub struct Args {
-    /// Do something when this begins to hold: 'live > 2G'
+    /// Do something when this becomes true: 'live > 2G'
     ///
-    /// A condition compares live (bytes), blocks (live ones), rss (bytes in memory) or growth (live
-    /// bytes a minute, over the last minute) with a number by >, >=, < or <=; several are joined by
-    /// 'and'. Each --when needs a --then. It is looked at ten times a second, and holds again only
-    /// after it has not held.
+    /// A condition compares live (bytes), blocks (live ones), rss (bytes in memory) or growth (live bytes a minute,
+    /// over the last minute) with a number by >, >=, < or <=; several are joined by 'and'. Each --when needs a
+    /// --then. It is checked ten times a second, and acts again only after it has been false.
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
     when: Vec<Condition>,
     /// What to do: report, mark, detach, exec=...
     ///
-    /// report writes a report, mark sets a mark that is called like the condition (mark=NAME names it),
-    /// detach ends the trace, and exec=COMMAND runs a shell command, which finds the condition in
-    /// MEMHOOK_WHEN and the process in MEMHOOK_PID.
+    /// report writes a report, mark sets a mark named after the condition (or mark=NAME), detach ends the trace, and
+    /// exec=COMMAND runs a shell command, which finds the condition in MEMHOOK_WHEN and the process in MEMHOOK_PID.
     #[arg(long, value_name = "ACTION", value_parser = action)]
     then: Vec<Action>,
 }
@@ -79,7 +77,7 @@ pub struct Triggered {
     pid: i32,
     triggers: Triggers,
     next: Duration,
-    /// Commands that have not ended when they were last looked at.
+    /// Commands that had not ended at the last check.
     running: Vec<Child>,
 }
 

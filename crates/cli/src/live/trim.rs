@@ -22,7 +22,7 @@ const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Only say what would come back
+    /// Only report what would go back
     #[arg(long)]
     dry_run: bool,
     /// Longest time to keep a thread from its work [default: 50ms]

@@ -39,10 +39,10 @@ const NAMES_PAUSE: Duration = Duration::from_millis(50);
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Write a report when so much memory is used
+    /// Write a report when this much memory is used
     ///
-    /// A share is one of the limit of its memory cgroup, or, where that has none, of the memory of
-    /// the machine. Another report follows when half of what was left is used, too.
+    /// A share of the limit of its memory cgroup or, if that has none, of the machine's memory. Another report
+    /// follows when half of the rest is used.
     #[arg(long, value_name = "SHARE|SIZE", value_parser = share, default_value = "90%")]
     at: AlarmAt,
     /// Write a report when it has more than this in memory
@@ -50,7 +50,7 @@ pub struct Args {
     rss_above: Option<u64>,
     /// Write a report when processes wait for memory
     ///
-    /// In the words of the kernel: 'some 150000 1000000' is 150 ms of waiting within a second.
+    /// In the kernel's syntax: 'some 150000 1000000' is 150 ms of waiting within a second.
     #[arg(long, value_name = "TRIGGER")]
     psi: Option<String>,
     /// Write the reports into this directory

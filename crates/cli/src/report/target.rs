@@ -57,8 +57,8 @@ pub fn read(
 pub struct TypeArgs {
     /// Only blocks whose type has this in its name
     ///
-    /// As in 'Node' or '^std::vector*>$': an asterisk is any text; ^ and $ are the begin and the end of the
-    /// name. Blocks of no known type are called unknown. Sums over the whole run stay as they are.
+    /// As in 'Node' or '^std::vector*>$': an asterisk is any text; ^ and $ are the beginning and the end of the name.
+    /// Blocks of no known type are called unknown. Sums over the whole run stay as they are.
     #[arg(long = "type", value_name = "PATTERN")]
     pattern: Option<String>,
 }

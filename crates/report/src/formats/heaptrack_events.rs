@@ -197,7 +197,7 @@ impl Events {
         Ok(())
     }
 
-    /// At most so many bytes are live when a step begins.
+    /// Upper bound on the bytes that are live when a step begins.
     fn live_before(&self, step: usize) -> u64 {
         let Some(before) = step.checked_sub(1) else {
             return 0;

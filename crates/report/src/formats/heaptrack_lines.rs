@@ -24,7 +24,7 @@ impl Lot {
         self.blocks - self.large_blocks
     }
 
-    /// Takes so many of the smaller blocks out; their index.
+    /// Takes this many of the smaller blocks out and returns their index.
     pub(super) fn take_small(&mut self, blocks: u64) -> u32 {
         self.blocks -= blocks;
         self.small

@@ -64,7 +64,7 @@ impl Contents {
 }
 
 /// What happened in a window of a recording, with names. `symbols` must know the recording's
-/// modules; the names of all stacks are waited for.
+/// modules; waits for the names of all stacks.
 pub fn profile(
     recording: &Recording,
     symbols: &mut Symbolizer,

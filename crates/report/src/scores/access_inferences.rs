@@ -6,7 +6,7 @@ use memhook_recording::{AccessSums, ScoredSite};
 
 /// Fewer bytes of all blocks of a site together are not worth a change.
 const LEAST_BYTES: u64 = 1024;
-/// A site is like this if so many of its blocks are.
+/// Share of a site's blocks that makes the site like this.
 const MOST_BLOCKS: f64 = 0.9;
 /// At least so much of each block is unused, for a smaller one to do.
 const UNUSED: f64 = 0.5;

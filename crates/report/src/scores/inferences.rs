@@ -7,11 +7,11 @@ use memhook_recording::ScoredSite;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// A loop must do without so many allocations to be worth a change.
+/// Allocations that a loop must save to be worth a change.
 const LEAST_LOOP_BLOCKS: u64 = 500;
-/// Runs of growing blocks must do without so many allocations, ...
+/// Allocations that runs of growing blocks must save, ...
 const LEAST_RUN_STEPS: u64 = 64;
-/// ... or copy so many bytes. What grows by a factor does the latter only if it is large, and then well.
+/// ... or bytes that they must copy. What grows by a factor does the latter only if it is large, and then well.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
 /// So many small blocks must be live at a time for a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
@@ -191,7 +191,7 @@ fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     })
 }
 
-/// What glibc's malloc takes for a block besides its bytes: a header of 8, in steps of 16, 32 at least
+/// What glibc's malloc takes for a block in addition to its bytes: a header of 8, in steps of 16, 32 at least
 /// (malloc/malloc.c, request2size).
 fn overhead(size: u64) -> u64 {
     size.saturating_add(8).next_multiple_of(16).max(32) - size

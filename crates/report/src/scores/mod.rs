@@ -52,7 +52,7 @@ impl Scores {
         }
     }
 
-    /// Those of a program that does not tell of its reads and writes.
+    /// Scores of a program that does not report its reads and writes.
     pub fn of_lifetime(lifetime: Option<f64>) -> Scores {
         Scores {
             lifetime,

@@ -60,7 +60,7 @@ pub enum Reaction {
     Quit,
     /// Everything is to be drawn anew.
     Redraw,
-    /// Of several processes, or of several heaps, the one that comes so many places later is to be shown.
+    /// Show the process, or the heap, that comes this many places later.
     Process(i32),
 }
 

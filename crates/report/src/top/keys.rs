@@ -45,11 +45,11 @@ pub(super) enum Action {
     Back,
     Tree,
     Pause,
-    /// Show the process that comes so many places later.
+    /// Show the process that comes this many places later.
     Process(i32),
     SortBy(Sort),
     NextSort,
-    /// By so many rows.
+    /// By this many rows.
     Move(i64),
     First,
     Last,

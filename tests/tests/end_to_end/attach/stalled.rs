@@ -23,7 +23,7 @@ fn a_stopped_attacher() {
     attacher.signal(libc::SIGSTOP);
     goes_on(&mut target);
     attacher.signal(libc::SIGCONT);
-    attacher.wait_for("waited for us too long and went on untraced");
+    attacher.wait_for("waited too long for memhook-rs and went on untraced");
     attacher.signal(libc::SIGINT);
     let (status, _, errors) = attacher.outcome();
     assert_eq!(status.code(), Some(1), "{errors}");

@@ -113,7 +113,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         }
         None => {
             let none = || {
-                let error = "its memory could not be looked at".to_owned();
+                let error = "its memory could not be searched".to_owned();
                 (Err(error), Search::default())
             };
             let look = watch.look.as_ref();

@@ -224,7 +224,7 @@ impl Job for Judging {
             }
             (_, Some(Ok(captured))) => Ok(&captured.snapshot),
             (_, Some(Err(error))) => Err(format!("its memory could not be copied: {error}")),
-            (_, None) => Err("it was killed before its memory could be looked at".into()),
+            (_, None) => Err("it was killed before its memory could be searched".into()),
         };
         let state = trace.consumer().lock();
         let search = Search {

@@ -34,10 +34,10 @@ pub struct Args {
     color: Color,
     /// Write the reports, or a recording (.mhk), to this file
     ///
-    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
-    /// name, %p becomes the process id and %h the host name. Without this option, reports go to
-    /// standard output, and those of `run` to standard error. Of several processes, each is recorded
-    /// into a file of its own: without %p, others than the first into NAME.PID.mhk.
+    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the name, %p becomes
+    /// the process id and %h the host name. Without this option, reports go to standard output, and those of `run` to
+    /// standard error. With several processes, each is recorded into a file of its own; without %p, all but the first
+    /// into NAME.PID.mhk.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the output file if it exists
@@ -51,20 +51,20 @@ pub struct Args {
     pub(super) leaks: bool,
     /// With --leaks, also report what is possibly lost
     ///
-    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
+    /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost".
     #[arg(long, requires = "leaks")]
     pub(super) show_possible: bool,
     /// Say in each report what is resident
     ///
-    /// Every resident byte of the process is in one part: live blocks, what else the allocator holds,
-    /// stacks, mappings, files. Nobody is held for it.
+    /// Every resident byte of the process is in one part: live blocks, what else the allocator holds, stacks,
+    /// mappings, files. This stops no thread.
     #[arg(long)]
     pub(super) rss: bool,
-    /// With --rss, say at the end which blocks keep memory from going back
+    /// With --rss, list at the end the blocks that keep memory from going back
     ///
-    /// The memory of the process is copied, with all threads held for 50 ms at most, and its glibc heap
-    /// is walked. Blocks are listed by the call stack that allocated them, with what would come back if
-    /// they were freed and the heap trimmed.
+    /// The memory of the process is copied, with all threads held for at most 50 ms, and its glibc heap is walked.
+    /// Blocks are listed by the call stack that allocated them, with the memory that would go back if they were freed
+    /// and the heap trimmed.
     #[arg(long, requires = "rss")]
     pub(super) pins: bool,
     #[command(flatten)]

@@ -20,7 +20,7 @@ pub struct Output {
     pub interval: Option<Duration>,
     /// Sites in a report.
     pub top: usize,
-    /// Whether it is said what nothing reaches.
+    /// Whether the report includes what nothing reaches.
     pub leaks: bool,
     /// As JSON.
     pub is_json: bool,

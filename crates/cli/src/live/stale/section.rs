@@ -21,7 +21,7 @@ pub struct StaleSection {
 }
 
 impl StaleSection {
-    /// Of what was not touched for so long, with so many sites.
+    /// The section of what was not touched for `older`, with this many sites.
     pub fn new(pid: i32, older: Duration, top: usize) -> StaleSection {
         let settings = Settings {
             older_ms: older.as_millis().min(u128::from(u32::MAX / 4)) as u32,

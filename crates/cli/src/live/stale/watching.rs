@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// Between two counts of the live blocks; longer where they take long.
 const CENSUS_MS: u32 = 1000;
-/// The share of our time that may go into them is one in so many.
+/// One part in this many of our time may go into them.
 const CENSUS_SHARE: u32 = 10;
 
 /// What a census came to, before it has names.

@@ -53,7 +53,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let count = followed?;
     shown?;
     if desk.has_gaps.load(Relaxed) {
-        eprintln!("memhook-rs: at times a process waited for us too long and went on untraced");
+        eprintln!("memhook-rs: at times a process waited too long for memhook-rs and went on untraced");
     }
     let (left, live) = (desk.left.load(Relaxed), desk.live_at_end.load(Relaxed));
     println!(
@@ -110,7 +110,7 @@ impl Desk {
         self.shown.load(Relaxed) == pid
     }
 
-    /// The process that is to be shown, and which of all that is. `by`: so many places away from the one that was.
+    /// The process to show, and its place among all. `by`: how many places it is from the one shown before.
     fn choose(&self, by: i32) -> Option<(Arc<View>, Among)> {
         let views = lock(&self.views);
         let shown = self.shown.load(Relaxed);

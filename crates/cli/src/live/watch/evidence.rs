@@ -36,7 +36,7 @@ struct Written {
 }
 
 impl Evidence {
-    /// Makes the directory if it is not there. `keep`: so many reports besides the last one; `exec`: run after each.
+    /// Makes the directory if it is missing. `keep`: how many reports stay beside the last; `exec`: run after each.
     pub fn new(
         directory: &Path,
         pid: i32,
