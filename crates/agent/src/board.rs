@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Time over which growth is reported.
 const GROWTH_OVER: Duration = Duration::from_secs(60);
 
-/// Who a target is, for metrics and stores.
+/// Identity of a target, for metrics and stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Process id.
@@ -21,7 +21,7 @@ pub struct Identity {
     pub started: u64,
     /// The rule that chose it.
     pub rule: String,
-    /// What it is called: by the rule, or by its program.
+    /// Its name, by the rule or by its program.
     pub service: String,
     /// Its program.
     pub process: String,
@@ -60,7 +60,7 @@ pub struct Numbers {
     pub lost: u64,
     /// Times in which the target went on untraced: how many, and seconds in all.
     pub gaps: (u64, f64),
-    /// Bytes and blocks that nothing reaches; `None` if nobody has looked.
+    /// Bytes and blocks that nothing reaches; `None` before the first search.
     pub unreachable: Option<(u64, u64)>,
     /// Searches for them, and how long all threads were held for all of them, in seconds.
     pub scans: u64,
@@ -73,7 +73,7 @@ pub struct Numbers {
     pub profiles: u64,
     /// Bytes in memory.
     pub resident: u64,
-    /// Of those, what each part of the account has; empty unless the rule asks for it.
+    /// Bytes of each part of the account; empty unless the rule asks for them.
     pub resident_parts: Vec<(&'static str, u64)>,
     /// The classes of blocks that hold most of it; empty unless the rule asks for it.
     pub pins: Vec<Pin>,
@@ -90,7 +90,7 @@ pub struct Pin {
     pub own_blocks: u64,
     /// Their usable bytes.
     pub own_bytes: u64,
-    /// Resident bytes that would come back if they were freed and the heap trimmed.
+    /// Resident bytes that would go back to the system if they were freed and the heap trimmed.
     pub pinned_bytes: u64,
 }
 
@@ -148,7 +148,7 @@ pub struct Row {
     pub numbers: Option<Numbers>,
 }
 
-/// What is between the supervisor, the thread of a target, and the board.
+/// State shared by the supervisor, the thread of a target, and the board.
 #[derive(Debug)]
 pub struct Link {
     is_wanted_back: AtomicBool,
@@ -172,7 +172,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// Has the thread look at once what there is to do.
+    /// Wakes the thread.
     pub fn call(&self) {
         // Full: the last call is still there.
         let _ = self.calls.0.try_send(());
@@ -189,12 +189,12 @@ impl Link {
         self.call();
     }
 
-    /// Whether it was asked.
+    /// Whether the thread was asked to detach.
     pub fn is_asked_back(&self) -> bool {
         self.is_wanted_back.load(Relaxed)
     }
 
-    /// Every slot has been patched.
+    /// Notes that every slot has been patched.
     pub fn tell_attached(&self) {
         let _ = self.attached.set(Instant::now());
     }
@@ -209,7 +209,7 @@ impl Link {
         self.attached.get().map(Instant::elapsed)
     }
 
-    /// Nothing of the process is held or changed any more.
+    /// Notes that nothing of the process is held or changed any more.
     pub fn tell_left(&self) {
         self.has_left.store(true, Relaxed);
     }
@@ -219,18 +219,18 @@ impl Link {
         self.has_left.load(Relaxed)
     }
 
-    /// Hands numbers over.
+    /// Publishes numbers.
     pub fn tell(&self, numbers: &Numbers) {
         *lock(&self.numbers) = Some(numbers.clone());
     }
 
-    /// The last ones.
+    /// The last numbers.
     pub fn numbers(&self) -> Option<Numbers> {
         lock(&self.numbers).clone()
     }
 }
 
-/// What became of the profiles for one destination.
+/// Outcomes of the profiles for one destination.
 #[derive(Debug, Default)]
 pub struct Deliveries {
     /// Handed over.
@@ -244,12 +244,12 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    /// Counts one that was given up.
+    /// Counts a profile that was given up.
     pub fn drop_one(&self, reason: &'static str) {
         *lock(&self.dropped).entry(reason).or_default() += 1;
     }
 
-    /// Those that were given up.
+    /// Profiles that were given up, by reason.
     pub fn dropped(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.dropped).clone()
     }
@@ -326,12 +326,12 @@ impl Board {
         self.deliveries.iter()
     }
 
-    /// For how long the supervisor has not come by.
+    /// Time since the supervisor last came by.
     pub fn silent_for(&self) -> Duration {
         lock(&self.alive).elapsed()
     }
 
-    /// For how long the agent has run.
+    /// Time since the agent started.
     pub fn age(&self) -> Duration {
         self.began.elapsed()
     }

@@ -3,12 +3,12 @@
 use memhook_process::proc_text;
 use std::time::{Duration, Instant};
 
-/// So much of the processor's time may be used at once, as long as it is saved before.
+/// Processor time that may be saved up and used at once.
 const BURST: Duration = Duration::from_secs(10);
-/// After a target was given up, its part of the costs must show before another one goes.
+/// Pause after giving up a target, in which its part of the costs must show before another one goes.
 const BETWEEN_SHEDS: Duration = Duration::from_secs(10);
 
-/// What holds the agent back.
+/// Limits that hold the agent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scarce {
     /// The share of the processors is used up.
@@ -92,7 +92,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// With everything saved. `rate`: processor seconds a second; `memory`: bytes.
+    /// A full bucket. `rate`: processor seconds a second; `memory`: bytes.
     pub fn new(rate: f64, memory: u64) -> Budget {
         Budget {
             rate,
@@ -108,7 +108,7 @@ impl Budget {
         (self.rate, self.memory) = (rate, memory);
     }
 
-    /// What follows from what was used until now.
+    /// The verdict on what was used until now.
     pub fn judge(&mut self, now: Instant, used: OwnUse) -> Verdict {
         let burst = self.rate * BURST.as_secs_f64();
         if let Some((before, cpu)) = self.last {
@@ -147,7 +147,7 @@ impl Budget {
     }
 }
 
-/// Processors that are there.
+/// Number of processors.
 pub fn processors() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// After this time everything is read again: a process may have been moved to another control group.
 const STALE_AFTER: Duration = Duration::from_secs(30);
-/// More of a file in a container is not read.
+/// Longest part of a container's file that is read.
 const MOST_BYTES: u64 = 4096;
 
 /// A process.
@@ -142,7 +142,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Looks at every process.
+    /// Reads every process.
     pub fn look(&mut self, now: Instant) {
         let mut known = std::mem::take(&mut self.known);
         for pid in process_ids() {
@@ -152,7 +152,7 @@ impl Machine {
         }
     }
 
-    /// Looks at one, which has just begun or executes another program.
+    /// Reads one process, which has just begun or executed another program.
     pub fn look_at(&mut self, pid: i32, now: Instant) {
         self.known.remove(&pid);
         if let Some(facts) = self.seen(pid, None, now) {

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-/// A journal of more targets than any agent has is not one of ours.
+/// Most targets in a journal: no agent has more.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Why the directory of the agent's state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be made or written to.
+    /// The directory cannot be made or written to.
     #[error("cannot use the state directory {}: set state in [agent] to one of this user's that can be written", path.display())]
     Unusable {
         /// The directory.
@@ -34,12 +34,12 @@ pub struct State {
     directory: OwnDirectory,
     lock: File,
     attached: BTreeMap<i32, u64>,
-    /// A write has failed, and was told.
+    /// A write has failed, and this was reported.
     has_failed: bool,
 }
 
 impl State {
-    /// Takes the directory, and makes it if it is not there. Returns what an agent before this one left attached: process
+    /// Locks the directory, and makes it if it is missing. Returns what an agent before this one left attached: process
     /// ids, and when the processes started.
     pub fn take(directory: &Path) -> Result<(State, BTreeMap<i32, u64>), StateError> {
         let unusable = |source| StateError::Unusable {

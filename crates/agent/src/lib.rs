@@ -50,7 +50,7 @@ pub enum AgentError {
     /// Profiles cannot be sent.
     #[error(transparent)]
     Send(#[from] send::SendError),
-    /// Nobody can be answered.
+    /// The address cannot be served.
     #[error(transparent)]
     Listen(#[from] http_server::ListenError),
     /// A thread of its own cannot be started.

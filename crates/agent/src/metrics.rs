@@ -14,7 +14,7 @@ use std::fmt::{Debug, Error, Formatter};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How long the values of labels may be: they come from names of others.
+/// Longest value of a label: values come from foreign names.
 const MOST_OF_A_LABEL: usize = 128;
 
 /// The text of a scrape.
@@ -493,7 +493,7 @@ fn family(
     Ok(())
 }
 
-/// Who a series is about. Empty ones are left out.
+/// Labels that identify a series. Empty ones are left out.
 fn labels(identity: &Identity, mode: &'static str, per_process: bool) -> Labels {
     let pid = per_process.then(|| identity.pid.to_string());
     let all = [

@@ -1,5 +1,5 @@
 //! News of processes from the kernel: the process events connector (Documentation/driver-api/connector.rst, and
-//! include/uapi/linux/cn_proc.h). It takes CAP_NET_ADMIN in the first user namespace; where it cannot be had, /proc is
+//! include/uapi/linux/cn_proc.h). It takes CAP_NET_ADMIN in the first user namespace; where it is refused, /proc is
 //! looked through instead.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::{CONNECTOR, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// `CN_IDX_PROC` and `CN_VAL_PROC`: the multicast group, and who is spoken to.
+/// `CN_IDX_PROC` and `CN_VAL_PROC`: the multicast group, and the connector's address.
 const INDEX: u32 = 1;
 const VALUE: u32 = 1;
 /// `PROC_CN_MCAST_LISTEN`
@@ -23,7 +23,7 @@ const FORK: u32 = 1;
 const EXEC: u32 = 2;
 const EXIT: u32 = 0x8000_0000;
 
-/// What the kernel told.
+/// A process event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// A process was forked.
@@ -36,13 +36,13 @@ pub enum News {
     Missed,
 }
 
-/// The socket that the kernel tells them through.
+/// The socket on which process events arrive.
 pub struct ProcEvents {
     socket: OwnedFd,
 }
 
 impl ProcEvents {
-    /// Asks the kernel to tell. An error where that is not permitted.
+    /// Subscribes to process events. Fails where that is not permitted.
     pub fn listen() -> rustix::io::Result<ProcEvents> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -55,7 +55,7 @@ impl ProcEvents {
         Ok(ProcEvents { socket })
     }
 
-    /// What has come. An error: the kernel tells no more.
+    /// Returns the events that have arrived. An error means that no more will.
     pub fn news(&self) -> rustix::io::Result<Vec<News>> {
         /// More is left for the next look.
         const MOST: usize = 4096;

@@ -5,7 +5,7 @@ use crate::facts::Facts;
 use memhook_process::ControlGroup;
 use std::sync::Arc;
 
-/// Programs that a machine cannot do without, and that a rule never means: a process that holds up one of them holds
+/// Programs that a machine cannot do without, and that no rule matches: a process that holds up one of them holds
 /// up everything. `never` in the configuration adds to them.
 const NEVER: [&str; 11] = [
     "memhook-rs",
@@ -21,7 +21,7 @@ const NEVER: [&str; 11] = [
     "kubelet",
 ];
 
-/// The rules of a configuration, ready to be asked.
+/// The compiled rules of a configuration.
 pub struct Rules {
     rules: Vec<(Arc<Rule>, Option<ControlGroup>)>,
     never: Vec<crate::config::Pattern>,

@@ -12,9 +12,9 @@ use memhook_process::{has_ended, resident_counters, thread_start_time};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Classes of blocks that are told with what they pin; each becomes two series.
+/// Number of classes of blocks that are reported with what they pin; each becomes two series.
 const MOST_PINS: usize = 10;
-/// Between two looks whether another scan is over.
+/// Pause between two checks whether another scan is over.
 const TURN: Duration = Duration::from_millis(100);
 
 /// Scans a process until it ends, or the target is asked back, or a scan fails. `memory`: what a copy may take.

@@ -42,11 +42,11 @@ impl Observer for SampledSites {
     }
 }
 
-/// What all call stacks together have come to.
+/// Sums over all call stacks.
 pub struct Sums {
     /// All call stacks that were ever seen.
     pub sites: Vec<LiveSite>,
-    /// Of what lives now, and of what was allocated since the attach: standard errors of the bytes; `None`: they are exact.
+    /// Standard errors of the live bytes and of those allocated since the attach; `None`: exact.
     pub errors: Option<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl Sums {
         (live, allocated)
     }
 
-    /// The sums of this moment. Takes the state in slices, so that the rings are emptied in between.
+    /// Returns the present sums. Reads the state in slices, so that the rings are emptied in between.
     pub fn of(consumer: &Consumer<SampledSites>) -> Sums {
         let mut samples = SampledAllocations::default();
         let mut exact = SiteWalk::new(None);

@@ -38,9 +38,9 @@ const JUDGE_PERIOD: Duration = Duration::from_secs(1);
 /// How often free memory is given back. What names are found in is released in many arenas, each of which would keep
 /// it.
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
-/// After this, one round lets the others of the machine have the processor.
+/// Time after which one round leaves the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
-/// A ledger of less keeps too few blocks for an estimate.
+/// Smallest ledger with enough blocks for an estimate.
 const LEAST_LEDGER: u64 = 4 << 20;
 
 /// The supervisor.
@@ -52,7 +52,7 @@ pub struct Supervisor {
     machine: Machine,
     members: BTreeMap<i32, Member>,
     departures: Departures,
-    /// What the threads of all targets have in common.
+    /// State that the threads of all targets share.
     shared: Arc<Shared>,
     budget: Budget,
     verdict: Verdict,
@@ -142,7 +142,7 @@ impl Supervisor {
         }
     }
 
-    /// Nothing of ours is in a process any more.
+    /// Notes that nothing of ours is in a process any more.
     fn forget(&mut self, pid: i32) {
         if let Some(message) = self.state.has_left(pid) {
             say(&message);
@@ -354,7 +354,7 @@ impl Supervisor {
             .set_rows(self.members.values().map(Member::row).collect());
     }
 
-    /// Until the next round: until the kernel tells something, or it is time.
+    /// Waits for the next round: until the kernel reports a process, or it is time.
     fn wait(&self, begin: Instant) {
         let now = Instant::now();
         let soonest = self.members.values().filter_map(Member::next_attempt).min();
@@ -392,7 +392,7 @@ fn names_memory(memory: u64) -> u64 {
     memory / 2
 }
 
-/// Processor seconds a second, and bytes.
+/// The budget: processor seconds a second, and bytes.
 fn bounds(file: &File) -> (f64, u64) {
     let memory = file.agent.max_memory.bytes(machine_memory());
     (file.agent.max_cpu.0 * processors(), memory)

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Between two looks at the numbers.
+/// Time between two readings of the numbers.
 const NUMBERS_PERIOD: Duration = Duration::from_secs(1);
 /// Where samples are taken, the live blocks have to be walked over for them; and of a target that is quiet, there is little
 /// to tell.

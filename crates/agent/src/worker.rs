@@ -12,7 +12,7 @@ use memhook_symbols::SharedReaders;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// How a trace ended.
+/// Outcome of a trace.
 #[derive(Debug)]
 pub enum Ended {
     /// The process has ended, or executes another program.
@@ -27,13 +27,13 @@ pub enum Ended {
     Panicked,
 }
 
-/// What the threads of all targets have in common.
+/// State that the threads of all targets share.
 pub struct Shared {
-    /// Looks after those that are quiet.
+    /// Looks after quiet targets.
     pub lookout: Lookout,
     /// What was read of the files of targets.
     pub files: SharedFiles,
-    /// Who reads names for them.
+    /// Readers of names.
     pub names: SharedReaders,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,

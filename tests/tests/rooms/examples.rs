@@ -149,7 +149,7 @@ fn an_example_that_is_wrong_is_found() {
             "cat x | memhook-rs report - --none=1",
             "report has no --none",
         ),
-        ("x=$(memhook-rs top 1 -Z)", "top has no -Z"),
+        ("x=$(memhook-rs detach 1 -Z)", "detach has no -Z"),
     ] {
         assert_eq!(unknown(example, &mut known), [fault], "{example}");
     }

@@ -13,21 +13,21 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A file that is larger is no configuration.
+/// Largest file that is read as a configuration.
 const MOST_BYTES: u64 = 1 << 20;
-/// Mean bytes between samples, where a rule does not say.
+/// Default mean bytes between samples.
 pub const SAMPLE_BYTES: u64 = 512 << 10;
-/// Frames of a call stack, where a rule does not say.
+/// Default number of frames of a call stack.
 const DEPTH: u32 = 64;
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
-/// Profiles that follow each other faster than this cost more than they tell.
+/// Shortest interval of profiles: shorter ones cost more than they show.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
 /// The same, and its default, where memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 const SCAN_INTERVAL: Duration = Duration::from_secs(600);
-/// More targets than that on one machine have never been tried.
+/// Upper bound on targets: more on one machine were never tried.
 const MOST_TARGETS: u32 = 1000;
-/// Names of labels that are ours to set.
+/// Labels that only the agent sets.
 const OWN_LABELS: [&str; 6] = ["service_name", "namespace", "pod", "host", "version", "pid"];
 
 /// What is permitted beside what a configuration says.

@@ -1,14 +1,14 @@
-//! Which targets are to be left, in which order, and how many at a time.
+//! Order in which targets are left, and how many at a time.
 //!
-//! To leave a process means to hold one of its threads for a moment, and to look through its modules before that. All at
+//! Leaving a process means reading its modules, and then holding one of its threads for a moment. All at
 //! once, hundreds would keep each other from the processors while each has a thread of its process stopped.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The end of the agent waits so long for one target.
+/// How long the end of the agent waits for one target.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// And so much longer for each further one: many times what it takes.
+/// How much longer it waits for each further one: many times what leaving takes.
 const PATIENCE_EACH: Duration = Duration::from_millis(200);
 
 /// Why a target is left.
@@ -16,7 +16,7 @@ const PATIENCE_EACH: Duration = Duration::from_millis(200);
 pub enum Why {
     /// Its time by the rule is over.
     TimeIsOver,
-    /// No rule means it any more, or another one does.
+    /// No rule matches it any more, or another one does.
     NotMeant,
     /// The agent uses more than it may.
     Scarce,
@@ -24,14 +24,14 @@ pub enum Why {
     AgentEnds,
 }
 
-/// Those that wait for it.
+/// The targets that wait to be left.
 #[derive(Debug, Default)]
 pub struct Departures {
     waiting: VecDeque<i32>,
 }
 
 impl Departures {
-    /// One more, behind all others.
+    /// Adds one behind all others.
     pub fn add(&mut self, pid: i32) {
         if !self.waiting.contains(&pid) {
             self.waiting.push_back(pid);
@@ -46,7 +46,7 @@ impl Departures {
         self.waiting.pop_front()
     }
 
-    /// Whether nobody waits.
+    /// Whether no target waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which processes there are, and which of them the rules choose.
+//! The processes of the machine, and those that the rules choose.
 
 use super::Supervisor;
 use super::departures::Why;
@@ -63,7 +63,7 @@ impl Supervisor {
         }
     }
 
-    /// Has the thread that traces a process look whether it is still the same: while that is quiet, it looks seldom.
+    /// Has the thread that traces a process check that it is still the same: for a quiet process it seldom checks.
     fn call(&self, pid: i32) {
         if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
             worker.link.call();
@@ -102,7 +102,7 @@ impl Supervisor {
         }
     }
 
-    /// Leaves what no rule means any more, and forgets what has ended.
+    /// Leaves processes that no rule matches any more, and forgets those that have ended.
     pub(super) fn drop_unchosen(&mut self, is_reloaded: bool) {
         let (mut gone, mut left) = (Vec::new(), Vec::new());
         for (&pid, member) in &self.members {

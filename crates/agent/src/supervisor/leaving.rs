@@ -1,4 +1,4 @@
-//! Leaving targets: one whose time is over, one that no rule means, one too many, and all at the end.
+//! Leaving targets: one whose time is over, one that no rule matches, one too many, and all at the end.
 
 use super::departures::{Why, patience};
 use super::{LEAST_PAUSE, ROUND, Supervisor};
@@ -10,7 +10,7 @@ use crate::worker::Ended;
 use std::time::Instant;
 
 impl Supervisor {
-    /// Has a target left when its turn comes.
+    /// Queues a target to be left.
     pub(super) fn let_go(&mut self, pid: i32, why: Why) {
         let Some(member) = self.members.get_mut(&pid) else {
             return;
@@ -20,7 +20,7 @@ impl Supervisor {
         }
     }
 
-    /// Has those left whose turn it is, a few at a time.
+    /// Leaves the targets whose turn it is, a few at a time.
     pub(super) fn depart(&mut self) {
         // More at the same time would only make each other slower.
         let most = processors() as usize;
@@ -33,7 +33,7 @@ impl Supervisor {
         }
     }
 
-    /// How many are being left.
+    /// Number of targets that are being left.
     fn under_way(&self) -> usize {
         let workers = self.members.values().filter_map(Member::worker);
         workers
@@ -42,12 +42,12 @@ impl Supervisor {
             .count()
     }
 
-    /// Whether some are being left, or wait for it.
+    /// Whether targets are being left or wait for it.
     pub(super) fn is_leaving(&self) -> bool {
         !self.departures.is_empty() || self.under_way() > 0
     }
 
-    /// Has those left whose time by their rule is over.
+    /// Leaves the targets whose time by their rule is over.
     pub(super) fn end_durations(&mut self) {
         let over: Vec<i32> = self
             .members
@@ -118,7 +118,7 @@ impl Supervisor {
         Outcome::NotRestored
     }
 
-    /// Takes in what became of the traces that have ended.
+    /// Collects the outcomes of traces that have ended.
     pub(super) fn collect(&mut self, now: Instant) {
         for pid in self.members.keys().copied().collect::<Vec<i32>>() {
             let worker = self
@@ -174,7 +174,7 @@ impl Supervisor {
         self.forget(pid);
     }
 
-    /// An attach has failed.
+    /// Handles a failed attach.
     pub(super) fn refused(&mut self, pid: i32, why: String, now: Instant) {
         if memhook_process::has_ended(pid) {
             self.members.remove(&pid);
@@ -190,7 +190,7 @@ impl Supervisor {
         }
     }
 
-    /// A target that was asked to come back has: by a rule that ended, or to save resources.
+    /// Handles a target that was left on request: its rule ended, or resources had to be saved.
     fn after_leaving(&mut self, pid: i32, now: Instant) {
         let Some(member) = self.members.get_mut(&pid) else {
             return;

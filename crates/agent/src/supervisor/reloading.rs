@@ -1,4 +1,4 @@
-//! Another configuration while the agent runs.
+//! Changes of the configuration while the agent runs.
 
 use super::{Supervisor, bounds, names_memory};
 use crate::AgentError;
@@ -8,7 +8,7 @@ use memhook_inject::reloads;
 use std::time::Instant;
 
 impl Supervisor {
-    /// Reads the configuration again if that was asked for.
+    /// Reads the configuration again if a signal asked for that.
     pub(super) fn reload(&mut self) {
         let asked = reloads();
         if asked == self.reloads {

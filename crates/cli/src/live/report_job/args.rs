@@ -60,7 +60,7 @@ pub struct Args {
     /// mappings, files. This stops no thread.
     #[arg(long)]
     pub(super) rss: bool,
-    /// With --rss, list at the end the blocks that keep memory from going back
+    /// With --rss, list at the end what keeps memory from going back
     ///
     /// The memory of the process is copied, with all threads held for at most 50 ms, and its glibc heap is walked.
     /// Blocks are listed by the call stack that allocated them, with the memory that would go back if they were freed

@@ -53,7 +53,9 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let count = followed?;
     shown?;
     if desk.has_gaps.load(Relaxed) {
-        eprintln!("memhook-rs: at times a process waited too long for memhook-rs and went on untraced");
+        eprintln!(
+            "memhook-rs: at times a process waited too long for memhook-rs and went on untraced"
+        );
     }
     let (left, live) = (desk.left.load(Relaxed), desk.live_at_end.load(Relaxed));
     println!(
