@@ -21,9 +21,9 @@ pub const BAD_INPUT: u8 = 2;
 pub const NOT_RESTORED: u8 = 3;
 /// Remembered backtraces were wrong.
 pub const WRONG: u8 = 3;
-/// Of `gate`: a limit is exceeded, if nothing else is asked for.
+/// `gate`: a limit is exceeded (the default for that).
 pub const LIMIT_EXCEEDED: u8 = 1;
-/// Of `gate`: nothing was found, but not everything was seen.
+/// `gate`: nothing was found, but not everything was seen.
 pub const NO_VERDICT: u8 = 3;
 
 /// The exit code of a verdict; `failed`: if a limit is exceeded.

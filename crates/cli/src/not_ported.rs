@@ -33,7 +33,7 @@ fn refuse() -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Of `gate`: a recording can be judged anywhere.
+/// `gate`: a recording can be judged on any processor.
 pub mod gate {
     pub mod attached {
         use crate::gate::Args;

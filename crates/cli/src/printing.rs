@@ -40,7 +40,7 @@ pub(crate) fn error_part(text: Arguments<'_>) {
         .write_all(visible_lines(&text).as_bytes());
 }
 
-/// In one piece, so that lines of several threads do not mix.
+/// Writes in one piece, so that lines of several threads do not mix.
 fn line(text: Arguments<'_>) -> String {
     let mut line = without_numbers(text.to_string());
     if let std::borrow::Cow::Owned(shown) = visible_lines(&line) {

@@ -24,7 +24,7 @@ pub struct Target {
     choice: Choice,
 }
 
-/// One of several processes.
+/// Options that choose one of several processes.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Choice {

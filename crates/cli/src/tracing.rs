@@ -64,7 +64,7 @@ pub enum Access {
     Off,
 }
 
-/// What is recorded, and how.
+/// Options about what is traced, and how.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Tracing")]
 pub struct Tracing {
@@ -266,7 +266,7 @@ pub const DEPTH: u32 = 10;
 pub const DEPTH_TO_ROOTS: u32 = 64;
 
 impl Tracing {
-    /// With a depth, if none was asked for.
+    /// Sets a default depth.
     pub fn with_depth(&self, depth: u32) -> Tracing {
         Tracing {
             depth: self.depth.or(Some(depth)),

@@ -146,7 +146,7 @@ fn serve(server: Server, page: Vec<u8>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the directory where the command runs: the recording's may be read-only.
+/// The default is in the current directory: the recording's may be read-only.
 fn named_after(recording: &Path) -> PathBuf {
     let name = recording.file_name().unwrap_or(recording.as_os_str());
     Path::new(name).with_extension("html")

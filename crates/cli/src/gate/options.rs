@@ -130,7 +130,7 @@ pub struct RunningOptions {
     pub confidence: f64,
 }
 
-/// What is allowed.
+/// Limits of the verdict.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitOptions {
@@ -242,7 +242,7 @@ fn site_limit(text: &str) -> Result<SiteLimit, String> {
     })
 }
 
-/// What is put up with.
+/// Exceptions to the verdict.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Exceptions")]
 pub struct ExceptionOptions {

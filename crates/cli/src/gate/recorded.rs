@@ -1,4 +1,4 @@
-//! A recording, judged by what it can tell: everything but what is reachable.
+//! A recording, judged by what it holds: everything but what is reachable.
 
 use super::judged::Measure;
 use super::options::Args;

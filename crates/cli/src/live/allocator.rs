@@ -61,7 +61,7 @@ impl Callable {
         Ok(self.allocator.ask(&mut hold, PATIENCE)?)
     }
 
-    /// Has it give memory back.
+    /// Has the allocator give memory back.
     pub fn release(&self) -> anyhow::Result<ReleasedMemory> {
         let mut hold = || {
             self.safe_points

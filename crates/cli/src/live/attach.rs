@@ -31,10 +31,9 @@ pub struct Args {
     all: bool,
     /// Trace its children and their children, too
     ///
-    /// Those that it has, and those that it will have. A child that it forks is traced from its first
-    /// call of an allocator; no fork is stopped for that. Where more children begin at a time than there
-    /// is room for, they are found by looking every few milliseconds, and what they allocate before that
-    /// is not seen.
+    /// Including future ones. A child that it forks is traced from its first call of an allocator, and
+    /// no fork is stopped for that. If more children start at a time than there is room for, they are
+    /// found by looking every few milliseconds, and what they allocate before that is not seen.
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
     /// Detach after this time (500ms, 30s, 10m)
@@ -90,7 +89,7 @@ impl Args {
         }
     }
 
-    /// What is done with the trace of a process.
+    /// Job of an attached process.
     fn job(&self, pid: i32, written: &Arc<Reports>, depth: u32) -> ReportJob {
         let (args, interval) = (&self.reports, Some(self.interval));
         ReportJob::new(pid, written, args, depth, interval, args.handover())

@@ -159,7 +159,7 @@ impl Job for Emit<'_> {
         }
     }
 
-    /// Nobody waits for a turn but a dlopen of the process, which asks for one.
+    /// Only a dlopen of the process waits for a turn, and it asks for one.
     fn pace(&self) -> Duration {
         Duration::from_millis(100)
     }

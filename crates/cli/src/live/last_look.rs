@@ -22,7 +22,7 @@ impl LastLook {
         LastLook::of(capture(pid, None), Some(moment_ns))
     }
 
-    /// Of a process that was stopped at its end.
+    /// Takes it from a process that is stopped at its end.
     pub fn at_end(captured: Result<Captured, memhook_heap::Error>) -> LastLook {
         LastLook::of(captured, None)
     }
@@ -35,7 +35,7 @@ impl LastLook {
         }
     }
 
-    /// Of a process that has ended.
+    /// Makes one for a process that has ended.
     pub fn too_late() -> LastLook {
         LastLook {
             moment_ns: None,

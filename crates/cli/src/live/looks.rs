@@ -47,7 +47,7 @@ impl Looks {
         }))
     }
 
-    /// Ends them. What a recording keeps of them, and what should be told.
+    /// Ends the looks. Returns what a recording keeps of them, and messages to print.
     pub fn end(self) -> ((&'static str, String), Vec<String>) {
         self.ends.store(true, Relaxed);
         let Ok(seen) = self.thread.join() else {

@@ -28,7 +28,7 @@ pub struct Reporter {
 struct HeapReports {
     view: LiveView,
     reports: Vec<LiveReporter>,
-    /// Those that have their names.
+    /// Reports that have their names.
     done: Vec<Option<ReportModel>>,
     /// The report of the main heap, which waits for them.
     main: Option<ReportModel>,
@@ -273,7 +273,7 @@ impl Reporter {
         Some((reports.so_far(&mut run)?, true))
     }
 
-    /// Has the report that goes on after [`so_far`](Self::so_far) wait while others are made.
+    /// Suspends the report that continues after [`so_far`](Self::so_far) while others are made.
     pub fn set_aside(&mut self) -> Option<SetAside> {
         self.reports.set_aside()
     }
@@ -283,7 +283,7 @@ impl Reporter {
         self.reports.take_up(report);
     }
 
-    /// Has the names of these backtraces looked up, and waits for them until the user gives up.
+    /// Looks up the names of these backtraces, and waits until the user gives up.
     pub fn look_up(&mut self, session: &Session, stacks: impl Iterator<Item = u32>) {
         let (reports, run) = self.on(session);
         reports.look_up(&run, stacks, || signals::stops() >= 2);

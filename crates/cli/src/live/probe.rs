@@ -335,7 +335,7 @@ fn write_stacks(
     args.output.write(&bytes, format.nature())
 }
 
-/// How many values of an argument are told.
+/// Number of values of an argument that are reported.
 const TOP_VALUES: usize = 100;
 
 fn argument_rows(arguments: &[usize], values: &[Values]) -> Vec<ArgumentRow> {

@@ -52,7 +52,7 @@ pub struct ReportJob {
     unseen: Option<Duration>,
     /// Called when the process is traced.
     announce: Option<fn(&Session)>,
-    /// At the end, tell how backtraces were found.
+    /// Report at the end how backtraces were found.
     tells_backtraces: bool,
     finds_possible: bool,
     /// How sites are scored, if that is asked for.
@@ -73,9 +73,9 @@ pub struct ReportJob {
     has_account: bool,
     /// Whether the last one says what pins it.
     has_pins: bool,
-    /// What is to be done when numbers reach a limit.
+    /// Actions for when numbers reach a limit.
     triggered: Triggered,
-    /// What was resident before the detach.
+    /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
     /// The memory of that moment.
     pinned: Option<PinnedMemory>,
@@ -120,18 +120,18 @@ impl ReportJob {
         }
     }
 
-    /// With a section about what nobody touches.
+    /// Adds a section about what nobody touches.
     pub fn with_stale(self, stale: Option<StaleSection>) -> ReportJob {
         ReportJob { stale, ..self }
     }
 
-    /// With a line above each report that says which process it is about.
+    /// Adds a line above each report that names its process.
     pub fn titled(self) -> ReportJob {
         let title = Some(String::new());
         ReportJob { title, ..self }
     }
 
-    /// With nothing reported.
+    /// A job that has reported nothing yet.
     pub fn without_reports(self) -> ReportJob {
         ReportJob {
             is_quiet: true,
@@ -139,12 +139,12 @@ impl ReportJob {
         }
     }
 
-    /// With a recording that is made for the scores alone, and goes away.
+    /// Adds a recording that is made for the scores alone, and is removed afterwards.
     pub fn recorded_for_scores(self, is_scratch: bool) -> ReportJob {
         ReportJob { is_scratch, ..self }
     }
 
-    /// Of a child of a process that is traced. What it did before it was found is not seen, and reports say so.
+    /// Marks the process as a child of a traced one. Reports say that nothing was seen before it was found.
     pub fn of_child(self) -> ReportJob {
         ReportJob {
             unseen: Some(Duration::ZERO),
@@ -152,12 +152,12 @@ impl ReportJob {
         }
     }
 
-    /// With something to be said when the process is traced.
+    /// Adds a message for the moment at which the process is traced.
     pub fn announced(self, announce: Option<fn(&Session)>) -> ReportJob {
         ReportJob { announce, ..self }
     }
 
-    /// With a line at the end about the backtraces.
+    /// Adds a line at the end about the backtraces.
     pub fn telling_backtraces(self, tells_backtraces: bool) -> ReportJob {
         ReportJob {
             tells_backtraces,
@@ -376,7 +376,7 @@ impl Job for ReportJob {
         if let Some(gap) = gaps.last() {
             self.reports.has_gaps.store(true, Relaxed);
             if trace.session().region().abandoned_at_ns().is_some() {
-                // It was not over when the trace ended; others were told of when they were.
+                // It was not over when the trace ended; others were reported when they were over.
                 eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
             }
         }

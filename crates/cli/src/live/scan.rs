@@ -186,7 +186,7 @@ impl Args {
         }
     }
 
-    /// Of the process, or of the file that was named.
+    /// Copies the process, or opens the given file.
     fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
         if let Some(core) = &self.core {
             let core = CoreFile::open(core).map_err(memhook_heap::Error::from)?;

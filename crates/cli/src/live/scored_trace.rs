@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// The file of a recording that is read once. It has no name, so nothing of it is left, however we end.
 pub struct Scratch {
-    /// By what it can be opened as long as this exists.
+    /// Path by which it can be opened as long as this exists.
     pub path: PathBuf,
     _file: File,
 }
@@ -21,7 +21,7 @@ impl Scratch {
     /// Makes the file, in the directory for temporary files.
     ///
     /// # Errors
-    /// Those of open(2), with the directory.
+    /// Makes one. Errors are those of open(2), with the directory.
     pub fn new() -> std::io::Result<Scratch> {
         let file = unnamed_file()?;
         Ok(Scratch {

@@ -180,7 +180,7 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
     );
 }
 
-/// What is shown of one heap.
+/// State of the screen for one heap.
 struct HeapView {
     board: Board,
     names: Names,
@@ -189,7 +189,7 @@ struct HeapView {
 /// Counts, draws and listens until the end.
 struct TopJob {
     interval: Duration,
-    /// That of malloc's heap, and those of the heaps that are described.
+    /// Screens of malloc's heap and of the described heaps.
     views: Vec<HeapView>,
     /// Which of them is on the screen.
     shown: usize,
@@ -351,7 +351,7 @@ fn sample(trace: &Trace) -> Sample {
     }
 }
 
-/// That of the described heap with this number.
+/// Sample of the described heap with this number.
 fn sample_of_heap(trace: &Trace, number: usize) -> Sample {
     let consumer = trace.consumer();
     let counts = consumer.lock().heaps[number].counts;

@@ -53,7 +53,7 @@ impl Tracing {
         }
     }
 
-    /// The same for a gate with these limits.
+    /// Like `resolve`, for a gate with these limits.
     pub fn resolve_gated(&self, limits: &LimitOptions) -> TraceConfig {
         let mut config = self.resolve_recorded(limits.scores().is_some());
         config.keeps_released = true;
@@ -63,7 +63,7 @@ impl Tracing {
         config
     }
 
-    /// The same for a trace that is recorded, or not.
+    /// Like `resolve`, for a trace that is recorded or not.
     pub fn resolve_recorded(&self, is_recorded: bool) -> TraceConfig {
         let mut config = self.resolve();
         if is_recorded && self.access == Access::Auto {

@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(args, &TrimReport::done(&trimmer, &done))
 }
 
-/// The same where the heap is not glibc's.
+/// Like that, for a heap that is not glibc's.
 fn of_allocator(
     args: &Args,
     pid: i32,

@@ -231,7 +231,7 @@ impl Watch {
         }
     }
 
-    /// At the end, waits for the names of reports that lack them.
+    /// Waits at the end for the names of reports that lack them.
     fn finish_unnamed(&mut self, trace: &Trace) {
         let (session, wait) = (trace.session(), NameWait::begin());
         while !self.unnamed.is_empty() {

@@ -18,7 +18,7 @@ pub struct Export {
     format: &'static dyn Format<Profile>,
     to: Option<OutputFile>,
     is_packed: bool,
-    /// By its name of this process's own.
+    /// Its path in this process's file descriptors.
     pub recording: PathBuf,
     _unnamed: File,
 }

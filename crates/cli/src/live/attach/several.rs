@@ -114,7 +114,7 @@ impl Assigner for Several<'_> {
             .args
             .job(pid, &self.reports, self.config.depth)
             .titled();
-        // A program that was executed began later than its process, and nobody can tell when.
+        // A program that was executed began later than its process, and its time is not known.
         if self.head != 0 && pid != self.head && program == 1 {
             job = job.of_child();
         }

@@ -157,7 +157,7 @@ struct Watch {
     pause: Duration,
     /// Wakes us for them: the pauses may be shorter than those between turns.
     moments: Receiver<Instant>,
-    /// Those of malloc's heap, and of the heaps that are described.
+    /// Blocks of malloc's heap and of the described heaps.
     survivors: Option<(Survivors, Vec<Survivors>)>,
     look: Option<LastLook>,
     gaps: Vec<String>,

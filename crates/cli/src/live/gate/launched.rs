@@ -80,10 +80,10 @@ struct Trial {
     scores: Option<ScoreOptions>,
     config: TraceConfig,
     finds_possible: bool,
-    /// Those of processes that were not traced.
+    /// Module files of processes that were not traced.
     files: ModuleFiles,
     of_process: HashMap<i32, Finding>,
-    /// In the order in which the processes began; of one process, the last program that it executed.
+    /// Ordered by the beginning of the processes; each has the last program that it executed.
     results: Vec<Finding>,
 }
 

@@ -26,7 +26,7 @@ fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> E
     evidence
 }
 
-/// What is found of each heap that the user has described. The ledgers must have all events up to the snapshot.
+/// Findings in each described heap. The ledgers must have all events up to the snapshot.
 fn reached_of_heaps(
     trace: &Trace,
     state: &State,

@@ -9,7 +9,7 @@ use memhook_recording::{Mode, Options};
 use memhook_report::{FormatChoice, ReportStream, ReportWriter};
 use std::path::{Path, PathBuf};
 
-/// What is reported of a trace, and what is recorded.
+/// Options about reports and recordings of a trace.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Args {

@@ -66,7 +66,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of one round only, a refusal is the end. Of many, the next one may find things otherwise.
+/// With a single round, a refusal is the end. With several, the next one may succeed.
 fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     match &found.refused {
         Some(why) if args.every.is_none() => bail!("nothing is released: {why}"),

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// What is written, and when.
+/// Outputs and their times.
 pub struct Output {
     /// How long the process is watched.
     pub duration: Duration,
@@ -36,7 +36,7 @@ pub struct StaleJob {
     output: Output,
     watching: Watching,
     next_report_ms: Option<u32>,
-    /// What is to be reported at the end.
+    /// Summary for the last report.
     last: Option<Summary>,
     /// The memory at the end, and when it was copied.
     captured: Option<(u32, Captured)>,

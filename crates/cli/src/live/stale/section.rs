@@ -40,7 +40,7 @@ impl StaleSection {
         }
     }
 
-    /// To be called every few milliseconds. What should be told, if it cannot begin.
+    /// Call this every few milliseconds. Returns a message if it cannot begin.
     pub fn turn(&mut self, trace: &Trace) -> Option<String> {
         let now = now_ms(trace);
         if !self.watching.is_on()

@@ -99,7 +99,7 @@ impl Watching {
         watcher.map_or(0, |watcher| watcher.watched_ms(now_ms))
     }
 
-    /// To be called every few milliseconds. Whether the live blocks are to be counted.
+    /// Call this every few milliseconds. Returns whether the live blocks should be counted.
     pub fn turn(&mut self, now_ms: u32) -> bool {
         let Some(watcher) = &mut self.watcher else {
             return false;

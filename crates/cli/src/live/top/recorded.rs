@@ -32,7 +32,7 @@ pub fn run(file: &Path, interval: Duration) -> anyhow::Result<ExitCode> {
         );
     }
     let read = reader(file.to_owned(), interval);
-    // What cannot be read is told before the screen is taken.
+    // Report what cannot be read before taking the screen.
     let (recording, sample) = match read.recv() {
         Ok(first) => first?,
         Err(_) => bail!("{}: the recording is empty", file.display()),
@@ -71,7 +71,7 @@ fn reader(file: PathBuf, interval: Duration) -> Receiver<anyhow::Result<Read>> {
     read
 }
 
-/// What is on the screen.
+/// Contents of the screen.
 struct View {
     recording: Arc<Recording>,
     board: Board,

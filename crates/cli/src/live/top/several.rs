@@ -76,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What is shown of one process.
+/// State of the screen for one process.
 struct View {
     board: Mutex<Board>,
     live_bytes: AtomicU64,
@@ -87,7 +87,7 @@ struct View {
 /// What the threads of the processes and that of the terminal share.
 #[derive(Default)]
 struct Desk {
-    /// Those that are traced, by their ids.
+    /// Traced processes, by their ids.
     views: Mutex<BTreeMap<i32, Arc<View>>>,
     /// The process that is shown, if it is still traced; else the next one.
     shown: AtomicI32,

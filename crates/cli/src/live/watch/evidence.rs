@@ -87,7 +87,7 @@ impl Evidence {
         &self.directory
     }
 
-    /// Has a report written.
+    /// Queues a report.
     pub fn keep(&mut self, report: &WatchReport) -> Place {
         self.count += 1;
         let place = Place(self.count);
@@ -95,7 +95,7 @@ impl Evidence {
         place
     }
 
-    /// Has a report take the place of an earlier one that said less, which is there until then.
+    /// Queues a report that replaces an earlier one, which stays until then.
     pub fn replace(&mut self, place: Place, report: &WatchReport) {
         self.write(place, report, true);
     }
