@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// It does not tell of its reads and writes, which were asked for.
     #[error(
-        "process {pid} does not tell of its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs sdk -o DIR'"
+        "process {pid} does not report its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs sdk -o DIR'"
     )]
     NoAccessRuntime {
         /// The process.

@@ -149,7 +149,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     let recording = report::open(path)?;
     if recording.is_summary() && measure == Measure::Temporary {
         anyhow::bail!(
-            "{} holds sums of intervals, which do not tell temporary allocations",
+            "{} holds sums of intervals, which do not show temporary allocations",
             path.display()
         );
     }

@@ -332,7 +332,7 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
         _ => return Ok(()),
     };
     bail!(
-        "the recording holds sums of intervals, which do not tell {missing}: record events for that"
+        "the recording holds sums of intervals, which do not show {missing}: record events for that"
     );
 }
 

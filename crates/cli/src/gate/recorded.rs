@@ -59,12 +59,12 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     }
     if let Some(option) = args.limits.of_leaks() {
         bail!(
-            "{option}: a recording does not tell what is reachable; use {OTHERS}, or judge the program itself"
+            "{option}: a recording does not show what is reachable; use {OTHERS}, or judge the program itself"
         );
     }
     if !args.exceptions.has_baseline() && !args.limits.limits()?.has_any_but_leaks() {
         bail!(
-            "a recording does not tell what is reachable, so it cannot be judged by its leaks: give {OTHERS}"
+            "a recording does not show what is reachable, so it cannot be judged by its leaks: give {OTHERS}"
         );
     }
     Ok(())

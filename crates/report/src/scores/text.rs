@@ -65,7 +65,7 @@ pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Resul
         writeln!(out, "  {}", style.faint(&of))?;
     } else if run.accessed_sites < run.sites {
         let of = format!(
-            "Reads and writes are known of {} of {}: the others are of modules that do not tell of theirs",
+            "Reads and writes are known of {} of {}: the others are of modules that do not report theirs",
             run.accessed_sites,
             counted(run.sites, "site")
         );

@@ -97,7 +97,7 @@ fn usage_is_exact_with_each_compiler() {
         assert_eq!(code, 0, "{err}");
         assert!(text.contains("usage 0.25, useful lifetime 0."), "{text}");
         if report["scores"]["sites"] != report["scores"]["accessed_sites"] {
-            assert!(text.contains("modules that do not tell"), "{text}");
+            assert!(text.contains("modules that do not report"), "{text}");
         }
         // The geometric mean is 0: no limit above it is kept.
         for (least, expected) in [("0.01", 1), ("0", 0)] {
@@ -199,7 +199,7 @@ fn what_is_not_told_is_refused_in_one_line() {
         &["gate", "--min-usage-score", ".5", &file],
         "which bytes are read and written",
     );
-    let no_callbacks = "does not tell of its reads and writes";
+    let no_callbacks = "does not report its reads and writes";
     refused(&["run", "--access", "on", "--", silent], no_callbacks);
     refused(
         &["gate", "--min-usage-score", ".5", "--", silent],

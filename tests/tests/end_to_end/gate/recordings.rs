@@ -87,7 +87,7 @@ fn what_a_recording_cannot_answer_is_refused() {
             "{options:?}: {err}"
         );
     };
-    refused(&[], &whole, "does not tell what is reachable");
+    refused(&[], &whole, "does not show what is reachable");
     refused(&["--max-leaked", "0"], &whole, "--max-leaked: a recording");
     refused(
         &["--max-leaked-blocks", "0"],

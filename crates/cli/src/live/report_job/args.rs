@@ -118,7 +118,7 @@ impl Args {
         }
         if recording.is_some_and(|options| options.mode != Mode::Events) {
             anyhow::bail!(
-                "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
+                "--scores with --record summary: sums do not show the lifetime of each block; use --record events"
             );
         }
         if self.tracing.overhead.is_some() {
