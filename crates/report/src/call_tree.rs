@@ -13,7 +13,7 @@ pub(crate) struct Node {
     pub value: u64,
     /// Estimated variance of the value; 0 unless allocations were sampled.
     pub variance: f64,
-    /// Of what no sample has hit.
+    /// Variance of what no sample has hit.
     unhit: f64,
     /// Indices, largest first.
     pub children: Vec<usize>,

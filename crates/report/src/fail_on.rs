@@ -4,7 +4,7 @@ use crate::units::{change, count};
 use crate::{Diff, Measure, Unit, bytes};
 use std::str::FromStr;
 
-/// So many standard errors an estimate has to be above a limit: by chance alone one in forty is.
+/// Standard errors by which an estimate has to exceed a limit: by chance alone, one in forty does.
 const ERRORS: u64 = 2;
 
 /// Message for text that is not an expression.

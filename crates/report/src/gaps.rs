@@ -36,7 +36,7 @@ pub struct LiveBounds {
     pub most_bytes: u64,
     /// Blocks that live for certain.
     pub least_blocks: u64,
-    /// With those that have not been seen since.
+    /// Upper bound: with blocks that have not been seen since.
     pub most_blocks: u64,
 }
 

@@ -12,7 +12,7 @@ pub const MAIN_HEAP: &str = "malloc";
 /// The sums of a heap.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeapTotals {
-    /// What it is called.
+    /// Name of the heap.
     pub name: String,
     /// The functions that were described; none of the first heap.
     pub functions: Vec<String>,
@@ -102,7 +102,7 @@ impl ReportModel {
         self
     }
 
-    /// The same, of which everything is of this heap.
+    /// The report with all its rows assigned to this heap.
     pub(crate) fn of_heap(mut self, name: &str, functions: Vec<String>) -> ReportModel {
         self.heaps.push(HeapTotals::of(name, functions, &self));
         self.name_heap(name);

@@ -18,7 +18,7 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// Of all frames.
+    /// Labels of all frames.
     pub fn new(profile: &Profile) -> Labels {
         Labels::by(profile, |frame| name(&frame.frame))
     }

@@ -142,7 +142,7 @@ impl LiveNumbers {
         })
     }
 
-    /// With other sums than those of the ledger.
+    /// Replaces the sums of the ledger.
     pub fn with_totals(self, totals: memhook_ledger::Totals) -> LiveNumbers {
         LiveNumbers { totals, ..self }
     }
@@ -374,7 +374,7 @@ impl LiveReporter {
         report
     }
 
-    /// Has the report that was begun wait while others are made.
+    /// Suspends the report that was begun while others are made.
     pub fn set_aside(&mut self) -> Option<SetAside> {
         self.draft.take().map(SetAside)
     }
@@ -384,7 +384,7 @@ impl LiveReporter {
         self.draft = Some(draft);
     }
 
-    /// Has the names of these backtraces looked up, and waits for them until `is_given_up`.
+    /// Looks up the names of these backtraces, and waits for them until `is_given_up`.
     pub fn look_up(
         &mut self,
         run: &dyn TracedRun,

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The frame that stands for all sites for which a profile has no room.
 pub const OTHER_SITES: &str = "other";
 
-/// What the blocks of one call stack come to.
+/// Sums of the blocks of one call stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LiveSite {
     /// The id of the call stack.
@@ -262,7 +262,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Profile {
-    /// The same without directories: of each path, only its last part is left.
+    /// The profile without directories: only the last part of each path is left.
     pub fn without_directories(mut self) -> Profile {
         fn shorten(path: &mut String) {
             if let Some((_, name)) = path.rsplit_once('/') {

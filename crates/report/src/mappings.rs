@@ -33,9 +33,9 @@ pub struct MappingTotals {
     pub unmappings: u64,
     /// Bytes of address space that were mapped.
     pub mapped_bytes: u64,
-    /// What of them was unmapped.
+    /// The part of them that was unmapped.
     pub unmapped_bytes: u64,
-    /// What of them is mapped now.
+    /// The part of them that is mapped now.
     pub live_bytes: u64,
     /// Number of pieces.
     pub live_mappings: u64,
@@ -78,7 +78,7 @@ pub struct AddressSpacePart {
 }
 
 impl Mappings {
-    /// Of a report of the mappings' ledger. `discarded`: calls and bytes.
+    /// Makes it from a report of the mappings' ledger. `discarded`: calls and bytes.
     pub fn new(
         report: ReportModel,
         discarded: (u64, u64),

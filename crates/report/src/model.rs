@@ -14,7 +14,7 @@ pub struct ReportModel {
     /// Last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
-    /// Of a recording whose end is missing.
+    /// Whether the end of the recording is missing.
     #[serde(skip)]
     pub is_cut: bool,
     /// What the rows are: site, frame, function, module, thread, size or lifetime.
@@ -120,9 +120,9 @@ impl From<&NamedMoment> for Mark {
 pub struct CallStacks {
     /// All call stacks.
     pub count: u64,
-    /// Those that have as many frames as were asked for.
+    /// Stacks that reach the requested depth.
     pub cut_at_depth: u64,
-    /// Those that could not be followed.
+    /// Stacks that could not be followed.
     pub cut_unfollowed: u64,
 }
 
@@ -178,7 +178,7 @@ pub struct Sampling {
     pub is_in_budget: bool,
 }
 
-/// What is no longer known since the ledger reached `--max-memory`.
+/// Effects of the bound since the ledger reached `--max-memory`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Bounded {
     /// The bound.

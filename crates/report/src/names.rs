@@ -63,7 +63,7 @@ fn without_abi_tags(name: &str) -> String {
     name.replace("[abi:cxx11]", "")
 }
 
-/// What is in front of a function's parameters and what is behind them: `f` and ` const` of `f(int) const`.
+/// Parts before and after a function's parameters: `f` and ` const` of `f(int) const`.
 pub(crate) fn around_parameters(name: &str) -> Option<(&str, &str)> {
     let mut depth = 0;
     let mut begin = None;

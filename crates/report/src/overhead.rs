@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Times that the text lists one by one.
 const LISTED: usize = 3;
 
-/// What tracing within a budget has come to.
+/// Result of tracing within a budget.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Overhead {
     /// The share of the process's time that tracing may take.

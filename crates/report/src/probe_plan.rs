@@ -15,7 +15,7 @@ pub struct ProbePlanReport {
     pub pid: i32,
     /// The functions that would be probed.
     pub probes: Vec<ProbePlanRow>,
-    /// Those that could not be probed.
+    /// Functions that could not be probed.
     pub refused: Vec<RefusedRow>,
 }
 

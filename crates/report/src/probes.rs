@@ -37,7 +37,7 @@ pub struct ProbeReport {
     pub held_ms: f64,
     /// The functions, the most often called first.
     pub probes: Vec<ProbeRow>,
-    /// Those that could not be probed.
+    /// Functions that could not be probed.
     pub refused: Vec<RefusedRow>,
 }
 

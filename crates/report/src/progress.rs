@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memhook_recording::Meter;
 use std::{io::IsTerminal, sync::Mutex, thread::JoinHandle, time::Duration};
 
-/// What takes less long shows nothing.
+/// Work that takes less time shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Held by whoever shows something.
 static SHOWN: Mutex<()> = Mutex::new(());

@@ -16,9 +16,9 @@ pub enum ReadBackError {
     /// Its schema is another one.
     #[error("not a report of this version: its schema is {found:?}, not {wanted:?}")]
     Schema {
-        /// What it says.
+        /// The schema that it names.
         found: String,
-        /// What is understood.
+        /// The schema that is understood.
         wanted: &'static str,
     },
     /// Its rows are not sites.

@@ -97,7 +97,7 @@ impl ReportWriter {
         }
     }
 
-    /// Nothing will be written: no new file stays, and an old one is as it was.
+    /// Gives up: no new file stays, and an old one is as it was.
     pub fn abandon(mut self) {
         let _ = self.finish();
     }

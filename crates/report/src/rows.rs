@@ -75,7 +75,7 @@ pub(crate) struct Part {
     /// Their stack, thread, size in bytes or bucket of a histogram.
     pub number: u64,
     pub amount: Estimate,
-    /// Of live blocks that have not been seen since a gap.
+    /// Bytes of live blocks that have not been seen since a gap.
     pub unseen_bytes: f64,
     /// Change of the live bytes.
     pub growth_bytes: f64,

@@ -35,7 +35,7 @@ pub struct StaleReport {
     pub sites: Vec<StaleSite>,
     /// Sites that are not listed.
     pub more_sites: u64,
-    /// What is not seen, and why.
+    /// Evidence that is missing, and why.
     pub notes: Vec<String>,
     /// For how long the live bytes were not touched, over time; in the last report, if writes are seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct StaleEvidence {
     pub all_pages: u64,
     /// First writes to watched pages: each cost the target a page fault.
     pub faults: u64,
-    /// What one cost, in nanoseconds.
+    /// Cost of one, in nanoseconds.
     pub fault_ns: f64,
     /// It is seen which pages nobody has accessed, not even to read: how often that was begun anew.
     #[serde(default)]
@@ -98,7 +98,7 @@ pub struct StaleEvidence {
     pub words: bool,
     /// Accesses to watched words: each cost the target a trap.
     pub traps: u64,
-    /// What one cost, in nanoseconds.
+    /// Cost of one, in nanoseconds.
     pub trap_ns: f64,
     /// Looks at a word that have ended, lately.
     pub looks: u64,
@@ -176,7 +176,7 @@ impl StaleSite {
 /// The live bytes of a site, split by whether anything reaches them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaleReachability {
-    /// Nothing points to these.
+    /// Bytes that nothing points to.
     pub unreachable_bytes: u64,
     /// Reachable, and not touched for the time: the best estimate.
     pub reachable_stale_bytes: u64,

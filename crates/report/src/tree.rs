@@ -41,7 +41,7 @@ pub struct Tree {
 pub struct TreeNode {
     /// Function.
     pub name: String,
-    /// With everything below.
+    /// Value with everything below.
     pub value: u64,
     /// Standard error of bytes when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 
 use crate::StackFrame;
 
-/// What blocks of no known type are called.
+/// Name of the type of blocks whose type is unknown.
 pub(crate) const UNKNOWN_TYPE: &str = "unknown";
 
 /// A type as its rows have it: names come from compilers, who write `> >`, and from demanglers, who may not.

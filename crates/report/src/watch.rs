@@ -18,7 +18,7 @@ pub struct WatchReport {
     pub pid: i32,
     /// `limit`, `growth`, `rss`, `pressure` or `end`.
     pub reason: &'static str,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub explanation: String,
     /// Seconds since 1970.
     pub time_s: u64,
@@ -98,17 +98,17 @@ impl WatchReport {
         }
     }
 
-    /// The same with another report of the live blocks: one that has more names.
+    /// Replaces the report of the live blocks by one that has more names.
     pub fn with_report(self, report: ReportModel) -> WatchReport {
         WatchReport { report, ..self }
     }
 
-    /// With what there was before.
+    /// Adds the history before.
     pub fn with_history(self, history: Vec<WatchMoment>) -> WatchReport {
         WatchReport { history, ..self }
     }
 
-    /// With how the process ended.
+    /// Adds how the process ended.
     pub fn with_death(self, death: Option<Death>) -> WatchReport {
         WatchReport { death, ..self }
     }

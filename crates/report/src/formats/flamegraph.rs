@@ -15,7 +15,7 @@ const FRAME_HEIGHT: f64 = 17.0;
 const HEADER: f64 = 62.0;
 /// Width of a character at the font's size. Fonts differ: each label has a viewport of its own, which cuts off the rest.
 const CHARACTER: f64 = 7.3;
-/// The same of the heading.
+/// Width of a character of the heading.
 const HEADING_CHARACTER: f64 = 9.8;
 /// Narrower frames, in pixels, are not drawn.
 const NARROWEST: f64 = 0.1;

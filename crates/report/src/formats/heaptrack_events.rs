@@ -38,9 +38,9 @@ pub(super) struct Plan {
 enum FirstBlock {
     /// A temporary one.
     Temporary,
-    /// One that lives from the begin to the end.
+    /// A block that lives from the beginning to the end.
     Kept,
-    /// One that is released behind the allocation of this index, a block like it.
+    /// A block that is released after the allocation of this index, which is like it.
     Brief(u32),
     /// One of `missing_temporary`, which have no bytes. Its call is made up for by a block of this index, which
     /// stands for two blocks of its site that are live at the peak and released after it.

@@ -58,7 +58,7 @@ pub trait Format<D: ?Sized>: Sync {
     /// Writes a document.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()>;
 }
 
@@ -115,7 +115,7 @@ pub fn export_format(name: &str) -> Option<&'static dyn Format<Profile>> {
 /// Writes a document, compressed if the options say so.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write<D: ?Sized>(
     format: &dyn Format<D>,
     document: &D,
@@ -133,7 +133,7 @@ pub fn write<D: ?Sized>(
     out.flush()
 }
 
-/// What a recording can be written as.
+/// Formats that a recording can be written in.
 #[derive(Clone, Copy)]
 pub enum FormatChoice {
     /// A document, as text.

@@ -37,7 +37,7 @@ struct Table<K, M> {
 }
 
 impl<K: Eq + Hash, M: Default> Default for Table<K, M> {
-    /// With the entry that stands for "none".
+    /// A table with the entry that stands for "none".
     fn default() -> Table<K, M> {
         Table {
             numbers: HashMap::new(),
@@ -66,7 +66,7 @@ struct Tables {
     attributes: Table<(i32, String), message::KeyValueAndUnit>,
     mappings: Vec<i32>,
     mapping_rows: Table<u32, message::Mapping>,
-    /// By the frames at an address.
+    /// Indices by the frames at an address.
     locations: Table<Vec<u32>, message::Location>,
     stacks: Table<Vec<i32>, message::Stack>,
 }

@@ -101,7 +101,7 @@ pub fn pprof(profile: &Profile, shape: &PprofShape) -> Vec<u8> {
 struct Tables {
     strings: HashMap<String, i64>,
     functions: HashMap<(i64, i64), u64>,
-    /// By the frames at an address.
+    /// Indices by the frames at an address.
     locations: HashMap<Vec<u32>, u64>,
     profile: message::Profile,
 }

@@ -97,7 +97,7 @@ impl Format<Profile> for Speedscope {
 struct Frames {
     /// The first one stands for stacks without frames.
     list: Vec<Frame>,
-    /// By frame of the profile.
+    /// Indices by frame of the profile.
     of_frame: Vec<u32>,
 }
 

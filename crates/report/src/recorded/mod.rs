@@ -29,7 +29,7 @@ use std::ops::Range;
 pub struct Selection {
     /// What the rows are.
     pub by: RowsBy,
-    /// What they count.
+    /// Measure of the rows.
     pub measure: Measure,
     /// Their order.
     pub sort: SortBy,

@@ -420,7 +420,7 @@ fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
     totals
 }
 
-/// Has the names on these stacks looked up in the background.
+/// Looks up the names on these stacks in the background.
 fn request(recording: &Recording, ids: impl Iterator<Item = u32>, symbols: &mut Symbolizer) {
     let stacks = ids.filter_map(|id| recording.stacks().get(id));
     let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
@@ -435,9 +435,9 @@ struct Tables<'a> {
     modules: Vec<ProfileModule>,
     frames: Vec<ProfileFrame>,
     stacks: Vec<Vec<u32>>,
-    /// By address: its frames.
+    /// Frames by address.
     of_address: FxHashMap<u64, Vec<u32>>,
-    /// By stack id of the recording.
+    /// Stacks by their id in the recording.
     of_stack: FxHashMap<u32, u32>,
 }
 
@@ -473,7 +473,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Has all names looked up at once: modules are worked on in parallel.
+    /// Looks up all names at once, several modules in parallel.
     fn look_up(&self, activity: &Activity, symbols: &mut Symbolizer) {
         let of_sites = activity.sites.iter().map(|site| site.stack);
         let of_releases = activity.releases.iter().map(|(stack, _)| *stack);

@@ -41,7 +41,7 @@ pub struct RssReport {
     pub pid: i32,
     /// Resident bytes, by the kernel's own sum of its pages.
     pub rss_bytes: u64,
-    /// The same, with each page divided by the number of processes that map it; `None` if that was not asked for.
+    /// Resident bytes with each page divided by the number of processes that map it; `None` if not requested.
     pub pss_bytes: Option<u64>,
     /// Resident bytes that only this process maps, and that were written; `None` if that was not asked for.
     pub private_dirty_bytes: Option<u64>,
@@ -145,14 +145,14 @@ pub struct RssSnapshot {
 /// What is shown of an account.
 #[derive(Clone, Copy, Debug)]
 pub struct RssView {
-    /// So many holdings and pins.
+    /// Number of holdings and pins to show.
     pub top: usize,
     /// Whether text lists what pins the memory.
     pub pins: bool,
 }
 
 impl RssReport {
-    /// Of an account; `meta`: of the snapshot, if the memory could be copied.
+    /// Makes it from an account; `meta`: facts of the snapshot, if the memory could be copied.
     pub fn new(pid: i32, account: &Account, meta: Option<&Meta>, view: RssView) -> RssReport {
         let of_part = |part: Part| account.parts.get(&part).copied().unwrap_or(0);
         let is_always_shown = |part: &Part| PARTS.contains(part);

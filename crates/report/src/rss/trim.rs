@@ -18,7 +18,7 @@ pub struct TrimReport {
     pub pid: i32,
     /// The allocator that gives memory back: glibc, jemalloc, tcmalloc or mimalloc.
     pub allocator: &'static str,
-    /// What makes it do so.
+    /// The call that does it.
     pub call: &'static str,
     /// Nothing was done; the figures say what would come back.
     pub dry_run: bool,
@@ -40,7 +40,7 @@ pub struct TrimReport {
 }
 
 impl TrimReport {
-    /// What a trim would do.
+    /// Reports what a trim would do.
     pub fn dry(trimmer: &Trimmer) -> TrimReport {
         let meta = trimmer.meta();
         TrimReport {
@@ -95,7 +95,7 @@ impl TrimReport {
         }
     }
 
-    /// What it has done.
+    /// Reports what it has done.
     pub fn done(trimmer: &Trimmer, done: &Trimmed) -> TrimReport {
         TrimReport {
             dry_run: false,

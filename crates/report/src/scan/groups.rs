@@ -12,7 +12,7 @@ pub struct LeakGroup {
     pub bytes: u64,
     /// How many.
     pub blocks: u64,
-    /// Nothing points to them; otherwise they hang on other leaked blocks.
+    /// Whether nothing points to them; otherwise they hang on other leaked blocks.
     pub direct: bool,
     /// C++ class, or what the contents look like: `text`, `pointers`, `zeros`, `data`.
     #[serde(rename = "type")]
@@ -21,11 +21,11 @@ pub struct LeakGroup {
     pub stack: Option<Vec<String>>,
     /// Usable bytes of each block.
     pub block_bytes: u64,
-    /// Of direct ones: bytes of what hangs on them.
+    /// For direct ones: bytes that hang on them.
     pub held_bytes: u64,
-    /// Of direct ones: blocks that hang on them.
+    /// For direct ones: blocks that hang on them.
     pub held_blocks: u64,
-    /// Of indirect ones: what they hang on.
+    /// For indirect ones: what they hang on.
     pub owner: Option<String>,
     /// Address of one of them.
     pub example: String,

@@ -38,7 +38,7 @@ pub struct ReclaimRound {
 }
 
 impl ReclaimRound {
-    /// What a round would do.
+    /// Reports what a round would do.
     pub fn dry(candidates: &Candidates, number: u64) -> ReclaimRound {
         let meta = &candidates.captured.snapshot.meta;
         let chosen = candidates.chosen.len();
@@ -58,7 +58,7 @@ impl ReclaimRound {
         }
     }
 
-    /// What it has done.
+    /// Reports what it has done.
     pub fn done(candidates: &Candidates, number: u64, done: &Released) -> ReclaimRound {
         let would = ReclaimRound::dry(candidates, number);
         let failed = done.failed.as_ref().map(ToString::to_string);

@@ -10,7 +10,7 @@ const LEAST_BYTES: u64 = 1024;
 const MOST_BLOCKS: f64 = 0.9;
 /// At least so much of each block is unused, for a smaller one to do.
 const UNUSED: f64 = 0.5;
-/// So much of the lifetime lies before the first access, or after the last one.
+/// Share of the lifetime that lies before the first access, or after the last one.
 const IDLE: f64 = 0.5;
 /// Blocks that live for less than this part of the run are idle for no time that matters.
 const LEAST_LIFETIME: f64 = 0.01;

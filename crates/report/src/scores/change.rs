@@ -5,12 +5,12 @@ use crate::Profile;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What became of the scores.
+/// Change of the scores.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ScoreChange {
-    /// Those of the old run.
+    /// Scores of the old run.
     pub old: RunScores,
-    /// Those of the new run.
+    /// Scores of the new run.
     pub new: RunScores,
     /// New minus old: what is above 0 is an improvement.
     pub change: Scores,

@@ -13,7 +13,7 @@ const LEAST_LOOP_BLOCKS: u64 = 500;
 const LEAST_RUN_STEPS: u64 = 64;
 /// ... or bytes that they must copy. What grows by a factor does the latter only if it is large, and then well.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
-/// So many small blocks must be live at a time for a pool or an arena.
+/// Small blocks that must be live at a time to suggest a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
 /// Blocks up to this size are small: the header that the allocator puts before each of them matters.
 const LARGEST_SMALL_BLOCK: u64 = 256;
@@ -84,7 +84,7 @@ pub struct Gain {
     pub copied_bytes: u64,
     /// Calls of the allocator: allocations and releases.
     pub calls: u64,
-    /// The same a second.
+    /// Saved calls a second.
     pub calls_per_s: f64,
     /// Cache lines that go from one processor to another.
     pub line_transfers: u64,

@@ -26,13 +26,13 @@ pub struct Scores {
     /// The standard error of usage, where it is an estimate, be it one that is too wide to be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_error: Option<f64>,
-    /// That of the useful lifetime.
+    /// Standard error of the useful lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub useful_lifetime_error: Option<f64>,
 }
 
 impl Scores {
-    /// Those of a site.
+    /// Scores of a site.
     pub fn of(site: &ScoredSite) -> Scores {
         let accesses = site.accesses.as_ref();
         if let (None, Some(sampled)) = (accesses, &site.sampled) {
@@ -104,7 +104,7 @@ pub struct RunScores {
 }
 
 impl RunScores {
-    /// Of a recording of events.
+    /// Computes them for a recording of events.
     pub fn of(run: &ScoredRun) -> RunScores {
         let all: Vec<Scores> = run.sites.iter().map(Scores::of).collect();
         let told = run.sites.iter().any(|site| site.accesses.is_some());
@@ -174,9 +174,9 @@ pub struct SiteScores {
 /// The scores of a profile.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileScores {
-    /// Those of the run.
+    /// Scores of the run.
     pub run: RunScores,
-    /// Those of its sites, ordered by their stack: one for each that allocated something.
+    /// Scores of its sites, ordered by stack: one for each site that allocated something.
     pub sites: Vec<SiteScores>,
     /// What follows from them.
     pub inferences: Vec<Inference>,

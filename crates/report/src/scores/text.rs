@@ -101,7 +101,7 @@ pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Resu
     writeln!(out, "   {} {}", style.faint("score:"), known.join(", "))
 }
 
-/// What became of the scores from one run to another.
+/// Change of the scores from one run to another.
 pub(crate) fn change_text(out: &mut String, scores: &ScoreChange, style: Style) -> Result {
     let all: [(&str, ScoreOf); 3] = [
         ("lifetime", |s| s.lifetime),
@@ -131,7 +131,7 @@ fn verdict(change: f64) -> &'static str {
     }
 }
 
-/// What became of the lifetime score of a site.
+/// Change of the lifetime score of a site.
 pub(crate) fn site_change_text(
     out: &mut String,
     old: Option<&Scores>,

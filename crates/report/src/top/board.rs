@@ -22,7 +22,7 @@ pub struct Sample {
     pub sites: Vec<SiteTotals>,
     pub totals: Totals,
     pub lost_events: u64,
-    /// What is not known of it.
+    /// What of it is unknown.
     pub bounded: Option<Bounded>,
     /// What tracing cost, if it keeps to a budget.
     pub overhead: Option<Overhead>,
@@ -93,7 +93,7 @@ pub struct Board {
     pub(super) lost_events: u64,
     pub(super) bounded: Option<Bounded>,
     pub(super) overhead: Option<Overhead>,
-    /// What nobody touches is watched.
+    /// Whether memory that nobody touches is watched.
     pub(super) has_stale: bool,
     pub(super) is_sampled: bool,
     pub(super) resident: Option<Resident>,
@@ -120,7 +120,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Nothing counted yet.
+    /// A board with nothing counted yet.
     pub fn new(name: String, pid: i32) -> Board {
         Board {
             name,

@@ -55,7 +55,7 @@ pub(super) enum Action {
     Last,
     /// Begin to type a filter.
     Filter,
-    /// Of the filter that is being typed.
+    /// A change of the filter that is being typed.
     Type(char),
     Rubout,
     EndFilter,

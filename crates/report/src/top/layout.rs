@@ -76,7 +76,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of a screen that has this many lines at its top.
+    /// Layout of a screen with this many lines at its top.
     pub fn of(area: Rect, head_lines: u16, sort: Sort, is_tree: bool, has_stale: bool) -> Places {
         let chart_height = if area.height < HIGH_ENOUGH {
             0

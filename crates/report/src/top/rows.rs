@@ -44,7 +44,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// With those of other blocks.
+    /// Adds the numbers of other blocks.
     pub fn add(&mut self, other: &Numbers) {
         self.bytes += other.bytes;
         self.blocks += other.blocks;
@@ -101,7 +101,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Of a site.
+    /// A row about a site.
     pub fn of_site(stack: u32, numbers: Numbers) -> Row {
         Row {
             key: u64::from(stack),

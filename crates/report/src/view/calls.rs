@@ -48,7 +48,7 @@ pub(super) struct Calls {
     pub parent: Vec<u32>,
     /// The place of each node; 0 for the root.
     pub place: Vec<u32>,
-    /// By number of a stack: the node of its innermost frame.
+    /// Node of the innermost frame, by number of the stack.
     pub innermost: Vec<u32>,
 }
 

@@ -39,7 +39,7 @@ struct Head<'a> {
     exact_allocations: Option<u64>,
     gaps: &'a [UnseenTime],
     resident: &'a [ResidentPoint],
-    /// What was resident of arenas at the end; empty of a recording that does not tell.
+    /// Resident bytes of arenas at the end; empty if the recording lacks them.
     arenas: &'a [ArenaResident],
     /// For how long nothing was touched; `None` of a recording that does not tell.
     aging: Option<&'a StaleHistory>,

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const MOST_READERS: usize = 64;
 /// For a whole request; and for a reader to take anything at all.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// No browser asks at greater length.
+/// Longest request that is read; no browser sends a longer one.
 const LONGEST_REQUEST: usize = 64 << 10;
 
 /// A port of this machine for itself, or an address and a port.
@@ -61,7 +61,7 @@ impl Server {
     /// Whether others than this machine can reach it.
     ///
     /// # Errors
-    /// Those of getsockname(2).
+    /// Errors of getsockname(2).
     pub fn is_public(&self) -> Result<bool> {
         Ok(!self.listener.local_addr()?.ip().is_loopback())
     }
@@ -69,7 +69,7 @@ impl Server {
     /// Where the page is.
     ///
     /// # Errors
-    /// Those of getsockname(2).
+    /// Errors of getsockname(2).
     pub fn url(&self) -> Result<String> {
         Ok(format!(
             "http://{}/{}/",
