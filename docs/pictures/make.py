@@ -141,9 +141,11 @@ def page(program, pid, folder, root, into):
     run, made, shot = (os.path.join(folder, name) for name in ("run.mhk", "run.html", "page.png"))
     subprocess.run([program, "attach", str(pid), "-q", "-d", "8s", "-o", run], check=False)
     subprocess.run([program, "view", run, "-o", made, "--source-dir", f"{root}/crates/cli/demo"], check=True)
+    with open(made, "a", encoding="utf-8") as file:
+        file.write(CLICK)
     browser = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     browser += [f"--user-data-dir={folder}/profile", "--window-size=1280,860", "--virtual-time-budget=8000"]
-    subprocess.run([*browser, f"--screenshot={shot}", f"file://{made}{ADDRESS}"], check=True, timeout=120, stderr=subprocess.DEVNULL)
+    subprocess.run([*browser, f"--screenshot={shot}", f"file://{made}"], check=True, timeout=120, stderr=subprocess.DEVNULL)
     shrink(shot, into)
 
 
@@ -195,8 +197,10 @@ def shrink(shot, into):
             file.write(struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)))
 
 
-# What the page shows, as its address holds it.
-ADDRESS = os.environ.get("MEMHOOK_PAGE_ADDRESS", "")
+# Picks the first site of the list, as a reader would.
+CLICK = """<script>
+setTimeout(() => document.querySelector(".row [title='export_history']").click(), 3000)
+</script>"""
 
 
 def main():

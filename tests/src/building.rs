@@ -161,7 +161,7 @@ pub fn access_runtime() -> &'static Path {
     })
 }
 
-/// Builds `tests/targets/NAME.cc` so that it tells of its reads and writes, with g++ or clang++; returns the
+/// Builds `tests/targets/NAME.cc` so that it reports its reads and writes, with g++ or clang++; returns the
 /// program's path.
 pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());

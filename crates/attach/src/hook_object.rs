@@ -22,7 +22,7 @@ pub struct HookObject {
     pub is_mapped: bool,
 }
 
-/// The object that a program is linked with which tells of its reads and writes.
+/// The object that a program links to report its reads and writes.
 pub const ACCESS_RUNTIME: &[u8] = include_bytes!(env!("MEMHOOK_ACCESS_RUNTIME"));
 
 const HOOK: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));

@@ -7,7 +7,7 @@
 //! group, which lasts from its first allocation to its last release. The lifetime score of a site is the
 //! mean of the scores of its groups. A chunk that is live at the end lives until the end.
 //!
-//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need a program that tells of
+//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need a program that reports
 //! them: see [`AccessSums`].
 //!
 //! # Time

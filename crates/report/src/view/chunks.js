@@ -3,7 +3,7 @@
 const TALLS = [["all", "All", "All chunks on one screen"], ["2", "Thin", "Two pixels for a chunk"], ["6", "Medium", "Six pixels for a chunk"], ["14", "Thick", "Fourteen pixels for a chunk"]];
 /** Chunks are never drawn narrower, in pixels. */
 const NARROWEST_CHUNK = 2;
-/** Rows of at least so many pixels have ticks at the first and the last access. */
+/** Rows of at least this many pixels have ticks at the first and the last access. */
 const LOWEST_TICK = 4;
 
 class ChunkView {

@@ -80,7 +80,7 @@ class FlameView {
     app.zoomTo(pathTo(zoomed), pathTo(frame));
   }
 
-  /** The name, and how many callers the row stands for besides. */
+  /** The name, and the number of further callers that the row stands for. */
   placeText({ frame, folded }) {
     return folded ? `${this.text(frame)}  \u2190 ${counted(folded, "caller")}` : this.text(frame);
   }

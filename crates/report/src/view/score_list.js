@@ -15,7 +15,7 @@ function runScoreParts(app) {
   if (!data.scores) return [];
   const old = data.compared?.scores;
   const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, data.scores[name], data.scores.variance[name], old && old[name])));
-  const note = data.scores.usage === null ? "Usage and useful lifetime need a program that tells of its reads and writes (memhook-rs sdk)." : "";
+  const note = data.scores.usage === null ? "Usage and useful lifetime need a program that reports its reads and writes (memhook-rs sdk)." : "";
   return [make("h3", "", "Scores of the run, 0 (worst) to 1 (best)"), list, ...(note ? [make("p", "empty", note)] : []), ...inferenceParts(app, data.inferences)];
 }
 

@@ -3,7 +3,7 @@
 const PAINTS = [["module", "Modules", "Colours by module"], ["score", "Scores", "Colours by severity: how low the scores are"], ["change", "Change", "Colours by change: red is more than in the old run, blue less"]];
 const SEVERITIES = 12;
 const SCORES = [["lifetime", "Lifetime"], ["usage", "Usage"], ["useful_lifetime", "Useful lifetime"]];
-/** How scores are packed: 0 is unknown, and the others are one more than so many parts of one. */
+/** How scores are packed: 0 is unknown, and the others are one more than this many parts of one. */
 const SCORE_PARTS = 1e9;
 /** Nanoseconds of the unit that times of chunks are packed in. */
 const CHUNK_TICK_NS = 1000;

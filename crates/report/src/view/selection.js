@@ -1,4 +1,4 @@
-// What is looked at: a window of time, a measure, filters; and what each site comes to under it.
+// The selection: a window of time, a measure, filters; and the sums of each site under it.
 
 const MEASURES = [
   ["live", "Live", "Live at the end of the window", (unit) => `of all live ${unit}`],

@@ -29,7 +29,7 @@ function cellParts(app, cell) {
   return [...parts, numbers, make("h3", "", "Allocated by"), list];
 }
 
-/** What the recording tells of addresses, and what it does not. */
+/** What the recording shows of addresses, and what it lacks. */
 function spaceParts(app) {
   const { data, space } = app;
   const { moments } = data.space;
