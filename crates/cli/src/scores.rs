@@ -24,7 +24,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// How sites are scored, if that is asked for.
+    /// How sites are scored, if scores were requested.
     pub fn options(&self) -> Option<ScoreOptions> {
         self.scores.then(|| with_group(self.group))
     }

@@ -1,4 +1,4 @@
-//! From what was found in a process to the verdict, written.
+//! From findings in a process to the written verdict.
 
 use super::options::Args;
 use crate::exit_code;

@@ -1,4 +1,4 @@
-//! Another allocator than glibc's: what it says of itself, and what it gives back.
+//! Allocators other than glibc's: their own figures, and what they give back.
 
 use anyhow::bail;
 use memhook_attach::{Claim, Reach, SafePoints, claim};
@@ -21,7 +21,7 @@ pub struct Callable {
     _claim: Claim,
 }
 
-/// The allocator of a process that is not glibc's, if it is one that can be asked for something.
+/// The allocator of a process that is not glibc's, if it is one that memhook-rs can call.
 pub fn find(pid: i32) -> anyhow::Result<Option<(KnownAllocator, Vec<ModuleImage>)>> {
     let images = modules(pid, &mappings(pid)?, &mut ModuleFiles::new())?;
     let allocator = KnownAllocator::of(pid, &images);

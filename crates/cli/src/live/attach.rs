@@ -210,7 +210,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Says what was attached to.
+/// Prints what it has attached to.
 fn announce(session: &Session) {
     let (slots, modules) = session.patched();
     if session.found().is_some() {

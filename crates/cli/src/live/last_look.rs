@@ -10,7 +10,7 @@ use memhook_report::Leaks;
 /// A copy of the memory, or why there is none.
 pub struct LastLook {
     captured: Result<Captured, String>,
-    /// Before it was copied, on the ledger's clock; `None` if the process has not run since.
+    /// Time before it was copied, on the ledger's clock; `None` if the process has not run since.
     moment_ns: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What holds, traces or reads live processes: the commands for that, and what they share.
+//! Commands that hold, trace or read live processes, and what they share.
 
 pub mod agent;
 mod allocator;

@@ -257,7 +257,7 @@ fn refused_rows(refused: &[RefusedFunction]) -> Vec<RefusedRow> {
 /// How long one look for names takes; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// The call stacks with names, if they were asked for. Calls of which no stack is known have one without callers.
+/// The call stacks with names, if they were requested. Calls of which no stack is known have one without callers.
 fn named_stacks(probes: &Probes) -> anyhow::Result<Option<NamedStacks>> {
     if probes.events().depth.is_none() {
         return Ok(None);

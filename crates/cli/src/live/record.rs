@@ -154,7 +154,7 @@ pub fn notes(report: &ReportModel) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// Tells what a recording has come to. Returns whether it is complete.
+/// Reports the end of a recording. Returns whether it is complete.
 pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
     if let Some(notice) = &recorded.notice {
         eprintln!("memhook-rs: {notice}");

@@ -1,4 +1,4 @@
-//! What `attach` and `run` do with a trace: reports now and then, and the last one.
+//! Job of `attach` and `run`: reports during a trace, and the last one.
 
 mod args;
 mod reports;
@@ -48,18 +48,18 @@ pub struct ReportJob {
     shows_reports: bool,
     /// Command line of one process among several, as last read.
     title: Option<String>,
-    /// It is a child that ran before it was found; for so long once it is traced.
+    /// Whether it is a child that ran before it was found, and for how long once it is traced.
     unseen: Option<Duration>,
     /// Called when the process is traced.
     announce: Option<fn(&Session)>,
     /// Report at the end how backtraces were found.
     tells_backtraces: bool,
     finds_possible: bool,
-    /// How sites are scored, if that is asked for.
+    /// How sites are scored, if scores were requested.
     scores: Option<ScoreOptions>,
     /// The trace is recorded for its scores alone.
     is_scratch: bool,
-    /// If the memory is to be searched for what nothing reaches: its copy.
+    /// Copy of the memory, if it is searched for what nothing reaches.
     last_look: Option<Handover>,
     /// What nobody touches, if that is asked for.
     stale: Option<StaleSection>,
@@ -186,7 +186,7 @@ impl ReportJob {
         }
     }
 
-    /// Tells what went wrong with the trace.
+    /// Reports what went wrong with the trace.
     fn judge(&self, trace: &Trace, end: &End) -> u8 {
         let mut code = ending::of_trace(end, self.pid);
         let region = trace.session().region();
@@ -222,7 +222,7 @@ impl ReportJob {
         }
     }
 
-    /// Takes all watchpoints away.
+    /// Removes all watchpoints.
     fn end_looks(&mut self) {
         if let Some(looks) = self.looks.take() {
             let (seen, told) = looks.end();
@@ -307,7 +307,7 @@ impl Job for ReportJob {
 
     fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
         if turn.is_last {
-            // The last report says it all.
+            // The last report has everything.
             return ControlFlow::Continue(());
         }
         self.look_at_command_line();

@@ -17,7 +17,7 @@ pub struct PinnedMemory {
     copy: Result<MemoryCopy, String>,
     /// When it was taken, on the ledger's clock.
     moment_ns: u64,
-    /// For where nothing can be copied.
+    /// An account for where nothing can be copied.
     by_mappings: Account,
 }
 

@@ -158,7 +158,7 @@ impl<'a> Started<'a> {
         Ok(started)
     }
 
-    /// Takes empty files away again.
+    /// Removes empty files.
     fn abandon(&mut self) {
         self.reports.finish();
         if let Some(recording) = self.first_recording.take() {
@@ -169,7 +169,7 @@ impl<'a> Started<'a> {
     /// The recording of the `program`th program that a process executes.
     fn recording(&mut self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
         if self.is_scratch {
-            // That of the program before has been read.
+            // The recording of the program before has been read.
             let scratch = Scratch::new()
                 .map_err(|error| Error::Refused(format!("the scores need room: {error}")))?;
             let path = &self.scratch.insert(scratch).path;
@@ -245,7 +245,7 @@ impl Observer for Started<'_> {
     }
 }
 
-/// Says where the trace begins.
+/// Prints where the trace begins.
 fn announce(session: &Session, pid: i32, point: StartPoint) {
     let (slots, modules) = session.patched();
     let from = match point {

@@ -264,7 +264,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
         let heap = dissect(snapshot)?;
         let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
         let census = Progress::during(SEARCHING, work);
-        // Only of a live process it is known what is resident.
+        // What is resident is known only of a live process.
         let rss = args
             .is_live()
             .then(|| account_of(&captured, Some(&heap), false).ok())

@@ -1,4 +1,4 @@
-//! Scores of a trace: it is recorded for them, into a file that goes away again.
+//! Scores of a trace: it is recorded for them, into a temporary file.
 
 use crate::report::open;
 use anyhow::Context;

@@ -15,7 +15,7 @@ pub struct NameWait {
     begin: Instant,
 }
 
-/// Names that take longer, from a file system that does not answer, are gone without.
+/// Limit for names: the report goes without those on a file system that does not answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {

@@ -275,7 +275,7 @@ impl Job for TopJob {
 
     fn before_detach(&mut self, _trace: &Trace) {
         self.screen = None;
-        // Nothing of ours is watched in a process that we leave.
+        // Watch nothing in a process that we leave.
         self.stale = None;
     }
 
@@ -380,7 +380,7 @@ fn sample_of_heap(trace: &Trace, number: usize) -> Sample {
     }
 }
 
-/// Sums of samples become those of what the samples stand for.
+/// Turns sums of samples into estimates of what the samples stand for.
 fn estimate(totals: &mut Totals, counts: &SampledAllocations, sites: &[SiteTotals]) {
     let all = counts.all(totals.allocations, totals.allocated_bytes);
     totals.allocations = all.blocks.round() as u64;

@@ -1,4 +1,4 @@
-//! From the options about tracing to the configuration of a trace.
+//! Turns options about tracing into the configuration of a trace.
 
 use crate::gate::options::LimitOptions;
 use crate::tracing::{Access, Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
@@ -75,7 +75,7 @@ impl Tracing {
         config
     }
 
-    /// Refuses sampled accesses where nobody asks what they say.
+    /// Refuses sampled accesses where nothing uses them.
     pub fn refuse_sampled_accesses(&self, command: &str) -> anyhow::Result<()> {
         if self.access == Access::Sampled {
             anyhow::bail!(

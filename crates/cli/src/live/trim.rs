@@ -87,7 +87,7 @@ fn of_allocator(
     let allocator = &callable.allocator;
     let said = allocator.has_statistics().then(|| callable.ask());
     let said = said.transpose().context(nothing)?;
-    // Of one that has no statistics, all could be free.
+    // Without statistics, all of it could be free.
     let free = said.as_ref().map_or(rss, |said| said.releasable_bytes);
     let estimate = time_to_give_back(free);
     let report = TrimReport::dry_of(pid, allocator, said.as_ref(), estimate, rss);

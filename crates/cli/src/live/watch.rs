@@ -152,7 +152,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Notes what the process uses, with what a report says that lives.
+    /// Notes what the process uses, and what lives by the report.
     fn note(&mut self, report: &ReportModel) {
         let Some(found) = resident_counters(self.pid) else {
             return;

@@ -85,7 +85,7 @@ struct Several<'a> {
     /// The process that was named, if one was.
     head: i32,
     config: &'a TraceConfig,
-    /// How each of them is recorded.
+    /// How each process is recorded.
     recording: Option<memhook_recording::Options>,
     reports: Arc<Reports>,
     has_refused: bool,

@@ -1,4 +1,4 @@
-//! Scores of a process that is judged: it is recorded for them, into a file that goes away again.
+//! Scores of a process that is judged: it is recorded for them, into a temporary file.
 
 use crate::live::scored_trace::Scratch;
 use memhook_attach::{Error, Recording, Trace, TraceConfig};

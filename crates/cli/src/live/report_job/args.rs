@@ -1,4 +1,4 @@
-//! Options of `attach` and `run` that say what is reported and recorded.
+//! Options of `attach` and `run` about reports and recordings.
 
 use super::Handover;
 use crate::live::{record, triggered};
@@ -54,7 +54,7 @@ pub struct Args {
     /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost".
     #[arg(long, requires = "leaks")]
     pub(super) show_possible: bool,
-    /// Say in each report what is resident
+    /// Show in each report what is resident
     ///
     /// Every resident byte of the process is in one part: live blocks, what else the allocator holds, stacks,
     /// mappings, files. This stops no thread.
@@ -78,7 +78,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Opens what the reports go to.
+    /// Opens the output of the reports.
     pub fn open(
         &self,
         stream: ReportStream,
@@ -142,7 +142,7 @@ impl Args {
         Ok(())
     }
 
-    /// If leaks are asked for: where a copy of the memory is handed over.
+    /// Where a copy of the memory is handed over, if leaks were requested.
     pub fn handover(&self) -> Option<Handover> {
         self.leaks.then(Handover::default)
     }

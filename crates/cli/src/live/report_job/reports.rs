@@ -1,4 +1,4 @@
-//! Where reports go, and what became of them.
+//! Outputs of reports, and their results.
 
 use crate::exit_code;
 use memhook_report::ReportWriter;
@@ -46,7 +46,7 @@ impl Reports {
         self.output().is_closed()
     }
 
-    /// Ends the output. What became of it and of the traces, as an exit code.
+    /// Ends the output. Returns the exit code for it and for the traces.
     pub fn exit_code(&self) -> u8 {
         let mut code = self.code.load(Relaxed);
         if !self.finish() || self.is_incomplete() {

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between the two scans, if nothing else is asked for.
+/// Default time between the two scans.
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long to wait for a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Addresses at which a block from before the attach cannot be any more.
+//! Addresses that no longer hold a block from before the attach.
 
 use memhook_attach::ReleaseBy;
 use memhook_ledger::{BlockOf, Observer};
@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 /// Collects them.
 #[derive(Default)]
 pub struct Departures {
-    /// Since it was last asked.
+    /// Addresses released since the last call.
     gone: FxHashSet<u64>,
     /// The blocks from before the attach are known: what is allocated from now on is not among them.
     are_earlier_known: bool,

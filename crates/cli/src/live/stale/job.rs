@@ -1,4 +1,4 @@
-//! What `stale` does while it traces a process.
+//! Job of `stale` while it traces a process.
 
 use super::departures::Departures;
 use super::watching::{Summary, Watching, now_ms};
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Output {
     /// How long the process is watched.
     pub duration: Duration,
-    /// Between two reports.
+    /// Time between two reports.
     pub interval: Option<Duration>,
     /// Sites in a report.
     pub top: usize,
@@ -158,7 +158,7 @@ impl Job<Departures> for StaleJob {
         self.take_census(trace);
         self.last = self.watching.summary(trace.session(), now_ms(trace), true);
         if self.output.leaks {
-            // Of two that watch pages, the second one would be refused.
+            // If two watch pages, the kernel refuses the second.
             self.watching.end();
             let moment_ms = now_ms(trace);
             match Progress::during("copying the memory", || capture(self.pid, None)) {

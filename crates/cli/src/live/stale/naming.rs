@@ -1,4 +1,4 @@
-//! From answers about sites to a report with names.
+//! Turns answers about sites into a report with names.
 
 use crate::live::frames::{SessionStacks, module_files};
 use crate::live::signals::NameWait;
@@ -58,7 +58,7 @@ impl Naming {
         self.depth
     }
 
-    /// Rows with names. Waits for them, but not for ever if `waits`, else not at all.
+    /// Rows with names. If `waits`, waits for the names, but not forever.
     pub fn sites(
         &mut self,
         session: &Session,

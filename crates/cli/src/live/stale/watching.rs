@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Between two counts of the live blocks; longer where they take long.
+/// Time between two counts of the live blocks; longer where they take long.
 const CENSUS_MS: u32 = 1000;
 /// One part in this many of our time may go into them.
 const CENSUS_SHARE: u32 = 10;
@@ -48,7 +48,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Not yet begun. `top`: sites in a report.
+    /// A watch that has not begun. `top`: sites in a report.
     pub fn new(pid: i32, settings: Settings, top: usize) -> Watching {
         Watching {
             pid,
@@ -69,7 +69,7 @@ impl Watching {
         &self.name
     }
 
-    /// Something that reports say first.
+    /// Adds a notice with which reports begin.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -77,7 +77,7 @@ impl Watching {
     /// Begins to watch.
     ///
     /// # Errors
-    /// If neither pages nor words can be watched.
+    /// Fails if neither pages nor words can be watched.
     pub fn begin(&mut self, now_ms: u32) -> Result<(), memhook_access::Error> {
         self.watcher = Some(Watcher::start(self.pid, self.settings, now_ms)?);
         Ok(())
@@ -88,7 +88,7 @@ impl Watching {
         self.watcher.is_some()
     }
 
-    /// Takes everything of ours out of the process.
+    /// Removes everything of ours from the process.
     pub fn end(&mut self) {
         self.watcher = None;
     }

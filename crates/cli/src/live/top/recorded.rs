@@ -15,9 +15,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Points of the activity's timeline, of which none is shown.
+/// Points of the activity's timeline, which is not shown.
 const POINTS: usize = 1;
-/// How long we wait for keys between two looks for names.
+/// Wait for keys between two looks for names.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The recording as far as it has been read, and what it says.
