@@ -1,9 +1,11 @@
 // A program whose initial thread ends by pthread_exit(3) while another one lives.
 //
 //   at-once       the initial thread ends as soon as it can; the other one has lost 40 blocks by the end
+//   renamed       as wait, and the process is called "chief", the threads that live "worker"
 //   wait          the initial thread ends with the first byte of input; the other one allocates all the time, and keeps
 //                 20 blocks from the second byte on. The third byte ends it.
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include "target.hpp"
 
@@ -59,9 +61,12 @@ int main(int argc, char** argv) {
     pthread_create(&other, nullptr, at_once, nullptr);
     pthread_exit(nullptr);
   }
+  bool is_renamed = argc > 1 && !strcmp(argv[1], "renamed");
+  if (is_renamed) prctl(PR_SET_NAME, "worker");
   pthread_create(&other, nullptr, churn, nullptr);
   say("ready");
   wait_for_byte();
   pthread_create(&other, nullptr, work, nullptr);
+  if (is_renamed) prctl(PR_SET_NAME, "chief");
   pthread_exit(nullptr);
 }

@@ -34,7 +34,8 @@ impl Candidate {
         }
         Some(Candidate {
             pid,
-            comm: proc_text(path("comm")).ok()?.trim_end().to_owned(),
+            // Of the initial thread, as ps(1) has it, even if that has ended.
+            comm: (proc_text(format!("/proc/{pid}/comm")).ok()?.trim_end()).to_owned(),
             executable,
             arguments,
             groups: proc_text(path("cgroup")).unwrap_or_default(),

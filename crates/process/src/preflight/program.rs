@@ -76,7 +76,7 @@ fn head(file: &File) -> Option<Head> {
 /// Whether a process runs a program that attaches to others with these crates: memhook-rs of any version and under any
 /// name, or a profiler of others. `None`: its program cannot be read.
 pub fn is_attacher(pid: i32) -> Option<bool> {
-    let file = File::open(format!("/proc/{pid}/exe")).ok()?;
+    let file = File::open(proc_path(pid, "exe")).ok()?;
     Some(head(&file).is_some_and(|head| head.is_attacher))
 }
 

@@ -47,6 +47,19 @@ fn it_ends_before_the_attach() {
     assert!(target.finish().success());
 }
 
+/// By the name that ps shows, which is that of the initial thread.
+#[test]
+fn it_is_found_by_name() {
+    let mut target = Target::start(&build_target("leader_gone", &[]), &["renamed"]);
+    end_initial_thread(&mut target);
+    let (code, out, err) = run(&["attach", "chief", "-d", "200ms", "--json"]);
+    assert_eq!(code, 0, "{out}{err}");
+    let last = out.lines().last().expect("a report");
+    let report: Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(report["target"]["pid"], target.pid(), "{report}");
+    assert!(target.finish().success());
+}
+
 #[test]
 fn it_ends_while_the_process_is_traced() {
     let mut target = start();
