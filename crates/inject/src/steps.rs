@@ -31,9 +31,7 @@ fn die() {
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getpid(), signal as i32) };
     if std::env::var(CONTINUE).is_ok() {
-        // Another thread may be the one that takes the first signal, and until then SIGCONT would discard it. Most of
-        // this time comes after the stop, when the handler has seen the watchdog's SIGCONT: two that are pending
-        // together are one.
+        // Another thread may be the one that takes the first signal, and until then SIGCONT would discard it.
         for _ in 0..40 {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -3,8 +3,8 @@
 //! A stop that comes while we hold is made up for after the hold, by us (`terminal_stops.rs`) or because the
 //! watchdog has continued us meanwhile (`watchdog.rs`). Somebody who sends SIGCONT before that takes the stop back,
 //! just as the kernel discards a stop signal that is pending when SIGCONT comes (signal(7)). For that we have to
-//! know our watchdog's SIGCONT from everybody else's. One that comes in the moment between the watchdog's and the run
-//! of the handler is still lost: a signal that is pending already is not queued again.
+//! know our watchdog's SIGCONT from everybody else's. The watchdog sends its own to one thread, so that it does not take the
+//! place of one that is sent to the process before the handler has run.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -47,5 +47,51 @@ pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
 pub(super) fn let_handler_run(stop: &AtomicU32) {
     if stop.load(SeqCst) != 0 {
         std::thread::sleep(HANDLER_TIME);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks SIGCONT or lets it come.
+    fn mask(how: i32) {
+        // SAFETY: sigset_t is integers; the set lives through the calls.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGCONT);
+            libc::sigprocmask(how, &raw const set, std::ptr::null_mut());
+        }
+    }
+
+    /// In a process of its own, in which no other thread takes the signals.
+    #[test]
+    fn somebody_elses_is_not_lost_behind_the_watchdogs() {
+        // SAFETY: the child makes system calls and uses atomic variables only, and ends by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: plain integers.
+            let own = unsafe { libc::getpid() };
+            signals::handle(libc::SIGCONT, signals::Handler::WithDetails(handler));
+            mask(libc::SIG_BLOCK);
+            terminal_stops::put_off(libc::SIGTSTP);
+            watchdog::continue_holder(own);
+            mask(libc::SIG_UNBLOCK);
+            let waited = terminal_stops::waits();
+            mask(libc::SIG_BLOCK);
+            watchdog::continue_holder(own);
+            // SAFETY: plain integers.
+            unsafe { libc::kill(own, libc::SIGCONT) };
+            mask(libc::SIG_UNBLOCK);
+            let status = i32::from(!waited) + 2 * i32::from(terminal_stops::waits());
+            // SAFETY: it ends this process.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = 0;
+        // SAFETY: the kernel writes one int.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        // 1: the watchdog's own took the stop back, 2: somebody else's did not.
+        assert_eq!(status, 0);
     }
 }

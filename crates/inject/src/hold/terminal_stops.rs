@@ -54,6 +54,16 @@ pub(super) fn take_back() {
     CAME.store(0, SeqCst);
 }
 
+#[cfg(test)]
+pub(super) fn put_off(signal: i32) {
+    CAME.fetch_or(1 << signal, SeqCst);
+}
+
+#[cfg(test)]
+pub(super) fn waits() -> bool {
+    CAME.load(SeqCst) != 0
+}
+
 /// While one lives, no terminal stops this process.
 pub(crate) struct PutOff;
 

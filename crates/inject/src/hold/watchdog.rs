@@ -18,6 +18,9 @@
 
 mod dog;
 
+#[cfg(test)]
+pub(super) use dog::continue_holder;
+
 use std::alloc::{self, Layout};
 use std::cell::RefCell;
 use std::ffi::CString;

@@ -191,7 +191,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
         }
         if now.state == b'T' && shared.armed.load(SeqCst) != 0 {
             CONTINUED.store(1, SeqCst);
-            continue_holder(shared);
+            continue_holder(shared.pid);
         }
         if still >= LOOKS * WHOLE_LOOK && shared.armed.load(SeqCst) != 0 {
             end(shared);
@@ -199,8 +199,10 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     }
 }
 
-/// Sends SIGCONT with the value by which the holder's handler knows that nobody else wants it to go on.
-fn continue_holder(shared: &Shared) {
+/// Sends SIGCONT with the value by which the holder's handler knows that nobody else wants it to go on. It goes to one
+/// thread: a second signal of a number that is pending for the whole process is lost (signal(7)), and so would be the
+/// SIGCONT of somebody else who sends it before the handler has run. It continues all threads nevertheless.
+pub(in crate::hold) fn continue_holder(pid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     info.si_code = libc::SI_QUEUE;
@@ -211,12 +213,13 @@ fn continue_holder(shared: &Shared) {
     // SAFETY: si_value is at this offset (struct siginfo, _rt), inside of `info`, and aligned.
     unsafe { value.write(OF_WATCHDOG) };
     let info = (&raw const info).addr();
-    plain(
-        libc::SYS_rt_sigqueueinfo,
-        shared.pid as usize,
-        libc::SIGCONT as usize,
-        info,
-    );
+    let (pid, signal) = (pid as usize, libc::SIGCONT as usize);
+    let to_thread = [pid, pid, signal, info, 0, 0];
+    // SAFETY: the kernel reads one siginfo_t.
+    if unsafe { call(libc::SYS_rt_tgsigqueueinfo, to_thread) } < 0 {
+        // The initial thread has ended.
+        plain(libc::SYS_rt_sigqueueinfo, pid, signal, info);
+    }
 }
 
 /// Closes all but standard error, because a pipe or a lock of ours must end with us.
