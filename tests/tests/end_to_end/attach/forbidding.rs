@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, run};
+use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, not_run, run};
 
 /// An attach is refused in one line with this word, and the target passes its self-check.
 fn is_refused(mut target: Target, word: &str) {
@@ -26,6 +26,28 @@ fn is_refused(mut target: Target, word: &str) {
 fn the_time_stamp_counter() {
     let program = build_target("forbidding", &[]);
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
+}
+
+/// Slots on pages that stay as they are for ever: they are written from outside, with all threads held.
+#[test]
+fn sealed_slots() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a version");
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.parse::<u32>().ok());
+    if (numbers.next(), numbers.next()) < (Some(6), Some(10)) {
+        return not_run("mseal(2) takes Linux 6.10");
+    }
+    let program = build_target("sealed", &["-Wl,-z,relro,-z,now"]);
+    let mut target = Target::start(&program, &[]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    expect_sites(&report, "sealed.cc", &[("lose", "malloc", 20, 777)]);
+    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
+    assert!(code == 0 && out.contains("every slot holds"), "{out}{err}");
+    assert!(target.finish().success());
 }
 
 /// The hook needs none.

@@ -67,6 +67,39 @@ fn memory_comes_back_when_threads_end_and_at_the_detach() {
     assert!(target.finish().success());
 }
 
+/// Where the kernel promises no more than it has (overcommit_memory 2, proc_sys_vm(5)), each mapping that is accounted
+/// counts with all of its size ("ac" in proc_pid_smaps(5)).
+#[test]
+fn next_to_nothing_of_what_is_mapped_is_accounted() {
+    const MOST_KIB: u64 = 256;
+    let target = Target::start(&build_target("filling", &[]), &[]);
+    let attacher = Attacher::start(&target, &["--follow-fork"]);
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("smaps");
+    let (mut is_ours, mut kib, mut ours, mut accounted) = (false, 0, 0, 0);
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("Size:") => kib = words.next().and_then(|n| n.parse().ok()).unwrap_or(0),
+            Some("VmFlags:") if is_ours => {
+                ours += kib;
+                accounted += if words.any(|flag| flag == "ac") {
+                    kib
+                } else {
+                    0
+                };
+            }
+            Some(word) if !word.ends_with(':') => is_ours = line.contains("memhook"),
+            _ => {}
+        }
+    }
+    assert!(
+        ours > 1 << 20 && accounted < MOST_KIB,
+        "{accounted} of {ours} KiB"
+    );
+    attacher.finish();
+    assert!(target.finish().success());
+}
+
 #[test]
 fn a_target_that_is_killed_for_lack_of_memory() {
     let Some((_group, mut target)) = boxed("killed") else {

@@ -40,6 +40,21 @@ fn the_list_of_stacks_is_locked() {
     assert!(target.finish().success());
 }
 
+/// Whoever flushes all streams holds the lock of their list for as long as one of them blocks.
+#[test]
+fn the_list_of_streams_is_locked() {
+    let program = build_target("stream_list", &["-pthread"]);
+    let mut target = Target::start(&program, &[]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("free");
+    let report = attacher.finish();
+    expect_sites(&report, "stream_list.cc", &[("main", "malloc", 1, 20)]);
+    target.send("u");
+    target.expect("usable");
+    assert!(target.finish().success());
+}
+
 /// Each attach loads the hook anew.
 #[test]
 fn threads_that_are_joined_by_many_programs() {
