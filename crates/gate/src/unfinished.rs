@@ -9,8 +9,9 @@
 //!   If all blocks were traced and found, what could not be walked is free.
 //! - A block that is on its way is in no ledger yet (an allocation is published before its address is returned) or any
 //!   more (a release before the call), and if nothing reaches it, it is no leak of the program. The same goes for free
-//!   chunks that were in no list at that moment, which look as if they were in use. If not all blocks were traced, one
-//!   that nothing reaches may be a leak as well as on its way, and there is no verdict.
+//!   chunks that were in no list at that moment, which look as if they were in use. So what nothing reaches is a leak
+//!   only if it was traced. If not all blocks were traced, and there is one that is not found to be on its way, there
+//!   is no verdict.
 //! - What the new block of a `realloc` points to is not leaked, even if only malloc knows that block, and by the
 //!   address of its chunk.
 
@@ -18,6 +19,7 @@ use crate::reached::{Search, Traced, judge_heap};
 use memhook_heap::{
     Heap, Leak, MarkOptions, Marked, SegmentKind, Snapshot, inside_malloc_note, leaks, mark_also,
 };
+use std::collections::HashSet;
 
 /// From a chunk to its block.
 const HEADER_BYTES: u64 = 16;
@@ -72,17 +74,19 @@ impl<'a> Unfinished<'a> {
             marked = mark_also(snapshot, heap, options, &also);
         }
         let mut leaks = leaks(snapshot, &heap.blocks, &marked, options);
-        let has_unknown = leaks.iter().any(|leak| !self.is_traced(heap, leak.block));
-        let is_certain = has_all_traced
-            && (self.is_complete || were_exact && heap.findings.is_empty() && !has_unknown);
-        if is_certain {
+        // Where nothing was traced, what is unknown is all that there is to say.
+        if self.traced.iter().next().is_some() {
             leaks.retain(|leak| self.is_traced(heap, leak.block));
             for leak in &mut leaks {
                 if !self.is_traced(heap, leak.owner) {
                     leak.owner = leak.block;
                 }
             }
-        } else {
+        }
+        let has_unknown = || self.is_any_unknown(heap, &marked);
+        let is_certain = has_all_traced
+            && (self.is_complete || were_exact && heap.findings.is_empty() && !has_unknown());
+        if !is_certain {
             gaps.push(inside_malloc_note(snapshot.meta.in_malloc));
             judge_heap(heap, gaps);
         }
@@ -114,24 +118,57 @@ impl<'a> Unfinished<'a> {
 
     /// Blocks that nothing reaches and nobody owns, whose chunks a thread inside the C library knows.
     fn on_their_way(&self, heap: &Heap, marked: &Marked) -> Vec<u64> {
+        let chunks = self.words_of_malloc().into_iter();
+        chunks
+            .filter_map(|word| word.checked_add(HEADER_BYTES))
+            .filter(|&block| self.is_nobodys(heap, marked, block))
+            .collect()
+    }
+
+    /// Whether nothing reaches a block here, and nobody owns it.
+    fn is_nobodys(&self, heap: &Heap, marked: &Marked, block: u64) -> bool {
+        let found = heap.blocks.find(block);
+        found.is_some_and(|(number, offset)| {
+            offset == 0 && !marked.reached.contains(number) && !self.is_traced(heap, number)
+        })
+    }
+
+    /// Whether nothing reaches some block that was not traced and is not one of the free chunks that a thread moves
+    /// from one list to another: it knows the first, and each has a link to the next.
+    fn is_any_unknown(&self, heap: &Heap, marked: &Marked) -> bool {
+        let mut moved: HashSet<u64> = HashSet::new();
+        let mut waiting = self.words_of_malloc();
+        while let Some(word) = waiting.pop() {
+            for block in [word, word.wrapping_add(HEADER_BYTES)] {
+                if !self.is_nobodys(heap, marked, block) || !moved.insert(block) {
+                    continue;
+                }
+                if let Some(link) = self.snapshot.word(block) {
+                    // Since glibc 2.32 links are mangled (malloc.c, PROTECT_PTR).
+                    waiting.extend([link, link ^ block >> 12]);
+                }
+            }
+        }
+        heap.blocks.iter().any(|(number, block)| {
+            !marked.reached.contains(number)
+                && !self.is_traced(heap, number)
+                && !moved.contains(&block.address)
+        })
+    }
+
+    /// What threads inside the C library have in their registers and on top of their stacks.
+    fn words_of_malloc(&self) -> Vec<u64> {
         let Some(libc) = self.snapshot.libc() else {
             return Vec::new();
         };
         let threads = self.snapshot.meta.threads.iter();
         let inside = threads.filter(|t| (libc.start..libc.end).contains(&t.rip));
-        let words = inside.flat_map(|t| {
-            let on_stack = (0..STACK_WORDS).filter_map(|i| self.snapshot.word(t.rsp + 8 * i));
-            t.words.iter().copied().chain(on_stack)
-        });
-        let is_on_its_way = |&block: &u64| {
-            let found = heap.blocks.find(block);
-            found.is_some_and(|(number, offset)| {
-                offset == 0 && !marked.reached.contains(number) && !self.is_traced(heap, number)
+        inside
+            .flat_map(|t| {
+                let places = (0..STACK_WORDS).map(|i| t.rsp.wrapping_add(8 * i));
+                let on_stack = places.filter_map(|at| self.snapshot.word(at));
+                t.words.iter().copied().chain(on_stack)
             })
-        };
-        words
-            .filter_map(|word| word.checked_add(HEADER_BYTES))
-            .filter(is_on_its_way)
             .collect()
     }
 }
