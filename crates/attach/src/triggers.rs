@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! condition = comparison { "and" comparison }
-//! comparison = quantity ( ">" | ">=" | "<" | "<=" ) number [ "K" | "M" | "G" | "T" ] [ "/min" ]
+//! comparison = quantity ( ">" | ">=" | "<" | "<=" ) size [ "/min" ]
 //! quantity = "live" | "blocks" | "rss" | "growth"
 //! ```
 
+use memhook_foreign::units;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -131,19 +132,9 @@ impl<'a> Rest<'a> {
         let (comparison, rest) = found.ok_or_else(|| self.error(">, >=, < or <="))?;
         self.rest = rest;
         self.skip_spaces();
-        let number_expected = "a number like 500, 1.5G or 100M";
-        let error = self.error(number_expected);
-        let digits = self.word(|c| c.is_ascii_digit() || c == '.');
-        let number = digits.parse::<f64>().map_err(|_| error)?;
-        let error = self.error("K, M, G, T, or the end of the number");
-        let factor = match self.word(|c| c.is_ascii_alphabetic()) {
-            "" => 1.0,
-            "K" | "k" => 1024.0,
-            "M" => f64::from(1 << 20),
-            "G" => f64::from(1 << 30),
-            "T" => 1024.0 * f64::from(1 << 30),
-            _ => return Err(error),
-        };
+        let error = self.error("a number like 500, 1.5G or 100M");
+        let number = self.word(|c| c.is_ascii_alphanumeric() || c == '.');
+        let number = units::size(number).map_err(|_| error)?;
         if let Some(rest) = self.rest.strip_prefix("/min") {
             if quantity != Quantity::Growth {
                 return Err(self.error("no '/min': only growth has one"));
@@ -153,7 +144,7 @@ impl<'a> Rest<'a> {
         Ok(Limit {
             quantity,
             comparison,
-            number: number * factor,
+            number: number as f64,
         })
     }
 }
@@ -374,7 +365,7 @@ mod tests {
             ("live 1", 6, ">, >="),
             ("live > x", 8, "a number"),
             ("live > 1.2.3", 8, "a number"),
-            ("live > 1Q", 9, "K, M, G"),
+            ("live > 1Q", 8, "a number"),
             ("live > 1/min", 9, "only growth"),
             ("live > 1 or rss > 1", 10, "'and'"),
             ("live > 1 and", 13, "live, blocks"),

@@ -1,17 +1,9 @@
-//! Values of options: durations, sizes, choices.
+//! Values of options: choices, and moments of a trace.
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use memhook_foreign::units::duration;
 use std::time::Duration;
-
-/// `1%`, `0.5%`, `2`: percent, as a share.
-pub fn share(text: &str) -> Result<f64, String> {
-    let number = text.trim_end_matches('%').trim_end();
-    match number.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
-        _ => Err("expected a share above 0% and up to 50%, like 0.5% or 2%".into()),
-    }
-}
 
 /// What the rows of a report are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -113,30 +105,13 @@ pub enum Color {
     Never,
 }
 
-/// `500ms`, `30s`, `10m`, `2h`; a bare number is seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let at = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let factor = match unit {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("unknown unit {unit}: use ms, s, m or h")),
-    };
-    match number.parse::<f64>() {
-        Ok(n) if n > 0.0 && n * factor < 1e9 => Ok(Duration::from_secs_f64(n * factor)),
-        _ => Err("expected a positive duration like 500ms, 30s or 10m".into()),
-    }
-}
-
 /// A time since the attach, as a duration; 0 is the attach.
 pub fn moment(text: &str) -> Result<Duration, String> {
     let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match zero.parse::<f64>() {
-        Ok(0.0) => duration(&text.replacen(zero, "1", 1)).map(|_| Duration::ZERO),
+        Ok(0.0) => duration(&text.replacen(zero, "1", 1))
+            .map(|_| Duration::ZERO)
+            .map_err(|error| error.to_string()),
         // 700 may be meant to be milliseconds.
         Ok(_) if zero == text => Err(format!("the unit is missing: {text}ms or {text}s?")),
         _ => duration(text)
@@ -144,48 +119,16 @@ pub fn moment(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `100`, `4K`, `1M`, `2G`.
-pub fn size(text: &str) -> Result<u64, String> {
-    let (number, shift) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
-        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    number
-        .parse::<u64>()
-        .ok()
-        .filter(|n| *n <= u64::MAX >> shift)
-        .map(|n| n << shift)
-        .ok_or_else(|| "expected a size like 100, 4K or 1M".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn durations_sizes_and_shares() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+    fn moments_have_units() {
         assert_eq!(moment("0"), Ok(Duration::ZERO));
         assert_eq!(moment("0ms"), Ok(Duration::ZERO));
         assert_eq!(moment("1.5s"), Ok(Duration::from_millis(1500)));
         assert!(moment("0x").is_err() && moment("-1s").is_err() && moment("").is_err());
-        for bad in ["", "0s", "-1s", "5x", "1e99h", "ms"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-        assert_eq!(share("1%"), Ok(0.01));
-        assert_eq!(share("0.5"), Ok(0.005));
-        assert_eq!(share("50%"), Ok(0.5));
-        for bad in ["0", "0%", "50.1%", "-1%", "x", "", "nan%"] {
-            assert!(share(bad).is_err(), "{bad}");
-        }
-        assert_eq!(size("4K"), Ok(4096));
-        assert_eq!(size("0"), Ok(0));
-        for bad in ["", "K", "-1", "99999999999G", "1.5M"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
+        assert!(moment("700").is_err());
     }
 }

@@ -6,10 +6,11 @@ mod target;
 
 pub use target::{OutputArgs, TypeArgs, code_of, open, presentable, read, write};
 
-use crate::options::{GroupBy, SortBy, duration, moment};
+use crate::options::{GroupBy, SortBy, moment};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
+use memhook_foreign::units;
 use memhook_recording::{Recording, ScoreOptions};
 use memhook_report::formats::Html;
 use memhook_report::recorded::{self, Contents, Selection, Window};
@@ -81,7 +82,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "output", "mappings"])]
     follow: bool,
     /// Time between the reports of --follow
-    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
     interval: Duration,
     #[command(flatten)]
     types: TypeArgs,

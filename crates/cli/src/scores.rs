@@ -1,6 +1,6 @@
 //! Options about scores.
 
-use crate::options::duration;
+use memhook_foreign::units;
 use memhook_recording::{GroupLimit, ScoreOptions};
 
 /// Options about scores.
@@ -41,11 +41,10 @@ pub fn with_group(group: Option<GroupLimit>) -> ScoreOptions {
 
 /// `0.1%`, or a time; a bare number is a percentage, too.
 pub fn group(text: &str) -> Result<GroupLimit, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    match number.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(GroupLimit::Part(percent / 100.0)),
-        Ok(_) => Err("expected more than 0 % and at most 100 %".into()),
-        Err(_) => match duration(text) {
+    match units::percent(text) {
+        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(GroupLimit::Part(percent / 100.0)),
+        Some(_) => Err("expected more than 0 % and at most 100 %".into()),
+        None => match units::duration(text) {
             Ok(time) => Ok(GroupLimit::Nanoseconds(
                 u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
             )),

@@ -1,8 +1,8 @@
 //! Options about what is traced, and how.
 
-use crate::options::{share, size};
 use crate::report::sources::CacheArgs;
 use memhook_abi::DescribedRole;
+use memhook_foreign::units;
 use memhook_probe::{Allocator, AllocatorFunction};
 
 /// Where time stamps come from.
@@ -86,26 +86,26 @@ pub struct Tracing {
     #[arg(long)]
     pub mappings: bool,
     /// Ignore blocks that are smaller (4K, 1M)
-    #[arg(short = 'z', long, value_name = "SIZE", value_parser = size)]
+    #[arg(short = 'z', long, value_name = "SIZE", value_parser = units::size)]
     pub min_size: Option<u64>,
     /// Ignore blocks that are larger
-    #[arg(short = 'Z', long, value_name = "SIZE", value_parser = size)]
+    #[arg(short = 'Z', long, value_name = "SIZE", value_parser = units::size)]
     pub max_size: Option<u64>,
     /// Record only blocks of exactly these sizes
-    #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', value_parser = size)]
+    #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', value_parser = units::size)]
     pub sizes: Vec<u64>,
     /// Record a random sample, one per this many bytes
     ///
     /// On average, one allocation in this many allocated bytes is recorded. Reports are then
     /// estimates, with standard errors.
-    #[arg(long, value_name = "BYTES", value_parser = size)]
+    #[arg(long, value_name = "BYTES", value_parser = units::size)]
     pub sample: Option<u64>,
     /// Share of the process's time that tracing may take
     ///
     /// Everything is recorded as long as that costs less, as measured in the process. Otherwise a random
     /// sample is recorded, at a distance that follows what the process does; reports say since when, and
     /// give standard errors. Above 0% and up to 50%.
-    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    #[arg(long, value_name = "PERCENT", value_parser = units::budget)]
     pub overhead: Option<f64>,
     /// Call stacks to record: alloc or all
     #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
@@ -132,7 +132,7 @@ pub struct Tracing {
     )]
     pub clock: Clock,
     /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
-    #[arg(long, value_name = "SIZE", value_parser = size, hide_short_help = true)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size, hide_short_help = true)]
     pub ring_size: Option<u64>,
     /// At a full event ring: wait, drop or adapt
     ///
@@ -154,7 +154,7 @@ pub struct Tracing {
     )]
     pub access: Access,
     /// Share of the program's time that --access sampled may cost [default: 2%]
-    #[arg(long, value_name = "SHARE", value_parser = share, hide_short_help = true)]
+    #[arg(long, value_name = "SHARE", value_parser = units::budget, hide_short_help = true)]
     pub access_budget: Option<f64>,
     /// Limit of memory for live blocks (512M, 2G)
     ///
@@ -250,7 +250,7 @@ impl Allocators {
 /// A size that a ledger can do with.
 fn memory(text: &str) -> Result<u64, String> {
     let least = memhook_ledger::LEAST_BYTES as u64;
-    match size(text)? {
+    match units::size(text).map_err(|error| error.to_string())? {
         bytes if bytes < least => Err(format!(
             "{bytes} bytes are too few: the table of live blocks needs at least {}M",
             least >> 20

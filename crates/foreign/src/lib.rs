@@ -3,13 +3,14 @@
 //! Files that a target names are opened as regular files of its own file system or not at all
 //! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds
 //! ([`Extent`], [`inflate`]). Names are demangled within bounds ([`demangle()`]) and are made
-//! harmless before a person sees them ([`visible`]); [`size_text`] writes every size. Outputs are made by [`OutputFile`], for their
+//! harmless before a person sees them ([`visible`]); [`units`] reads and writes every size and time. Outputs are made by [`OutputFile`], for their
 //! owner alone and through no link, and what is kept for the next run is in a
 //! [`CacheDirectory`] or an [`OwnDirectory`]. [`asks_for_us`] tells requests to our servers from those of other pages.
 
 mod asked_host;
 mod cache_directory;
 mod demangle;
+mod glob;
 mod inflate;
 mod inside_root;
 mod mapped_file;
@@ -18,12 +19,13 @@ mod output_file;
 mod output_stream;
 mod own_directory;
 mod regular_file;
-mod size_text;
+pub mod units;
 mod visible;
 
 pub use asked_host::asks_for_us;
 pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
+pub use glob::{glob, star_glob};
 pub use inflate::{Compression, inflate, is_believable};
 pub use inside_root::{open_below, open_folder_below};
 pub use mapped_file::open_mapped;
@@ -33,5 +35,5 @@ pub use output_file::{
 };
 pub use own_directory::OwnDirectory;
 pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
-pub use size_text::size_text;
+pub use units::size_text;
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

@@ -1,7 +1,6 @@
 //! Leak suppressions of Valgrind's memcheck (Valgrind user manual, 2.5 "Suppressing errors").
 
 use crate::evidence::{AllocationSite, SourceFrame};
-use crate::pattern::glob_matches;
 
 /// One suppression for leaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +117,7 @@ fn is_prefix(lines: &[Line], stack: &[&SourceFrame]) -> bool {
 fn matches(line: &Line, frame: &SourceFrame) -> bool {
     let glob = |pattern: &str, text: &Option<String>| {
         text.as_ref()
-            .is_some_and(|text| glob_matches(pattern, text))
+            .is_some_and(|text| memhook_foreign::glob(pattern, text))
     };
     match line {
         Line::Function(pattern) => glob(pattern, &frame.function),

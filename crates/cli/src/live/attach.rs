@@ -7,13 +7,13 @@ use super::report_job::{self, ReportJob, Reports};
 use super::signals;
 use super::stale::StaleSection;
 use crate::live::scored_trace::Scratch;
-use crate::options::duration;
 use crate::output::say;
 use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
+use memhook_foreign::units;
 use memhook_report::ReportStream;
 use std::path::Path;
 use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
     /// Detach after this time (500ms, 30s, 10m)
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Show what would be hooked, and leave the process alone
     #[arg(long)]
@@ -48,13 +48,13 @@ pub struct Args {
     /// 95 % intervals. Watching takes at most 1 % of the process's time. With --leaks, each site says how
     /// much of it is unreachable, reachable and stale, or in use.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
-          value_parser = duration, conflicts_with_all = ["all", "follow_fork", "dry_run"])]
+          value_parser = units::duration, conflicts_with_all = ["all", "follow_fork", "dry_run"])]
     stale: Option<Duration>,
     /// Print details about the attach and the tracing
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
     /// Time between reports
-    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s",
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s",
           help_heading = "Reports")]
     interval: Duration,
     #[command(flatten)]

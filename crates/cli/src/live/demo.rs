@@ -2,6 +2,7 @@
 
 use crate::output::say;
 use anyhow::{Context, bail};
+use memhook_foreign::units;
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::{
@@ -76,7 +77,7 @@ fn start() -> anyhow::Result<(Service, i32)> {
 #[derive(clap::Args)]
 pub struct Args {
     /// How long to trace
-    #[arg(short, long, value_name = "TIME", value_parser = crate::options::duration, default_value = "3s")]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "3s")]
     duration: Duration,
 }
 

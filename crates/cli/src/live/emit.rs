@@ -2,12 +2,12 @@
 
 use super::ending::of_trace;
 use super::signals;
-use crate::options::{duration, size};
 use crate::output::say;
 use crate::target::Target;
 use memhook_attach::{
     Detached, Emission, End, HookFile, Job, Listening, Trace, TraceConfig, process_name, refuse,
 };
+use memhook_foreign::units;
 use memhook_foreign::{size_text, visible, visible_json};
 use serde_json::json;
 use std::io::Write;
@@ -35,7 +35,7 @@ pub struct Args {
     /// On average; 1 reports each. Larger blocks are reported with a higher probability, and weighted_bytes corrects
     /// for that.
     // As jemalloc has it (lg_prof_sample:19), and the contract supposes.
-    #[arg(long, value_name = "BYTES", value_parser = size, default_value = "512K")]
+    #[arg(long, value_name = "BYTES", value_parser = units::size, default_value = "512K")]
     sample: u64,
     /// Load the hook from a file here, for listeners that read files
     ///
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, requires = "object_dir")]
     keep_object: bool,
     /// End after this time (500ms, 30s, 10m)
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Write where the probes are as JSON
     #[arg(short, long)]

@@ -4,12 +4,13 @@ use super::frames::module_file;
 use super::signals::{self, NameWait};
 use crate::report::{OutputArgs, parse};
 use crate::target::Target;
-use crate::{exit_code, options};
+use crate::exit_code;
 use memhook_abi::PROBE_ARGUMENTS;
 use memhook_attach::{
     EventOptions, PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction,
     plan_probes, preview_probes, process_name,
 };
+use memhook_foreign::units;
 use memhook_probe::{Condition, FunctionSelector, Histogram, MOST_CONDITIONS, ValueClass, Values};
 use memhook_process::TargetRoot;
 use memhook_report::{
@@ -68,7 +69,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=128))]
     depth: u32,
     /// Detach after this time [default: when the process ends]
-    #[arg(short, long, value_name = "TIME", value_parser = options::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Show what would be written, and touch nothing
     #[arg(long, conflicts_with = "duration")]

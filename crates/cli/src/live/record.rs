@@ -1,9 +1,9 @@
 //! Options of a recording, and the file that they ask for.
 
-use crate::options::{duration, size};
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
+use memhook_foreign::units;
 use memhook_recording::{
     ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM,
 };
@@ -37,10 +37,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", requires = "output")]
     record: Option<What>,
     /// Interval of a summary
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s")]
     summary_interval: Duration,
     /// Stop at this file size (100M, 2G)
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_file_size: Option<u64>,
     /// Number of latest files to keep
     ///

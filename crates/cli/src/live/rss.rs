@@ -5,6 +5,7 @@ use crate::options::Color;
 use crate::output::style;
 use crate::target::Target;
 use anyhow::bail;
+use memhook_foreign::units;
 use memhook_foreign::{visible_json, visible_lines};
 use memhook_heap::{AllocatorStatistics, Limits, Looked, Part, look_at_memory};
 use memhook_report::{Progress, ReportStream, RssReport, RssView, document};
@@ -32,12 +33,12 @@ pub struct Args {
     /// Longest time to hold all threads [default: 50ms]
     ///
     /// Where the heap cannot be copied in that time, it is shown as one part.
-    #[arg(long, value_name = "TIME", value_parser = crate::options::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     max_hold: Option<Duration>,
     /// Limit of memory for the copy of the heap [default: all]
     ///
     /// A heap that is larger is shown as one part.
-    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_memory: Option<u64>,
     /// Do not ask jemalloc or tcmalloc what they hold
     ///

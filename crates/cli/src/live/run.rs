@@ -5,12 +5,12 @@ use super::last_look::LastLook;
 use super::report_job::{self, Handover, ReportJob, Reports};
 use super::scored_trace::Scratch;
 use crate::exit_code;
-use crate::options::duration;
 use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
 use anyhow::bail;
 use memhook_attach::{
     Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving, process_name,
 };
+use memhook_foreign::units;
 use memhook_heap::capture_ending;
 use memhook_inject::{Child, StartPoint};
 use memhook_process::ModuleImage;
@@ -35,10 +35,10 @@ pub struct Args {
     /// Trace for this long, then leave the program running
     ///
     /// The report is made then. `run` still waits for the program and ends with its status.
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Also report at this interval, not only at the end
-    #[arg(short, long, value_name = "TIME", value_parser = duration, help_heading = "Reports")]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, help_heading = "Reports")]
     interval: Option<Duration>,
     #[command(flatten)]
     reports: report_job::Args,

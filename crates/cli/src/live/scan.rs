@@ -6,6 +6,7 @@ use crate::options::Color;
 use crate::output::style;
 use crate::target::Target;
 use anyhow::{Context, bail};
+use memhook_foreign::units;
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, account_of, capture_core,
@@ -54,7 +55,7 @@ pub struct Args {
     /// Scan twice, with this time in between
     ///
     /// Reports only blocks that both scans found, with the same contents.
-    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
     /// Also list what is possibly lost
     ///
@@ -118,12 +119,12 @@ pub struct Args {
     ///
     /// A copy that would take longer is made in another way, or refused. With --snapshot stop there
     /// is no limit by default.
-    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with = "from", help_heading = "Snapshots")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "from", help_heading = "Snapshots")]
     max_hold: Option<Duration>,
     /// Limit of memory for the copy [default: all]
     ///
     /// A copy that exceeds it, or the available memory, is refused.
-    #[arg(long, value_name = "SIZE", value_parser = crate::options::size, help_heading = "Snapshots")]
+    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Snapshots")]
     max_memory: Option<u64>,
     /// Free what two scans found unreachable
     ///
@@ -138,7 +139,7 @@ pub struct Args {
     /// Reclaim repeatedly at this interval
     ///
     /// It ends with Ctrl-C or when the process ends.
-    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
     every: Option<Duration>,
     /// List every block instead: address, usable bytes, leaked or live
     #[arg(long, hide = true)]

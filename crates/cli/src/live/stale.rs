@@ -7,7 +7,7 @@ mod section;
 mod watching;
 
 use super::{ending, signals};
-use crate::options::{Color, duration, share};
+use crate::options::Color;
 use crate::target::Target;
 use crate::tracing::DEPTH;
 use crate::{exit_code, output};
@@ -15,6 +15,7 @@ use departures::Departures;
 use job::StaleJob;
 use memhook_access::{Settings, usual_duration};
 use memhook_attach::{Trace, TraceConfig, gap_said, refuse};
+use memhook_foreign::units;
 use memhook_report::ReportStream;
 pub use section::StaleSection;
 use std::{process::ExitCode, time::Duration};
@@ -25,18 +26,18 @@ pub struct Args {
     #[command(flatten)]
     target: Target,
     /// Time without a touch after which a block is stale
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "30s")]
     older: Duration,
     /// Share of the process's time that watching may take
     ///
     /// At most 50%. This does not include the tracing of allocations.
-    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "1%")]
+    #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "1%")]
     budget: f64,
     /// How long to watch [default: twice --older and 5 s]
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Also report at this interval
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     interval: Option<Duration>,
     /// Number of sites to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]

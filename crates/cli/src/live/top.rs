@@ -8,12 +8,13 @@ use super::frames::{SessionStacks, module_files};
 use super::model::overhead;
 use super::signals::{self, stop_requested};
 use super::stale::StaleSection;
-use crate::options::{Color, duration};
+use crate::options::Color;
 use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
+use memhook_foreign::units;
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
 use memhook_process::{TargetRoot, resident_counters};
 use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
@@ -28,7 +29,7 @@ pub struct Args {
     #[command(flatten)]
     target: Target,
     /// Time between updates of the screen
-    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     interval: Duration,
     /// Trace its children and their children, too
     ///
@@ -42,7 +43,7 @@ pub struct Args {
     /// An estimate, of blocks that were allocated since the attach. Watching takes at most 1 % of the
     /// process's time.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
-          value_parser = duration, conflicts_with_all = ["follow_fork", "mappings"])]
+          value_parser = units::duration, conflicts_with_all = ["follow_fork", "mappings"])]
     stale: Option<Duration>,
     /// Show a recording that is still being written (attach -o FILE.mhk)
     ///

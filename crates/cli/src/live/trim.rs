@@ -6,6 +6,7 @@ use crate::output::style;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
+use memhook_foreign::units;
 use memhook_foreign::{visible_json, visible_lines};
 use memhook_heap::{KnownAllocator, Limits, Trimmer, refusal_to_trim, time_to_give_back};
 use memhook_process::{ModuleImage, filter_may_kill, first_failure, memory_use, preflight};
@@ -30,10 +31,10 @@ pub struct Args {
     /// One thread makes the call, and others wait where they need the part of the heap that is
     /// being trimmed. A trim that would take longer is refused, because it cannot be ended half-way.
     /// On a busy machine it may take longer than estimated.
-    #[arg(long, value_name = "TIME", value_parser = crate::options::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     max_hold: Option<Duration>,
     /// Limit of memory for the copy of the heap [default: all]
-    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_memory: Option<u64>,
     /// Write JSON instead of text
     #[arg(short, long)]

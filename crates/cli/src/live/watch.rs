@@ -6,11 +6,12 @@ use super::ending::of_trace;
 use super::model::Reporter;
 use super::signals::{self, NameWait};
 use crate::exit_code;
-use crate::options::{View, duration, size};
+use crate::options::View;
 use crate::target::Target;
 use crate::tracing::{DEPTH_TO_ROOTS, Tracing};
 use evidence::{Evidence, Place};
 use memhook_attach::{End, Job, Trace, Turn, refuse};
+use memhook_foreign::units;
 use memhook_heap::account_of_mappings;
 use memhook_process::{AlarmAt, MemoryAlarm, Trigger, ended_with, resident_counters};
 use memhook_report::{Death, ReportModel, RssReport, RssView, SetAside, WatchMoment, WatchReport};
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "SHARE|SIZE", value_parser = share, default_value = "90%")]
     at: AlarmAt,
     /// Write a report when it has more than this in memory
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     rss_above: Option<u64>,
     /// Write a report when processes wait for memory
     ///
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
     /// End the watch after this time (500ms, 30s, 10m)
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Trace every allocation rather than a sample
     #[arg(long, conflicts_with = "sample")]
