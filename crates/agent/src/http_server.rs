@@ -1,29 +1,19 @@
 //! `GET /metrics`, `/healthz` and `/targets`, for those who are on the same machine unless the configuration says
 //! otherwise.
-//!
-//! A server of its own rather than a crate for it: three fixed answers to one method, without keep-alive, uploads or
-//! TLS, take fewer lines than the settings that would bound a larger server. Requests are parsed by httparse. A client
-//! gets a bounded time, in all and not for each byte, and a bounded number of bytes. Only a few are served at the same
-//! time: a new one takes the place of the one that has asked nothing for the longest time, so that whoever only holds
-//! connections keeps nobody from `/healthz`. A browser that was led here by a name of somebody else gets no answer.
 
 use crate::board::Board;
 use crate::config::Http;
 use crate::said::say;
 use crate::{metrics, targets_document};
-use memhook_foreign::asks_for_us;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use memhook_foreign::{Answer, HttpServer};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Clients that are served at the same time.
 const MOST_CLIENTS: usize = 8;
-/// From the connection to the end of the answer.
+/// For an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A request is not longer, its headers included.
-const MOST_OF_A_REQUEST: usize = 8 << 10;
-const MOST_HEADERS: usize = 64;
 /// A supervisor that has not come by for so long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
@@ -45,17 +35,14 @@ pub fn serve(address: SocketAddr, http: &Http, board: &Arc<Board>) -> Result<(),
     if let Ok(address) = listener.local_addr() {
         say(&format!("metrics are at http://{address}/metrics"));
     }
-    let server = Server {
-        board: Arc::clone(board),
-        per_process: http.per_process,
-        names: Arc::new(names(&http.hosts)),
-        clients: Arc::default(),
+    let (board, per_process) = (Arc::clone(board), http.per_process);
+    let server = HttpServer {
+        names: names(&http.hosts),
+        most_clients: MOST_CLIENTS,
+        answer_within: PATIENCE,
+        answer: Box::new(move |request| answer(&board, per_process, &request.path)),
     };
-    let thread = std::thread::Builder::new().name("http".into());
-    thread
-        .spawn(move || server.accept(&listener))
-        .map_err(failed)?;
-    Ok(())
+    server.start(listener).map_err(failed)
 }
 
 /// Names by which this machine may be asked: its own, and those of the configuration.
@@ -65,371 +52,43 @@ fn names(configured: &[String]) -> Vec<String> {
     configured.iter().cloned().chain([own]).collect()
 }
 
-#[derive(Clone)]
-struct Server {
-    board: Arc<Board>,
-    per_process: bool,
-    /// Names of this machine.
-    names: Arc<Vec<String>>,
-    clients: Arc<Clients>,
-}
-
-/// Those that are served, the oldest first.
-#[derive(Default)]
-struct Clients(Mutex<Vec<Client>>);
-
-struct Client {
-    number: u64,
-    /// To end it from outside.
-    stream: TcpStream,
-    /// Its request is complete.
-    has_asked: bool,
-}
-
-impl Clients {
-    fn lock(&self) -> MutexGuard<'_, Vec<Client>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes one in, in the place of another if all are taken: of one that has asked nothing, or else of the one that
-    /// takes its answer for the longest time.
-    fn enter(self: &Arc<Clients>, number: u64, stream: &TcpStream) -> std::io::Result<Place> {
-        let stream = stream.try_clone()?;
-        let mut clients = self.lock();
-        if clients.len() >= MOST_CLIENTS {
-            let silent = clients.iter().position(|client| !client.has_asked);
-            let sent_away = clients.remove(silent.unwrap_or(0));
-            let _ = sent_away.stream.shutdown(Shutdown::Both);
-        }
-        clients.push(Client {
-            number,
-            stream,
-            has_asked: false,
-        });
-        let clients = Arc::clone(self);
-        Ok(Place { clients, number })
-    }
-}
-
-/// The place of a client, for as long as it lives.
-struct Place {
-    clients: Arc<Clients>,
-    number: u64,
-}
-
-impl Place {
-    fn has_asked(&self) {
-        let mut clients = self.clients.lock();
-        let own = clients
-            .iter_mut()
-            .find(|client| client.number == self.number);
-        if let Some(own) = own {
-            own.has_asked = true;
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut clients = self.clients.lock();
-        clients.retain(|client| client.number != self.number);
-    }
-}
-
-/// An answer.
-struct Answer {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
-}
-
-const TEXT: &str = "text/plain; charset=utf-8";
-
-impl Answer {
-    fn text(status: &'static str, body: &str) -> Answer {
-        Answer {
-            status,
-            content_type: TEXT,
-            body: format!("{body}\n"),
-        }
-    }
-}
-
-impl Server {
-    fn accept(&self, listener: &TcpListener) {
-        for (number, stream) in (0..).zip(listener.incoming()) {
-            let Ok(stream) = stream else {
-                // No descriptor is free: it may be later.
-                std::thread::sleep(Duration::from_millis(100));
-                continue;
-            };
-            let Ok(place) = self.clients.enter(number, &stream) else {
-                continue;
-            };
-            let server = self.clone();
-            let thread = std::thread::Builder::new().name("http client".into());
-            // Where no thread can be had, the client is sent away.
-            let _ = thread.spawn(move || {
-                let _ = server.answer(stream, &place, Instant::now() + PATIENCE);
-            });
-        }
-    }
-
-    fn answer(&self, mut stream: TcpStream, place: &Place, until: Instant) -> std::io::Result<()> {
-        let request = read_request(&mut stream, until)?;
-        place.has_asked();
-        let (answer, has_body) = match request {
-            Ok(request) => (self.found(&request), request.method != "HEAD"),
-            Err(status) => (Answer::text(status, status), true),
-        };
-        let allow = if answer.status.starts_with("405") {
-            "Allow: GET, HEAD\r\n"
-        } else {
-            ""
-        };
-        let head = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
-            answer.status,
-            answer.content_type,
-            answer.body.len()
-        );
-        write_all(&mut stream, head.as_bytes(), until)?;
-        if has_body {
-            write_all(&mut stream, answer.body.as_bytes(), until)?;
-        }
-        Ok(())
-    }
-
-    fn found(&self, request: &Request) -> Answer {
-        let Request {
-            method,
-            path,
-            hosts,
-        } = request;
-        let names = || self.names.iter().map(String::as_str);
-        if hosts.len() > 1 || !hosts.iter().all(|host| asks_for_us(host, names())) {
-            let why = "this is not the server of that name: ask by an address, or add the name to hosts in [http]";
-            return Answer::text("421 Misdirected Request", why);
-        }
-        if !["GET", "HEAD"].contains(&method.as_str()) {
-            return Answer::text("405 Method Not Allowed", "only GET is possible");
-        }
-        let path = path.split('?').next().unwrap_or_default();
-        let (content_type, body) = match path {
-            "/metrics" => (
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                metrics::text(&self.board, self.per_process).ok(),
-            ),
-            "/targets" => ("application/json", targets_document::json(&self.board).ok()),
-            "/healthz" => {
-                let silent = self.board.silent_for();
-                if silent > HANGS_AFTER {
-                    let why = format!("the agent has done nothing for {} s", silent.as_secs());
-                    return Answer::text("503 Service Unavailable", &why);
-                }
-                return Answer::text("200 OK", "ok");
+fn answer(board: &Arc<Board>, per_process: bool, path: &str) -> Answer {
+    let (content_type, body) = match path {
+        "/metrics" => (
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            metrics::text(board, per_process).ok(),
+        ),
+        "/targets" => ("application/json", targets_document::json(board).ok()),
+        "/healthz" => {
+            let silent = board.silent_for();
+            if silent > HANGS_AFTER {
+                let why = format!("the agent has done nothing for {} s", silent.as_secs());
+                return Answer::text("503 Service Unavailable", &why);
             }
-            _ => return Answer::text("404 Not Found", "there are /metrics, /targets and /healthz"),
-        };
-        match body {
-            Some(body) => Answer {
-                status: "200 OK",
-                content_type,
-                body,
-            },
-            None => Answer::text("500 Internal Server Error", "the answer could not be made"),
+            return Answer::text("200 OK", "ok");
         }
+        _ => return Answer::text("404 Not Found", "there are /metrics, /targets and /healthz"),
+    };
+    match body {
+        Some(body) => Answer::ok(content_type, body.into_bytes()),
+        None => Answer::text("500 Internal Server Error", "the answer could not be made"),
     }
-}
-
-/// The time that is left, as long as there is some.
-fn left(until: Instant) -> std::io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(ErrorKind::TimedOut.into());
-    }
-    Ok(left)
-}
-
-/// What is asked for.
-struct Request {
-    method: String,
-    path: String,
-    /// Whom the client believes to ask. A client that does not say it is no browser.
-    hosts: Vec<String>,
-}
-
-/// A request, or the status to refuse it with.
-type Parsed = Result<Request, &'static str>;
-
-fn read_request(stream: &mut TcpStream, until: Instant) -> std::io::Result<Parsed> {
-    let mut bytes = Vec::new();
-    let mut room = [0; 1024];
-    loop {
-        stream.set_read_timeout(Some(left(until)?))?;
-        let length = stream.read(&mut room)?;
-        if length == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        bytes.extend_from_slice(&room[..length]);
-        if let Some(request) = parsed(&bytes) {
-            return Ok(request);
-        }
-    }
-}
-
-/// `None`: the request is not complete.
-fn parsed(bytes: &[u8]) -> Option<Parsed> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(bytes) {
-        Ok(httparse::Status::Complete(_)) => {
-            let word = |word: Option<&str>| word.unwrap_or_default().to_owned();
-            let headers = request.headers.iter();
-            let hosts = headers.filter(|header| header.name.eq_ignore_ascii_case("host"));
-            let hosts = hosts.map(|host| String::from_utf8_lossy(host.value).trim().to_owned());
-            Some(Ok(Request {
-                method: word(request.method),
-                path: word(request.path),
-                hosts: hosts.collect(),
-            }))
-        }
-        Ok(httparse::Status::Partial) if bytes.len() < MOST_OF_A_REQUEST => None,
-        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            Some(Err("431 Request Header Fields Too Large"))
-        }
-        Err(_) => Some(Err("400 Bad Request")),
-    }
-}
-
-fn write_all(stream: &mut TcpStream, mut bytes: &[u8], until: Instant) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(until)?))?;
-        match stream.write(bytes)? {
-            0 => return Err(ErrorKind::WriteZero.into()),
-            written => bytes = &bytes[written..],
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ask(address: SocketAddr, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect(address).expect("connected");
-        let _ = stream.write_all(request);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
     #[test]
     fn only_what_is_there_is_answered() {
         let board = Board::new();
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let server = Server {
-            board,
-            per_process: true,
-            names: Arc::new(names(&["agent.example".into()])),
-            clients: Arc::default(),
-        };
-        let clients = Arc::clone(&server.clients);
-        std::thread::spawn(move || server.accept(&listener));
-        let status = |request: &str| {
-            ask(address, request.as_bytes())
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        };
-        assert_eq!(
-            status("GET /healthz HTTP/1.1\r\nHost: 10.1.2.3:9464\r\n\r\n"),
-            "HTTP/1.1 200 OK"
-        );
-        assert_eq!(
-            status("GET /metrics?x=1 HTTP/1.0\r\n\r\n"),
-            "HTTP/1.1 200 OK"
-        );
-        assert_eq!(status("GET /targets HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
-        assert_eq!(
-            status("GET /../etc/passwd HTTP/1.1\r\n\r\n"),
-            "HTTP/1.1 404 Not Found"
-        );
-        assert_eq!(
-            status("POST /metrics HTTP/1.1\r\n\r\n"),
-            "HTTP/1.1 405 Method Not Allowed"
-        );
-        assert_eq!(status("\0\x01nonsense\r\n\r\n"), "HTTP/1.1 400 Bad Request");
-        let long = format!(
-            "GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n",
-            "x".repeat(MOST_OF_A_REQUEST)
-        );
-        assert_eq!(
-            status(&long),
-            "HTTP/1.1 431 Request Header Fields Too Large"
-        );
-        let head = ask(address, b"HEAD /healthz HTTP/1.1\r\n\r\n");
-        assert!(
-            head.ends_with("\r\n\r\n") && head.contains("Content-Length: 3\r\n"),
-            "{head}"
-        );
-        for (hosts, is_answered) in [
-            ("Host: localhost:9464\r\n", true),
-            ("Host: agent.example\r\n", true),
-            ("Host: [::1]:1\r\n", true),
-            ("host: evil.example\r\n", false),
-            ("Host: localhost\r\nHost: evil.example\r\n", false),
-            ("Host: \r\n", false),
+        for (path, status) in [
+            ("/metrics", "200 OK"),
+            ("/targets", "200 OK"),
+            ("/healthz", "200 OK"),
+            ("/../etc/passwd", "404 Not Found"),
         ] {
-            for path in ["/metrics", "/targets", "/healthz"] {
-                let status = status(&format!("GET {path} HTTP/1.1\r\n{hosts}\r\n"));
-                let expected = match is_answered {
-                    true => "HTTP/1.1 200 OK",
-                    false => "HTTP/1.1 421 Misdirected Request",
-                };
-                assert_eq!(status, expected, "{hosts}");
-            }
+            assert_eq!(answer(&board, true, path).status(), status, "{path}");
         }
-        // Those that say nothing, however many they are, keep nobody out; each has its place until another needs it.
-        let silent: Vec<TcpStream> = (0..3 * MOST_CLIENTS)
-            .map(|_| TcpStream::connect(address).expect("connected"))
-            .collect();
-        for _ in 0..3 * MOST_CLIENTS {
-            assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
-            assert!(clients.lock().len() <= MOST_CLIENTS);
-        }
-        drop(silent);
-    }
-
-    /// Who has asked stays before those that have not.
-    #[test]
-    fn the_silent_ones_go_first() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let connect = || {
-            let client = TcpStream::connect(address).expect("connected");
-            (client, listener.accept().expect("a client").0)
-        };
-        let clients: Arc<Clients> = Arc::default();
-        let all: Vec<_> = (0..MOST_CLIENTS + 4).map(|_| connect()).collect();
-        let mut places = Vec::new();
-        for (number, (_, stream)) in (0..).zip(&all) {
-            let place = clients.enter(number, stream).expect("a place");
-            if number < 2 {
-                place.has_asked();
-            }
-            places.push(place);
-        }
-        let numbers =
-            || -> Vec<u64> { clients.lock().iter().map(|client| client.number).collect() };
-        assert_eq!(numbers(), [0, 1, 6, 7, 8, 9, 10, 11]);
-        let mut byte = [0];
-        let (gone, _) = &mut { all.into_iter().nth(2).expect("there") };
-        assert_eq!(gone.read(&mut byte).expect("closed"), 0);
-        places.drain(..6);
-        assert_eq!(numbers(), [6, 7, 8, 9, 10, 11]);
     }
 }

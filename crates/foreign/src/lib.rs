@@ -5,12 +5,13 @@
 //! ([`Extent`], [`inflate`]). Names are demangled within bounds ([`demangle()`]) and are made
 //! harmless before a person sees them ([`visible`]); [`units`] reads and writes every size and time. Outputs are made by [`OutputFile`], for their
 //! owner alone and through no link, and what is kept for the next run is in a
-//! [`CacheDirectory`] or an [`OwnDirectory`]. [`asks_for_us`] tells requests to our servers from those of other pages.
+//! [`CacheDirectory`] or an [`OwnDirectory`]. [`HttpServer`] answers those who may ask, and no page from elsewhere.
 
 mod asked_host;
 mod cache_directory;
 mod demangle;
 mod glob;
+mod http_server;
 mod inflate;
 mod inside_root;
 mod mapped_file;
@@ -22,10 +23,11 @@ mod regular_file;
 pub mod units;
 mod visible;
 
-pub use asked_host::asks_for_us;
+use asked_host::asks_for_us;
 pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
 pub use glob::{glob, star_glob};
+pub use http_server::{Answer, HttpServer, Request};
 pub use inflate::{Compression, inflate, is_believable};
 pub use inside_root::{open_below, open_folder_below};
 pub use mapped_file::open_mapped;

@@ -2,9 +2,9 @@
 
 use super::frames::module_file;
 use super::signals::{self, NameWait};
+use crate::exit_code;
 use crate::report::{OutputArgs, parse};
 use crate::target::Target;
-use crate::exit_code;
 use memhook_abi::PROBE_ARGUMENTS;
 use memhook_attach::{
     EventOptions, PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction,

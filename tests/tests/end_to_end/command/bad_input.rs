@@ -53,7 +53,10 @@ fn arguments() {
         (vec!["attach", &own, "--depth", "0"], "depth"),
         (vec!["attach", &own, "--depth", "129"], "depth"),
         (vec!["attach", &own, "-d", "0"], "duration"),
-        (vec!["attach", &own, "-d", "5 parsecs"], "expected a positive duration"),
+        (
+            vec!["attach", &own, "-d", "5 parsecs"],
+            "expected a positive duration",
+        ),
         (vec!["attach", &own, "--size", "x"], "expected a size"),
         (vec!["attach", &own, "--max-memory", "1.5X"], "1.5G or 1T"),
         (vec!["attach", &own, "--overhead", "51%"], "up to 50%"),
