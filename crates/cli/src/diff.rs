@@ -1,6 +1,7 @@
 //! `diff`: what changed from one run to another.
 
 use crate::exit_code;
+use crate::options::Json;
 use crate::report::{self, OutputArgs, TypeArgs, sources};
 use crate::scores;
 use anyhow::Context;
@@ -46,9 +47,8 @@ pub struct Args {
     /// two standard errors.
     #[arg(long, value_name = "EXPRESSION", value_parser = report::parse::<FailOn>)]
     fail_on: Option<FailOn>,
-    /// Write JSON instead of text
-    #[arg(short, long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
     #[command(flatten)]
     types: TypeArgs,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         DiffBy::Type => memhook_report::diff_by_type,
     };
     let diff = compare(&old, &new, measure, args.top);
-    args.output.write_document(&diff, args.json)?;
+    args.output.write_document(&diff, args.json.json)?;
     let Some(fail_on) = &args.fail_on else {
         return Ok(done);
     };

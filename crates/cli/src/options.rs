@@ -1,8 +1,12 @@
 //! Values of options: choices, and moments of a trace.
 
+use crate::output::style;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use memhook_foreign::units::duration;
+use memhook_foreign::units::{duration, size};
+use memhook_foreign::{visible_json, visible_lines};
+use memhook_report::{Document, ReportStream, document};
+use std::io::Write;
 use std::time::Duration;
 
 /// What the rows of a report are.
@@ -95,6 +99,57 @@ fn orders_of_trace() -> impl TypedValueParser<Value = SortBy> {
     let of_trace = of_trace.filter(|&&by| by != SortBy::Score);
     let words = of_trace.filter_map(ValueEnum::to_possible_value);
     PossibleValuesParser::new(words).try_map(|word| SortBy::from_str(&word, false))
+}
+
+/// `--json`, of commands that write one document or lines of them.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct Json {
+    /// Write JSON instead of text
+    #[arg(short, long)]
+    pub json: bool,
+}
+
+impl Json {
+    /// Prints a document on standard output, without colours.
+    pub fn print(self, report: &impl Document) -> anyhow::Result<()> {
+        let style = style(None, ReportStream::Out, Color::Never, false);
+        let text = document(report, self.json, style)?;
+        let shown = if self.json {
+            visible_json(&text)
+        } else {
+            visible_lines(&text)
+        };
+        // A reader that went away is no error of ours.
+        let _ = std::io::stdout().lock().write_all(shown.as_bytes());
+        Ok(())
+    }
+}
+
+/// `--color`.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct ColorArgs {
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+}
+
+/// What a copy of the memory may cost.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct CopyLimits {
+    /// Longest time to hold all threads [default: 50ms]
+    ///
+    /// What would take longer is done in another way, or refused. On a busy machine it may take longer
+    /// than estimated.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub max_hold: Option<Duration>,
+    /// Limit of memory for the copy [default: all]
+    ///
+    /// A heap that is larger, or larger than the memory that is available, is not copied.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_memory: Option<u64>,
 }
 
 /// When to use colours.

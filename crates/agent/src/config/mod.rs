@@ -460,7 +460,7 @@ mod tests {
         let with = |more: &str| format!("{RULE}{more}");
         for (text, line, column, says) in [
             (with("tpyo = 1\n"), 4, 1, "unknown field `tpyo`"),
-            (with("interval = \"5\"\n"), 4, 12, "is not a time"),
+            (with("interval = \"5x\"\n"), 4, 12, "is not a time"),
             (with("interval = 5\n"), 4, 12, "expected a time"),
             (with("mode = \"all\"\n"), 4, 8, "unknown variant `all`"),
             (

@@ -1,7 +1,7 @@
 //! Options of `gate`.
 
 use crate::exit_code;
-use crate::options::Color;
+use crate::options::ColorArgs;
 use crate::output::is_colored;
 use crate::report::sources;
 use crate::scores;
@@ -322,9 +322,8 @@ pub struct OutputOptions {
     /// Number of leaks to show in the text
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Use colours: auto, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    color: Color,
+    #[command(flatten)]
+    color: ColorArgs,
     /// Print only the line with the verdict
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
@@ -364,7 +363,7 @@ impl OutputOptions {
             suppressions: exceptions.gen_suppressions,
             is_quiet: self.quiet,
             is_verbose: self.verbose,
-            is_colored: is_colored(self.color, is_terminal),
+            is_colored: is_colored(self.color.color, is_terminal),
             is_beside_program,
             format: FormatOptions {
                 top: self.top,

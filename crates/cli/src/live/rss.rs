@@ -1,17 +1,12 @@
 //! `rss`: what the resident memory of a process consists of, with no tracing.
 
 use super::allocator::{self, Callable};
-use crate::options::Color;
-use crate::output::style;
+use crate::options::{CopyLimits, Json};
 use crate::target::Target;
 use anyhow::bail;
-use memhook_foreign::units;
-use memhook_foreign::{visible_json, visible_lines};
 use memhook_heap::{AllocatorStatistics, Limits, Looked, Part, look_at_memory};
-use memhook_report::{Progress, ReportStream, RssReport, RssView, document};
-use std::io::Write;
+use memhook_report::{Progress, RssReport, RssView};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Options of `rss`.
 #[derive(clap::Args)]
@@ -27,19 +22,10 @@ pub struct Args {
     /// Number of rows to show of each list
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Write JSON instead of text
-    #[arg(short, long)]
-    json: bool,
-    /// Longest time to hold all threads [default: 50ms]
-    ///
-    /// Where the heap cannot be copied in that time, it is shown as one part.
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    max_hold: Option<Duration>,
-    /// Limit of memory for the copy of the heap [default: all]
-    ///
-    /// A heap that is larger is shown as one part.
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    max_memory: Option<u64>,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    limits: CopyLimits,
     /// Do not ask jemalloc or tcmalloc what they hold
     ///
     /// Their heaps are split by their own statistics: one thread calls the allocator's function for them at a safe
@@ -64,10 +50,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("{why}");
     }
     let limits = Limits {
-        hold: args.max_hold.or(Limits::default().hold),
-        memory: args.max_memory,
+        hold: args.limits.max_hold.or(Limits::default().hold),
+        memory: args.limits.max_memory,
     };
-    let pins = args.pins || args.json;
+    let pins = args.pins || args.json.json;
     let work = || look_at_memory(pid, limits, pins);
     let Looked { mut account, meta } = Progress::during("looking at the memory", work)?;
     if account.parts.contains_key(&Part::ForeignHeap) && !args.no_calls {
@@ -85,14 +71,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         pins: args.pins,
     };
     let report = RssReport::new(pid, &account, meta.as_ref(), view);
-    let style = style(None, ReportStream::Out, Color::Never, false);
-    let text = document(&report, args.json, style)?;
-    let shown = if args.json {
-        visible_json(&text)
-    } else {
-        visible_lines(&text)
-    };
-    // A reader that went away is no error of ours.
-    let _ = std::io::stdout().lock().write_all(shown.as_bytes());
+    args.json.print(&report)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,21 +2,17 @@
 
 mod reclaim;
 
-use crate::options::Color;
-use crate::output::style;
+use crate::options::{CopyLimits, Json};
 use crate::target::Target;
 use anyhow::{Context, bail};
+use memhook_foreign::OutputFile;
 use memhook_foreign::units;
-use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, account_of, capture_core,
     capture_within, dissect,
 };
 use memhook_process::{Check, CoreFile};
-use memhook_report::{
-    CensusReport, Document, Progress, ReportStream, RssReport, RssView, document, scan_report,
-    write_blocks,
-};
+use memhook_report::{CensusReport, Progress, RssReport, RssView, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
@@ -49,9 +45,8 @@ pub struct Args {
     /// Number of groups to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Write JSON instead of text
-    #[arg(short, long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
     /// Scan twice, with this time in between
     ///
     /// Reports only blocks that both scans found, with the same contents.
@@ -91,7 +86,7 @@ pub struct Args {
         long = "load",
         alias = "from",
         value_name = "FILE",
-        conflicts_with_all = ["process", "pid", "cgroup", "newest"],
+        conflicts_with_all = ["process", "pid", "cgroup", "newest", "max_hold"],
         help_heading = "Snapshots"
     )]
     from: Option<String>,
@@ -115,17 +110,8 @@ pub struct Args {
     /// process has a seccomp filter that memhook-rs cannot bypass.
     #[arg(long, value_enum, value_name = "METHOD", help_heading = "Snapshots")]
     snapshot: Option<SnapshotMethod>,
-    /// Longest time to hold all threads [default: 50ms]
-    ///
-    /// A copy that would take longer is made in another way, or refused. With --snapshot stop there
-    /// is no limit by default.
-    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "from", help_heading = "Snapshots")]
-    max_hold: Option<Duration>,
-    /// Limit of memory for the copy [default: all]
-    ///
-    /// A copy that exceeds it, or the available memory, is refused.
-    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Snapshots")]
-    max_memory: Option<u64>,
+    #[command(flatten, next_help_heading = "Snapshots")]
+    limits: CopyLimits,
     /// Free what two scans found unreachable
     ///
     /// The process frees the blocks itself, by calls of its own free(), and only blocks whose contents were the same
@@ -182,8 +168,8 @@ impl Args {
             _ => Limits::default().hold,
         };
         Limits {
-            hold: self.max_hold.or(usual),
-            memory: self.max_memory,
+            hold: self.limits.max_hold.or(usual),
+            memory: self.limits.max_memory,
         }
     }
 
@@ -191,7 +177,7 @@ impl Args {
     fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
         if let Some(core) = &self.core {
             let core = CoreFile::open(core).map_err(memhook_heap::Error::from)?;
-            let work = || capture_core(&core, self.max_memory);
+            let work = || capture_core(&core, self.limits.max_memory);
             return Ok(Progress::during("reading the core dump", work)?);
         }
         let Some(file) = &self.from else {
@@ -200,10 +186,14 @@ impl Args {
             return Ok(Progress::during("copying the memory", work)?);
         };
         let snapshot = if file == "-" {
-            memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
+            memhook_heap::load(
+                "standard input",
+                std::io::stdin().lock(),
+                self.limits.max_memory,
+            )?
         } else {
             let open = File::open(file).with_context(|| file.clone())?;
-            memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
+            memhook_heap::load(file, std::io::BufReader::new(open), self.limits.max_memory)?
         };
         Ok(Captured {
             snapshot,
@@ -259,7 +249,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
         let work = || memhook_heap::why(snapshot, &heap, options, &mut types, address);
-        return print(args, &Progress::during(SEARCHING, work)?);
+        return args.json.print(&Progress::during(SEARCHING, work)?);
     }
     if args.census {
         let heap = dissect(snapshot)?;
@@ -275,7 +265,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
             pins: false,
         };
         let rss = rss.map(|found| RssReport::new(pid, &found, Some(&snapshot.meta), view));
-        return print(args, &CensusReport { census, rss });
+        return args.json.print(&CensusReport { census, rss });
     }
     let mut scan = scan(snapshot)?;
     if let Some(before) = &before {
@@ -290,20 +280,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
         let possible = scan.possibly_lost(snapshot, options);
         report.add_possible(snapshot, &scan, &possible, &mut types, args.top);
     }
-    print(args, &report)
-}
-
-fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
-    let style = style(None, ReportStream::Out, Color::Never, false);
-    let text = document(report, args.json, style)?;
-    let shown = if args.json {
-        visible_json(&text)
-    } else {
-        visible_lines(&text)
-    };
-    // A reader that went away is no error of ours.
-    let _ = std::io::stdout().lock().write_all(shown.as_bytes());
-    Ok(())
+    args.json.print(&report)
 }
 
 /// Saves a snapshot.

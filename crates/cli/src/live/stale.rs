@@ -7,7 +7,7 @@ mod section;
 mod watching;
 
 use super::{ending, signals};
-use crate::options::Color;
+use crate::options::{ColorArgs, Json};
 use crate::target::Target;
 use crate::tracing::DEPTH;
 use crate::{exit_code, output};
@@ -48,15 +48,13 @@ pub struct Args {
     /// unreachable, reachable and stale, or in use.
     #[arg(long)]
     leaks: bool,
-    /// Write JSON instead of text
-    #[arg(short, long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
     /// Print no status lines
     #[arg(short, long)]
     quiet: bool,
-    /// Use colours: auto, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    color: Color,
+    #[command(flatten)]
+    color: ColorArgs,
 }
 
 /// Runs the command.
@@ -81,9 +79,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             interval: args.interval,
             top: args.top,
             leaks: args.leaks,
-            is_json: args.json,
+            is_json: args.json.json,
             is_quiet: args.quiet,
-            style: output::style(None, ReportStream::Out, args.color, false),
+            style: output::style(None, ReportStream::Out, args.color.color, false),
         },
     );
     let end = trace.run(None, &mut job);

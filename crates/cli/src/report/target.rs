@@ -2,7 +2,7 @@
 
 use super::sources;
 use crate::exit_code;
-use crate::options::Color;
+use crate::options::ColorArgs;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_gate::template_matches;
@@ -120,9 +120,8 @@ pub struct OutputArgs {
     /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
-    /// Use colours: auto, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub color: Color,
+    #[command(flatten)]
+    pub color: ColorArgs,
     /// Leave nothing out
     ///
     /// Show complete names and paths, all modules, and small branches of trees.
@@ -134,7 +133,7 @@ impl OutputArgs {
     /// How text is written.
     pub fn style(&self) -> memhook_report::Style {
         let path = self.output.as_deref();
-        crate::output::style(path, ReportStream::Out, self.color, self.verbose)
+        crate::output::style(path, ReportStream::Out, self.color.color, self.verbose)
     }
 
     /// Writes a document as text or as JSON.

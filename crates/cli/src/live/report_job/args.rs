@@ -2,7 +2,7 @@
 
 use super::Handover;
 use crate::live::{record, triggered};
-use crate::options::{Color, View};
+use crate::options::{ColorArgs, View};
 use crate::report::parse;
 use crate::tracing::{Access, Tracing};
 use memhook_recording::{Mode, Options};
@@ -29,9 +29,8 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
-    /// Use colours: auto, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    color: Color,
+    #[command(flatten)]
+    color: ColorArgs,
     /// Write the reports, or a recording (.mhk), to this file
     ///
     /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the name, %p becomes
@@ -86,7 +85,7 @@ impl Args {
         verbose: bool,
     ) -> std::io::Result<ReportWriter> {
         let is_json = self.json || matches!(self.format, FormatChoice::Json);
-        let style = crate::output::style(path, stream, self.color, verbose);
+        let style = crate::output::style(path, stream, self.color.color, verbose);
         ReportWriter::open_or(stream, path, self.force, is_json, style)
     }
 

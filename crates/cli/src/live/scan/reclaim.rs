@@ -1,6 +1,6 @@
 //! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
 
-use super::{Args, PointerRule, check, print};
+use super::{Args, PointerRule, check};
 use crate::live::signals;
 use anyhow::bail;
 use memhook_attach::{Reach, SafePoints, claim};
@@ -50,11 +50,11 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
             }
         }
         if !may_release {
-            print(args, &ReclaimRound::dry(&found, number))?;
+            args.json.print(&ReclaimRound::dry(&found, number))?;
         } else {
             let done = release(&mut reclaimer, &found);
             let round = ReclaimRound::done(&found, number, &done);
-            print(args, &round)?;
+            args.json.print(&round)?;
             if let (None, Some(error)) = (args.every, done.failed) {
                 return Err(error.into());
             }
