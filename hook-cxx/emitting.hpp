@@ -208,28 +208,7 @@ MEMHOOK_SELECTIVE uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, i
 }
 
 // They allocate nothing that is told.
-using wrap::Access;
-using wrap::Brk;
-using wrap::CompareBytes;
-using wrap::CopyBytes;
-using wrap::Dlclose;
-using wrap::Dlmopen;
-using wrap::Dlopen;
-using wrap::FillBytes;
-using wrap::Fork;
-using wrap::Madvise;
-using wrap::Mark;
-using wrap::Mmap;
-using wrap::Mremap;
-using wrap::Munmap;
-using wrap::ReadInto;
-using wrap::ReadItems;
-using wrap::Sbrk;
-using wrap::Shmat;
-using wrap::Shmdt;
-using wrap::StringLength;
-using wrap::WriteFrom;
-using wrap::WriteItems;
+using namespace others;
 
 }  // namespace emitting
 }  // namespace memhook

@@ -60,6 +60,34 @@ template <uint32_t F, uint32_t V, typename... A>
   return block;
 }
 
+// Wrappers of functions that allocate nothing of their own: the same in every set.
+namespace others {
+
+using wrap::Access;
+using wrap::Brk;
+using wrap::CompareBytes;
+using wrap::CopyBytes;
+using wrap::Dlclose;
+using wrap::Dlmopen;
+using wrap::Dlopen;
+using wrap::FillBytes;
+using wrap::Fork;
+using wrap::Madvise;
+using wrap::Mark;
+using wrap::Mmap;
+using wrap::Mremap;
+using wrap::Munmap;
+using wrap::ReadInto;
+using wrap::ReadItems;
+using wrap::Sbrk;
+using wrap::Shmat;
+using wrap::Shmdt;
+using wrap::StringLength;
+using wrap::WriteFrom;
+using wrap::WriteItems;
+
+}  // namespace others
+
 namespace selective {
 
 #define MEMHOOK_SELECTIVE template <uint32_t F, uint32_t V> [[gnu::noinline]]
@@ -107,29 +135,8 @@ MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
 }
 
 // Called too seldom, or never together with a filter.
-using wrap::Access;
-using wrap::Brk;
-using wrap::CompareBytes;
-using wrap::CopyBytes;
-using wrap::Dlclose;
-using wrap::Dlmopen;
-using wrap::Dlopen;
-using wrap::FillBytes;
-using wrap::Fork;
-using wrap::Madvise;
-using wrap::Mark;
-using wrap::Mmap;
-using wrap::Mremap;
-using wrap::Munmap;
-using wrap::ReadInto;
-using wrap::ReadItems;
-using wrap::Sbrk;
-using wrap::Shmat;
-using wrap::Shmdt;
-using wrap::StringLength;
-using wrap::WriteFrom;
-using wrap::WriteItems;
 using wrap::Xallocx;
+using namespace others;
 
 }  // namespace selective
 }  // namespace memhook

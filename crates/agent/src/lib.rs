@@ -17,6 +17,7 @@ mod rules;
 mod said;
 mod scanning;
 mod send;
+mod session_stacks;
 mod sums;
 mod supervisor;
 mod target_job;
@@ -67,6 +68,7 @@ pub enum AgentError {
 }
 
 pub use config::{ConfigError, Experiments};
+pub use session_stacks::{SessionStacks, module_files};
 
 /// Reads a configuration, checks it, and does nothing else. Returns how many rules it has.
 pub fn check(path: &Path, experiments: Experiments) -> Result<usize, ConfigError> {

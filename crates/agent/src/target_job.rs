@@ -3,15 +3,13 @@
 use crate::board::{Growth, Identity, Link, Numbers};
 use crate::config::{Destination, Mode, Rule};
 use crate::send::{Made, Outbox};
+use crate::session_stacks::{SessionStacks, module_files};
 use crate::sums::{SampledSites, Sums};
 use crossbeam_channel::Select;
-use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, account_of_session};
+use memhook_attach::{Consumer, End, Job, Trace, Turn, account_of_session};
 use memhook_process::{CgroupMemory, TargetRoot, resident_counters};
-use memhook_report::recorded::{made_module, python_of};
-use memhook_report::{
-    Backtrace, Backtraces, LiveProfiler, Sampling, TakenProfile, Target, UnseenTime,
-};
-use memhook_symbols::{ModuleFile, SearchPath, SharedReaders, Symbolizer};
+use memhook_report::{LiveProfiler, Sampling, TakenProfile, Target, UnseenTime};
+use memhook_symbols::{SearchPath, SharedReaders, Symbolizer};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -52,21 +50,6 @@ pub struct TargetJob {
     memory: CgroupMemory,
     /// Where names come from, also when the process has ended.
     _root: TargetRoot,
-}
-
-/// The backtraces of a session.
-struct SessionStacks<'a>(&'a Session);
-
-impl Backtraces for SessionStacks<'_> {
-    fn backtrace(&self, id: u32) -> Option<Backtrace> {
-        let (function, addresses) = self.0.stack(id)?;
-        let stack = self.0.region().stack(id);
-        Some(Backtrace {
-            function,
-            addresses,
-            truncated: stack.is_some_and(|stack| stack.truncated),
-        })
-    }
 }
 
 impl TargetJob {
@@ -164,22 +147,7 @@ impl TargetJob {
         let Some(profiler) = &mut self.profiler else {
             return;
         };
-        let modules = session.modules.iter().chain(&session.gone);
-        let modules = modules.map(|module| ModuleFile {
-            path: module.path.clone(),
-            image: module.bytes.in_memory().cloned(),
-            opened: module.bytes.file().cloned(),
-            candidates: vec![module.file.clone()],
-            build_id: module.build_id.clone(),
-            base: module.base,
-            start: module.start,
-            end: module.end,
-            named_by: None,
-        });
-        let python = python_of(Arc::clone(session.shared_region()));
-        let made = session.made_names().map(|names| made_module(names as _));
-        let modules = modules.chain([python]).chain(made).collect();
-        profiler.begin(&SessionStacks(session), modules, taken);
+        profiler.begin(&SessionStacks(session), module_files(session), taken);
     }
 
     fn taken(&self, consumer: &Consumer<SampledSites>, now: Duration, sums: Sums) -> TakenProfile {

@@ -122,7 +122,7 @@ pub use probes::{
     EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,
     plan_probes,
 };
-pub use probes::{PadPreview, ProbeOptions, ProbePreview, preview_probes};
+pub use probes::{PadPreview, ProbeOptions, ProbePreview, module_file, preview_probes};
 pub use process_names::{command_line, process_name};
 pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};

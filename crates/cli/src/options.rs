@@ -1,70 +1,60 @@
 //! Values of options: choices, and moments of a trace.
 
 use crate::output::style;
-use clap::ValueEnum;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memhook_foreign::units::{duration, size};
 use memhook_foreign::{visible_json, visible_lines};
-use memhook_report::{Document, ReportStream, document};
+use memhook_report::{Document, ReportStream, RowsBy, SortBy, document};
 use std::io::Write;
 use std::time::Duration;
 
-/// What the rows of a report are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum GroupBy {
-    /// The call stack of an allocation
-    Site,
-    /// A call in the code; a block counts for every call on its stack
-    Frame,
-    /// A function; a block counts for every function on its stack
-    Function,
-    /// The module that called the allocator
-    Module,
-    /// The type of a block, as far as its call stack reveals it
-    Type,
-    /// The thread that allocated
-    Thread,
-    /// The size of a block
-    Size,
-    /// The time from allocation to release
-    Lifetime,
+/// What the rows of a report may be.
+const ROWS: [(RowsBy, &str); 8] = [
+    (RowsBy::Site, "The call stack of an allocation"),
+    (
+        RowsBy::Frame,
+        "A call in the code; a block counts for every call on its stack",
+    ),
+    (
+        RowsBy::Function,
+        "A function; a block counts for every function on its stack",
+    ),
+    (RowsBy::Module, "The module that called the allocator"),
+    (
+        RowsBy::Type,
+        "The type of a block, as far as its call stack tells",
+    ),
+    (RowsBy::Thread, "The thread that allocated"),
+    (RowsBy::Size, "The size of a block"),
+    (RowsBy::Lifetime, "The time from allocation to release"),
+];
+
+/// The words for rows; without the last one for a trace, because only recordings know lifetimes.
+pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
+    let possible = &ROWS[..ROWS.len() - usize::from(is_trace)];
+    let words = possible
+        .iter()
+        .map(|(by, help)| PossibleValue::new(by.name()).help(*help));
+    PossibleValuesParser::new(words).map(|word| {
+        let found = ROWS.iter().find(|(by, _)| by.name() == word);
+        found.map_or(RowsBy::Site, |(by, _)| *by)
+    })
 }
 
-impl From<GroupBy> for memhook_report::RowsBy {
-    fn from(by: GroupBy) -> Self {
-        match by {
-            GroupBy::Site => Self::Site,
-            GroupBy::Frame => Self::Frame,
-            GroupBy::Function => Self::Function,
-            GroupBy::Module => Self::Module,
-            GroupBy::Type => Self::Type,
-            GroupBy::Thread => Self::Thread,
-            GroupBy::Size => Self::Size,
-            GroupBy::Lifetime => Self::Lifetime,
-        }
-    }
-}
-
-/// Order of the rows.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum SortBy {
-    Bytes,
-    Count,
-    Age,
-    Growth,
-    Score,
-}
-
-impl From<SortBy> for memhook_report::SortBy {
-    fn from(by: SortBy) -> Self {
-        match by {
-            SortBy::Bytes => Self::Bytes,
-            SortBy::Count => Self::Count,
-            SortBy::Age => Self::Age,
-            SortBy::Growth => Self::Growth,
-            SortBy::Score => Self::Score,
-        }
-    }
+/// The words for an order; without the last one for a trace, because scores are known at the end only.
+pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
+    const ORDERS: [(&str, SortBy); 5] = [
+        ("bytes", SortBy::Bytes),
+        ("count", SortBy::Count),
+        ("age", SortBy::Age),
+        ("growth", SortBy::Growth),
+        ("score", SortBy::Score),
+    ];
+    let possible = &ORDERS[..ORDERS.len() - usize::from(is_trace)];
+    PossibleValuesParser::new(possible.iter().map(|(word, _)| *word)).map(|word| {
+        let found = ORDERS.iter().find(|(name, _)| *name == word);
+        found.map_or(SortBy::Bytes, |(_, order)| *order)
+    })
 }
 
 /// What reports show.
@@ -78,27 +68,11 @@ pub struct View {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older: Option<Duration>,
     /// Sort by bytes, count, age or growth
-    #[arg(long, value_name = "ORDER", value_parser = orders_of_trace(), default_value = "bytes")]
+    #[arg(long, value_name = "ORDER", value_parser = orders(true), default_value = "bytes")]
     pub sort: SortBy,
     /// Rows by site, function, thread, ...
-    #[arg(long, value_name = "ROWS", value_parser = rows_of_trace(), default_value = "site")]
-    pub by: GroupBy,
-}
-
-/// Only recordings know lifetimes.
-fn rows_of_trace() -> impl TypedValueParser<Value = GroupBy> {
-    let of_trace = GroupBy::value_variants().iter();
-    let of_trace = of_trace.filter(|&&by| by != GroupBy::Lifetime);
-    let words = of_trace.filter_map(ValueEnum::to_possible_value);
-    PossibleValuesParser::new(words).try_map(|word| GroupBy::from_str(&word, false))
-}
-
-/// Scores are known at the end only.
-fn orders_of_trace() -> impl TypedValueParser<Value = SortBy> {
-    let of_trace = SortBy::value_variants().iter();
-    let of_trace = of_trace.filter(|&&by| by != SortBy::Score);
-    let words = of_trace.filter_map(ValueEnum::to_possible_value);
-    PossibleValuesParser::new(words).try_map(|word| SortBy::from_str(&word, false))
+    #[arg(long, value_name = "ROWS", value_parser = rows(true), default_value = "site")]
+    pub by: RowsBy,
 }
 
 /// `--json`, of commands that write one document or lines of them.

@@ -6,7 +6,7 @@ mod target;
 
 pub use target::{OutputArgs, TypeArgs, code_of, open, presentable, read, write};
 
-use crate::options::{GroupBy, SortBy, moment};
+use crate::options::{moment, orders, rows};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
@@ -14,7 +14,9 @@ use memhook_foreign::units;
 use memhook_recording::{Recording, ScoreOptions};
 use memhook_report::formats::Html;
 use memhook_report::recorded::{self, Contents, Selection, Window};
-use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
+use memhook_report::{
+    Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, RowsBy, SortBy, Unit,
+};
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -43,12 +45,12 @@ pub struct Args {
     #[arg(long)]
     mappings: bool,
     /// Rows by site, function, thread, ...
-    #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
-    by: GroupBy,
+    #[arg(long, value_name = "ROWS", value_parser = rows(false), default_value = "site")]
+    by: RowsBy,
     /// Sort by bytes, count, age, growth or score
     ///
     /// By score (with --scores), the worst sites come first.
-    #[arg(long, value_enum, value_name = "ORDER", default_value = "bytes")]
+    #[arg(long, value_name = "ORDER", value_parser = orders(false), default_value = "bytes")]
     sort: SortBy,
     /// Number of rows
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
@@ -299,7 +301,7 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let measure = measure(args);
     if args.scores.scores {
         recording.check_scores().context("--scores")?;
-        if args.by != GroupBy::Site {
+        if args.by != RowsBy::Site {
             bail!("--scores is about sites: leave --by out");
         }
         if let FormatChoice::Export(format) = args.format {
@@ -314,19 +316,19 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     if args.who_frees && !recording.has_release_stacks() {
         bail!("--who-frees: stacks of releases were not recorded; attach with --stacks all");
     }
-    if args.by == GroupBy::Size && !matches!(measure, Measure::Live | Measure::Allocated) {
+    if args.by == RowsBy::Size && !matches!(measure, Measure::Live | Measure::Allocated) {
         bail!("--by size counts live or allocated blocks: use --measure live or allocated");
     }
-    if args.by == GroupBy::Lifetime && !matches!(measure, Measure::Live | Measure::Released) {
+    if args.by == RowsBy::Lifetime && !matches!(measure, Measure::Live | Measure::Released) {
         bail!("--by lifetime counts released blocks: leave --measure out");
     }
     if !recording.is_summary() {
         return Ok(());
     }
     let missing = match (args.by, measure) {
-        (GroupBy::Thread, _) => "threads",
-        (GroupBy::Lifetime, _) => "lifetimes",
-        (GroupBy::Size, _) => "sizes of blocks",
+        (RowsBy::Thread, _) => "threads",
+        (RowsBy::Lifetime, _) => "lifetimes",
+        (RowsBy::Size, _) => "sizes of blocks",
         (_, Measure::Temporary) => "temporary allocations",
         _ if args.who_frees => "who frees",
         _ if args.sort == SortBy::Age => "ages",
@@ -364,12 +366,12 @@ fn unit(args: &Args) -> Unit {
 
 fn selection(args: &Args, as_json: bool) -> Selection {
     Selection {
-        by: args.by.into(),
+        by: args.by,
         measure: match args.by {
-            GroupBy::Lifetime => Measure::Released,
+            RowsBy::Lifetime => Measure::Released,
             _ => measure(args),
         },
-        sort: args.sort.into(),
+        sort: args.sort,
         top: args.top,
         is_window: args.window.from.is_some() || args.window.from_mark.is_some(),
         // Sites that read the same have scores of their own.

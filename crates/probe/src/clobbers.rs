@@ -57,7 +57,8 @@ fn target_of(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.near_branch_target())
 }
 
-fn containing(functions: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
+/// The function that an address is in; they are sorted.
+pub(crate) fn containing(functions: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
     let behind = functions.partition_point(|range| range.start <= address);
     functions[..behind]
         .last()

@@ -2,6 +2,7 @@
 //!
 //! A function that another one has called normally needs no mention, because the caller's frame is above its own.
 
+use crate::clobbers::containing;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -87,13 +88,6 @@ fn indexes_a_table(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory
         && instruction.memory_base() == Register::None
         && instruction.memory_index() != Register::None
-}
-
-fn containing(functions: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
-    let behind = functions.partition_point(|range| range.start <= address);
-    functions[..behind]
-        .last()
-        .filter(|range| range.contains(&address))
 }
 
 #[cfg(test)]

@@ -163,7 +163,8 @@ fn has_lahf() -> bool {
         .any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "lahf_lm"))
 }
 
-pub(crate) fn module_file(module: &ModuleImage) -> ModuleFile {
+/// Where the names of a module come from.
+pub fn module_file(module: &ModuleImage) -> ModuleFile {
     ModuleFile {
         path: module.path.clone(),
         image: module.bytes.in_memory().cloned(),

@@ -1,9 +1,9 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
-use super::frames::module_file;
 use crate::target::Target;
 use crate::tracing::Allocators;
 use crate::{exit_code, output::say};
+use memhook_attach::module_file;
 use memhook_attach::{DescribedReach, DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 use memhook_process::{Check, TargetRoot};
 use memhook_report::recorded::source_text;

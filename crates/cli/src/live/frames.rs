@@ -1,61 +1,12 @@
 //! A traced process as reports see it.
 
+use memhook_agent::{SessionStacks, module_files};
 use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
-use memhook_process::ModuleImage;
-use memhook_report::recorded::{made_module, python_of, source_text};
+use memhook_report::recorded::source_text;
 use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Mark, Target, TracedRun};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
-use std::sync::Arc;
 use std::time::Duration;
-
-/// The modules that addresses of backtraces may be in.
-pub fn module_files(session: &Session) -> Vec<ModuleFile> {
-    let modules = session.modules.iter().chain(&session.gone);
-    let python = python_of(Arc::clone(session.shared_region()));
-    let made = session.made_names().map(|names| made_module(names as _));
-    modules
-        .map(module_file)
-        .chain([python])
-        .chain(made)
-        .collect()
-}
-
-/// Where the names of a module come from.
-pub fn module_file(m: &ModuleImage) -> ModuleFile {
-    ModuleFile {
-        path: m.path.clone(),
-        image: m.bytes.in_memory().cloned(),
-        opened: m.bytes.file().cloned(),
-        candidates: vec![m.file.clone()],
-        build_id: m.build_id.clone(),
-        base: m.base,
-        start: m.start,
-        end: m.end,
-        named_by: None,
-    }
-}
-
-/// The backtraces of a session.
-pub struct SessionStacks<'a>(pub &'a Session);
-
-impl Backtraces for SessionStacks<'_> {
-    fn described(&self, function: u8) -> Option<String> {
-        let functions = self.0.heaps().iter().flat_map(|heap| &heap.functions);
-        let found = functions.into_iter().find(|(id, _)| *id == function);
-        found.map(|(_, name)| name.clone())
-    }
-
-    fn backtrace(&self, id: u32) -> Option<Backtrace> {
-        let (function, addresses) = self.0.stack(id)?;
-        let stack = self.0.region().stack(id);
-        Some(Backtrace {
-            function,
-            addresses,
-            truncated: stack.is_some_and(|stack| stack.truncated),
-        })
-    }
-}
 
 /// A session, and what is known of how much of its modules is seen.
 pub struct Traced<'a> {

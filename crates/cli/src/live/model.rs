@@ -127,8 +127,8 @@ impl Reporter {
     /// A reporter that has reported nothing yet.
     pub fn new(pid: i32, view: View, depth: u32) -> Self {
         let view = LiveView {
-            by: view.by.into(),
-            sort: view.sort.into(),
+            by: view.by,
+            sort: view.sort,
             top: view.top,
             older: view.older,
         };

@@ -1,11 +1,11 @@
 //! `probe`: counts the calls of functions of a running process.
 
-use super::frames::module_file;
 use super::signals::{self, NameWait};
 use crate::exit_code;
 use crate::report::{OutputArgs, parse};
 use crate::target::Target;
 use memhook_abi::PROBE_ARGUMENTS;
+use memhook_attach::module_file;
 use memhook_attach::{
     EventOptions, PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction,
     plan_probes, preview_probes, process_name,

@@ -3,7 +3,6 @@
 mod args;
 mod reports;
 
-use super::frames::module_files;
 use super::last_look::LastLook;
 use super::looks::Looks;
 use super::model::Reporter;
@@ -13,6 +12,7 @@ use super::stale::StaleSection;
 use super::triggered::Triggered;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
+use memhook_agent::module_files;
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_process::process_age;
 use memhook_recording::ScoreOptions;

@@ -4,7 +4,6 @@ mod recorded;
 mod several;
 
 use super::ending;
-use super::frames::{SessionStacks, module_files};
 use super::model::overhead;
 use super::signals::{self, stop_requested};
 use super::stale::StaleSection;
@@ -13,6 +12,7 @@ use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
+use memhook_agent::{SessionStacks, module_files};
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_foreign::units;
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};

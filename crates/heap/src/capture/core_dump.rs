@@ -301,62 +301,14 @@ fn mark_brk(snapshot: &mut Snapshot, images: &[memhook_process::ModuleImage]) {
 
 /// In the order of `struct user_regs_struct` (arch/x86/include/asm/user_64.h).
 fn registers(thread: &CoreThread) -> Registers {
-    let [
-        r15,
-        r14,
-        r13,
-        r12,
-        rbp,
-        rbx,
-        r11,
-        r10,
-        r9,
-        r8,
-        rax,
-        rcx,
-        rdx,
-        rsi,
-        rdi,
-        orig_rax,
-        rip,
-        cs,
-        eflags,
-        rsp,
-        ss,
-        fs_base,
-        gs_base,
-        ds,
-        es,
-        fs,
-        gs,
-    ] = thread.registers;
-    Registers {
-        r15,
-        r14,
-        r13,
-        r12,
-        rbp,
-        rbx,
-        r11,
-        r10,
-        r9,
-        r8,
-        rax,
-        rcx,
-        rdx,
-        rsi,
-        rdi,
-        orig_rax,
-        rip,
-        cs,
-        eflags,
-        rsp,
-        ss,
-        fs_base,
-        gs_base,
-        ds,
-        es,
-        fs,
-        gs,
+    macro_rules! in_order {
+        ($($name:ident)*) => {{
+            let [$($name),*] = thread.registers;
+            Registers { $($name),* }
+        }};
+    }
+    in_order! {
+        r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss
+        fs_base gs_base ds es fs gs
     }
 }

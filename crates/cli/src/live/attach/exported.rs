@@ -1,9 +1,9 @@
 //! Formats for other programs, straight from a trace: it is recorded into a file without a name, of which nothing
 //! is left, however we end.
 
-use crate::live::frames::module_files;
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
+use memhook_agent::module_files;
 use memhook_attach::Session;
 use memhook_foreign::{OutputFile, own_name, unnamed_file_in};
 use memhook_report::recorded::{Window, profile};

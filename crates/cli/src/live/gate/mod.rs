@@ -4,7 +4,7 @@ pub mod attached;
 pub mod launched;
 mod scored;
 
-use super::frames::{SessionStacks, module_files};
+use memhook_agent::{SessionStacks, module_files};
 use memhook_attach::{State, Trace, unseen_allocators};
 use memhook_gate::{
     DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,

@@ -1,8 +1,8 @@
 //! Turns answers about sites into a report with names.
 
-use crate::live::frames::{SessionStacks, module_files};
 use crate::live::signals::NameWait;
 use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer, State};
+use memhook_agent::{SessionStacks, module_files};
 use memhook_attach::Session;
 use memhook_process::TargetRoot;
 use memhook_report::{Backtraces, CaughtAccess, Progress, StaleSite, frames_at};

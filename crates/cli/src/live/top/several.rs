@@ -6,10 +6,10 @@
 
 use super::{Args, open, sample};
 use crate::live::ending;
-use crate::live::frames::{SessionStacks, module_files};
 use crate::live::signals::stop_requested;
 use crate::{exit_code, printing};
 use anyhow::Context;
+use memhook_agent::{SessionStacks, module_files};
 use memhook_attach::{Assigner, End, Error, Followed, Job, Trace, Turn, Work, follow, refuse};
 use memhook_process::{TargetRoot, process_age};
 use memhook_report::top::{Among, Board, Names, Reaction, Screen};
