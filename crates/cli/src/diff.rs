@@ -1,7 +1,7 @@
 //! `diff`: what changed from one run to another.
 
 use crate::exit_code;
-use crate::options::Json;
+use crate::output::Json;
 use crate::report::{self, OutputArgs, TypeArgs, sources};
 use crate::scores;
 use anyhow::Context;

@@ -1,11 +1,8 @@
 //! Values of options: choices, and moments of a trace.
 
-use crate::output::style;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memhook_foreign::units::{duration, size};
-use memhook_foreign::{visible_json, visible_lines};
-use memhook_report::{Document, ReportStream, RowsBy, SortBy, document};
-use std::io::Write;
+use memhook_report::{RowsBy, SortBy};
 use std::time::Duration;
 
 /// What the rows of a report may be.
@@ -22,7 +19,7 @@ const ROWS: [(RowsBy, &str); 8] = [
     (RowsBy::Module, "The module that called the allocator"),
     (
         RowsBy::Type,
-        "The type of a block, as far as its call stack tells",
+        "The type of a block, as far as its call stack reveals it",
     ),
     (RowsBy::Thread, "The thread that allocated"),
     (RowsBy::Size, "The size of a block"),
@@ -73,31 +70,6 @@ pub struct View {
     /// Rows by site, function, thread, ...
     #[arg(long, value_name = "ROWS", value_parser = rows(true), default_value = "site")]
     pub by: RowsBy,
-}
-
-/// `--json`, of commands that write one document or lines of them.
-#[derive(clap::Args, Clone, Copy)]
-#[group(skip)]
-pub struct Json {
-    /// Write JSON instead of text
-    #[arg(short, long)]
-    pub json: bool,
-}
-
-impl Json {
-    /// Prints a document on standard output, without colours.
-    pub fn print(self, report: &impl Document) -> anyhow::Result<()> {
-        let style = style(None, ReportStream::Out, Color::Never, false);
-        let text = document(report, self.json, style)?;
-        let shown = if self.json {
-            visible_json(&text)
-        } else {
-            visible_lines(&text)
-        };
-        // A reader that went away is no error of ours.
-        let _ = std::io::stdout().lock().write_all(shown.as_bytes());
-        Ok(())
-    }
 }
 
 /// `--color`.

@@ -1,8 +1,9 @@
 //! Where reports go, and in which form.
 
 use crate::options::Color;
-use memhook_report::{ReportStream, Style};
-use std::io::{IsTerminal, stderr, stdout};
+use memhook_foreign::{visible_json, visible_lines};
+use memhook_report::{Document, ReportStream, Style, document};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::Path;
 use terminal_size::{Width, terminal_size_of};
 
@@ -36,4 +37,29 @@ pub fn is_colored(color: Color, terminal: bool) -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     color == Color::Always || (color == Color::Auto && terminal && wanted)
+}
+
+/// `--json`, of commands that write one document or lines of them.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct Json {
+    /// Write JSON instead of text
+    #[arg(short, long)]
+    pub json: bool,
+}
+
+impl Json {
+    /// Prints a document on standard output, without colours.
+    pub fn print(self, report: &impl Document) -> anyhow::Result<()> {
+        let style = style(None, ReportStream::Out, Color::Never, false);
+        let text = document(report, self.json, style)?;
+        let shown = if self.json {
+            visible_json(&text)
+        } else {
+            visible_lines(&text)
+        };
+        // A reader that went away is no error of ours.
+        let _ = stdout().lock().write_all(shown.as_bytes());
+        Ok(())
+    }
 }

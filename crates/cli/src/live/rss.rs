@@ -1,7 +1,8 @@
 //! `rss`: what the resident memory of a process consists of, with no tracing.
 
 use super::allocator::{self, Callable};
-use crate::options::{CopyLimits, Json};
+use crate::options::CopyLimits;
+use crate::output::Json;
 use crate::target::Target;
 use anyhow::bail;
 use memhook_heap::{AllocatorStatistics, Limits, Looked, Part, look_at_memory};

@@ -2,7 +2,8 @@
 
 mod reclaim;
 
-use crate::options::{CopyLimits, Json};
+use crate::options::CopyLimits;
+use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_foreign::OutputFile;

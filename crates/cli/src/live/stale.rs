@@ -7,7 +7,8 @@ mod section;
 mod watching;
 
 use super::{ending, signals};
-use crate::options::{ColorArgs, Json};
+use crate::options::ColorArgs;
+use crate::output::Json;
 use crate::target::Target;
 use crate::tracing::DEPTH;
 use crate::{exit_code, output};

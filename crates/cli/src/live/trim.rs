@@ -1,7 +1,8 @@
 //! `trim`: has a process's allocator give free memory back.
 
 use super::allocator::{self, Callable};
-use crate::options::{CopyLimits, Json};
+use crate::options::CopyLimits;
+use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
