@@ -2,6 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memhook_foreign::units::{duration, size};
+use memhook_heap::Limits;
 use memhook_report::{RowsBy, SortBy};
 use std::time::Duration;
 
@@ -96,6 +97,16 @@ pub struct CopyLimits {
     /// A heap that is larger, or larger than the memory that is available, is not copied.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_memory: Option<u64>,
+}
+
+impl CopyLimits {
+    /// With the usual time for a hold, if none was asked for.
+    pub fn usual(self) -> Limits {
+        Limits {
+            hold: self.max_hold.or(Limits::default().hold),
+            memory: self.max_memory,
+        }
+    }
 }
 
 /// When to use colours.

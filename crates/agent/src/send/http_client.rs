@@ -230,47 +230,12 @@ fn later(why: String) -> Answer {
 fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let after = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => http_date(text.trim())?
+        Err(_) => httpdate::parse_http_date(text.trim())
+            .ok()?
             .duration_since(now)
             .unwrap_or_default(),
     };
     Some(after.min(LONGEST_RETRY_AFTER))
-}
-
-/// `Sun, 06 Nov 1994 08:49:37 GMT`
-fn http_date(text: &str) -> Option<SystemTime> {
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
-    let words: Vec<&str> = text.split(' ').collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else {
-        return None;
-    };
-    let day: u64 = day.parse().ok().filter(|day| (1..=31).contains(day))?;
-    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
-    let year: u64 = year
-        .parse()
-        .ok()
-        .filter(|year| (1970..=9999).contains(year))?;
-    let mut parts = time
-        .split(':')
-        .map(|part| part.parse::<u64>().ok().filter(|&n| n < 61));
-    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
-    // Days since 1970 of a date, by years that begin in March, so that a leap day comes last.
-    let (shifted_year, shifted_month) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
-    };
-    let days = 365 * shifted_year + shifted_year / 4 - shifted_year / 100
-        + shifted_year / 400
-        + (153 * shifted_month + 2) / 5
-        + day
-        - 1;
-    // 1 March of the year 0 to 1 January 1970.
-    let days = days.checked_sub(719_468)?;
-    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
-    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 #[cfg(test)]
@@ -281,12 +246,6 @@ mod tests {
     fn a_pause_is_a_number_or_a_date() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let date = "Sun, 06 Nov 1994 08:49:37 GMT";
-        assert_eq!(http_date(date), Some(at(784_111_777)));
-        assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(at(0)));
-        assert_eq!(
-            http_date("Tue, 29 Feb 2000 23:59:59 GMT"),
-            Some(at(951_868_799))
-        );
         let pause = |text: &str, now| retry_after(text, at(now));
         assert_eq!(pause("7", 0), Some(Duration::from_secs(7)));
         assert_eq!(pause(date, 784_111_770), Some(Duration::from_secs(7)));

@@ -5,7 +5,7 @@ use crate::options::CopyLimits;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::bail;
-use memhook_heap::{AllocatorStatistics, Limits, Looked, Part, look_at_memory};
+use memhook_heap::{AllocatorStatistics, Looked, Part, look_at_memory};
 use memhook_report::{Progress, RssReport, RssView};
 use std::process::ExitCode;
 
@@ -50,12 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         bail!("{why}");
     }
-    let limits = Limits {
-        hold: args.limits.max_hold.or(Limits::default().hold),
-        memory: args.limits.max_memory,
-    };
     let pins = args.pins || args.json.json;
-    let work = || look_at_memory(pid, limits, pins);
+    let work = || look_at_memory(pid, args.limits.usual(), pins);
     let Looked { mut account, meta } = Progress::during("looking at the memory", work)?;
     if account.parts.contains_key(&Part::ForeignHeap) && !args.no_calls {
         let ask = || said_by_allocator(pid);

@@ -6,7 +6,7 @@ use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
-use memhook_heap::{KnownAllocator, Limits, Trimmer, refusal_to_trim, time_to_give_back};
+use memhook_heap::{KnownAllocator, Trimmer, refusal_to_trim, time_to_give_back};
 use memhook_process::{ModuleImage, filter_may_kill, first_failure, memory_use, preflight};
 use memhook_report::{Progress, TrimReport};
 use std::process::ExitCode;
@@ -43,10 +43,7 @@ fn trim(args: &Args) -> anyhow::Result<()> {
     if let Some((allocator, images)) = allocator::find(pid)? {
         return of_allocator(args, pid, allocator, images);
     }
-    let limits = Limits {
-        hold: args.limits.max_hold.or(Limits::default().hold),
-        memory: args.limits.max_memory,
-    };
+    let limits = args.limits.usual();
     let look = || Progress::during("looking at the memory", || Trimmer::new(pid, limits));
     if args.dry_run {
         return args.json.print(&TrimReport::dry(&look()?));
@@ -88,8 +85,7 @@ fn of_allocator(
     if args.dry_run {
         return args.json.print(&report);
     }
-    let most = args.limits.max_hold.or(Limits::default().hold);
-    let most = most.unwrap_or(Duration::MAX);
+    let most = args.limits.usual().hold.unwrap_or(Duration::MAX);
     if let Some(why) = refusal_to_trim(pid, allocator.release_name(), estimate, most) {
         bail!("{nothing}: {why}");
     }
