@@ -12,7 +12,7 @@ use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
-use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
+use memhook_attach::{Recording, Session, TraceConfig, hook_plan, process_name, refuse};
 use memhook_foreign::units;
 use memhook_report::ReportStream;
 use std::path::Path;
@@ -181,19 +181,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     signals::catch_stops();
-    let mut trace = match Trace::start(pid, config) {
+    let mut trace = match super::record::start(pid, config, recording) {
         Ok(trace) => trace,
         Err(error) => {
             output.abandon();
-            if let Some(recording) = recording {
-                recording.abandon();
-            }
             return Err(error.into());
         }
     };
-    if let Some(recording) = recording {
-        trace.record(recording);
-    }
     let written = Reports::new(output);
     let mut job = args
         .job(pid, &written, depth)

@@ -208,59 +208,37 @@ impl Reporter {
 
     /// The report that was begun, if its names are there within `wait`.
     pub fn poll(&mut self, session: &Session, wait: Duration) -> Option<ReportModel> {
-        let (reports, mut run) = self.on(session);
-        let mut found = reports.poll(&mut run, wait);
+        self.finish(session, |reports, run| reports.poll(run, wait))
+    }
+
+    /// The report that was begun with the names that are there.
+    pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
+        self.finish(session, |reports, run| reports.give_up_names(run))
+            .or_else(|| self.mappings.heap.take())
+    }
+
+    /// The report that was begun, put together of what `part` has finished of its parts.
+    fn finish(
+        &mut self,
+        session: &Session,
+        part: impl Fn(&mut LiveReporter, &mut Traced<'_>) -> Option<ReportModel>,
+    ) -> Option<ReportModel> {
+        let mut run = Traced {
+            session,
+            call_scans: &mut self.call_scans,
+            depth: self.depth,
+        };
+        let mut found = part(&mut self.reports, &mut run);
         if !session.heaps().is_empty() {
-            let mut run = Traced {
-                session,
-                call_scans: &mut self.call_scans,
-                depth: self.depth,
-            };
-            found = self
-                .heaps
-                .poll(&mut run, found, |part, run| part.poll(run, wait));
+            found = self.heaps.poll(&mut run, found, &part);
         }
         if !session.traces_mappings() {
             return found;
         }
         self.mappings.heap = found.or(self.mappings.heap.take());
         self.mappings.heap.as_ref()?;
-        let mut run = Traced {
-            session,
-            call_scans: &mut self.call_scans,
-            depth: self.depth,
-        };
-        let of_mappings = self.mappings.reports.poll(&mut run, wait)?;
+        let of_mappings = part(&mut self.mappings.reports, &mut run)?;
         self.mappings.join(of_mappings)
-    }
-
-    /// The report that was begun with the names that are there.
-    pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
-        let (reports, mut run) = self.on(session);
-        let mut found = reports.give_up_names(&mut run);
-        if !session.heaps().is_empty() {
-            let mut run = Traced {
-                session,
-                call_scans: &mut self.call_scans,
-                depth: self.depth,
-            };
-            found = self
-                .heaps
-                .poll(&mut run, found, |part, run| part.give_up_names(run));
-        }
-        if !session.traces_mappings() {
-            return found;
-        }
-        self.mappings.heap = found.or(self.mappings.heap.take());
-        let mut run = Traced {
-            session,
-            call_scans: &mut self.call_scans,
-            depth: self.depth,
-        };
-        match self.mappings.reports.give_up_names(&mut run) {
-            Some(of_mappings) => self.mappings.join(of_mappings),
-            None => self.mappings.heap.take(),
-        }
     }
 
     /// The report that was begun with the names that are there, and whether it goes on to wait for the others.

@@ -2,7 +2,7 @@
 
 use crate::tracing::Tracing;
 use anyhow::bail;
-use memhook_attach::Recorded;
+use memhook_attach::{Recorded, Recording, Trace, TraceConfig};
 use memhook_foreign::units;
 use memhook_recording::{
     ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM,
@@ -174,4 +174,26 @@ pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
         }
     }
     recorded.is_complete()
+}
+
+/// Starts a trace that is recorded, or leaves nothing of the recording.
+pub fn start(
+    pid: i32,
+    config: TraceConfig,
+    recording: Option<Recording>,
+) -> Result<Trace, memhook_attach::Error> {
+    match Trace::start(pid, config) {
+        Ok(mut trace) => {
+            if let Some(recording) = recording {
+                trace.record(recording);
+            }
+            Ok(trace)
+        }
+        Err(error) => {
+            if let Some(recording) = recording {
+                recording.abandon();
+            }
+            Err(error)
+        }
+    }
 }

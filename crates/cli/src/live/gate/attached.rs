@@ -55,18 +55,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     signals::catch_stops();
     let scored = scores.map(|options| ScoreRecording::create(pid, &config, options));
     let (scored, recording) = scored.transpose()?.unzip();
-    let mut trace = match Trace::start(pid, config) {
-        Ok(trace) => trace,
-        Err(error) => {
-            if let Some(recording) = recording {
-                recording.abandon();
-            }
-            return Err(error.into());
-        }
-    };
-    if let Some(recording) = recording {
-        trace.record(recording);
-    }
+    let mut trace = crate::live::record::start(pid, config, recording)?;
     let begin = if options.growth {
         options.warmup
     } else {
