@@ -207,7 +207,8 @@ pub fn wrapped_slots(pid: u32) -> usize {
     let is_hook = |path: &str| path.starts_with("/memfd:memhook");
     let hooks = maps.iter().filter(|m| is_hook(&m.path) && m.exec);
     let hooks: Vec<_> = hooks.map(|m| m.start..m.end).collect();
-    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let memory = std::fs::File::open(memhook_process::proc_path(pid as i32, "mem"));
+    let memory = memory.expect("its memory");
     let files = maps
         .iter()
         // Shared memory without a file is called /dev/zero.

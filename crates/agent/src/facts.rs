@@ -1,7 +1,7 @@
 //! What is known of a process when rules choose: from /proc, at the price of one file a process and look once it is
 //! known.
 
-use memhook_process::{proc_path, proc_text, process_ids};
+use memhook_process::{living_thread, proc_path, proc_text, process_ids};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,6 +44,8 @@ struct Stat {
     parent: i32,
     started: u64,
     resident: u64,
+    /// The thread has ended; its process may go on with others.
+    has_ended: bool,
 }
 
 impl Stat {
@@ -53,14 +55,28 @@ impl Stat {
         let fields: Vec<&str> = text.get(after + 1..)?.split_ascii_whitespace().collect();
         // Fields 3 and later.
         let field = |number: usize| fields.get(number - 3);
-        if matches!(*field(3)?, "Z" | "X") {
-            return None;
-        }
         Some(Stat {
+            has_ended: matches!(*field(3)?, "Z" | "X"),
             name: text.get(before + 1..after)?.to_owned(),
             parent: field(4)?.parse().ok()?,
             started: field(22)?.parse().ok()?,
             resident: field(24)?.parse::<u64>().unwrap_or(0) * page,
+        })
+    }
+
+    /// That of a process, if any thread of it lives. Name and start are those of the initial thread; one that has ended
+    /// before the others (pthread_exit(3)) has no memory any more.
+    fn of(pid: i32, page: u64) -> Option<Stat> {
+        let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
+        let stat = read(format!("/proc/{pid}/stat"))?;
+        if !stat.has_ended {
+            return Some(stat);
+        }
+        let thread = living_thread(pid);
+        let living = read(format!("/proc/{pid}/task/{thread}/stat"))?;
+        (!living.has_ended).then_some(Stat {
+            resident: living.resident,
+            ..stat
         })
     }
 }
@@ -169,7 +185,7 @@ impl Machine {
         if pid == self.own {
             return None;
         }
-        let stat = Stat::parse(&proc_text(format!("/proc/{pid}/stat")).ok()?, self.page)?;
+        let stat = Stat::of(pid, self.page)?;
         if stat.parent == self.own {
             // A helper of ours, which looks up the name of a host.
             return None;
@@ -211,7 +227,8 @@ mod tests {
         let stat = Stat::parse(&text, 4096).expect("it is complete");
         assert_eq!((stat.name.as_str(), stat.parent), ("a ) b (c)", 7));
         assert_eq!((stat.started, stat.resident), (12345, 250 * 4096));
-        assert!(Stat::parse(&text.replace("S 7", "Z 7"), 4096).is_none());
+        let ended = Stat::parse(&text.replace("S 7", "Z 7"), 4096).expect("it is complete");
+        assert!(ended.has_ended && !stat.has_ended);
         assert!(Stat::parse("42 (short) S 1", 4096).is_none());
     }
 
@@ -255,6 +272,12 @@ mod tests {
         assert!(facts.started > 0);
         assert!(Machine::default().seen(pid, None, Instant::now()).is_none());
         child.kill().expect("killed");
+        while !memhook_process::has_ended(pid) {
+            assert!(Instant::now() < until, "it does not end");
+        }
+        // A zombie that its parent has not waited for.
+        machine.look(Instant::now());
+        assert!(machine.get(pid).is_none());
         child.wait().expect("reaped");
         machine.look(Instant::now());
         assert!(machine.get(pid).is_none());

@@ -3,7 +3,7 @@
 use super::served::{ask, expect_untouched, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
 use memhook_tests::programs::Folder;
-use memhook_tests::{Target, run, until};
+use memhook_tests::{Target, build_target, run, until};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -175,6 +175,39 @@ fn the_agent_holds_back() {
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     for target in [first, second, listed] {
+        assert!(target.finish().success());
+    }
+}
+
+/// Its initial thread is a zombie, which has neither memory nor files.
+#[test]
+fn a_process_whose_initial_thread_has_ended_is_chosen() {
+    let folder = Arc::new(Folder::new("agent-leader"));
+    let program = folder.path("leader-gone");
+    memhook_tests::programs::copy_program(build_target("leader_gone", &[]), &program);
+    let start = || {
+        let mut target = Target::start(Path::new(&program), &["wait"]);
+        target.go();
+        target.expect("gone");
+        target
+    };
+    let before = start();
+    let more = "memory_above = \"64K\"\nmode = \"summary\"";
+    let agent = Agent::start(&folder, &rule(Path::new(&program), more));
+    agent.await_phase(before.pid(), "traced");
+    let after = start();
+    agent.await_phase(after.pid(), "traced");
+    // And stays chosen at the next looks.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    for target in [&before, &after] {
+        agent.await_phase(target.pid(), "traced");
+    }
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    for mut target in [before, after] {
+        expect_untouched(target.pid());
+        target.go();
+        target.expect("done");
         assert!(target.finish().success());
     }
 }
