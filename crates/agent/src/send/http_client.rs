@@ -206,6 +206,11 @@ impl Client {
             401 | 403 | 407 => later(format!(
                 "it answers {status}: look at the token, the password or the tenant"
             )),
+            // Of a path that is wrong, or of a store that is not up yet behind its proxy: no fault of the profile.
+            404 => later(format!(
+                "it answers 404 (there is nothing at {}): check url, and whether the store is up",
+                self.uri.path()
+            )),
             _ if (self.comes_back)(status) => Answer::Later {
                 why: format!("it answers {status}"),
                 after: after.and_then(|text| retry_after(text, SystemTime::now())),

@@ -24,6 +24,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
         Reaction::Take,
         Reaction::Status("307 Temporary Redirect", redirect),
         Reaction::Status("401 Unauthorized", String::new()),
+        Reaction::Status("404 Not Found", String::new()),
         Reaction::Take,
         Reaction::Status("400 Bad Request", String::new()),
     ]);
@@ -43,6 +44,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
         "it answers 429",
         "redirects are not followed",
         "look at the token",
+        "it answers 404 (there is nothing at /push.v1.PusherService/Push): check url",
         "which is dropped: it answers 400",
     ] {
         agent.hear(words);
@@ -51,7 +53,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     until("it is taken", || {
         count("memhook_agent_sent_profiles_total", "") >= 2.0
     });
-    assert!(count("memhook_agent_send_retries_total", "") >= 6.0);
+    assert!(count("memhook_agent_send_retries_total", "") >= 7.0);
     assert_eq!(
         count("memhook_agent_dropped_profiles_total", "reason=\"refused\""),
         1.0
