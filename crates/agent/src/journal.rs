@@ -8,6 +8,11 @@ use std::path::{Path, PathBuf};
 
 /// Most targets in a journal: no agent has more.
 const MOST_BYTES: u64 = 1 << 20;
+/// A file that holds room for the journal, which gets it when the disk is full.
+const RESERVE: &str = "reserve";
+/// Sizes of that file: the largest for which there is room. The first one is enough for a thousand targets, twice,
+/// as the journal is written anew beside itself.
+const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Why the directory of the agent's state cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +45,12 @@ pub struct State {
 
 impl State {
     /// Locks the directory, and makes it if it is missing. Returns what an agent before this one left attached: process
-    /// ids, and when the processes started.
-    pub fn take(directory: &Path) -> Result<(State, BTreeMap<i32, u64>), StateError> {
+    /// ids, and when the processes started. `make_room` is asked while the disk is full, and returns whether it has
+    /// removed something.
+    pub fn take(
+        directory: &Path,
+        mut make_room: impl FnMut() -> bool,
+    ) -> Result<(State, BTreeMap<i32, u64>), StateError> {
         let unusable = |source| StateError::Unusable {
             path: directory.to_owned(),
             source,
@@ -66,7 +75,13 @@ impl State {
             attached: left.clone(),
             has_failed: false,
         };
-        state.write().map_err(unusable)?;
+        let mut written = state.write();
+        while written.as_ref().is_err_and(is_full) && make_room() {
+            written = state.write();
+        }
+        written.map_err(unusable)?;
+        // What is missing of it is no reason to trace nothing.
+        while !state.reserve() && make_room() {}
         Ok((state, left))
     }
 
@@ -99,8 +114,35 @@ impl State {
         }
     }
 
-    /// The file is whole at any time: it is replaced as a whole.
+    /// Writes the journal, if need be into the room that is reserved for it.
     fn write(&mut self) -> std::io::Result<()> {
+        let written = self.write_once();
+        if !written.as_ref().is_err_and(is_full) || self.directory.remove(RESERVE).is_err() {
+            return written;
+        }
+        let written = self.write_once();
+        self.reserve();
+        written
+    }
+
+    /// Reserves room for later. Returns whether there is as much as there should be.
+    fn reserve(&self) -> bool {
+        let reserved = std::fs::metadata(self.directory.name(RESERVE)).map_or(0, |file| file.len());
+        let larger = RESERVES.into_iter().filter(|size| *size as u64 > reserved);
+        for size in larger {
+            // No hole, and nothing that a file system would pack into less.
+            let filler: Vec<u8> = (0..size as u32)
+                .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+                .collect();
+            if self.directory.write_whole(RESERVE, &filler).is_ok() {
+                return size == RESERVES[0];
+            }
+        }
+        reserved >= RESERVES[0] as u64
+    }
+
+    /// The file is whole at any time: it is replaced as a whole.
+    fn write_once(&mut self) -> std::io::Result<()> {
         let lines = self
             .attached
             .iter()
@@ -116,6 +158,12 @@ impl Drop for State {
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
+}
+
+/// Whether a write failed because the disk, or the user's part of it, is full.
+pub fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn read(path: &Path) -> BTreeMap<i32, u64> {
@@ -136,22 +184,22 @@ mod tests {
     fn what_was_attached_is_found_again() {
         let directory =
             std::env::temp_dir().join(format!("memhook-journal-{}", std::process::id()));
-        let (mut state, left) = State::take(&directory).expect("it can be made");
+        let (mut state, left) = State::take(&directory, || false).expect("it can be made");
         assert!(left.is_empty());
         assert!(matches!(
-            State::take(&directory),
+            State::take(&directory, || false),
             Err(StateError::Taken { .. })
         ));
         state.attaches(7, 100).expect("written");
         state.attaches(8, 200).expect("written");
         assert_eq!(state.has_left(7), None);
         drop(state);
-        let (state, left) = State::take(&directory).expect("free again");
+        let (state, left) = State::take(&directory, || false).expect("free again");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
         drop(state);
         std::fs::write(directory.join("attached"), "8 200\nnot a line\n-1 5\n9 x\n")
             .expect("written");
-        let (_, left) = State::take(&directory).expect("damage does no harm");
+        let (_, left) = State::take(&directory, || false).expect("damage does no harm");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
         std::fs::remove_dir_all(&directory).expect("removed");
         // Where others write, what is read back may be theirs, and what is written may go elsewhere.
@@ -159,14 +207,14 @@ mod tests {
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");
         assert!(matches!(
-            State::take(&directory),
+            State::take(&directory, || false),
             Err(StateError::Unusable { .. })
         ));
         std::fs::remove_dir_all(&directory).expect("removed");
         let file = directory.with_extension("file");
         std::fs::write(&file, "").expect("written");
         assert!(matches!(
-            State::take(&file),
+            State::take(&file, || false),
             Err(StateError::Unusable { .. })
         ));
         std::fs::remove_file(&file).expect("removed");

@@ -81,7 +81,18 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     // Before anything is attached to: a signal that comes now must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
-    let (state, left) = State::take(&file.agent.state)?;
+    let mut given_up = 0;
+    let (state, left) = State::take(&file.agent.state, || {
+        let has_removed = send::give_up_oldest(&file.agent.state);
+        given_up += u32::from(has_removed);
+        has_removed
+    })?;
+    if given_up > 0 {
+        said::say(&format!(
+            "the disk of {} is full: {given_up} profiles that waited there are given up",
+            file.agent.state.display()
+        ));
+    }
     let board = Board::new();
     if let Some(address) = file.http.listen {
         http_server::serve(address, &file.http, &board)?;
@@ -90,5 +101,7 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
         Supervisor::new((path.to_owned(), experiments), file, state, &left, board)?;
     said::say(&format!("the agent runs, by {}", path.display()));
     supervisor.run();
-    Ok(supervisor.finish())
+    let outcome = supervisor.finish();
+    said::say_repeats(true);
+    Ok(outcome)
 }

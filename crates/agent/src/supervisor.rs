@@ -14,7 +14,7 @@ use crate::journal::State;
 use crate::member::Member;
 use crate::proc_events::ProcEvents;
 use crate::rules::Rules;
-use crate::said::{chain, say};
+use crate::said::{chain, say, say_repeats};
 use crate::send::{Outbox, Senders};
 use crate::target_job::TargetJob;
 use crate::worker::{Shared, Worker};
@@ -171,6 +171,7 @@ impl Supervisor {
             return;
         }
         self.next_judge = now + JUDGE_PERIOD;
+        say_repeats(false);
         if now >= self.next_trim {
             self.next_trim = now + TRIM_PERIOD;
             memhook_inject::give_memory_back();

@@ -14,6 +14,7 @@ use crate::config::{Destination, File};
 use crate::said::say;
 use files::Directory;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
+pub use queue::give_up_oldest;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,15 +1,25 @@
-//! Requests that wait on the disk until a store takes them. Bounded: the oldest go first.
+//! Requests that wait on the disk until a store takes them. Bounded by the configuration and by what the disk has: the
+//! oldest go first.
 
 use super::backlog::Queued;
+use crate::config::Destination;
 use memhook_foreign::OwnDirectory;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Error, Read};
+use std::io::{Error, ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How the names of its files end.
 const END: &str = ".push";
+
+/// Where the queues are, below the state directory.
+pub const QUEUES: &str = "queue";
+/// The share of a disk that queues leave free, for the journal and for everybody else.
+const FREE_SHARE: u64 = 16;
+/// But at least and at most so many bytes.
+const LEAST_FREE: u64 = 64 << 10;
+const MOST_FREE: u64 = 16 << 20;
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +56,38 @@ fn now_ms() -> u64 {
     unix.map_or(0, |time| time.as_millis() as u64)
 }
 
+/// Gives up the oldest request of all queues below a state directory, of which no queue is open. Returns whether there
+/// was one.
+pub fn give_up_oldest(state: &Path) -> bool {
+    let queues = Destination::ALL.map(|of| state.join(QUEUES).join(of.name()));
+    // A link in the place of a queue, or one of others, is left alone.
+    let queues = queues.iter().filter(|path| path.is_dir());
+    let queues = queues.filter_map(|path| OwnDirectory::make(path).ok());
+    let oldest = |queue: OwnDirectory| {
+        let names = queue
+            .entries()
+            .ok()?
+            .filter_map(|entry| entry.file_name().into_string().ok());
+        // A part belongs to a writer that was killed.
+        let name = names
+            .filter(|name| name.ends_with(END) || OwnDirectory::is_part(name))
+            .min()?;
+        Some((name, queue))
+    };
+    let found = queues.filter_map(oldest);
+    found
+        .min_by(|one, other| one.0.cmp(&other.0))
+        .is_some_and(|(name, queue)| queue.remove(&name).is_ok())
+}
+
 impl Queue {
-    /// With what an agent before this one has left there.
-    pub fn open(directory: &Path, max_bytes: u64, max_age: Duration) -> std::io::Result<Queue> {
+    /// With what an agent before this one has left there, and how much of it was given up because it is more than there
+    /// may be.
+    pub fn open(
+        directory: &Path,
+        max_bytes: u64,
+        max_age: Duration,
+    ) -> std::io::Result<(Queue, u64)> {
         let directory = OwnDirectory::make(directory)?;
         let mut waiting = Vec::new();
         for entry in directory.entries()? {
@@ -64,13 +103,37 @@ impl Queue {
             }
         }
         waiting.sort_by_key(|one| one.stamp);
-        Ok(Queue {
+        let mut queue = Queue {
             directory,
             max_bytes,
             max_age,
             bytes: waiting.iter().map(|one| one.bytes).sum(),
             waiting: waiting.into(),
-        })
+        };
+        let given_up = queue.make_room(0);
+        Ok((queue, given_up))
+    }
+
+    /// Gives up the oldest requests until there is room for so many bytes more. Returns how many it gave up.
+    fn make_room(&mut self, bytes: u64) -> u64 {
+        let mut given_up = 0;
+        while (self.bytes + bytes > self.max_bytes || !self.disk_has(bytes))
+            && self.give_up_oldest()
+        {
+            given_up += 1;
+        }
+        given_up
+    }
+
+    /// Whether the disk has room for so many bytes, beside what is to stay free. True where it does not say.
+    fn disk_has(&self, bytes: u64) -> bool {
+        let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
+            return true;
+        };
+        let all = disk.f_blocks.saturating_mul(disk.f_frsize);
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let stays = (all / FREE_SHARE).clamp(LEAST_FREE, MOST_FREE);
+        all == 0 || free >= bytes.saturating_add(stays)
     }
 
     /// Bytes that wait.
@@ -92,21 +155,19 @@ impl Queue {
     pub fn put(&mut self, request: &[u8]) -> Put {
         let bytes = request.len() as u64;
         let mut put = Put::default();
-        while self.bytes + bytes > self.max_bytes && self.give_up_oldest() {
-            put.given_up += 1;
-        }
         if bytes > self.max_bytes {
             put.error = Some(Error::other("it is larger than the whole queue"));
+            return put;
+        }
+        // The disk is full: what is new tells more than what is old.
+        put.given_up = self.make_room(bytes);
+        if !self.disk_has(bytes) {
+            put.error = Some(Error::from(ErrorKind::StorageFull));
             return put;
         }
         let last = self.waiting.back().map_or(0, |one| one.stamp);
         let stamp = now_ms().max(last + 1);
         put.error = self.write(stamp, request).err();
-        if put.error.is_some() && self.give_up_oldest() {
-            // The disk is full: what is new tells more than what is old.
-            put.given_up += 1;
-            put.error = self.write(stamp, request).err();
-        }
         if put.error.is_none() {
             self.waiting.push_back(Waiting { stamp, bytes });
             self.bytes += bytes;
@@ -172,20 +233,25 @@ mod tests {
     fn the_queue_is_bounded_and_survives() {
         let directory = std::env::temp_dir().join(format!("memhook-queue-{}", std::process::id()));
         let hour = Duration::from_secs(3600);
-        let mut queue = Queue::open(&directory, 100, hour).expect("made");
+        let (mut queue, _) = Queue::open(&directory, 100, hour).expect("made");
         for number in 0..12u8 {
             let put = queue.put(&[number; 10]);
             assert!(put.error.is_none());
             assert_eq!(put.given_up, u64::from(number >= 10));
         }
         assert_eq!(queue.bytes(), 100);
-        assert!(queue.put(&[0; 101]).error.is_some());
+        let too_large = queue.put(&[0; 101]);
+        assert!(too_large.error.is_some() && too_large.given_up == 0);
         for number in 0..3u8 {
             assert!(queue.put(&[number; 30]).error.is_none());
         }
+        let (eleventh, bytes) = queue.oldest().expect("four");
+        assert_eq!((bytes, queue.bytes()), (vec![11; 10], 100));
+        assert!(queue.remove(eleventh));
         std::fs::write(directory.join("part"), "half").expect("written");
         drop(queue);
-        let mut queue = Queue::open(&directory, 100, hour).expect("there");
+        let (mut queue, given_up) = Queue::open(&directory, 100, hour).expect("there");
+        assert_eq!(given_up, 0);
         assert_eq!(queue.bytes(), 90);
         assert!(!directory.join("part").exists());
         let (first, bytes) = queue.oldest().expect("three");
@@ -197,10 +263,33 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         std::fs::write(directory.join(name(second.stamp)), "damaged").expect("written");
         assert_eq!(queue.oldest().expect("one").1, [2; 30]);
-        let mut queue = Queue::open(&directory, 100, Duration::ZERO).expect("there");
+        let (mut queue, _) = Queue::open(&directory, 100, Duration::ZERO).expect("there");
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!((queue.expire(), queue.bytes()), (1, 0));
         assert_eq!(queue.oldest(), None);
         std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    /// A configuration that permits less, and a start beside a full disk.
+    #[test]
+    fn the_oldest_of_what_is_too_much_at_the_start_go() {
+        let state = std::env::temp_dir().join(format!("memhook-queues-{}", std::process::id()));
+        let directory = state.join(QUEUES).join("otlp");
+        let hour = Duration::from_secs(3600);
+        let (mut queue, _) = Queue::open(&directory, 100, hour).expect("made");
+        for number in 0..9u8 {
+            assert!(queue.put(&[number; 10]).error.is_none());
+        }
+        drop(queue);
+        let (mut queue, given_up) = Queue::open(&directory, 35, hour).expect("there");
+        assert_eq!((given_up, queue.bytes()), (6, 30));
+        assert_eq!(queue.oldest().expect("three").1, [6; 10]);
+        drop(queue);
+        assert!(give_up_oldest(&state));
+        let (mut queue, _) = Queue::open(&directory, 100, hour).expect("there");
+        assert_eq!(queue.oldest().expect("two").1, [7; 10]);
+        drop(queue);
+        assert!(give_up_oldest(&state) && give_up_oldest(&state) && !give_up_oldest(&state));
+        std::fs::remove_dir_all(&state).expect("removed");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::backlog::Backlog;
 use super::http_client::{Answer, Client, Manner};
-use super::queue::Queue;
+use super::queue::{QUEUES, Queue};
 use super::{Common, SendError, otlp, pyroscope};
 use crate::board::{Board, Deliveries, Identity};
 use crate::config::{Destination, Store as Configured};
@@ -89,12 +89,15 @@ impl Store {
         board: &Arc<Board>,
     ) -> Result<Store, SendError> {
         let client = Client::new(configured, encode.manner())?;
-        let directory = state.join("queue").join(of.name());
+        let directory = state.join(QUEUES).join(of.name());
         let queue = Queue::open(&directory, configured.queue.0, configured.max_age.0);
-        let queue = queue.map_err(|source| SendError::Directory {
+        let (queue, given_up) = queue.map_err(|source| SendError::Directory {
             path: directory,
             source,
         })?;
+        for _ in 0..given_up {
+            board.deliveries(of).drop_one("full");
+        }
         let store = Store {
             of,
             encode,

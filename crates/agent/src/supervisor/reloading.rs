@@ -3,7 +3,7 @@
 use super::{Supervisor, bounds, names_memory};
 use crate::AgentError;
 use crate::rules::Rules;
-use crate::said::{chain, say};
+use crate::said::{answer, chain};
 use memhook_inject::reloads;
 use std::time::Instant;
 
@@ -17,11 +17,11 @@ impl Supervisor {
         self.reloads = asked;
         match self.reread() {
             Ok(()) => {
-                say("the configuration was read again");
+                answer("the configuration was read again");
                 self.board.agent().has_refused_configuration = false;
             }
             Err(error) => {
-                say(&format!(
+                answer(&format!(
                     "{}; the configuration before it stays in use",
                     chain(&error)
                 ));

@@ -112,3 +112,88 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
         .max();
     assert_eq!(most, Some(200_000));
 }
+
+/// What its own queue has filled, an agent can start on again, and what is attached to is always written down.
+#[test]
+fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
+    let folder = Arc::new(Folder::new("agent-filled"));
+    let Some(disk) = SmallDisk::mount(folder.path("state")) else {
+        return;
+    };
+    let state = &disk.0;
+    let queue = format!("{state}/queue/pyroscope");
+    std::fs::create_dir_all(&queue).expect("made");
+    let (mut target, program) = service(&folder);
+    // Of a process that has ended.
+    std::fs::write(format!("{state}/attached"), "4711 99\n").expect("written");
+    std::fs::write(format!("{state}/lock"), "").expect("written");
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = unix.expect("after 1970").as_millis();
+    let fill = |number| {
+        let stamp = now_ms - 60_000 + number;
+        std::fs::write(format!("{queue}/{stamp:020}.push"), [1; 9000])
+    };
+    assert!((0..1000).any(|number| fill(number).is_err()), "it is full");
+    let free = || {
+        let df = Command::new("df")
+            .args(["--output=avail", "-B1", state])
+            .output()
+            .expect("df runs");
+        let text = String::from_utf8(df.stdout).expect("text");
+        let bytes = text
+            .lines()
+            .nth(1)
+            .and_then(|line| line.trim().parse().ok());
+        bytes.unwrap_or(u64::MAX)
+    };
+    assert_eq!(free(), 0);
+    let configuration = format!(
+        "[pyroscope]\nurl = \"http://127.0.0.1:9\"\n[[rule]]\nname = \"web\"\nexecutable = \"{}\"\nmode = \"exact\"\n\
+         send = [\"pyroscope\"]\ninterval = \"500ms\"\n",
+        program.display()
+    );
+    let mut agent = Agent::start(&folder, &configuration);
+    agent.hear("profiles that waited there are given up");
+    agent.await_phase(target.pid(), "traced");
+    // The newest of them are still there, and what comes takes the place of the oldest.
+    assert!(std::fs::read_dir(&queue).expect("there").count() > 20);
+    let dropped = || {
+        let labels = ["pyroscope", "reason=\"full\""];
+        agent
+            .metric("memhook_agent_dropped_profiles_total", &labels)
+            .unwrap_or(0.0)
+    };
+    ask(&mut target, "l");
+    let before = dropped();
+    until("profiles take the place of older ones", || {
+        dropped() >= before + 3.0
+    });
+    assert!(free() >= 32 << 10, "{}", free());
+    // Others fill the disk to the last page: the journal has its room.
+    disk.fill();
+    let others = [(); 3].map(|()| service(&folder).0);
+    for other in &others {
+        agent.await_phase(other.pid(), "traced");
+    }
+    let journal = std::fs::read_to_string(format!("{state}/attached")).expect("there");
+    for pid in others
+        .iter()
+        .chain([&target])
+        .map(memhook_tests::Target::pid)
+    {
+        let line = format!("{pid} ");
+        assert!(journal.lines().any(|l| l.starts_with(&line)), "{journal}");
+    }
+    // As it is after a crash: the next one starts, too.
+    agent.kill();
+    let agent = Agent::start(&folder, &configuration);
+    for target in others.iter().chain([&target]) {
+        agent.await_phase(target.pid(), "traced");
+    }
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    for target in others.into_iter().chain([target]) {
+        assert_eq!(wrapped_slots(target.pid()), 0);
+        assert!(target.finish().success());
+    }
+}
