@@ -1,5 +1,6 @@
 //! The configuration of the agent: read from a TOML file, checked as a whole, and refused with line and column.
 
+mod environment;
 mod keys;
 mod values;
 
@@ -8,6 +9,7 @@ pub use values::Pattern;
 use values::Period;
 
 use memhook_attach::{ADAPTING_RING_BYTES, OnFull, USUAL_RING_BYTES};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -100,10 +102,13 @@ fn place(text: &str, at: usize) -> (usize, usize) {
 type Fault = (Range<usize>, String);
 
 fn parse(text: &str, experiments: Experiments) -> Result<File, Fault> {
-    let mut file: File = toml::from_str(text).map_err(|error| {
+    let fault = |error: toml::de::Error| {
         let span = error.span().unwrap_or(0..0);
         (span, error.message().replace('\n', "; "))
-    })?;
+    };
+    let mut table = toml::de::DeTable::parse(text).map_err(fault)?;
+    environment::put_in(text, table.get_mut(), &|name| std::env::var(name))?;
+    let mut file = File::deserialize(toml::Deserializer::from(table)).map_err(fault)?;
     file.agent.experimental_otlp |= experiments.otlp;
     for rule in &mut file.rule {
         let rule = rule.get_mut();

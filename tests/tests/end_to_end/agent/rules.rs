@@ -239,6 +239,11 @@ fn a_wrong_configuration_is_placed() {
             "is not a time",
         ),
         ("[agent\n".to_owned(), "1:7", ""),
+        (
+            format!("{right}service = \"shop-${{MEMHOOK_NOT_SET}}\"\n"),
+            "4:17",
+            "the environment variable MEMHOOK_NOT_SET is not set",
+        ),
     ] {
         let (code, output, errors) = check(&text);
         assert_eq!((code, output.as_str()), (2, ""), "{errors}");
@@ -249,6 +254,9 @@ fn a_wrong_configuration_is_placed() {
         );
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
+    // One that every test has.
+    let (code, _, errors) = check(&format!("{right}service = \"${{PATH}}\"\n"));
+    assert_eq!(code, 0, "{errors}");
     let (code, _, errors) = run(&["agent", "--check", "--config", "/nowhere/agent.toml"]);
     assert_eq!(code, 2);
     assert!(
