@@ -6,6 +6,7 @@
 #[macro_use]
 mod printing;
 
+mod command_groups;
 mod completions;
 mod diff;
 mod exit_code;
@@ -177,7 +178,17 @@ fn options() -> clap::Command {
         }
     };
     let of = move |command: clap::Command| command.mut_args(shown);
-    Cli::command().mut_subcommands(move |command| of(command).mut_subcommands(of))
+    let command = Cli::command().mut_subcommands(move |command| of(command).mut_subcommands(of));
+    command_groups::grouped(command)
+}
+
+/// Names first what was most likely meant by a mistyped command; clap names it last.
+fn best_tip_first(error: &mut clap::Error) {
+    use clap::error::{ContextKind::SuggestedSubcommand, ContextValue::Strings};
+    if let Some(Strings(mut names)) = error.remove(SuggestedSubcommand) {
+        names.reverse();
+        error.insert(SuggestedSubcommand, Strings(names));
+    }
 }
 
 /// What the standard library says of numbers, in words for people.
@@ -213,7 +224,11 @@ fn usage(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().map(|word| visible(&word.to_string_lossy()).into_owned());
     let again = options().try_get_matches_from(words);
     let again = again.and_then(|matches| Cli::from_arg_matches(&matches).map(drop));
-    let text = again.err().as_ref().unwrap_or(error).to_string();
+    let mut again = again.err();
+    if let Some(error) = &mut again {
+        best_tip_first(error);
+    }
+    let text = again.as_ref().unwrap_or(error).to_string();
     let lines = text.lines().filter(|line| !line.is_empty());
     let message: Vec<&str> = lines
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))

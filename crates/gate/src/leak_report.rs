@@ -6,6 +6,7 @@ use memhook_heap::Snapshot;
 use memhook_ledger::Ledger;
 use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame, counted};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// What was found in a copy of a process's memory, before its stacks have names.
 pub struct FoundLeaks {
@@ -52,6 +53,21 @@ impl FoundLeaks {
     pub fn stacks(&self) -> impl Iterator<Item = u32> {
         let possible = self.found.possible.keys();
         self.found.lost.keys().chain(possible).copied().flatten()
+    }
+
+    /// Bytes of all blocks that nothing reaches, whatever else of that points to them, by the stack that allocated them.
+    pub fn unreachable_bytes(&self) -> HashMap<u32, u64> {
+        let mut sums = HashMap::new();
+        for (&stack, lost) in &self.found.lost {
+            let all = std::iter::once((stack, lost.direct));
+            let all = all.chain(lost.indirect.iter().map(|(&stack, &sum)| (stack, sum)));
+            for (stack, sum) in all {
+                if let Some(stack) = stack {
+                    *sums.entry(stack).or_default() += sum.bytes;
+                }
+            }
+        }
+        sums
     }
 
     /// The report, with the `top` largest sites. `named` knows the kind of a stack, whether it was cut short, and

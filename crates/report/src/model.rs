@@ -354,6 +354,9 @@ pub struct SiteRow {
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
+    /// Bytes of its live blocks that nothing reaches any more, with `--leaks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_bytes: Option<u64>,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,

@@ -280,6 +280,7 @@ pub(crate) fn shown(
                 bytes,
                 blocks,
                 unseen_bytes,
+                unreachable_bytes: None,
                 error_bytes,
                 growth_bytes,
                 oldest_ms,

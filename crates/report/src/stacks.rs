@@ -222,6 +222,41 @@ pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
+/// Modules that run in every program: what they do is somebody else's doing.
+const RUNTIME: [&str; 7] = [
+    "libc.so",
+    "libc.musl",
+    "ld-musl",
+    "libstdc++.so",
+    "libc++.so",
+    "libpthread.so",
+    "libgcc_s.so",
+];
+
+/// The frame that a reader looks for: the innermost one that is neither the C++ library's plumbing, nor in the C or C++
+/// runtime, nor the interpreter's below a Python function. Where there is none, the innermost one.
+pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
+    let has_python = frames.iter().any(is_python);
+    let is_runtime = |frame: &StackFrame| {
+        let module = frame.module.as_deref().unwrap_or_default();
+        RUNTIME.iter().any(|runtime| module.starts_with(runtime))
+    };
+    let is_own = |frame: &&StackFrame| {
+        let is_plumbing = frame.function.as_deref().is_some_and(is_plumbing);
+        !is_plumbing && !is_runtime(frame) && !(has_python && is_interpreter(frame))
+    };
+    frames.iter().find(is_own).or(frames.first())
+}
+
+/// The name of a function without its parameters, for where it stands among other things.
+pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
+    let name = name_of(frame, style);
+    match around_parameters(&name) {
+        Some((front, _)) if !style.verbose => front.to_owned(),
+        _ => name,
+    }
+}
+
 /// `directory/file.cc:12`; with `-v` the whole path.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
@@ -296,6 +331,40 @@ pub(crate) fn shortened(name: String, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn somebody_is_responsible() {
+        let frame = |function: &str, module: &str| StackFrame {
+            function: Some(function.to_owned()),
+            module: Some(module.to_owned()),
+            ..StackFrame::default()
+        };
+        let found = |frames: &[StackFrame]| responsible(frames)?.function.clone();
+        let own = frame("shop::place", "shop");
+        let plumbing = frame("std::vector<int>::push_back(int&&)", "shop");
+        let of_libc = frame("strdup", "libc.so.6");
+        let (python, inner) = (frame("handle", PYTHON), frame("PyDict_New", "python3.11"));
+        let all = [
+            of_libc.clone(),
+            plumbing,
+            own.clone(),
+            frame("main", "shop"),
+        ];
+        assert_eq!(found(&all).as_deref(), Some("shop::place"));
+        let below_python = [of_libc.clone(), inner.clone(), python];
+        assert_eq!(found(&below_python).as_deref(), Some("handle"));
+        assert_eq!(
+            found(&[of_libc.clone(), inner]).as_deref(),
+            Some("PyDict_New")
+        );
+        assert_eq!(found(&[of_libc]).as_deref(), Some("strdup"));
+        assert_eq!(found(&[]), None);
+        let with_parameters = frame("shop::place(int) const", "shop");
+        assert_eq!(
+            short_name_of(&with_parameters, Style::default()),
+            "shop::place"
+        );
+    }
 
     #[test]
     fn long_names_lose_what_says_least() {

@@ -2,11 +2,13 @@
 
 use crate::gaps;
 use crate::heaps::MAIN_HEAP;
-use crate::labels::one_line;
+use crate::labels::{NO_STACK, one_line};
 use crate::leaks::leaks;
 use crate::mappings::mappings;
 use crate::scores::{inferences_text, run_text, site_text};
-use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
+use crate::stacks::{
+    SHORTEST_NAME, StackEnd, name_of, place_of, responsible, short_name_of, shortened, stack,
+};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
 use memhook_foreign::visible;
@@ -282,6 +284,22 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     } else {
         t.allocations + t.releases
     };
+    let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
+    let has_news = model.coverage.iter().any(|c| is_news(&c));
+    let is_healthy = t.lost_events + t.truncated_stacks + t.reentrant_calls == 0 && !has_news;
+    if is_healthy && !style.verbose {
+        let calls = match model.coverage.is_empty() {
+            true => "",
+            false => ", every call seen",
+        };
+        writeln!(
+            out,
+            "  complete: no event lost{calls} ({} in {}; -v for more)",
+            counted(model.attach.slots, "slot"),
+            counted(model.attach.modules, "module"),
+        )?;
+        return cut_at_depth(out, model, style);
+    }
     writeln!(
         out,
         "  {} hooked in {}, {lost}, {} cut short ({:.1} %), {} skipped",
@@ -291,16 +309,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         percent(t.truncated_stacks, stacks).min(100.0),
         counted(t.reentrant_calls, "re-entrant call"),
     )?;
-    if let Some(stacks) = model.call_stacks.filter(|stacks| stacks.cut_at_depth > 0) {
-        let cut = format!(
-            "  {} of {} end at --depth {}: who called their outermost functions is not known",
-            count(stacks.cut_at_depth),
-            counted(stacks.count, "call stack"),
-            model.attach.depth
-        );
-        writeln!(out, "{}", style.warning(&cut))?;
-    }
-    let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
+    cut_at_depth(out, model, style)?;
     let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
         model.coverage.iter().partition(is_news);
     let room = match (style.verbose, model.is_final) {
@@ -355,6 +364,19 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
+fn cut_at_depth(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    let Some(stacks) = model.call_stacks.filter(|stacks| stacks.cut_at_depth > 0) else {
+        return Ok(());
+    };
+    let cut = format!(
+        "  {} of {} end at --depth {}: who called their outermost functions is not known",
+        count(stacks.cut_at_depth),
+        counted(stacks.count, "call stack"),
+        model.attach.depth
+    );
+    writeln!(out, "{}", style.warning(&cut))
+}
+
 /// `10.0 s`, or `from 5.0 s to 10.0 s`.
 fn covered(model: &ReportModel) -> String {
     let time = |seconds: f64| milliseconds((seconds * 1e3) as u64);
@@ -403,45 +425,72 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
             }
         )?;
     }
+    // On a terminal, a report that another one follows fits the screen: its rows have no stacks.
+    let is_table = !model.is_final && style.width.is_some() && !style.verbose;
+    if is_table && !model.sites.is_empty() {
+        writeln!(out)?;
+    }
     for (i, site) in model.sites.iter().enumerate() {
-        let growth = match model.since_last_s {
-            Some(_) if is_live(model) => format!(", {}", change(site.growth_bytes)),
-            _ => String::new(),
-        };
-        let unseen = match site.unseen_bytes {
-            0 => String::new(),
-            unseen => format!(", {} of it not seen since", bytes(unseen)),
-        };
-        let oldest = if is_live(model) && site.blocks > 0 {
-            format!(", oldest {}", milliseconds(site.oldest_ms))
-        } else {
-            String::new()
-        };
-        let by = match &site.heap {
-            Some(heap) if heap != MAIN_HEAP => {
-                format!("{} of heap {}", visible(&site.kind), visible(heap))
-            }
-            _ => visible(&site.kind).to_string(),
-        };
-        writeln!(
-            out,
-            "\n{} {} {:.1} % in {}{}{}{}, by {}",
-            style.strong(&format!("#{}", i + 1)),
-            style.number(&with_error(site.bytes, site.error_bytes)),
-            percent(site.bytes, model.bytes_of_heap(site.heap.as_deref())),
-            counted(site.blocks, "block"),
-            unseen,
-            growth,
-            oldest,
-            by
-        )?;
+        if !is_table {
+            writeln!(out)?;
+        }
+        site_header(out, model, i, style)?;
         if let Some(scores) = &site.scores {
             site_text(out, scores, style)?;
         }
-        let end = StackEnd::of(&site.stack, site.truncated, model.attach.depth);
-        stack(out, &site.stack, end, style)?;
+        if !is_table {
+            let end = StackEnd::of(&site.stack, site.truncated, model.attach.depth);
+            stack(out, &site.stack, end, style)?;
+        }
     }
     more(out, model, "site")
+}
+
+/// `#1 6.3 MiB 51.9 %  ImageCache::get  shop/cache.cc:28  400 blocks, oldest 199 ms, by new`
+fn site_header(out: &mut String, model: &ReportModel, at: usize, style: Style) -> Result {
+    let site = &model.sites[at];
+    let mut facts = counted(site.blocks, "block");
+    if site.unseen_bytes > 0 {
+        facts += &format!(", {} of it not seen since", bytes(site.unseen_bytes));
+    }
+    if let Some(unreachable) = site.unreachable_bytes.filter(|&bytes| bytes > 0) {
+        facts += &format!(", {} of it unreachable", bytes(unreachable));
+    }
+    if model.since_last_s.is_some() && is_live(model) {
+        facts += &format!(", {}", change(site.growth_bytes));
+    }
+    if is_live(model) && site.blocks > 0 {
+        facts += &format!(", oldest {}", milliseconds(site.oldest_ms));
+    }
+    facts += &format!(", by {}", visible(&site.kind));
+    if let Some(heap) = site.heap.as_ref().filter(|heap| *heap != MAIN_HEAP) {
+        facts += &format!(" of heap {}", visible(heap));
+    }
+    let number = format!("#{}", at + 1);
+    let amount = with_error(site.bytes, site.error_bytes);
+    let share = format!(
+        "{:.1} %",
+        percent(site.bytes, model.bytes_of_heap(site.heap.as_deref()))
+    );
+    let frame = responsible(&site.stack);
+    let place = frame.map_or(String::new(), |frame| place_of(frame, style));
+    let mut name = frame.map_or_else(|| NO_STACK.to_owned(), |frame| short_name_of(frame, style));
+    if let Some(room) = style.width.filter(|_| !style.verbose) {
+        let rest = [&number, &amount, &share, &place, &facts];
+        let taken = rest.iter().map(|text| text.chars().count()).sum::<usize>() + 8;
+        name = shortened(name, room.saturating_sub(taken).max(SHORTEST_NAME));
+    }
+    let place = match place.is_empty() {
+        true => place,
+        false => format!("  {place}"),
+    };
+    writeln!(
+        out,
+        "{} {} {share}  {}{place}  {facts}",
+        style.strong(&number),
+        style.number(&amount),
+        style.name(&name),
+    )
 }
 
 /// A program that holds nothing may allocate a lot all the same.

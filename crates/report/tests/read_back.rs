@@ -14,6 +14,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         blocks,
         error_bytes: None,
         unseen_bytes: 0,
+        unreachable_bytes: None,
         growth_bytes: 0,
         oldest_ms: 5,
         heap: None,

@@ -118,6 +118,7 @@ fn full_report() -> ReportModel {
             blocks: 1,
             error_bytes: Some(1),
             unseen_bytes: 1,
+            unreachable_bytes: Some(1),
             growth_bytes: 1,
             oldest_ms: 1,
             heap: Some("pool".into()),

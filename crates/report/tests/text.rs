@@ -87,6 +87,7 @@ fn report() -> ReportModel {
             blocks: 16_560,
             error_bytes: None,
             unseen_bytes: 0,
+            unreachable_bytes: None,
             growth_bytes: 795_000,
             oldest_ms: 9_900,
             heap: None,
@@ -134,7 +135,7 @@ shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the 
   shop       61       1,200        87  debug info
           jemalloc is part of it: 87 direct calls (je_malloc, ...) use no slot
 
-#1 1.5 MiB 99.4 % in 16,560 blocks, +776.4 KiB, oldest 9.9 s, by new
+#1 1.5 MiB 99.4 %  shop::place_order  shop/orders.cc:48  16,560 blocks, +776.4 KiB, oldest 9.9 s, by new
       std::vector<Order>::push_back(Order&&)  shop  bits/x.h:7 [inlined, 1 more]
       shop::place_order(int)                  shop  shop/orders.cc:48
       serve                                   shop  shop/main.cc:9 [inlined]
@@ -144,6 +145,39 @@ shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the 
 ... and 1 more site (--top)
 ";
     assert_eq!(report().text(Style::default()), expected);
+}
+
+/// What is all well takes one line, and what nothing reaches is in the row of its site.
+#[test]
+fn the_answer_comes_first() {
+    let mut model = report();
+    model.coverage.remove(0);
+    model.sites[0].unreachable_bytes = Some(1_048_576);
+    let shown = model.text(Style::default());
+    let healthy = "  complete: no event lost, every call seen (61 slots in 7 modules; -v for more)\n";
+    assert!(shown.contains(healthy), "{shown}");
+    assert!(shown.contains("16,560 blocks, 1.0 MiB of it unreachable"), "{shown}");
+    assert!(!shown.contains("libc.so.6"), "{shown}");
+    model.totals.truncated_stacks = 3;
+    let shown = model.text(Style::default());
+    assert!(shown.contains("3 stacks cut short"), "{shown}");
+}
+
+/// A report that others follow fits a screen; the last one has the stacks.
+#[test]
+fn reports_on_a_terminal_are_tables_until_the_last() {
+    let mut model = report();
+    let style = Style {
+        width: Some(120),
+        ..Style::default()
+    };
+    let row = "#1 1.5 MiB 99.4 %  shop::place_order  shop/orders.cc:48  16,560 blocks";
+    for (is_final, has_stacks) in [(false, false), (true, true)] {
+        model.is_final = is_final;
+        let shown = model.text(style);
+        assert!(shown.contains(row), "{shown}");
+        assert_eq!(shown.contains("main.cc:31"), has_stacks, "{shown}");
+    }
 }
 
 #[test]
@@ -217,6 +251,7 @@ fn functions_and_frames() {
 #[test]
 fn a_narrow_terminal() {
     let mut model = report();
+    model.is_final = true;
     for by in ["site", "function"] {
         model.by = by;
         model.groups = vec![GroupRow {

@@ -5,13 +5,21 @@ use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
 use memhook_heap::{Captured, Snapshot, capture};
 use memhook_ledger::Ledger;
-use memhook_report::Leaks;
+use memhook_report::{Leaks, SiteRow};
 
 /// A copy of the memory, or why there is none.
 pub struct LastLook {
     captured: Result<Captured, String>,
     /// Time before it was copied, on the ledger's clock; `None` if the process has not run since.
     moment_ns: Option<u64>,
+}
+
+/// What a report shows of leaks.
+pub struct View {
+    /// Call stacks that are listed.
+    pub top: usize,
+    /// Blocks that only pointers into blocks reach are listed, too.
+    pub finds_possible: bool,
 }
 
 impl LastLook {
@@ -68,14 +76,18 @@ impl LastLook {
         traced_blocks(ledger, memory, search)
     }
 
-    /// The leaks for a report that shows the `top` largest sites. The ledger must have all events up to the detach.
+    /// The leaks for a report that shows these sites, each of which learns how much of it is unreachable. The ledger must
+    /// have all events up to the detach.
     pub fn leaks(
         self,
         session: &Session,
         consumer: &Consumer,
         reporter: &mut Reporter,
-        top: usize,
-        finds_possible: bool,
+        sites: &mut [SiteRow],
+        View {
+            top,
+            finds_possible,
+        }: View,
     ) -> Leaks {
         let captured = match self.captured {
             Ok(captured) => captured,
@@ -92,7 +104,18 @@ impl LastLook {
             is_complete: false,
             finds_possible,
         };
-        let found = FoundLeaks::search(snapshot, &consumer.lock().ledger, search);
+        let state = consumer.lock();
+        // Of samples it is not known how much the others are.
+        let knows_all = !state.ledger.is_sampled() && state.ledger.bounded().is_none();
+        let found = FoundLeaks::search(snapshot, &state.ledger, search);
+        drop(state);
+        if knows_all {
+            let unreachable = found.unreachable_bytes();
+            for site in sites {
+                let bytes = unreachable.get(&site.stack_id).copied().unwrap_or(0);
+                site.unreachable_bytes = Some(bytes.min(site.bytes));
+            }
+        }
         reporter.look_up(session, found.stacks());
         found.report(top, |id| reporter.stack(session, id))
     }

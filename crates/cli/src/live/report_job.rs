@@ -3,7 +3,7 @@
 mod args;
 mod reports;
 
-use super::last_look::LastLook;
+use super::last_look::{self, LastLook};
 use super::looks::Looks;
 use super::model::Reporter;
 use super::resident::{self, PinnedMemory};
@@ -270,13 +270,17 @@ impl ReportJob {
             if let Some(section) = &mut self.stale {
                 report.stale = section.report(trace, look.snapshot());
             }
-            report.leaks = Some(look.leaks(
+            let leaks = look.leaks(
                 session,
                 consumer,
                 &mut self.reporter,
-                self.top,
-                self.finds_possible,
-            ));
+                &mut report.sites,
+                last_look::View {
+                    top: self.top,
+                    finds_possible: self.finds_possible,
+                },
+            );
+            report.leaks = Some(leaks);
         } else if let Some(section) = &mut self.stale {
             report.stale = section.report(trace, None);
         }

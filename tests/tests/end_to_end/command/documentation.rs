@@ -17,8 +17,10 @@ fn output(args: &[&str]) -> String {
 /// The commands that `--help` of these words lists.
 fn commands_of(words: &[&str]) -> Vec<String> {
     let help = output(&[words, &["--help"]].concat());
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = listed.take_while(|line| line.starts_with("  "));
+    // Those of the command itself are in groups, below examples.
+    let listed = help.lines().take_while(|line| *line != "Options:");
+    let listed = listed.skip_while(|line| !words.is_empty() && *line != "Commands:");
+    let names = listed.filter(|line| line.starts_with("  ") && !line.contains("memhook-rs"));
     // Further lines of a description are indented deeper.
     let names = names.filter(|line| !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next());

@@ -1,7 +1,7 @@
 //! What users read before anything else: the help of every command, and what is said of mistakes.
 
 use memhook_tests::{run, run_with};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The widest line of a help text on a wide terminal.
 const COLUMNS: usize = 100;
@@ -53,12 +53,19 @@ fn option_lines(text: &str) -> Vec<&str> {
 #[test]
 fn the_list_of_commands_is_whole() {
     let text = help(&[], "--help", COLUMNS);
-    let listed = text.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = listed.map_while(|line| line.strip_prefix("  ")?.split(' ').next());
-    let names: Vec<&str> = names.filter(|name| *name != "help").collect();
+    let listed = text.lines().take_while(|line| *line != "Options:");
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names = names.filter(|name| !["help", "memhook-rs"].contains(name));
+    let names: BTreeSet<&str> = names.collect();
     let known = COMMANDS.iter().filter(|words| words.len() == 1);
-    let known: Vec<&str> = known.map(|words| words[0]).collect();
+    let known: BTreeSet<&str> = known.map(|words| words[0]).collect();
     assert_eq!(names, known);
+    for words in [&["-h"][..], &[]] {
+        let (_, out, err) = run(words);
+        for heading in ["Start here:", "Look at a live process:", "In CI:"] {
+            assert!(format!("{out}{err}").contains(heading), "{out}{err}");
+        }
+    }
 }
 
 #[test]
@@ -197,6 +204,14 @@ fn mistakes_keep_their_lines() {
         (
             &["frobnicate"],
             &["memhook-rs: unrecognized subcommand 'frobnicate'; see memhook-rs --help"],
+        ),
+        (
+            &["atach"],
+            &[
+                "memhook-rs: unrecognized subcommand 'atach'",
+                "  tip: some similar subcommands exist: 'attach', 'watch', 'detach'",
+                "See memhook-rs --help",
+            ],
         ),
     ] {
         let (code, out, err) = run(words);
