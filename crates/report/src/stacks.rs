@@ -241,9 +241,13 @@ pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
         let module = frame.module.as_deref().unwrap_or_default();
         RUNTIME.iter().any(|runtime| module.starts_with(runtime))
     };
+    // Inlined functions often have names without their namespace.
+    let is_of_library = |frame: &StackFrame| {
+        let file = frame.file.as_deref().unwrap_or_default();
+        file.contains("/include/c++/") || frame.function.as_deref().is_some_and(is_plumbing)
+    };
     let is_own = |frame: &&StackFrame| {
-        let is_plumbing = frame.function.as_deref().is_some_and(is_plumbing);
-        !is_plumbing && !is_runtime(frame) && !(has_python && is_interpreter(frame))
+        !is_of_library(frame) && !is_runtime(frame) && !(has_python && is_interpreter(frame))
     };
     frames.iter().find(is_own).or(frames.first())
 }
@@ -351,6 +355,11 @@ mod tests {
             frame("main", "shop"),
         ];
         assert_eq!(found(&all).as_deref(), Some("shop::place"));
+        let inlined = StackFrame {
+            file: Some("/usr/include/c++/12/bits/unique_ptr.h".into()),
+            ..frame("make_unique<Order>", "shop")
+        };
+        assert_eq!(found(&[inlined, own]).as_deref(), Some("shop::place"));
         let below_python = [of_libc.clone(), inner.clone(), python];
         assert_eq!(found(&below_python).as_deref(), Some("handle"));
         assert_eq!(

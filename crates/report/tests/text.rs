@@ -154,9 +154,13 @@ fn the_answer_comes_first() {
     model.coverage.remove(0);
     model.sites[0].unreachable_bytes = Some(1_048_576);
     let shown = model.text(Style::default());
-    let healthy = "  complete: no event lost, every call seen (61 slots in 7 modules; -v for more)\n";
+    let healthy =
+        "  complete: no event lost, every call seen (61 slots in 7 modules; -v for more)\n";
     assert!(shown.contains(healthy), "{shown}");
-    assert!(shown.contains("16,560 blocks, 1.0 MiB of it unreachable"), "{shown}");
+    assert!(
+        shown.contains("16,560 blocks, 1.0 MiB of it unreachable"),
+        "{shown}"
+    );
     assert!(!shown.contains("libc.so.6"), "{shown}");
     model.totals.truncated_stacks = 3;
     let shown = model.text(Style::default());
