@@ -1,5 +1,10 @@
 //! The first page of the help: where to start, and the commands by what somebody wants to do.
 
+use memhook_report::wrapped;
+
+/// Columns of the help on a wider terminal.
+const WIDEST: usize = 100;
+
 /// Every command that is shown, under a heading.
 const GROUPS: [(&str, &[&str]); 5] = [
     (
@@ -36,6 +41,8 @@ pub fn grouped(mut command: clap::Command) -> clap::Command {
         }
         list += "\n";
     }
+    let width = crate::output::width().unwrap_or(WIDEST).min(WIDEST);
+    let list = wrapped(&list, width);
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}Options:\n{{options}}{{after-help}}"
     ))

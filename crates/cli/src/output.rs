@@ -20,16 +20,25 @@ pub fn style(path: Option<&Path>, stream: ReportStream, color: Color, verbose: b
         ReportStream::Out => (stdout().is_terminal(), terminal_size_of(stdout())),
         ReportStream::Err => (stderr().is_terminal(), terminal_size_of(stderr())),
     };
-    let columns = std::env::var("COLUMNS")
-        .ok()
-        .and_then(|columns| columns.parse().ok());
-    let width = columns.or(size.map(|(Width(columns), _)| usize::from(columns)));
+    let width = columns(size.map(|(width, _)| width));
     Style {
         color: is_colored(color, is_terminal),
         verbose,
         // A terminal without a size says 0.
         width: width.filter(|&columns| path.is_none() && columns > 0),
     }
+}
+
+/// Columns of standard output; `None` if it has no width.
+pub fn width() -> Option<usize> {
+    columns(terminal_size_of(stdout()).map(|(width, _)| width))
+}
+
+/// What the user wants, else what the terminal says.
+fn columns(terminal: Option<Width>) -> Option<usize> {
+    let wanted = std::env::var("COLUMNS").ok();
+    let wanted = wanted.and_then(|columns| columns.parse().ok());
+    wanted.or(terminal.map(|Width(columns)| usize::from(columns)))
 }
 
 /// Whether to use colours (<https://no-color.org>). A dumb terminal would show their codes.

@@ -103,3 +103,4 @@ pub use units::{bytes, change, count, counted, milliseconds, percent};
 #[cfg(target_arch = "x86_64")]
 pub use watch::{Death, WatchMoment, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};
+pub use wrap::wrapped;

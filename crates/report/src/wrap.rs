@@ -11,7 +11,7 @@ const LEAST: usize = 20;
 
 /// The text with no line wider than this, as far as there are spaces to break it at. The rest of a line is
 /// indented a little deeper than its begin.
-pub(crate) fn wrapped(text: &str, width: usize) -> String {
+pub fn wrapped(text: &str, width: usize) -> String {
     let width = width.max(LEAST);
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {

@@ -20,7 +20,7 @@ fn commands_of(words: &[&str]) -> Vec<String> {
     // Those of the command itself are in groups, below examples.
     let listed = help.lines().take_while(|line| *line != "Options:");
     let listed = listed.skip_while(|line| !words.is_empty() && *line != "Commands:");
-    let names = listed.filter(|line| line.starts_with("  ") && !line.contains("memhook-rs"));
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("  memhook-rs"));
     // Further lines of a description are indented deeper.
     let names = names.filter(|line| !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next());
