@@ -149,7 +149,9 @@ static bool counts_waits() {
   auto enough = [&](uint64_t later_ns, uint64_t waited_ns) {
     now += later_ns;
     __atomic_store_n(&control()->clock_ns, now, __ATOMIC_RELAXED);
-    return has_waited_enough(ring, waited_ns);
+    ring->waited_ns = spent_waiting(ring, now, waited_ns);
+    ring->waited_at_ns = now;
+    return ring->waited_ns >= static_cast<uint64_t>(wait_budget_ns);
   };
   constexpr uint64_t ms = 1'000'000;
   // So much at once.
@@ -159,7 +161,19 @@ static bool counts_waits() {
     right = right && !enough(wait_share * ms, ms / 2) && enough(wait_share * ms / 2, ms);
   // However long one wait was, it is forgotten after a while, and not before.
   right = right && enough(0, 10'000 * ms) && enough(wait_share * (most_waited_ns - wait_budget_ns), 0);
-  return right && !enough(wait_share, 0);
+  right = right && !enough(wait_share, 0);
+  // It waits where a quarter of its ring is left, but not for long at once, and then takes samples.
+  enough(10'000 * ms, 0);
+  uint64_t nearly_full = (mask_of(ring) + 1) / 4 * 3, tail = ring->tail;
+  right = right && ring->sampling == records_all;
+  right = right && look_for_room(ring) && may_go_on(ring, 0) && ring->limit == tail + nearly_full;
+  uint64_t head = ring->head;
+  ring->head = tail + nearly_full - reserve_events + 1;
+  right = right && look_for_room(ring) && !may_go_on(ring, 0) && !may_go_on(ring, longest_wait_ns - 1);
+  right = right && ring->sampling == records_all && may_go_on(ring, longest_wait_ns);
+  right = right && ring->sampling == wants_samples;
+  ring->head = head;
+  return right;
 }
 
 int main(int arguments, char** argv) {
