@@ -246,10 +246,11 @@ pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
         let file = frame.file.as_deref().unwrap_or_default();
         file.contains("/include/c++/") || frame.function.as_deref().is_some_and(is_plumbing)
     };
-    let is_own = |frame: &&StackFrame| {
-        !is_of_library(frame) && !is_runtime(frame) && !(has_python && is_interpreter(frame))
+    let is_elsewhere = |frame: &StackFrame| {
+        is_of_library(frame) || is_runtime(frame) || (has_python && is_interpreter(frame))
     };
-    frames.iter().find(is_own).or(frames.first())
+    let own = frames.iter().find(|frame| !is_elsewhere(frame));
+    own.or(frames.first())
 }
 
 /// The name of a function without its parameters, for where it stands among other things.

@@ -31,16 +31,13 @@ fn report(file: &str) -> Value {
     report
 }
 
-#[test]
-fn watched_blocks_show_what_the_program_does() {
-    let folder = Folder::new("looks");
+/// Lets the program make so many steps while a sample of its blocks is watched. So much may be spent on it that enough
+/// blocks are watched in a few seconds. `None` where there are no watchpoints.
+fn watched(folder: &Folder, steps: &str) -> Option<Value> {
     let program = build_target("looked_at", &["-O1", "-g"]);
-    let mut target = Target::start(&program, &["9000"]);
-    if Watchpoint::reserve(target.pid() as i32, 0, true).is_err() {
-        return not_run("no hardware watchpoints");
-    }
+    let mut target = Target::start(&program, &[steps]);
+    Watchpoint::reserve(target.pid() as i32, 0, true).ok()?;
     let file = folder.path("sampled.mhk");
-    // So much that enough blocks are watched in a few seconds.
     let sampled = ["--access", "sampled", "--access-budget", "40%"];
     let options = [&["-o", &file, "--force", "--scores"][..], &sampled].concat();
     let attacher = Attacher::start(&target, &options);
@@ -51,7 +48,15 @@ fn watched_blocks_show_what_the_program_does() {
     assert_eq!(last["scores"]["access_source"], "sampled", "{last}");
     let sampled = report(&file);
     assert_eq!(sampled["scores"]["looks"], last["scores"]["looks"]);
+    Some(sampled)
+}
 
+#[test]
+fn watched_blocks_show_what_the_program_does() {
+    let folder = Folder::new("looks");
+    let Some(sampled) = watched(&folder, "9000") else {
+        return not_run("no hardware watchpoints");
+    };
     let telling = build_telling("g++", "looked_at", &[]);
     let file = folder.path("complete.mhk");
     let mut target = Target::start(&telling, &["500"]);
@@ -63,6 +68,16 @@ fn watched_blocks_show_what_the_program_does() {
     let complete = report(&file);
     assert_eq!(complete["scores"]["access_source"], "complete");
 
+    if known_scores(&complete, &sampled) < 6 {
+        // On a busy machine fewer blocks are watched in the same steps.
+        let sampled = watched(&folder, "60000").expect("there were watchpoints");
+        let known = known_scores(&complete, &sampled);
+        assert!(known >= 6, "{known} of 16 known: {sampled}");
+    }
+}
+
+/// How many scores the watched blocks have shown. All of these are right.
+fn known_scores(complete: &Value, sampled: &Value) -> u32 {
     let mut known = 0;
     for (function, usage, useful) in [
         ("half", 0.5, 0.25..0.35),
@@ -74,7 +89,7 @@ fn watched_blocks_show_what_the_program_does() {
         ("odd", 17.0 / 24.0, 0.0..0.1),
         ("quarters", 31.0 / 61.0, 0.0..0.1),
     ] {
-        let (of_all, estimate) = (scores(&complete, function), scores(&sampled, function));
+        let (of_all, estimate) = (scores(complete, function), scores(sampled, function));
         let near = |is: f64, expected: f64, error: f64| (is - expected).abs() <= error;
         assert!(
             near(of_all["usage"].as_f64().expect("complete"), usage, 1e-9),
@@ -104,7 +119,7 @@ fn watched_blocks_show_what_the_program_does() {
             "{function}: {value}"
         );
     }
-    assert!(known >= 6, "{known} of 16 known: {sampled}");
+    known
 }
 
 #[test]
