@@ -88,6 +88,12 @@ pub fn executable_of(pid: i32) -> Option<String> {
     Some(executable.trim_end_matches(" (deleted)").to_owned())
 }
 
+/// Whether this user may not learn what a process executes.
+pub fn is_hidden(pid: i32) -> bool {
+    let denied = std::io::ErrorKind::PermissionDenied;
+    std::fs::read_link(proc_path(pid, "exe")).is_err_and(|error| error.kind() == denied)
+}
+
 impl Facts {
     fn of(pid: i32, stat: Stat) -> Option<Facts> {
         let path = |file: &str| proc_path(pid, file);

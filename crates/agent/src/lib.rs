@@ -12,6 +12,7 @@ mod http_server;
 mod journal;
 mod member;
 mod metrics;
+mod plan;
 mod proc_events;
 mod rules;
 mod said;
@@ -26,6 +27,7 @@ mod worker;
 
 use board::Board;
 use journal::State;
+use memhook_report::AgentPlan;
 use std::path::{Path, PathBuf};
 use supervisor::Supervisor;
 
@@ -70,9 +72,25 @@ pub enum AgentError {
 pub use config::{ConfigError, Experiments};
 pub use session_stacks::{SessionStacks, module_files};
 
-/// Reads a configuration, checks it, and does nothing else. Returns how many rules it has.
-pub fn check(path: &Path, experiments: Experiments) -> Result<usize, ConfigError> {
-    config::read(path, experiments).map(|file| file.rule.len())
+/// What a check of a configuration has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// How many rules it has.
+    pub rules: usize,
+    /// What is hardly meant, one line each, with its place.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a configuration, checks it, and does nothing else.
+pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigError> {
+    let (file, warnings) = config::read_with_warnings(path, experiments)?;
+    let rules = file.rule.len();
+    Ok(Checked { rules, warnings })
+}
+
+/// What an agent with this configuration would trace now. Nothing is attached to, sent or written.
+pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigError> {
+    config::read(path, experiments).map(|file| plan::plan(&file))
 }
 
 /// Works by a configuration until SIGTERM or SIGINT comes. SIGHUP has it read again.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Programs that a machine cannot do without, and that no rule matches: a process that holds up one of them holds
 /// up everything. `never` in the configuration adds to them.
-const NEVER: [&str; 11] = [
+pub const NEVER: [&str; 11] = [
     "memhook-rs",
     "systemd",
     "systemd-journald",
@@ -60,6 +60,17 @@ impl Rules {
         // Whatever its name is: it would be refused, and maps the regions of those that it traces.
         let attaches_itself = memhook_process::is_attacher(facts.pid) == Some(true);
         (!attaches_itself).then(|| Arc::clone(rule))
+    }
+
+    /// Why no rule chooses this process.
+    pub fn why_not(&self, facts: &Facts) -> &'static str {
+        if self.is_never(facts) {
+            "never attached to"
+        } else if memhook_process::is_attacher(facts.pid) == Some(true) {
+            "memhook-rs itself"
+        } else {
+            "no rule fits"
+        }
     }
 
     /// Whether it is a program that is never attached to.

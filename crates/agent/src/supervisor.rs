@@ -257,7 +257,7 @@ impl Supervisor {
         {
             return false;
         }
-        let config = rule.tracing(self.ledger_bytes());
+        let config = rule.tracing(ledger_bytes(&self.file));
         let traced = self
             .members
             .iter()
@@ -328,14 +328,6 @@ impl Supervisor {
         }
     }
 
-    /// What the ledger of one target may take, so that all together stay below the bound.
-    fn ledger_bytes(&self) -> u64 {
-        let (_, memory) = bounds(&self.file);
-        let targets = u64::from(*self.file.agent.max_targets.get_ref());
-        // Half is for ledgers; names, profiles and rings take the rest.
-        (memory / 2 / targets).max(LEAST_LEDGER)
-    }
-
     fn tell_held_back(&self, held_back: BTreeSet<Scarce>) {
         let mut agent = self.board.agent();
         for scarce in held_back.difference(&agent.held_back) {
@@ -391,6 +383,14 @@ impl Supervisor {
 /// need the rest.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
+}
+
+/// What the ledger of one target may take, so that all together stay below the bound.
+pub fn ledger_bytes(file: &File) -> u64 {
+    let (_, memory) = bounds(file);
+    let targets = u64::from(*file.agent.max_targets.get_ref());
+    // Half is for ledgers; names, profiles and rings take the rest.
+    (memory / 2 / targets).max(LEAST_LEDGER)
 }
 
 /// The budget: processor seconds a second, and bytes.

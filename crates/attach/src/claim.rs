@@ -41,10 +41,8 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
                 Ok(()) | Err(TryLockError::Error(_)) => break,
                 Err(TryLockError::WouldBlock) => still_chosen(pid)?,
             }
-            let maps = mappings(pid)?;
-            let attacher = residue(pid, &maps).attacher(pid);
-            if let Some(attacher) = attacher.or_else(|| probe_areas::attacher(pid, &maps)) {
-                return Err(Error::AlreadyTraced { pid, attacher });
+            if let Some(error) = already_traced(pid)? {
+                return Err(error);
             }
             if Instant::now() >= until {
                 return Err(Error::Busy { pid });
@@ -59,4 +57,12 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
         _locks: locks,
         _chosen: chosen,
     })
+}
+
+/// Looks whether a running attacher uses a process, as a claim would find out. Nothing is claimed.
+pub fn already_traced(pid: i32) -> Result<Option<Error>, Error> {
+    let maps = mappings(pid)?;
+    let attacher = residue(pid, &maps).attacher(pid);
+    let attacher = attacher.or_else(|| probe_areas::attacher(pid, &maps));
+    Ok(attacher.map(|attacher| Error::AlreadyTraced { pid, attacher }))
 }

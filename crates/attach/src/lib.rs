@@ -91,7 +91,7 @@ mod unwind_tables;
 mod upkeep;
 
 pub use budget::{BudgetKept, Kept};
-pub use claim::{Claim, claim};
+pub use claim::{Claim, already_traced, claim};
 pub use config::{
     ADAPTING_RING_BYTES, Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig,
     USUAL_RING_BYTES, Unwinding,

@@ -1,5 +1,6 @@
 //! Reports: pure functions from a model to bytes.
 
+mod agent_plan;
 mod call_tree;
 mod diff;
 mod fail_on;
@@ -45,6 +46,7 @@ mod watch;
 mod who_frees;
 mod wrap;
 
+pub use agent_plan::{AgentPlan, PlannedTarget, UnchosenProcess};
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
 pub use fail_on::FailOn;

@@ -3,6 +3,7 @@
 mod environment;
 mod keys;
 mod values;
+mod warnings;
 
 pub use keys::{Destination, File, Files, Http, Mode, Rule, Store};
 pub use values::Pattern;
@@ -68,6 +69,24 @@ pub enum ConfigError {
 
 /// Reads a configuration and checks it. `experiments`: what is experimental may be used without a key that says so.
 pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
+    read_with_text(path, experiments).map(|(file, _)| file)
+}
+
+/// Reads a configuration and checks it. Also returns what is hardly meant, one line each with its place.
+pub fn read_with_warnings(
+    path: &Path,
+    experiments: Experiments,
+) -> Result<(File, Vec<String>), ConfigError> {
+    let (file, text) = read_with_text(path, experiments)?;
+    let warnings = warnings::warnings(&file).into_iter().map(|(span, why)| {
+        let (line, column) = place(&text, span.start);
+        format!("{}:{line}:{column}: {why}", path.display())
+    });
+    let warnings = warnings.collect();
+    Ok((file, warnings))
+}
+
+fn read_with_text(path: &Path, experiments: Experiments) -> Result<(File, String), ConfigError> {
     let failed = |source| ConfigError::Read {
         path: path.to_owned(),
         source,
@@ -79,16 +98,19 @@ pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> 
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| failed(std::io::Error::other("it is not UTF-8 text")))?;
-    parse(&text, experiments).map_err(|(span, why)| {
-        let (line, column) = place(&text, span.start);
-        let path = path.to_owned();
-        ConfigError::Wrong {
-            path,
-            line,
-            column,
-            why,
+    match parse(&text, experiments) {
+        Ok(file) => Ok((file, text)),
+        Err((span, why)) => {
+            let (line, column) = place(&text, span.start);
+            let path = path.to_owned();
+            Err(ConfigError::Wrong {
+                path,
+                line,
+                column,
+                why,
+            })
         }
-    })
+    }
 }
 
 /// Line and column of a byte, from 1 on.

@@ -101,6 +101,14 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, SendError> {
     Ok(found)
 }
 
+/// What is wrong with the files that the configuration of a store names.
+pub fn unusable_files(configured: &Configured) -> Vec<SendError> {
+    let secrets = [&configured.password_file, &configured.token_file];
+    let secrets = secrets.into_iter().flatten().map(|path| secret(path).err());
+    let ca = configured.ca.iter().map(|path| certificates(path).err());
+    secrets.chain(ca).flatten().collect()
+}
+
 impl Client {
     /// For the store of this configuration.
     pub fn new(configured: &Configured, manner: Manner) -> Result<Client, SendError> {

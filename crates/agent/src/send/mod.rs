@@ -13,6 +13,7 @@ use crate::board::{Board, Identity};
 use crate::config::{Destination, File};
 use crate::said::say;
 use files::Directory;
+pub use http_client::unusable_files;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
 pub use queue::give_up_oldest;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! `agent`: traces what the rules of a file choose, all the time.
 
 use crate::exit_code;
-use crate::output::say;
+use crate::output::{Json, say};
 use memhook_agent::{Experiments, Outcome};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +17,12 @@ pub struct Args {
     /// Check the configuration, and do nothing else
     #[arg(long)]
     check: bool,
+    /// Show what would be traced now, and attach to nothing
+    #[arg(long, conflicts_with = "check")]
+    plan: bool,
+    /// With --plan: write JSON instead of text
+    #[arg(short, long, requires = "plan")]
+    json: bool,
     /// Permit `[otlp]`, whose protocol is an alpha
     ///
     /// It sends profiles to OpenTelemetry collectors. experimental_otlp = true in the configuration does the same. Collectors and agents must know the same
@@ -31,9 +37,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         otlp: args.experimental_otlp,
     };
     if args.check {
-        let rules = memhook_agent::check(&args.config, experiments)?;
+        let checked = memhook_agent::check(&args.config, experiments)?;
+        for warning in &checked.warnings {
+            eprintln!("memhook-rs: {warning} (warning)");
+        }
+        let rules = checked.rules;
         let plural = if rules == 1 { "" } else { "s" };
         say!("{}: right, {rules} rule{plural}", args.config.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.plan {
+        let plan = memhook_agent::plan(&args.config, experiments)?;
+        Json { json: args.json }.print(&plan)?;
         return Ok(ExitCode::SUCCESS);
     }
     Ok(match memhook_agent::run(&args.config, experiments)? {

@@ -265,6 +265,84 @@ fn a_wrong_configuration_is_placed() {
     );
 }
 
+/// What would be traced, and why the rest would not; nothing is touched.
+#[test]
+fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
+    let folder = Folder::new("agent-plan");
+    let (mut first, program) = service(&folder);
+    let (second, _) = service(&folder);
+    let shadowed = folder.path("served-too");
+    memhook_tests::programs::copy_program(&program, &shadowed);
+    let refused = Target::start(Path::new(&shadowed), &[]);
+    let tracer = memhook_tests::Attacher::start(&refused, &[]);
+    ask(&mut first, "f");
+    let child = children(first.pid())[0];
+    let pattern = format!("{}*", program.display());
+    let budget = "[[rule]]\nname = \"none\"\nexecutable = \"/nowhere\"\noverhead = \"1%\"\n";
+    let text = format!(
+        "[agent]\nstate = \"{}\"\nmax_memory = \"160M\"\n{}[[rule]]\nname = \"late\"\nexecutable = \"{}\"\n{budget}",
+        folder.path("state"),
+        rule(Path::new(&pattern), "max_targets = 2\nsample = \"64K\""),
+        program.display()
+    );
+    let file = folder.path("agent.toml");
+    std::fs::write(&file, text).expect("written");
+    let (code, json, errors) = run(&["agent", "--config", &file, "--plan", "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let plan: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let schema = memhook_tests::JsonSchema::load("agent-plan-1");
+    schema.check(&plan);
+    assert_eq!(schema.unseen(), [""; 0]);
+    let list = |name: &str| plan[name].as_array().expect("a list").clone();
+    let target = |pid: u32| {
+        let found = list("targets").into_iter().find(|t| t["pid"] == pid);
+        found.unwrap_or_else(|| panic!("{pid}: {json}"))
+    };
+    let phases = [first.pid(), second.pid(), child].map(|pid| target(pid)["phase"].clone());
+    assert_eq!(phases, ["attaches", "attaches", "waits"], "{json}");
+    let of_first = target(first.pid());
+    assert_eq!(
+        (&of_first["rule"], &of_first["mode"]),
+        (&"web".into(), &"sampled".into())
+    );
+    assert_eq!(of_first["sample_bytes"], 64 << 10);
+    assert_eq!(of_first["ledger_limit_bytes"], 4 << 20);
+    let resident = of_first["resident_bytes"].as_u64().expect("a number");
+    assert_eq!(of_first["expected_blocks"], resident.div_ceil(64 << 10));
+    let of_refused = target(refused.pid());
+    let why = of_refused["why"].as_str().unwrap_or_default();
+    assert_eq!(of_refused["phase"], "refused", "{of_refused}");
+    assert!(why.contains("traced"), "{why}");
+    let own = i64::from(std::process::id());
+    let of_test = list("unchosen").into_iter().find(|one| one["pid"] == own);
+    // It has what attaches linked in.
+    assert_eq!(of_test.expect("this test")["why"], "memhook-rs itself");
+    let (code, shown, errors) = run(&["agent", "--config", &file, "--plan"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    for words in [
+        "The agent would trace 2 of ",
+        "(rule web): the rule has as many targets",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    // The rule that would never match.
+    let (code, _, errors) = run(&["agent", "--config", &file, "--check"]);
+    assert_eq!(code, 0, "{errors}");
+    let says = "the rule \"late\" never matches: all that it fits falls under \"web\" before it";
+    assert!(errors.contains(says), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    // Nothing was made or touched.
+    assert!(!Path::new(&folder.path("state")).exists());
+    for pid in [first.pid(), second.pid(), child] {
+        expect_untouched(pid);
+    }
+    tracer.finish();
+    ask(&mut first, "c");
+    for target in [first, second, refused] {
+        assert!(target.finish().success());
+    }
+}
+
 /// Events that come after a long pause are all there, and a thread that has begun meanwhile counts for itself.
 #[test]
 fn a_target_that_was_quiet_is_seen_exactly() {

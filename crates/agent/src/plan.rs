@@ -1,0 +1,116 @@
+//! What an agent would do now, without doing it: which processes it would attach to, and what each would take.
+
+use crate::budget::{machine_memory, processors};
+use crate::config::{File, Mode, Rule};
+use crate::facts::{Facts, Machine, is_hidden};
+use crate::rules::Rules;
+use crate::said::chain;
+use memhook_attach::{Obstacle, already_traced, obstacle};
+use memhook_report::{AgentPlan, PlannedTarget, UnchosenProcess};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The plan for the processes that are there now.
+pub fn plan(file: &File) -> AgentPlan {
+    let rules = Rules::new(file);
+    let mut machine = Machine::default();
+    machine.look(Instant::now());
+    let mut processes: Vec<&Facts> = machine.processes().collect();
+    // In the order in which they are attached to; a parent comes before its children.
+    processes.sort_unstable_by_key(|facts| (facts.started, facts.pid));
+    let memory = file.agent.max_memory.bytes(machine_memory());
+    let most = *file.agent.max_targets.get_ref();
+    let mut plan = AgentPlan {
+        schema: AgentPlan::SCHEMA,
+        max_targets: most,
+        max_processors: file.agent.max_cpu.0 * processors(),
+        max_memory_bytes: memory,
+        targets: Vec::new(),
+        unchosen: Vec::new(),
+        hidden: memhook_process::process_ids()
+            .into_iter()
+            .filter(|&pid| machine.get(pid).is_none() && is_hidden(pid))
+            .count() as u64,
+    };
+    let mut members = BTreeMap::<i32, Arc<Rule>>::new();
+    let mut traced = Vec::new();
+    for facts in processes {
+        let own = rules.of(facts, None);
+        let inherited = own.is_none();
+        let parents = members.get(&facts.parent).map(|rule| &**rule);
+        let Some(rule) = own.or_else(|| rules.of(facts, parents)) else {
+            plan.unchosen.push(UnchosenProcess {
+                pid: facts.pid,
+                process: facts.program().to_owned(),
+                why: rules.why_not(facts),
+            });
+            continue;
+        };
+        let mut target = planned(facts, &rule, crate::supervisor::ledger_bytes(file));
+        target.inherited = inherited;
+        let of_rule = plan
+            .targets
+            .iter()
+            .filter(|other| other.phase == "attaches" && other.rule == *rule.name.get_ref());
+        let is_rule_full = rule
+            .max_targets
+            .is_some_and(|most| of_rule.count() >= most as usize);
+        let config = rule.tracing(crate::supervisor::ledger_bytes(file));
+        let found = obstacle(facts.pid, traced.iter().copied(), &config).or_else(|| {
+            let is_traced = rule.mode != Mode::Scan;
+            let found = is_traced.then(|| already_traced(facts.pid))?;
+            found.unwrap_or_else(Some).map(Obstacle::Error)
+        });
+        let (phase, why) = match found {
+            Some(Obstacle::Error(error)) => ("refused", Some(chain(&error))),
+            Some(Obstacle::BorrowsMemory) => (
+                "waits",
+                Some("it runs in the memory of another process until it executes a program".into()),
+            ),
+            Some(Obstacle::OfOurs) => (
+                "waits",
+                Some("it is a copy that memhook-rs has made".into()),
+            ),
+            None if is_rule_full => (
+                "waits",
+                Some("the rule has as many targets as it may have (its max_targets)".into()),
+            ),
+            None if traced.len() >= most as usize => (
+                "waits",
+                Some("there are as many targets as there may be (max_targets)".into()),
+            ),
+            None => ("attaches", None),
+        };
+        (target.phase, target.why) = (phase, why);
+        if phase == "attaches" {
+            traced.push(facts.pid);
+        }
+        members.insert(facts.pid, rule);
+        plan.targets.push(target);
+    }
+    plan
+}
+
+fn planned(facts: &Facts, rule: &Rule, ledger_bytes: u64) -> PlannedTarget {
+    let config = rule.tracing(ledger_bytes);
+    let is_traced = rule.mode != Mode::Scan;
+    let sample_bytes = config.sample_bytes.filter(|_| is_traced);
+    PlannedTarget {
+        pid: facts.pid,
+        process: facts.program().to_owned(),
+        rule: rule.name.get_ref().clone(),
+        inherited: false,
+        mode: rule.mode.name(),
+        sample_bytes,
+        overhead: config.overhead.filter(|_| is_traced),
+        depth: is_traced.then_some(config.depth),
+        interval_seconds: rule.interval.get_ref().0.as_secs_f64(),
+        send: rule.send.iter().map(|to| to.get_ref().name()).collect(),
+        resident_bytes: facts.resident,
+        expected_blocks: sample_bytes.map(|mean| facts.resident.div_ceil(mean.max(1))),
+        ledger_limit_bytes: is_traced.then_some(ledger_bytes),
+        phase: "attaches",
+        why: None,
+    }
+}

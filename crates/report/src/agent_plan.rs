@@ -1,0 +1,279 @@
+//! What `agent --plan` shows: which processes would be traced, and at what cost.
+
+use crate::units::{bytes, count, duration};
+use crate::wrap::wrapped;
+use crate::{Document, Style};
+use memhook_foreign::visible;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Columns of text where nobody says how many there are.
+const COLUMNS: usize = 100;
+
+/// The plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentPlan {
+    /// `memhook-rs/agent-plan/1`.
+    pub schema: &'static str,
+    /// Processes that are traced at the same time, at most.
+    pub max_targets: u32,
+    /// Processors that the agent takes at most.
+    pub max_processors: f64,
+    /// Memory that it takes at most.
+    pub max_memory_bytes: u64,
+    /// Processes that rules choose, in the order of the attaches.
+    pub targets: Vec<PlannedTarget>,
+    /// The other processes, the oldest first.
+    pub unchosen: Vec<UnchosenProcess>,
+    /// How many processes this user may not look at.
+    pub hidden: u64,
+}
+
+/// A process that a rule chooses.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedTarget {
+    /// Process id.
+    pub pid: i32,
+    /// Name of its program.
+    pub process: String,
+    /// Name of the rule.
+    pub rule: String,
+    /// The rule fits its parent only.
+    pub inherited: bool,
+    /// The mode of the rule.
+    pub mode: &'static str,
+    /// Mean bytes between samples; `None` if everything is recorded, or nothing.
+    pub sample_bytes: Option<u64>,
+    /// The share of its time that tracing may cost, if that decides.
+    pub overhead: Option<f64>,
+    /// Frames of each call stack; `None` without a trace.
+    pub depth: Option<u32>,
+    /// Time between two profiles or searches.
+    pub interval_seconds: f64,
+    /// Where profiles go.
+    pub send: Vec<&'static str>,
+    /// Bytes in memory now.
+    pub resident_bytes: u64,
+    /// About how many blocks the ledger holds once all of that was allocated since the attach, if it is a sample.
+    pub expected_blocks: Option<u64>,
+    /// What its ledger may take of the agent's memory; `None` without a trace.
+    pub ledger_limit_bytes: Option<u64>,
+    /// `attaches`, `waits` or `refused`.
+    pub phase: &'static str,
+    /// Why it is not attached to.
+    pub why: Option<String>,
+}
+
+/// A process that no rule chooses.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnchosenProcess {
+    /// Process id.
+    pub pid: i32,
+    /// Name of its program.
+    pub process: String,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl AgentPlan {
+    /// The schema of the JSON form.
+    pub const SCHEMA: &'static str = "memhook-rs/agent-plan/1";
+}
+
+impl PlannedTarget {
+    /// The cells of its row.
+    fn cells(&self) -> [String; 8] {
+        let recorded = match (self.mode, self.sample_bytes, self.overhead) {
+            ("scan", ..) => "nothing".to_owned(),
+            (_, _, Some(share)) => format!("at {:.1} % of its time", 100.0 * share),
+            (_, Some(mean), _) => format!("each {}", bytes(mean)),
+            _ => "all".to_owned(),
+        };
+        let interval = duration(self.interval_seconds);
+        let sent = match (self.mode, &self.send[..]) {
+            ("scan", _) => format!("searches each {interval}"),
+            (_, []) => "numbers".to_owned(),
+            (_, send) => format!("{} each {interval}", send.join(", ")),
+        };
+        let rule = visible(&self.rule).into_owned();
+        let expected = self.expected_blocks;
+        [
+            self.pid.to_string(),
+            visible(&self.process).into_owned(),
+            if self.inherited {
+                rule + " (of its parent)"
+            } else {
+                rule
+            },
+            self.mode.to_owned(),
+            recorded,
+            expected.map_or("-".into(), |blocks| format!("~ {}", count(blocks))),
+            self.ledger_limit_bytes.map_or("-".into(), bytes),
+            sent,
+        ]
+    }
+}
+
+impl Document for AgentPlan {
+    fn text(&self, style: Style) -> String {
+        let width = style.width.unwrap_or(COLUMNS);
+        let of_phase = |phase| self.targets.iter().filter(move |t| t.phase == phase);
+        let all = (self.targets.len() + self.unchosen.len()) as u64;
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "The agent would trace {} of {} now; it takes at most {:.2} processors and {}.",
+            count(of_phase("attaches").count() as u64),
+            match all {
+                1 => "1 process".to_owned(),
+                _ => format!("{} processes", count(all)),
+            },
+            self.max_processors,
+            bytes(self.max_memory_bytes)
+        );
+        let heading = [
+            "PID", "PROCESS", "RULE", "MODE", "RECORDS", "BLOCKS", "LEDGER", "SENDS",
+        ];
+        let rows: Vec<_> = of_phase("attaches").map(PlannedTarget::cells).collect();
+        if !rows.is_empty() {
+            out.push('\n');
+            table(&mut out, &heading.map(str::to_owned), &rows);
+            let _ = writeln!(
+                out,
+                "BLOCKS: how many blocks the ledger would hold if all of what is in memory now came after the\n\
+                 attach. LEDGER: the most that it may take of the agent's memory."
+            );
+        }
+        for (phase, heading) in [("waits", "Waiting"), ("refused", "Refused")] {
+            for (at, target) in of_phase(phase).enumerate() {
+                if at == 0 {
+                    let _ = writeln!(out, "\n{heading}:");
+                }
+                let _ = writeln!(
+                    out,
+                    "  {} {} (rule {}): {}",
+                    target.pid,
+                    visible(&target.process),
+                    visible(&target.rule),
+                    visible(target.why.as_deref().unwrap_or_default())
+                );
+            }
+        }
+        let mut by_why = BTreeMap::<&str, BTreeMap<&str, u64>>::new();
+        for process in &self.unchosen {
+            *by_why
+                .entry(process.why)
+                .or_default()
+                .entry(&process.process)
+                .or_default() += 1;
+        }
+        for (why, names) in by_why {
+            let named = names.iter().map(|(name, times)| match times {
+                1 => visible(name).into_owned(),
+                _ => format!("{} ({times})", visible(name)),
+            });
+            let named = named.collect::<Vec<_>>().join(", ");
+            let line = format!("Not chosen, {why}: {named}");
+            let _ = write!(out, "\n{}", wrapped(&line, width).trim_end());
+            out.push('\n');
+        }
+        if self.hidden > 0 {
+            let _ = writeln!(
+                out,
+                "\n{} cannot be looked at: run this as the agent's user",
+                match self.hidden {
+                    1 => "1 more process".to_owned(),
+                    more => format!("{} more processes", count(more)),
+                }
+            );
+        }
+        out
+    }
+}
+
+/// Columns as wide as their widest cell; the first one is aligned to the right.
+fn table(out: &mut String, heading: &[String; 8], rows: &[[String; 8]]) {
+    let width = |column: usize| {
+        let cells = rows
+            .iter()
+            .chain([heading])
+            .map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    for row in [heading].into_iter().chain(rows) {
+        let mut line = format!("{:>1$}", row[0], width(0));
+        for (column, cell) in row.iter().enumerate().skip(1) {
+            let _ = write!(line, "  {cell:<0$}", width(column));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(pid: i32, phase: &'static str) -> PlannedTarget {
+        PlannedTarget {
+            pid,
+            process: "ng\u{1b}inx".into(),
+            rule: "web".into(),
+            inherited: pid == 8,
+            mode: "sampled",
+            sample_bytes: Some(512 << 10),
+            overhead: None,
+            depth: Some(64),
+            interval_seconds: 15.0,
+            send: vec!["files"],
+            resident_bytes: 8 << 20,
+            expected_blocks: Some(16),
+            ledger_limit_bytes: Some(4 << 20),
+            phase,
+            why: (phase != "attaches").then(|| "it is full".into()),
+        }
+    }
+
+    #[test]
+    fn a_plan_is_a_table_and_the_rest_in_words() {
+        let unchosen = |pid, process: &str, why| UnchosenProcess {
+            pid,
+            process: process.into(),
+            why,
+        };
+        let plan = AgentPlan {
+            schema: AgentPlan::SCHEMA,
+            max_targets: 20,
+            max_processors: 0.04,
+            max_memory_bytes: 320 << 20,
+            targets: vec![
+                target(7, "attaches"),
+                target(8, "attaches"),
+                target(9, "refused"),
+            ],
+            unchosen: vec![
+                unchosen(1, "init", "never attached to"),
+                unchosen(20, "sh", "no rule fits"),
+                unchosen(21, "sh", "no rule fits"),
+            ],
+            hidden: 1,
+        };
+        let text = plan.text(Style::default());
+        for line in [
+            "The agent would trace 2 of 6 processes now; it takes at most 0.04 processors and 320.0 MiB.",
+            "Not chosen, no rule fits: sh (2)",
+            "Not chosen, never attached to: init",
+            "1 more process cannot be looked at: run this as the agent's user",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(
+            text.contains("web (of its parent)") && text.contains("each 512.0 KiB"),
+            "{text}"
+        );
+        assert!(
+            text.contains("(rule web): it is full") && !text.contains('\u{1b}'),
+            "{text}"
+        );
+    }
+}
