@@ -5,7 +5,7 @@
 
 use crate::hook_presence::any_point;
 use crate::residue::stray_descriptors;
-use memhook_inject::{close_descriptor, hold};
+use memhook_inject::hold;
 use memhook_process::{children, process_age};
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,8 @@ fn close_in(pid: i32) -> bool {
         return false;
     }
     if let Ok(mut held) = hold(pid, &any_point()) {
-        // While it is held, the numbers stay what they are, unless another thread of it changes them.
-        for number in stray_descriptors(pid) {
-            let _ = close_descriptor(&mut held, number);
+        for descriptor in stray_descriptors(pid) {
+            let _ = descriptor.close(&mut held);
         }
         let _ = held.release();
     }

@@ -10,14 +10,13 @@ use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
-use memhook_inject::{
-    close_descriptor, create_region, exchange_code, hold, unmap_unfinished, write_bytes,
-};
+use memhook_inject::{Held, create_region, exchange_code, hold, unmap_unfinished, write_bytes};
 use memhook_process::{
     HookCopy, Mapping, RemoteAddress, hook_copies, proc_path, read_word, unfinished_copies,
 };
 use memhook_stream::{Birth, Region};
-use std::{fs::OpenOptions, ops::Range, time::Duration};
+use std::os::unix::fs::MetadataExt;
+use std::{fs::OpenOptions, ops::Range, path::Path, time::Duration};
 
 /// How often is looked whether the hook is in use.
 const LOOKS: u32 = 5;
@@ -51,7 +50,7 @@ pub struct Residue {
     /// Whether a function leads to a pad.
     has_live_pads: bool,
     /// Descriptors that an attacher had no time to close.
-    descriptors: Vec<u64>,
+    descriptors: Vec<StrayDescriptor>,
     /// The highest number of an attach in any region; words that threads keep may bear it.
     last_epoch: u32,
 }
@@ -108,8 +107,22 @@ pub struct Place {
     pub replaces: Option<u64>,
 }
 
+/// A descriptor of ours that the target has open.
+pub(crate) struct StrayDescriptor {
+    number: u64,
+    /// Device and inode: a thread of the target that closes what it does not know may have a file of its own there soon.
+    object: (u64, u64),
+}
+
+impl StrayDescriptor {
+    /// Closes it, unless the number is something else's by now.
+    pub fn close(&self, held: &mut Held) -> Result<(), Error> {
+        Ok(held.close_if(self.number, self.object)?)
+    }
+}
+
 /// Descriptors of ours that the target has open.
-pub(crate) fn stray_descriptors(pid: i32) -> Vec<u64> {
+pub(crate) fn stray_descriptors(pid: i32) -> Vec<StrayDescriptor> {
     let Ok(entries) = std::fs::read_dir(proc_path(pid, "fd")) else {
         return Vec::new();
     };
@@ -122,14 +135,23 @@ pub(crate) fn stray_descriptors(pid: i32) -> Vec<u64> {
         "/memfd:memhook-probe-code (deleted)",
         "/memfd:memhook-probe-region (deleted)",
     ];
-    entries
-        .flatten()
-        .filter(|entry| {
-            std::fs::read_link(entry.path())
-                .is_ok_and(|to| ours.iter().any(|name| to.as_os_str() == *name))
+    let object = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let stray = |entry: std::fs::DirEntry| {
+        let (number, path) = (entry.file_name().to_str()?.parse().ok()?, entry.path());
+        let object_before = object(&path)?;
+        let to = std::fs::read_link(&path).ok()?;
+        let is_ours = ours.iter().any(|name| to.as_os_str() == *name);
+        // The link is that of the object only if the number was the same object's all the time.
+        let is_same = is_ours && object(&path)? == object_before;
+        is_same.then_some(StrayDescriptor {
+            number,
+            object: object_before,
         })
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+    };
+    entries.flatten().filter_map(stray).collect()
 }
 
 impl Residue {
@@ -219,7 +241,7 @@ impl Residue {
         if self.has_leftovers() {
             let mut held = hold(pid, &any_point())?;
             for descriptor in std::mem::take(&mut self.descriptors) {
-                close_descriptor(&mut held, descriptor)?;
+                descriptor.close(&mut held)?;
             }
             for (address, bytes) in std::mem::take(&mut self.never_used) {
                 held.syscall(libc::SYS_munmap, [address.0, bytes, 0, 0, 0, 0])?;

@@ -77,9 +77,7 @@ pub use own_memory::give_memory_back;
 pub use pace::{Pace, with_gaps};
 pub use page_scan::{PageScan, PageState};
 pub use precedence::take_precedence;
-pub use region::{
-    Region, close_descriptor, create_region, move_region, set_inherited, unmap_region,
-};
+pub use region::{Region, create_region, move_region, set_inherited, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;

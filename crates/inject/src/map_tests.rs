@@ -1,5 +1,7 @@
 //! Objects that are mapped without a loader, and what is left of them when their maker is killed.
 
+use std::os::unix::fs::MetadataExt;
+
 use memhook_process::{RemoteAddress, mappings, read_memory, read_word, unfinished_copies};
 
 use crate::common::{self, Program, anywhere};
@@ -136,6 +138,71 @@ fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     held.release().unwrap();
     common::send(program.pid(), libc::SIGTERM);
     program.ends_well();
+}
+
+/// Has the target open a descriptor for us, and then, as another thread of it might, close that and open a file, which
+/// gets the number.
+fn replaced_descriptor(held: &mut Held) -> u64 {
+    let number = memfd(held, c"memhook-region", MemfdFor::Data).unwrap();
+    held.checked_syscall("close", libc::SYS_close, &[number])
+        .unwrap();
+    let path = held.scratch().unwrap().data();
+    held.write(path, b"/dev/full\0").unwrap();
+    let read_only = [libc::AT_FDCWD as u64, path.0, 0];
+    let opened = held.checked_syscall("openat", libc::SYS_openat, &read_only);
+    assert_eq!(opened.unwrap(), number);
+    number
+}
+
+/// What a descriptor of the target leads to.
+fn leads_to(pid: i32, number: u64) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()
+}
+
+#[test]
+fn a_file_that_has_the_number_of_a_descriptor_of_ours_stays_open() {
+    let mut program = Program::start("canary", &[]);
+    program.addresses();
+    let pid = program.pid();
+    let mut held = hold(pid, &anywhere()).unwrap();
+    let number = replaced_descriptor(&mut held);
+    let file = Some("/dev/full".into());
+    held.close_opened().unwrap();
+    assert_eq!(leads_to(pid, number), file);
+    // One that an earlier attacher has left.
+    held.close_if(number, (1, 2)).unwrap();
+    assert_eq!(leads_to(pid, number), file);
+    let found = std::fs::metadata(format!("/proc/{pid}/fd/{number}")).unwrap();
+    held.close_if(number, (found.dev(), found.ino())).unwrap();
+    assert_eq!(leads_to(pid, number), None);
+    held.release().unwrap();
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+/// The test below starts it with the target's numbers.
+#[test]
+#[ignore = "the process to be killed, started by another test"]
+fn replacer() {
+    let Some(pid) = crate::kill_tests::target_of_attacher() else {
+        return;
+    };
+    let mut held = crate::kill_tests::hold(pid);
+    replaced_descriptor(&mut held);
+    common::send(std::process::id() as i32, libc::SIGKILL);
+}
+
+/// So it is where the thread goes home by itself.
+#[test]
+fn a_killed_attacher_has_no_file_closed() {
+    let target = Target::start("canary", &[]);
+    let pid = target.program.pid();
+    assert!(!target.run("map_tests::replacer", u64::MAX, None));
+    target.works("replaced");
+    let numbers = (0..64).map(|number| leads_to(pid, number));
+    let files = numbers.filter(|file| *file == Some("/dev/full".into()));
+    assert_eq!(files.count(), 1);
+    common::send(pid, libc::SIGTERM);
 }
 
 /// The test below starts it with the target's numbers.

@@ -204,7 +204,7 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
 
 /// Closes a descriptor of the target. One that is closed already, as by a thread that has come home from a call of an
 /// attacher that was killed, is no failure.
-pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
+pub(crate) fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
     match held.checked_syscall("close", libc::SYS_close, &[number]) {
         Err(Error::RemoteSyscall { cause, .. }) if cause.raw_os_error() == Some(libc::EBADF) => {
             Ok(())

@@ -9,10 +9,11 @@ use std::io;
 use std::time::Instant;
 
 use crate::held::{Held, STEP_DEADLINE};
+use crate::region::close_descriptor;
 use crate::remote_call::Outcome;
 use crate::scratch::word;
 use crate::wait::Stop;
-use crate::{Error, Registers, close_descriptor, ptrace, restart};
+use crate::{Error, Registers, ptrace, restart};
 use memhook_process::{RemoteAddress, has_seccomp_filter};
 
 impl Held {
@@ -27,15 +28,18 @@ impl Held {
     /// are killed before that, the thread closes it: a descriptor that stayed open could not be told from one of the
     /// target's own. There is one at a time.
     ///
-    /// Without us, the thread's seccomp filters see what it does. Where they might end the process for close(2), it stays
-    /// open.
+    /// Without us, the thread's seccomp filters see what it does. Where they might end the process for close(2) or
+    /// fstat(2), it stays open.
     pub(crate) fn open_descriptor(
         &mut self,
         name: &'static str,
         nr: i64,
         args: &[u64],
     ) -> Result<u64, Error> {
-        let may_close = || self.may_call(libc::SYS_close) == Some(true);
+        let may_close = || {
+            let calls = [libc::SYS_close, libc::SYS_fstat];
+            calls.iter().all(|&nr| self.may_call(nr) == Some(true))
+        };
         let is_closed = !has_seccomp_filter(self.pid) || may_close();
         let scratch = self.scratch()?;
         let entry = match is_closed {
@@ -70,27 +74,51 @@ impl Held {
         Err(self.has_gone_home())
     }
 
-    /// Closes the descriptor that [`Held::open_descriptor`] has opened.
+    /// Closes the descriptor that [`Held::open_descriptor`] has opened. If somebody else has closed it, the number is not
+    /// ours any more.
     pub(crate) fn close_opened(&mut self) -> Result<(), Error> {
-        let opened = self.work.opened.or(self.work.unguarded);
-        let is_lost = opened.is_some_and(|number| self.check_object(number).is_err());
-        self.work.object = None;
-        if is_lost {
-            // Somebody has closed it, and the number is not ours any more.
-            self.work.unguarded = None;
-            if self.work.opened.take().is_some() {
-                let place = self.scratch()?.words() + word::OPENED;
-                self.write(place, &0u64.to_le_bytes())?;
+        let object = self.work.object.take();
+        match self.work.unguarded.take() {
+            Some(number) => match object {
+                Some(object) => self.close_if(number, object),
+                None => close_descriptor(self, number),
+            },
+            None => {
+                let closed = self.close_noted();
+                if !matches!(closed, Err(Error::WentHome { .. })) {
+                    self.work.opened = None;
+                }
+                closed
             }
-            return Ok(());
         }
-        if let Some(number) = self.work.unguarded.take() {
-            return close_descriptor(self, number);
+    }
+
+    /// Closes a descriptor of the target if it is the object with this device and inode; else another thread has its number
+    /// for something else by now.
+    pub fn close_if(&mut self, number: u64, (device, inode): (u64, u64)) -> Result<(), Error> {
+        let words = self.scratch()?.words();
+        // In this order: should we be killed in between, the way home finds what it may close.
+        for (word, value) in [
+            (word::DEVICE, device),
+            (word::INODE, inode),
+            (word::OPENED, number + 1),
+        ] {
+            self.write(words + word, &value.to_le_bytes())?;
         }
+        self.close_noted()
+    }
+
+    fn close_noted(&mut self) -> Result<(), Error> {
         let entry = self.scratch()?.close_entry();
-        let result = self.syscall_at(entry, libc::SYS_close, &[]);
-        self.work.opened = None;
-        self.checked("close", result?).map(drop)
+        let result = self.syscall_at(entry, libc::SYS_close, &[])?;
+        match self.checked("close", result) {
+            Err(Error::RemoteSyscall { cause, .. })
+                if cause.raw_os_error() == Some(libc::EBADF) =>
+            {
+                Ok(())
+            }
+            closed => closed.map(drop),
+        }
     }
 
     fn syscall_at(&mut self, entry: RemoteAddress, nr: i64, args: &[u64]) -> Result<i64, Error> {

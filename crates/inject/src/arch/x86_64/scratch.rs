@@ -57,14 +57,41 @@ pub(crate) mod word {
     /// One more than the descriptor that is to be closed on the way home, 0 for none; of a call that failed, what is
     /// not above 0.
     pub(crate) const OPENED: u64 = 88;
+    /// Device and inode of what that descriptor was when it was opened. Another thread may close it and open a file of
+    /// the target, which gets the number; that one is not closed.
+    pub(crate) const DEVICE: u64 = 96;
+    pub(crate) const INODE: u64 = 104;
+    /// What fstat(2) says: on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
+    pub(crate) const STATUS: u64 = 112;
     /// End of the words; strings and structures follow.
-    pub(crate) const END: u64 = 128;
+    pub(crate) const END: u64 = STATUS + 144;
 }
 
 global_asm!(
     r#"
     .pushsection .rodata.memhook_inject_stub, "a", @progbits
     .balign 16
+    # Closes the descriptor rdi if it still is what was opened. Nothing is between the look and the call but this, so
+    # that nobody who waits, or is stopped, makes the number somebody else's meanwhile.
+    .macro memhook_close_what_was_opened
+    mov qword ptr [rip + memhook_inject_stub_begin - {page} + {opened}], 0
+    lea rsi, [rip + memhook_inject_stub_begin - {page} + {status}]
+    mov eax, {fstat}
+    syscall
+    test eax, eax
+    js 9f
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {status}]
+    cmp rcx, [rip + memhook_inject_stub_begin - {page} + {device}]
+    jne 8f
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {status} + 8]
+    cmp rcx, [rip + memhook_inject_stub_begin - {page} + {inode}]
+    jne 8f
+    mov eax, {close}
+    syscall
+    jmp 9f
+8:  mov rax, -{bad_descriptor}
+9:
+    .endm
     .irp label, begin, syscall, open, close, each, fork, rung, home, found, end
     .globl memhook_inject_stub_\label
     .hidden memhook_inject_stub_\label
@@ -107,11 +134,24 @@ memhook_inject_stub_open:
     syscall
     lea rcx, [rax + 1]
     mov [rip + memhook_inject_stub_begin - {page} + {opened}], rcx
+    test rax, rax
+    js 1f
+    mov r9, rax
+    mov rdi, rax
+    lea rsi, [rip + memhook_inject_stub_begin - {page} + {status}]
+    mov eax, {fstat}
+    syscall
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {status}]
+    mov [rip + memhook_inject_stub_begin - {page} + {device}], rcx
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {status} + 8]
+    mov [rip + memhook_inject_stub_begin - {page} + {inode}], rcx
+    mov rax, r9
     jmp 1f
 memhook_inject_stub_close:
     mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
     sub rdi, 1
-    mov qword ptr [rip + memhook_inject_stub_begin - {page} + {opened}], 0
+    memhook_close_what_was_opened
+    jmp 1f
 memhook_inject_stub_syscall:
     syscall
 1:  mov [rip + memhook_inject_stub_begin - {page} + {result}], rax
@@ -144,9 +184,7 @@ memhook_inject_stub_home:
     mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
     sub rdi, 1
     js 4f
-    mov qword ptr [rip + memhook_inject_stub_begin - {page} + {opened}], 0
-    mov eax, {close}
-    syscall
+    memhook_close_what_was_opened
 4:  mov rcx, [rip + memhook_inject_stub_begin - {page} + {errno_address}]
     test rcx, rcx
     jz 3f
@@ -187,6 +225,11 @@ memhook_inject_stub_end:
     gadget = const word::GADGET,
     bell = const word::BELL,
     opened = const word::OPENED,
+    device = const word::DEVICE,
+    inode = const word::INODE,
+    status = const word::STATUS,
+    fstat = const libc::SYS_fstat,
+    bad_descriptor = const libc::EBADF,
     close = const libc::SYS_close,
     getpid = const libc::SYS_getpid,
     gettid = const libc::SYS_gettid,
@@ -322,12 +365,13 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
-    /// Entry that makes the system call in the registers, which opens a descriptor. On the way home it is closed.
+    /// Entry that makes the system call in the registers, which opens a descriptor, and notes what that is. On the way
+    /// home it is closed.
     pub(crate) fn open_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_open)
     }
 
-    /// Entry that makes the system call in the registers, close(2), with that descriptor. From its first instruction on,
+    /// Entry that closes that descriptor, if it still is what was opened, else says EBADF. From its first instruction on,
     /// the way home closes it no more: another thread may have its number by then.
     pub(crate) fn close_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_close)
@@ -367,7 +411,7 @@ mod tests {
     #[test]
     fn the_stub_fits_and_begins_with_the_call() {
         assert_eq!(stub()[..3], [0x41, 0xff, 0xd3]);
-        assert!(stub().len() < 320);
+        assert!(stub().len() < 1024);
         let start = RemoteAddress(0x10000);
         let scratch = Scratch { start };
         let syscall = (scratch.syscall_entry().0 - scratch.code().0) as usize;
