@@ -84,6 +84,10 @@ impl Held {
                 None => close_descriptor(self, number),
             },
             None => {
+                // What was noted at once may be a file of the target already. Its name says what is ours.
+                if let Some(object) = object {
+                    self.write_object(object)?;
+                }
                 let closed = self.close_noted();
                 if !matches!(closed, Err(Error::WentHome { .. })) {
                     self.work.opened = None;
@@ -95,17 +99,18 @@ impl Held {
 
     /// Closes a descriptor of the target if it is the object with this device and inode; else another thread has its number
     /// for something else by now.
-    pub fn close_if(&mut self, number: u64, (device, inode): (u64, u64)) -> Result<(), Error> {
+    pub fn close_if(&mut self, number: u64, object: (u64, u64)) -> Result<(), Error> {
+        // First: should we be killed in between, the way home finds what it may close.
+        self.write_object(object)?;
         let words = self.scratch()?.words();
-        // In this order: should we be killed in between, the way home finds what it may close.
-        for (word, value) in [
-            (word::DEVICE, device),
-            (word::INODE, inode),
-            (word::OPENED, number + 1),
-        ] {
-            self.write(words + word, &value.to_le_bytes())?;
-        }
+        self.write(words + word::OPENED, &(number + 1).to_le_bytes())?;
         self.close_noted()
+    }
+
+    fn write_object(&mut self, (device, inode): (u64, u64)) -> Result<(), Error> {
+        let words = self.scratch()?.words();
+        self.write(words + word::DEVICE, &device.to_le_bytes())?;
+        self.write(words + word::INODE, &inode.to_le_bytes())
     }
 
     fn close_noted(&mut self) -> Result<(), Error> {
