@@ -86,6 +86,14 @@ impl Loading {
         Ok((base, &LOADED))
     }
 
+    /// The same in a process that closes descriptors which it does not know: the loader would use one by its number.
+    pub fn undisturbed(self) -> Loading {
+        match self {
+            Loading::ByLoader(_) => Loading::WithoutLoader,
+            other => other,
+        }
+    }
+
     /// Brings the hook in. Returns its load bias, and as what it came: where the loader refuses, because a
     /// sandbox forbids to open files, it is mapped without it.
     pub fn load(self, held: &mut Held) -> Result<(u64, &'static HookObject), Error> {
@@ -96,8 +104,11 @@ impl Loading {
         if let Loading::ByLoader(dlopen) = self {
             match load_object(held, dlopen, LOADED.bytes) {
                 Ok(base) => return Ok((base, &LOADED)),
-                // The loader has said no and is done.
-                Err(memhook_inject::Error::LoadFailed { .. }) => {}
+                // The loader has said no and is done, or was not asked.
+                Err(
+                    memhook_inject::Error::LoadFailed { .. }
+                    | memhook_inject::Error::DescriptorLost { .. },
+                ) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -105,6 +105,8 @@ pub struct Place {
     /// Where that of an earlier attach is, which it is to replace (avma): the hook knows that one, and a thread may
     /// come back to it.
     pub replaces: Option<u64>,
+    /// Another thread of the target has closed the descriptor that the region came by.
+    pub was_disturbed: bool,
 }
 
 /// A descriptor of ours that the target has open.
@@ -344,6 +346,7 @@ impl Residue {
         let place = Place {
             address: made.address.0,
             replaces: over.map(|address| address.0),
+            was_disturbed: made.was_disturbed,
         };
         let region = Region::map(&made.fd)?;
         if let Some((earlier, _)) = open {

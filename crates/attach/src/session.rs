@@ -380,7 +380,10 @@ impl Session {
         // So that nothing slow is left for the hold.
         let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
-        let (mut held, loading) = self.hold_to_load(reach, loading)?;
+        let (mut held, mut loading) = self.hold_to_load(reach, loading)?;
+        if region.was_disturbed && self.emission.is_none() {
+            loading = loading.undisturbed();
+        }
         if let Err(error) = self.load(&mut held, loading) {
             // Nobody knows of the region, so nobody would ever use it again.
             let _ = unmap_region(&mut held, RemoteAddress(region_address), region_bytes);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use crate::descriptor::{open_here, undisturbed};
+use crate::descriptor::open_here;
 use crate::{Error, Held, MAX_CALL_DATA, region};
 use memhook_process::{Mapping, RemoteAddress, living_thread};
 
@@ -35,15 +35,17 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 /// bias: where it is, minus the address that is stated in the file.
 ///
 /// The `dlopen` is never abandoned; see [`Held::call_to_its_end`], and [`Held::ask_for_loader_locks`] before.
+///
+/// It fails with [`Error::DescriptorLost`] where another thread closes descriptors that it does not know. Such a process
+/// is not asked again: the loader reads and closes its file by a number, which may be that of a file of the target by
+/// then.
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
-    undisturbed(held, |held| {
-        let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
-        let loaded = fill_and_open(held, dlopen, object, number);
-        let closed = held.close_opened();
-        let loaded = loaded?;
-        closed?;
-        Ok(loaded)
-    })
+    let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
+    let loaded = fill_and_open(held, dlopen, object, number);
+    let closed = held.close_opened();
+    let loaded = loaded?;
+    closed?;
+    Ok(loaded)
 }
 
 /// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: how many

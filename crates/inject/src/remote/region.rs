@@ -1,5 +1,6 @@
 //! Memory shared between the target and this process.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,6 +16,8 @@ pub struct Region {
     pub fd: OwnedFd,
     /// Where the target has mapped it.
     pub address: RemoteAddress,
+    /// Another thread of the target has closed the descriptor meanwhile, so it took more than one attempt.
+    pub was_disturbed: bool,
 }
 
 /// Makes a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
@@ -22,14 +25,18 @@ pub struct Region {
 /// target, and no page of it becomes resident, even if the target locks all memory that it maps. Processes that the
 /// target forks do not get it ([`set_inherited`]).
 pub fn create_region(held: &mut Held, name: &CStr, bytes: u64) -> Result<Region, Error> {
-    undisturbed(held, |held| {
+    let attempts = Cell::new(0);
+    let mut region = undisturbed(held, |held| {
+        attempts.set(attempts.get() + 1);
         let number = memfd(held, name, MemfdFor::Data)?;
         let region = map_and_open(held, number, bytes);
         let closed = held.close_opened();
         let region = region?;
         closed?;
         Ok(region)
-    })
+    })?;
+    region.was_disturbed = attempts.get() > 1;
+    Ok(region)
 }
 
 fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Error> {
@@ -56,7 +63,11 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         held.syscall(libc::SYS_madvise, [address, bytes, advice as u64, 0, 0, 0])?;
     }
     let address = RemoteAddress(address);
-    Ok(Region { fd, address })
+    Ok(Region {
+        fd,
+        address,
+        was_disturbed: false,
+    })
 }
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
