@@ -38,7 +38,6 @@ pub use capture::core_dump::capture_core;
 pub use capture::limits::Limits;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;
-pub use capture::settle::inside_malloc_note;
 #[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, capture, capture_ending, capture_resident, capture_within};
 pub use error::Error;
@@ -63,6 +62,7 @@ pub use resident::{
 };
 pub use room::Room;
 pub use scan::Scan;
+pub use snapshot::inside_malloc_note;
 pub use snapshot::{
     Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, Snapshot, ThreadState,
     load, save,

@@ -3,6 +3,7 @@
 pub mod agent;
 mod allocator;
 pub mod attach;
+mod copy_limits;
 pub mod demo;
 pub mod detach;
 pub mod doctor;

@@ -1,7 +1,7 @@
 //! `rss`: what the resident memory of a process consists of, with no tracing.
 
 use super::allocator::{self, Callable};
-use crate::options::CopyLimits;
+use super::copy_limits::CopyLimits;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::bail;

@@ -2,7 +2,7 @@
 
 mod reclaim;
 
-use crate::options::CopyLimits;
+use super::copy_limits::CopyLimits;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};

@@ -1,7 +1,7 @@
 //! `trim`: has a process's allocator give free memory back.
 
 use super::allocator::{self, Callable};
-use crate::options::CopyLimits;
+use super::copy_limits::CopyLimits;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};

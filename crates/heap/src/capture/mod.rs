@@ -26,12 +26,13 @@ use crate::capture::limits::Limits;
 use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::precopy::precopy;
 use crate::capture::residency::{Look, Residency};
-use crate::capture::settle::{MallocPlaces, hold_settled, inside_malloc_note, is_inside};
+use crate::capture::settle::{MallocPlaces, hold_settled, is_inside};
 use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
 use crate::graph::roots::dead_stacks;
 use crate::ranges::{Runs, run_bytes, without};
 use crate::room::Room;
+use crate::snapshot::inside_malloc_note;
 use crate::snapshot::{
     Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };

@@ -46,16 +46,6 @@ impl MallocPlaces {
     }
 }
 
-/// What a snapshot says of threads that were inside malloc.
-pub fn inside_malloc_note(threads: u32) -> String {
-    let were = if threads == 1 {
-        "1 thread was".to_owned()
-    } else {
-        format!("{threads} threads were")
-    };
-    format!("{were} inside malloc: what they were changing may look damaged")
-}
-
 /// Holds all threads, none of them inside malloc if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.
