@@ -193,8 +193,8 @@ inline bool look_for_room(RingHeader* ring) {
   return true;
 }
 
-// With --on-full adapt a thread waits like any other as long as that costs it little: so long altogether, one
-// part in `wait_share` of the time, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program that
+// With --on-full adapt a thread waits like any other as long as that costs it little: `wait_budget_ns` and one part in
+// `wait_share` of the time altogether, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program that
 // always allocates more than the attacher takes is not held up. What was waited beyond that is made good
 // later, but never for much longer than a second.
 //

@@ -71,13 +71,13 @@ pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// Bytes that a region has room for in each ring, in a process whose address space may be limited.
+/// Bytes that a region reserves for each ring, in a process whose address space may be limited.
 pub(crate) fn fitting_room_of_ring(pid: i32, config: &TraceConfig) -> u64 {
     fitting_ring_bytes(pid, room_of_ring(config))
 }
 
-/// The same for all but very large rings, so that the next attach can put its region in the place of this one, whatever
-/// its rings may grow to.
+/// Bytes that a region reserves for each ring if nothing limits that. It is one number for all but very large rings, so
+/// that the next attach can put its region in the place of this one, whatever its rings may grow to.
 fn room_of_ring(config: &TraceConfig) -> u64 {
     config.ring_bytes.max(USUAL_RING_BYTES)
 }

@@ -86,8 +86,9 @@ impl Loading {
         Ok((base, &LOADED))
     }
 
-    /// The same in a process that closes descriptors which it does not know: the loader would use one by its number.
-    pub fn undisturbed(self) -> Loading {
+    /// Avoids the loader, for a process that closes descriptors which it does not know: the loader would use the one of
+    /// the hook by its number.
+    pub fn without_loader(self) -> Loading {
         match self {
             Loading::ByLoader(_) => Loading::WithoutLoader,
             other => other,

@@ -382,7 +382,7 @@ impl Session {
         self.tables.prepare(&self.region, &[anywhere]);
         let (mut held, mut loading) = self.hold_to_load(reach, loading)?;
         if region.was_disturbed && self.emission.is_none() {
-            loading = loading.undisturbed();
+            loading = loading.without_loader();
         }
         if let Err(error) = self.load(&mut held, loading) {
             // Nobody knows of the region, so nobody would ever use it again.

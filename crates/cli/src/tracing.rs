@@ -279,8 +279,8 @@ impl Tracing {
         self.sample
     }
 
-    /// For a process that must keep its speed: it adapts at a full ring, unless another action was chosen or
-    /// every allocation is needed.
+    /// The options for a process that must keep its speed: its threads adapt at a full ring, unless another action was
+    /// chosen or every allocation is needed.
     pub fn for_running(&self) -> Tracing {
         let is_sampled = self.sample.is_some() || self.overhead.is_some();
         let needs_all = matches!(self.access, Access::On | Access::Sampled);

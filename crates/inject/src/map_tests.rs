@@ -192,7 +192,7 @@ fn replacer() {
     common::send(std::process::id() as i32, libc::SIGKILL);
 }
 
-/// So it is where the thread goes home by itself.
+/// A thread that goes home by itself leaves the file open, too.
 #[test]
 fn a_killed_attacher_has_no_file_closed() {
     let target = Target::start("canary", &[]);

@@ -151,8 +151,8 @@ pub struct SampledAllocations {
     pub estimator: Estimator,
     /// Every recorded allocation is a sample; else those are that were announced as such.
     pub always: bool,
-    /// Until when every allocation was recorded, in nanoseconds since the attach; `None` if it still is, or if nobody
-    /// noted when that ended.
+    /// End of the time in which every allocation was recorded, in nanoseconds since the attach; `None` if that time has
+    /// not ended, or if nobody noted when it did.
     pub exact_until_ns: Option<u64>,
     /// The highest level that was announced, or that a sample has.
     coarsest: u8,

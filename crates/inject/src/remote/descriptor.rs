@@ -141,7 +141,7 @@ fn own_file_limit() -> u64 {
 }
 
 /// Device and inode of what a path leads to.
-fn identity(path: &str) -> Option<(u64, u64)> {
+pub(crate) fn identity(path: &str) -> Option<(u64, u64)> {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }

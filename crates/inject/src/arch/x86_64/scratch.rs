@@ -57,8 +57,8 @@ pub(crate) mod word {
     /// One more than the descriptor that is to be closed on the way home, 0 for none; of a call that failed, what is
     /// not above 0.
     pub(crate) const OPENED: u64 = 88;
-    /// Device and inode of what that descriptor was when it was opened. Another thread may close it and open a file of
-    /// the target, which gets the number; that one is not closed.
+    /// Device and inode of the object that may be closed: of what that descriptor was when it was opened. Another thread
+    /// may close it and open a file of the target, which gets the number; that file is not closed.
     pub(crate) const DEVICE: u64 = 96;
     pub(crate) const INODE: u64 = 104;
     /// What fstat(2) says: on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
@@ -71,9 +71,9 @@ global_asm!(
     r#"
     .pushsection .rodata.memhook_inject_stub, "a", @progbits
     .balign 16
-    # Closes the descriptor rdi if it still is what was opened. Nothing is between the look and the call but this, so
-    # that nobody who waits, or is stopped, makes the number somebody else's meanwhile.
-    .macro memhook_close_what_was_opened
+    # Closes the descriptor rdi if it still is the object that was noted. The look and the call follow each other at
+    # once, so no attacher that is stopped in between leaves another thread time to get the number.
+    .macro memhook_close_what_was_noted
     mov qword ptr [rip + memhook_inject_stub_begin - {page} + {opened}], 0
     lea rsi, [rip + memhook_inject_stub_begin - {page} + {status}]
     mov eax, {fstat}
@@ -148,9 +148,7 @@ memhook_inject_stub_open:
     mov rax, r9
     jmp 1f
 memhook_inject_stub_close:
-    mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
-    sub rdi, 1
-    memhook_close_what_was_opened
+    memhook_close_what_was_noted
     jmp 1f
 memhook_inject_stub_syscall:
     syscall
@@ -184,7 +182,7 @@ memhook_inject_stub_home:
     mov rdi, [rip + memhook_inject_stub_begin - {page} + {opened}]
     sub rdi, 1
     js 4f
-    memhook_close_what_was_opened
+    memhook_close_what_was_noted
 4:  mov rcx, [rip + memhook_inject_stub_begin - {page} + {errno_address}]
     test rcx, rcx
     jz 3f
@@ -371,8 +369,8 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_open)
     }
 
-    /// Entry that closes that descriptor, if it still is what was opened, else says EBADF. From its first instruction on,
-    /// the way home closes it no more: another thread may have its number by then.
+    /// Entry that closes the descriptor in rdi if it is the object that was noted, else says EBADF. From its first
+    /// instruction on, the way home closes no descriptor: another thread may have its number by then.
     pub(crate) fn close_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_close)
     }
