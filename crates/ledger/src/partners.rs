@@ -6,10 +6,15 @@
 //! And a block that is known to be gone because another one was found at its address has no release yet.
 //!
 //! In the true order of an address, the release of a block is the event after its allocation. So each release is
-//! looked at once more when everything that happened before it has arrived, at the end of the pass after its own:
-//! its block is the event before it. Only addresses of contested events need that: if a release was taken for that
-//! of the wrong block, the events between the two arrive later, and neither finds its partner. A release whose
-//! number follows that of its block at once needs no second look, because nothing can be between them.
+//! settled at the end of the pass after its own, when everything that happened before it has arrived: its block is the
+//! event before it. Only addresses of contested events need that: if a release was taken for that of the wrong block,
+//! the events between the two arrive later, and neither finds its partner. A release whose number follows that of its
+//! block at once needs no second look, because nothing can be between them.
+//!
+//! A block stays for the two passes after it was noted. It is noted when an event that happened after its release, or
+//! the release itself, has arrived; so its release arrives at most one pass later and is settled within the two. A
+//! release is settled only once. It stays until the pass after that to part the blocks on its two sides, but its own
+//! block may be older and have left by then, and what stands before it now may be a block that another one released.
 //!
 //! Without losses every released block gets its release in this way, and the right one.
 
@@ -345,8 +350,8 @@ fn correct(
         let What::Release(by) = items[at].what else {
             continue;
         };
-        // What happened before one of this pass may still come.
-        let (number, is_due) = (items[at].sequence, items[at].pass != pass);
+        // Before that, its block may still come; afterwards, its block may have left.
+        let (number, is_due) = (items[at].sequence, pass.wrapping_sub(items[at].pass) == 1);
         let is_of_block = matches!(items[at - 1].what, What::Block { .. });
         let is_told = items[at - 1].is_told(number);
         if !is_due || !is_of_block || is_told {

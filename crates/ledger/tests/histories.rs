@@ -256,3 +256,39 @@ fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     ];
     run(&setup, &actions, 150).expect("the release of each block is the true one");
 }
+
+/// Its block was noted a pass before the release arrived, so it leaves a pass earlier.
+#[test]
+fn a_settled_release_keeps_its_block_when_that_leaves_first() {
+    let setup = Setup {
+        addresses: 1,
+        threads: 3,
+        sequence: 0,
+        allowed: Allowed::OldBlocks,
+    };
+    let actions = [
+        (35, 179),
+        (40, 0),
+        (233, 0),
+        (73, 0),
+        (73, 0),
+        (48, 0),
+        (13, 0),
+        (73, 0),
+        (255, 0),
+        (28, 0),
+        (105, 0),
+        (107, 52),
+        (82, 0),
+        (157, 36),
+        (37, 0),
+        (152, 0),
+        (35, 136),
+        (200, 0),
+        (65, 0),
+        (1, 0),
+        (55, 0),
+        (30, 0),
+    ];
+    run(&setup, &actions, 40).expect("the release of each block is the true one");
+}
