@@ -4,7 +4,7 @@ use crate::hook_object::hook_images;
 use crate::reach::Reach;
 use crate::safe_places::SafePlaces;
 use crate::unwind_tables::UnwindTables;
-use memhook_inject::{Error, Held, HoldOptions, Registers};
+use memhook_inject::{Error, Held, HoldOptions, Others, Registers, wait_for_late_threads};
 use memhook_process::{ModuleImage, RemoteAddress, loader_ranges, mappings, read_word, vdso};
 use memhook_unwind::{TableModule, walk};
 use std::ops::Range;
@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 
 /// How long a thread outside of the loader is looked for.
 pub const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is tried to load the hook while all other threads stand still.
+const STILL_TRIES: u32 = 2;
+/// How long those are waited for that did not stop in time. One that sleeps uninterruptibly for longer is let go later.
+const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Between two looks at a lock of the loader that is taken.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
@@ -79,7 +84,9 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// The same at a moment at which nobody keeps the loader's locks. What keeps them for longer than the time that a
+    /// The same at a moment at which nobody keeps the loader's locks, and with the other threads standing still, so that
+    /// nobody takes them or touches a descriptor of ours until the hook is loaded. Where the others cannot be stopped
+    /// within 10 ms, twice in a row, they run. What keeps the locks for longer than the time that a
     /// thread is looked for is an error ([`Error::CallTimeout`]).
     pub fn hold_to_load(
         &self,
@@ -88,9 +95,23 @@ impl SafePoints {
         deadline: Duration,
     ) -> Result<Held, Error> {
         let until = Instant::now() + SAFE_POINT_PATIENCE;
+        let mut tries = STILL_TRIES;
         loop {
+            let others = Others::of(pid);
             let mut held = self.hold(reach, pid, deadline)?;
-            match held.ask_for_loader_locks() {
+            let mut asked = held.ask_for_loader_locks();
+            if asked.is_ok() && tries > 0 {
+                if held.stop_others(&others)? {
+                    asked = held.ask_for_loader_locks();
+                } else if others.can_be_stopped() {
+                    tries -= 1;
+                    held.release()?;
+                    // Each of them stands still from when it stops until it is seen here.
+                    wait_for_late_threads(LATE_PATIENCE);
+                    continue;
+                }
+            }
+            match asked {
                 Err(Error::CallTimeout { .. }) if Instant::now() < until => {
                     held.release()?;
                     std::thread::sleep(LOCKED_PAUSE);

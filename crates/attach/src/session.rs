@@ -350,10 +350,12 @@ impl Session {
     fn load(&mut self, held: &mut Held, loading: Loading) -> Result<(), Error> {
         let pid = self.pid;
         let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
-        let (base, object) = match &self.emission {
+        let loaded = match &self.emission {
             Some(emission) => loading.load_to_emit(held, emission),
             None => loading.load(held),
-        }?;
+        };
+        held.let_others_go();
+        let (base, object) = loaded?;
         if !std::ptr::eq(object, self.object) {
             self.use_object(object)?;
         }
@@ -381,7 +383,8 @@ impl Session {
         let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
         let (mut held, mut loading) = self.hold_to_load(reach, loading)?;
-        if region.was_disturbed && self.emission.is_none() {
+        // The loader reads and closes its file by a number, which another thread could close.
+        if region.was_disturbed && !held.others_stand_still() && self.emission.is_none() {
             loading = loading.without_loader();
         }
         if let Err(error) = self.load(&mut held, loading) {

@@ -13,8 +13,8 @@ use crate::stop::hold_with;
 use crate::timing::Timing;
 use crate::write_watch::take_userfault;
 use crate::{
-    Dlopen, Error, ForkPlan, Held, HoldOptions, create_region, hold_all, load_object, restart,
-    steps,
+    Dlopen, Error, ForkPlan, Held, HoldOptions, Others, create_region, hold_all, load_object,
+    restart, steps,
 };
 
 /// Where the attacher, which is this test program started once more, finds its target.
@@ -47,6 +47,7 @@ fn attacher() {
         panic!("{target}");
     };
     let object = std::fs::read(std::env::var("MEMHOOK_TEST_OBJECT").unwrap()).unwrap();
+    let others = Others::of(pid as i32);
     let mut held = hold(pid);
     held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
     assert_eq!(held.call(getpid, &[]).unwrap(), pid);
@@ -59,7 +60,9 @@ fn attacher() {
         address: dlopen,
         internal_mode: false,
     };
+    held.stop_others(&others).unwrap();
     load_object(&mut held, dlopen, &object).unwrap();
+    held.let_others_go();
     map_and_call(&mut held);
     // Not every kernel has it.
     drop(take_userfault(&mut held));
@@ -378,8 +381,15 @@ impl Target {
         assert!(!files.iter().any(is_ours), "{when}: {files:?}");
     }
 
+    /// All mappings, but for where the main thread's stack begins: it grows whenever the program itself, or the kernel for a
+    /// signal of its, needs more of it.
     pub fn mappings(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap()
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap();
+        let end_of_stack = |line: &str| match line.ends_with("[stack]") {
+            true => line.split_once('-').map_or("", |range| range.1).to_owned() + "\n",
+            false => line.to_owned() + "\n",
+        };
+        maps.lines().map(end_of_stack).collect()
     }
 
     /// Checks that the mappings come to be these again.

@@ -3,7 +3,8 @@
 //! This is the only crate that uses ptrace. A [`Held`] thread is seized (`PTRACE_SEIZE`, so the
 //! target is neither signalled nor killed with us) and stopped; whatever is done with it, its
 //! registers, vector state, signal mask, `errno` and interrupted system call come back when it is
-//! released or dropped. The other threads of the target keep running all the time.
+//! released or dropped. The other threads of the target keep running, but for a few milliseconds while
+//! the loader is called ([`Held::stop_others`]) and where a caller holds all of them ([`AllHeld`]).
 //!
 //! The caller provides a pid, the address ranges in which a thread must not be stopped, and the
 //! addresses of functions to call. This crate never interprets ELF files of the target, and does not
@@ -28,8 +29,8 @@ use arch::native::{
     syscall_probe,
 };
 use hold::{
-    all_threads, continued, guard, held, idle, late, resend, safe_point, saved, seccomp, signals,
-    slept, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
+    all_threads, continued, guard, held, idle, late, others, resend, safe_point, saved, seccomp,
+    signals, slept, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
@@ -65,7 +66,7 @@ pub use held::Held;
 pub use huge_pages::prefer_huge_pages;
 pub use idle::IdleThreads;
 pub use kernel_places::kernel_places;
-pub use late::{has_late_threads, let_late_threads_go};
+pub use late::{has_late_threads, let_late_threads_go, wait_for_late_threads};
 pub use launch::{
     Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
 };
@@ -73,6 +74,7 @@ pub use load::{Dlopen, NAME as HOOK_NAME, load_file, load_object};
 pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
+pub use others::Others;
 pub use own_memory::give_memory_back;
 pub use pace::{Pace, with_gaps};
 pub use page_scan::{PageScan, PageState};

@@ -4,25 +4,32 @@ mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use common::{Program, anywhere, send};
-use memhook_inject::{HoldOptions, create_region, hold, unmap_region};
+use memhook_inject::{
+    Dlopen, Error, HoldOptions, Others, create_region, hold, load_object, unmap_region, write_bytes,
+};
 use memhook_process::{RemoteAddress, read_word};
 
 const BYTES: u64 = 1 << 16;
+
+/// The thread that closes nothing; the other one goes on.
+fn initial(pid: i32) -> HoldOptions<'static> {
+    HoldOptions {
+        thread: Some(pid),
+        ..anywhere()
+    }
+}
 
 /// What was made is ours, and the target's own file, which may get the number of our descriptor, stays as it was.
 #[test]
 fn a_number_that_has_become_a_files_is_not_used() {
     let path = std::env::temp_dir().join(format!("memhook-mine-{}", std::process::id()));
     let mut program = Program::start("closes_all", &[path.to_str().expect("UTF-8")]);
-    assert_eq!(program.line(), "ready");
+    program.addresses();
     let pid = program.pid();
-    // The other thread goes on.
-    let options = HoldOptions {
-        thread: Some(pid),
-        ..anywhere()
-    };
+    let options = initial(pid);
     let (mut made, mut lost) = (0u64, 0);
     for round in 1..=300u64 {
         let mut held = hold(pid, &options).expect("it can be held");
@@ -49,4 +56,69 @@ fn a_number_that_has_become_a_files_is_not_used() {
     send(pid, libc::SIGTERM);
     program.ends_well();
     let _ = std::fs::remove_file(path);
+}
+
+/// The loader reads the object by a number, so nobody may close that meanwhile.
+#[test]
+fn objects_load_while_the_others_stand_still() {
+    let path = std::env::temp_dir().join(format!("memhook-still-{}", std::process::id()));
+    let mut program = Program::start("closes_all", &[path.to_str().expect("UTF-8")]);
+    let dlopen = Dlopen {
+        address: RemoteAddress(program.addresses()["dlopen"]),
+        internal_mode: false,
+    };
+    let pid = program.pid();
+    let flags = ["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"];
+    let object = common::build("object", &flags);
+    let bytes = std::fs::read(&object).expect("it is built");
+    let (mut loaded, mut awake) = (0, 0);
+    for _ in 0..60 {
+        let others = Others::of(pid);
+        let mut held = hold(pid, &initial(pid)).expect("it can be held");
+        // On a busy machine it may take too long to stop the other one.
+        if !held.stop_others(&others).expect("it lives") {
+            awake += 1;
+            continue;
+        }
+        let result = load_object(&mut held, dlopen, &bytes);
+        let stood_still = held.others_stand_still();
+        held.release().expect("it goes on");
+        match result {
+            Ok(_) => loaded += 1,
+            Err(Error::DescriptorLost { .. }) if !stood_still => awake += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    println!("{loaded} loaded, {awake} times the other thread ran");
+    assert!(loaded > 20, "{loaded} loaded");
+    assert_eq!(std::fs::read(&path).expect("its file"), b"mine");
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+    let _ = (std::fs::remove_file(path), std::fs::remove_file(object));
+}
+
+/// Threads that stand still run again by themselves when it takes too long.
+#[test]
+fn nobody_stands_still_for_a_call_that_waits() {
+    let mut program = Program::start("enters", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let others = Others::of(pid);
+    let mut held = hold(pid, &initial(pid)).expect("it can be held");
+    assert!(held.stop_others(&others).expect("it lives"));
+    let begin = Instant::now();
+    let patience = Duration::from_millis(300);
+    let enter = RemoteAddress(at["enter"]);
+    // The other thread has to open the way.
+    let called = held.call_to_its_end(enter, &mut [0; 8], patience, |_| vec![7]);
+    assert!(
+        matches!(called, Err(Error::CallGoesOn { .. })),
+        "{called:?}"
+    );
+    assert!(!held.others_stand_still());
+    assert!(begin.elapsed() >= patience);
+    held.release().expect("it goes on");
+    write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).expect("it is there");
+    send(pid, libc::SIGTERM);
+    program.ends_well();
 }

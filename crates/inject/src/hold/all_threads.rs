@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
+use crate::others::NOBODY;
 use crate::saved::set_to_repeat;
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
@@ -55,7 +56,9 @@ pub struct AllHeld {
     stopped_at: Instant,
     pub(crate) threads: BTreeMap<i32, Stopped>,
     /// Seized, but not (yet) stopped.
-    seized: BTreeMap<i32, Sleep>,
+    pub(crate) seized: BTreeMap<i32, Sleep>,
+    /// A thread that somebody else of us holds.
+    pub(crate) left_out: i32,
     /// For how long threads may be held; `None`: as long as it takes.
     limit: Option<Duration>,
     in_vain: InVain,
@@ -78,9 +81,6 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
 pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     watchdog::start();
-    // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
-    // before the first one stops.
-    let mut known = Known::default();
     // If one slept uninterruptibly, all the others would be held until it stops.
     let until = Instant::now() + PATIENCE;
     let mut slept = BTreeMap::new();
@@ -94,30 +94,29 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let mut clocks = Clocks::default();
-    for tid in thread_ids(pid).unwrap_or_default() {
-        if let Activity::Blocked(nr) = Activity::of(pid, tid)
-            && restart::is_disturbed_by_a_stop(nr)
-        {
-            let sleeper = Sleeper::of(pid, tid, &mut clocks);
-            known.delicate.insert(tid, sleeper);
+    // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
+    // before the first one stops.
+    stop_all(pid, &Known::of(pid), limit)
+}
+
+impl Known {
+    pub(crate) fn of(pid: i32) -> Known {
+        let mut known = Known::default();
+        let mut clocks = Clocks::default();
+        for tid in thread_ids(pid).unwrap_or_default() {
+            if let Activity::Blocked(nr) = Activity::of(pid, tid)
+                && restart::is_disturbed_by_a_stop(nr)
+            {
+                let sleeper = Sleeper::of(pid, tid, &mut clocks);
+                known.delicate.insert(tid, sleeper);
+            }
         }
+        known
     }
-    stop_all(pid, &known, limit)
 }
 
 pub(crate) fn stop_all(pid: i32, known: &Known, limit: Option<Duration>) -> Result<AllHeld, Error> {
-    let guard = Guard::begin(pid);
-    let mut held = AllHeld {
-        pid,
-        stopped_at: Instant::now(),
-        threads: BTreeMap::new(),
-        seized: BTreeMap::new(),
-        limit,
-        in_vain: InVain::default(),
-        _guard: guard,
-        _not_send: PhantomData,
-    };
+    let mut held = AllHeld::none(pid, limit);
     held.stop_within_limit(known)?;
     if held.threads.is_empty() {
         return Err(Error::TargetGone { pid });
@@ -134,6 +133,22 @@ fn sleeper(pid: i32) -> Option<i32> {
 }
 
 impl AllHeld {
+    /// None of the threads yet.
+    pub(crate) fn none(pid: i32, limit: Option<Duration>) -> AllHeld {
+        let guard = Guard::begin(pid);
+        AllHeld {
+            pid,
+            stopped_at: Instant::now(),
+            threads: BTreeMap::new(),
+            seized: BTreeMap::new(),
+            left_out: NOBODY,
+            limit,
+            in_vain: InVain::default(),
+            _guard: guard,
+            _not_send: PhantomData,
+        }
+    }
+
     /// The threads: id, general registers, and the whole extended state (vector registers).
     pub fn threads(&self) -> impl Iterator<Item = (i32, &Registers, &[u8])> {
         self.threads
@@ -253,12 +268,15 @@ impl AllHeld {
     }
 
     /// Stops every thread that is not stopped yet.
-    fn stop_the_rest(&mut self, known: &Known) -> Result<(), Error> {
+    pub(crate) fn stop_the_rest(&mut self, known: &Known) -> Result<(), Error> {
         loop {
             let new: Vec<i32> = thread_ids(self.pid)
                 .unwrap_or_default()
                 .into_iter()
-                .filter(|tid| !self.threads.contains_key(tid) && !self.seized.contains_key(tid))
+                .filter(|tid| {
+                    let is_ours = self.threads.contains_key(tid) || self.seized.contains_key(tid);
+                    !is_ours && *tid != self.left_out
+                })
                 .collect();
             let before = self.threads.len();
             let (delicate, sturdy): (Vec<i32>, Vec<i32>) =
@@ -378,7 +396,7 @@ impl AllHeld {
         }
     }
 
-    fn let_stopped_go(&mut self) {
+    pub(crate) fn let_stopped_go(&mut self) {
         for (&tid, thread) in &self.threads {
             if restart::must_be_repeated(&thread.registers) {
                 let again = restart::repeat(&thread.registers, thread.sleep.lasts(thread.at));

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::all_threads::AllHeld;
 use crate::error::mappings;
 use crate::guard::Guard;
 use crate::remote_work::RemoteWork;
@@ -35,6 +36,8 @@ pub struct Held {
     /// This is a thread of a program that was started here: it stays stopped when it is released, and
     /// its end is not collected.
     pub(crate) stays_traced: bool,
+    /// The other threads, while they stand still.
+    pub(crate) others: Option<AllHeld>,
     /// See [`Held::thread_number_at`].
     pub(crate) thread_number_at: Option<u32>,
     /// ptrace requests must come from the thread that seized.
@@ -64,6 +67,7 @@ impl Held {
             gone: false,
             finished: false,
             stays_traced: false,
+            others: None,
             thread_number_at: None,
             _not_send: PhantomData,
             _guard: guard,

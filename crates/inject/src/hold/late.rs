@@ -33,7 +33,7 @@ pub fn has_late_threads() -> bool {
 }
 
 /// The same as [`let_late_threads_go`], repeated until no thread is left or `limit` is over.
-pub(crate) fn wait_for_late_threads(limit: Duration) {
+pub fn wait_for_late_threads(limit: Duration) {
     let until = Instant::now() + limit;
     let mut pace = wait::Pace::start();
     loop {

@@ -6,6 +6,7 @@ pub(crate) mod guard;
 pub(crate) mod held;
 pub(crate) mod idle;
 pub(crate) mod late;
+pub(crate) mod others;
 pub(crate) mod release;
 pub(crate) mod resend;
 pub(crate) mod safe_point;

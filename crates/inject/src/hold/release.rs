@@ -20,6 +20,7 @@ impl Held {
             return Ok(());
         }
         self.finished = true;
+        self.let_others_go();
         let restored = self.restore();
         if self.gone {
             self.collect();

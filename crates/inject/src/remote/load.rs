@@ -19,6 +19,8 @@ pub struct Dlopen {
 
 /// How long a thread waits for a lock of the loader that another one holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
+/// The same where the other one stands still: long enough for a call that waits for no lock, on a busy machine.
+const STILL_PATIENCE: Duration = Duration::from_millis(5);
 /// How long `dlopen` is given before its thread is left alone with it.
 const LOADING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -122,11 +124,15 @@ impl Held {
     /// Has the thread take each lock of the loader for a moment.
     ///
     /// `dlopen` takes one of them and, with that held, the other. Each of the functions called here takes one and holds
-    /// none: where another thread keeps it for longer than 100 ms, nothing has happened, and the result is
-    /// [`Error::CallTimeout`].
+    /// none: where another thread keeps it for longer than 100 ms, or while it stands still, nothing has happened, and the
+    /// result is [`Error::CallTimeout`].
     pub fn ask_for_loader_locks(&mut self) -> Result<(), Error> {
         self.prepare_calls()?;
         let scratch = self.scratch()?;
+        let patience = match self.others_stand_still() {
+            true => STILL_PATIENCE,
+            false => LOCK_PATIENCE,
+        };
         // dladdr(3) of an address in no module; a `Dl_info` has four words.
         let asked = [
             (self.target.functions.dladdr, [0, scratch.data().0]),
@@ -134,7 +140,7 @@ impl Held {
         ];
         for (function, arguments) in asked {
             if let Some(function) = function {
-                self.call_unless_locked(function, &arguments, LOCK_PATIENCE)?;
+                self.call_unless_locked(function, &arguments, patience)?;
             }
         }
         Ok(())

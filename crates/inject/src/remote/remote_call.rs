@@ -280,6 +280,7 @@ impl Held {
         let mut pace = wait::Pace::start();
         let mut result = None;
         loop {
+            self.let_others_go_in_time();
             // With a bell the stop comes first; without one, or if it is refused, the result.
             if self.target.bell.is_none() || begin.elapsed() > self.work.timing.bell {
                 result = self.result();

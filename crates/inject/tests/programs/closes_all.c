@@ -1,6 +1,7 @@
 // One thread closes all descriptors above 2, whosever they are, and opens a file of its own again and again, whose four
 // bytes must stay as they are. Ends well on SIGTERM if they have.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -36,7 +37,7 @@ int main(int argc, char **argv) {
     close(file);
     pthread_t thread;
     pthread_create(&thread, NULL, closes, argv[1]);
-    printf("ready\n");
+    printf("dlopen %p\nready\n", (void *)dlopen);
     fflush(stdout);
     while (!done) usleep(1000);
     return 0;

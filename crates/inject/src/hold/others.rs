@@ -1,0 +1,105 @@
+//! All other threads of a process, standing still while the held one makes calls.
+//!
+//! What they could do meanwhile, nobody can guard against afterwards: close the descriptor from which the loader reads,
+//! open a file that gets its number, take a lock of the loader and wait for the held thread. So they are stopped for the
+//! few milliseconds that such a call takes.
+//!
+//! One of them may have been stopped with a lock that the call needs, of an allocator for example. So none is kept for
+//! longer than [`STILL_LIMIT`]: then all of them run, and the call goes on beside them, as other calls do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::all_threads::{AllHeld, Known};
+use crate::held::Held;
+use crate::{Error, late, watchdog};
+use memhook_process::thread_ids;
+
+/// For how long the other threads stand still, counted from when the first one is told to stop.
+const STILL_LIMIT: Duration = Duration::from_millis(30);
+/// How much of it may pass until all have stopped.
+const STOPPING_LIMIT: Duration = Duration::from_millis(10);
+/// To stop a thread and to read its registers takes 20 to 50 µs, so more would not stop in time.
+const MOST: usize = 256;
+
+/// The other threads, before any of them is disturbed.
+pub struct Others {
+    pid: i32,
+    /// `None`: they are too many to be stopped in time.
+    known: Option<Known>,
+}
+
+impl Others {
+    /// Looks at the threads of `pid`, which takes some microseconds for each, so it is done before one is held.
+    pub fn of(pid: i32) -> Others {
+        watchdog::start();
+        let count = thread_ids(pid).map_or(0, |tids| tids.len());
+        Others {
+            pid,
+            known: (count <= MOST).then(|| Known::of(pid)),
+        }
+    }
+
+    /// Whether they are few enough.
+    pub fn can_be_stopped(&self) -> bool {
+        self.known.is_some()
+    }
+}
+
+impl Held {
+    /// Stops all other threads, until [`Held::let_others_go`], the release, or [`STILL_LIMIT`]. Returns whether they stand
+    /// still now: where they are many, or one does not stop soon, none of them is held.
+    ///
+    /// One that sleeps uninterruptibly stops when it wakes up, and is let go then by [`crate::let_late_threads_go`].
+    pub fn stop_others(&mut self, others: &Others) -> Result<bool, Error> {
+        let (Some(known), true) = (&others.known, self.pid == others.pid) else {
+            return Ok(false);
+        };
+        late::let_late_threads_go();
+        match AllHeld::but(self.pid, self.tid, known, STOPPING_LIMIT) {
+            Ok(held) => self.others = Some(held),
+            Err(error @ Error::TargetGone { .. }) => return Err(error),
+            // One sleeps uninterruptibly, or somebody else traces it.
+            Err(_) => {}
+        }
+        Ok(self.others.is_some())
+    }
+
+    /// Whether all other threads stand still.
+    pub fn others_stand_still(&self) -> bool {
+        self.others.is_some()
+    }
+
+    /// Lets the other threads run.
+    pub fn let_others_go(&mut self) {
+        self.others = None;
+    }
+
+    /// Lets them run if they have stood still for long enough.
+    pub(crate) fn let_others_go_in_time(&mut self) {
+        let is_due = |others: &AllHeld| others.held_for() >= STILL_LIMIT;
+        if self.others.as_ref().is_some_and(is_due) {
+            self.let_others_go();
+        }
+    }
+}
+
+/// No thread is left out.
+pub(crate) const NOBODY: i32 = 0;
+
+impl AllHeld {
+    /// Stops all threads but one. If that takes longer than `limit`, all run again, or will as soon as they stop.
+    fn but(pid: i32, tid: i32, known: &Known, limit: Duration) -> Result<AllHeld, Error> {
+        let mut held = AllHeld::none(pid, Some(limit));
+        held.left_out = tid;
+        let stopped = held.stop_the_rest(known);
+        if stopped.is_err() {
+            held.let_stopped_go();
+            let waited_for: BTreeMap<i32, _> = std::mem::take(&mut held.seized);
+            for tid in waited_for.into_keys() {
+                late::let_go_later(pid, tid);
+            }
+        }
+        stopped.map(|()| held)
+    }
+}
