@@ -62,6 +62,10 @@ inline bool lists_are_current(uint64_t count) {
 // what it was. Slots come sorted by address, so that those of one page cost two calls together.
 class WritablePage {
  public:
+  // `may_call`: no seccomp filter may end the process for mprotect(2) or process_vm_readv(2). If one may, nothing is
+  // writable here, and the attacher writes the words from outside. Filters are suspended during its calls, but not any
+  // more if it is killed.
+  explicit WritablePage(bool may_call) : may_call_(may_call) {}
   ~WritablePage() { close(); }
 
   // Returns slot_patched when the slot can be written, else the state that says why not.
@@ -71,6 +75,7 @@ class WritablePage {
     close();
     page_ = page;
     protection_ = protection;
+    if (!may_call_) return state_ = slot_refused;
     uint64_t word;
     // Should the attacher's idea of the page be wrong, the kernel answers instead of a SIGSEGV.
     if (!sys::read_own(address, &word, sizeof word)) return state_ = slot_changed;
@@ -92,6 +97,7 @@ class WritablePage {
     changed_ = false;
   }
 
+  const bool may_call_;
   uint64_t page_ = 1;  // no page
   uint64_t protection_ = 0;
   uint32_t state_ = 0;
@@ -135,7 +141,7 @@ inline long patch_pending(bool only_forks = false) {
     if (epoch_now() == 0) return 0;
     bool is_current = lists_are_current(loader_count), left_out = false;
     auto& wrappers = wrappers_in_use();
-    WritablePage page;
+    WritablePage page(may_call_kernel());
     long patched = 0;
     uint32_t count = __atomic_load_n(&c->slot_count, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < count && i < max_slots; i++) {
@@ -169,7 +175,7 @@ inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_mod
   return with_loader_still(iterate_modules, [=](uint64_t loader_count) -> long {
     *loader_count_now = loader_count;
     if (loader_count_seen != any_loader_count && loader_count != loader_count_seen) return stale;
-    WritablePage page;
+    WritablePage page(true);
     for (uint64_t i = 0; i < count; i++) {
       Exchange& word = words[i];
       word.state = exchange_word(page, word.address, word.protection, word.from, word.from, word.to,

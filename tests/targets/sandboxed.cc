@@ -1,6 +1,7 @@
 // Lives under a seccomp filter. argv[1]:
 //   refuse   mprotect fails
 //   kill     every system call that a tracer might make, and the program can do without, is its end
+//   strict   the same, and whatever a loader calls
 //   late     the same, from the first byte of input on
 //   opens    opens the library argv[2] under such a filter, which allows what the loader needs
 //   under    passes everything; argv[2..] is executed
@@ -49,6 +50,15 @@ static void kill_at_foreign_calls() {
           SECCOMP_RET_KILL_PROCESS);
 }
 
+// What the loader needs, the program can do without: it opens nothing, and standard output has its buffer.
+static void kill_at_calls_of_loaders() {
+  static char buffer[1 << 12];
+  CHECK(setvbuf(stdout, buffer, _IOFBF, sizeof buffer) == 0);
+  install({SYS_openat, SYS_open, SYS_pread64, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_mprotect,
+           SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv, SYS_readlink},
+          SECCOMP_RET_KILL_PROCESS);
+}
+
 static std::atomic<bool> there{false}, go{false};
 
 static void churn() {
@@ -94,6 +104,7 @@ int main(int argc, char** argv) {
     CHECK(mprotect(reinterpret_cast<void*>(4096), 4096, PROT_READ) == -1 && errno == EPERM);
   }
   if (mode == "kill") kill_at_foreign_calls();
+  if (mode == "strict") kill_at_calls_of_loaders();
   say("ready");
   wait_for_byte();
   if (mode == "late") {

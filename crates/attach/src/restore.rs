@@ -8,6 +8,7 @@ use crate::hook_presence::{has_hook, hold_with_hook};
 use crate::pad_areas::{held_cells, put_back};
 use crate::reach::Reach;
 use crate::safe_point::SafePoints;
+use crate::target_facts::is_filtered;
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
@@ -218,7 +219,8 @@ fn by_hook(
         Err(error) => return Err(error.into()),
     };
     held.call(hook + entry.close, &[])?;
-    if is_safe {
+    // Its calls of the kernel are for the filters to see as soon as this process is killed.
+    if is_safe && !is_filtered(&held, false) {
         // Whatever went wrong: the slots are looked at again.
         let _ = exchange_all(&mut held, hook + entry.exchange, iterate, look, files);
     }

@@ -26,7 +26,9 @@ use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
-use crate::target_facts::{charges_mappings, is_filtered, main_stack, thread_numbers};
+use crate::target_facts::{
+    charges_mappings, is_filtered, loading_is_filtered, main_stack, thread_numbers,
+};
 use crate::unwind_tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
@@ -384,7 +386,8 @@ impl Session {
         self.tables.prepare(&self.region, &[anywhere]);
         let (mut held, mut loading) = self.hold_to_load(reach, loading)?;
         // The loader reads and closes its file by a number, which another thread could close.
-        if region.was_disturbed && !held.others_stand_still() && self.emission.is_none() {
+        let is_in_danger = region.was_disturbed && !held.others_stand_still();
+        if self.emission.is_none() && (is_in_danger || loading_is_filtered(&held)) {
             loading = loading.without_loader();
         }
         if let Err(error) = self.load(&mut held, loading) {

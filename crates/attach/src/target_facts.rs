@@ -71,12 +71,44 @@ const CALLS_OF_THE_HOOK: [i64; 7] = [
 /// What it calls besides where mappings are traced: to learn where the program break is, and how large a segment.
 const CALLS_FOR_MAPPINGS: [i64; 2] = [libc::SYS_brk, libc::SYS_shmctl];
 
-/// Whether a seccomp filter may take offence at these.
-pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
+/// What glibc's loader calls to load an object (elf/dl-load.c, dl-map-segments.h), with the allocations and the locks that
+/// it takes.
+const CALLS_OF_THE_LOADER: [i64; 17] = [
+    libc::SYS_openat,
+    libc::SYS_open,
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_close,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_brk,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_getcwd,
+    libc::SYS_readlink,
+    libc::SYS_futex,
+];
+
+/// Whether a seccomp filter may take offence at these calls.
+fn takes_offence<'a>(held: &Held, mut calls: impl Iterator<Item = &'a i64>) -> bool {
     let harmless = |&nr: &i64| held.may_call(nr).unwrap_or(false);
-    let for_mappings = CALLS_FOR_MAPPINGS.iter().filter(|_| traces_mappings);
-    let mut calls = CALLS_OF_THE_HOOK.iter().chain(for_mappings);
     has_seccomp_filter(held.pid()) && !calls.all(harmless)
+}
+
+/// Whether one may at what the hook calls.
+pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
+    let for_mappings = CALLS_FOR_MAPPINGS.iter().filter(|_| traces_mappings);
+    takes_offence(held, CALLS_OF_THE_HOOK.iter().chain(for_mappings))
+}
+
+/// Whether one may end the process while the loader works for us. Filters do not see what a held thread calls, but they do
+/// as soon as this process is killed, and a `dlopen` that has begun goes on then.
+pub fn loading_is_filtered(held: &Held) -> bool {
+    takes_offence(held, CALLS_OF_THE_LOADER.iter())
 }
 
 /// Whether the kernel charges memory when it is mapped, and not when it is touched: proc_sys_vm(5), overcommit_memory.

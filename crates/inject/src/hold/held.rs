@@ -15,7 +15,7 @@ use crate::slept::Sleep;
 use crate::survey::{Survey, TargetFacts};
 use crate::wait::{self, Stop};
 use crate::{Error, Registers, ptrace, regs, seccomp};
-use memhook_process::RemoteAddress;
+use memhook_process::{RemoteAddress, has_seccomp_filter};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -106,6 +106,27 @@ impl Held {
         let filters = seccomp::filters(self.tid).ok()?;
         let is_harmless = |filter: &Vec<_>| seccomp::is_harmless(filter, nr);
         Some(filters.iter().all(is_harmless))
+    }
+
+    /// Whether a seccomp filter may end the process for this system call. Filters that are suspended do not see it, but
+    /// they do as soon as this process is killed, and the thread may be on its way into the call then.
+    pub(crate) fn may_be_ended_for(&mut self, nr: i64, args: [u64; 6]) -> bool {
+        if !self.work.filters_suspended {
+            return false; // such a target is judged by `may_call`, or refused
+        }
+        let (pid, tid) = (self.pid, self.tid);
+        let filters = self.work.filters.get_or_insert_with(|| {
+            let is_filtered = has_seccomp_filter(pid);
+            is_filtered.then(|| seccomp::filters(tid).ok())
+        });
+        match filters {
+            None => false,
+            Some(None) => true,
+            Some(Some(filters)) => {
+                let is_harmless = |filter: &Vec<_>| seccomp::is_harmless_call(filter, nr, args);
+                !filters.iter().all(is_harmless)
+            }
+        }
     }
 
     /// Whether system calls made in this thread bypass its seccomp filters.

@@ -11,6 +11,11 @@ const GET_FILTER: libc::c_uint = 0x420c;
 const ARCH: u32 = 0xc000_003e;
 /// `struct seccomp_data`: nr, arch, instruction_pointer, args[6].
 const DATA_BYTES: u32 = 64;
+const DATA_WORDS: usize = DATA_BYTES as usize / 4;
+
+/// What is known of it.
+type Data = [Option<u32>; DATA_WORDS];
+
 /// A filter that takes more steps is not followed to its end. The filters of browsers take some hundred.
 const MAX_STEPS: usize = 100_000;
 
@@ -44,6 +49,22 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
 /// Whether a filter lets `nr` pass or refuses it with an error number, whatever its arguments and the
 /// caller are. It is not if it may do anything else, such as to kill, or cannot be followed.
 pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
+    let mut data = [None; DATA_WORDS];
+    data[..2].copy_from_slice(&[Some(nr as u32), Some(ARCH)]);
+    lets_pass(program, data)
+}
+
+/// The same for a call with these arguments.
+pub(crate) fn is_harmless_call(program: &[Instruction], nr: i64, args: [u64; 6]) -> bool {
+    let mut data = [None; DATA_WORDS];
+    data[..2].copy_from_slice(&[Some(nr as u32), Some(ARCH)]);
+    for (words, arg) in data[4..].chunks_mut(2).zip(args) {
+        words.copy_from_slice(&[Some(arg as u32), Some((arg >> 32) as u32)]);
+    }
+    lets_pass(program, data)
+}
+
+fn lets_pass(program: &[Instruction], data: Data) -> bool {
     use libc::{SECCOMP_RET_ACTION_FULL, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_LOG};
     let is_harmless = |result: &u32| {
         matches!(
@@ -51,7 +72,7 @@ pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
             SECCOMP_RET_ERRNO | SECCOMP_RET_LOG | SECCOMP_RET_ALLOW
         )
     };
-    results(program, [Some(nr as u32), Some(ARCH)]).is_some_and(|all| all.iter().all(is_harmless))
+    results(program, data).is_some_and(|all| all.iter().all(is_harmless))
 }
 
 /// How far a program has come. A value is `None` if it depends on something unknown.
@@ -63,10 +84,10 @@ struct Machine {
     memory: [Option<u32>; 16],
 }
 
-/// What a program may return when the kernel runs it (Documentation/networking/filter.rst) and only the first
-/// words of its data are known. `None` if the kernel would not take it for seccomp, if it returns
+/// What a program may return when the kernel runs it (Documentation/networking/filter.rst) and not all
+/// of its data is known. `None` if the kernel would not take it for seccomp, if it returns
 /// something unknown, or if it has too many ways.
-fn results(program: &[Instruction], data: [Option<u32>; 2]) -> Option<Vec<u32>> {
+fn results(program: &[Instruction], data: Data) -> Option<Vec<u32>> {
     let mut results = Vec::new();
     let start = Machine {
         a: Some(0),
@@ -157,7 +178,7 @@ fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
 }
 
 /// A word of the data: `Some(None)` where it is not known.
-fn word(known: [Option<u32>; 2], offset: u32) -> Option<Option<u32>> {
+fn word(known: Data, offset: u32) -> Option<Option<u32>> {
     if !offset.is_multiple_of(4) || offset >= DATA_BYTES {
         return None;
     }
@@ -211,6 +232,9 @@ mod tests {
         let mut refuses = by_argument(0x7fff_0000);
         refuses[2].k = 0x0005_0001;
         assert!(is_harmless(&refuses, 35));
+        let kills = by_argument(0x7fff_0000);
+        assert!(is_harmless_call(&kills, 35, [8, 7, 7, 7, 7, 7]));
+        assert!(!is_harmless_call(&kills, 35, [7, 0, 0, 0, 0, 0]));
         // More ways than can be followed: 40 such questions one after the other.
         let mut many = vec![instruction(0x20, 0, 0, 16)];
         for bit in 0..40 {

@@ -14,6 +14,9 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline may go on for this long.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a thread that waits for leave may be on no other processor than this one.
+const LEAVE_PATIENCE: Duration = Duration::from_millis(50);
+
 /// How the scratch memory is mapped.
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// The descriptor argument of mmap for memory without a file.
@@ -86,6 +89,16 @@ impl Held {
             return Ok(scratch);
         }
         let way = self.way_home()?;
+        // Nothing has been done yet that they would have to undo.
+        let leaving = [self.work.place.address().0, Scratch::BYTES, 0, 0, 0, 0];
+        for (call, nr, args) in [
+            ("munmap", libc::SYS_munmap, leaving),
+            ("rt_sigreturn", libc::SYS_rt_sigreturn, [0; 6]),
+        ] {
+            if self.may_be_ended_for(nr, args) {
+                return Err(self.is_filtered(call));
+            }
+        }
         let counts = self.target.clock.rate() * self.work.timing.spin.as_millis() as u64;
         let scratch = self.map_scratch(way)?;
         self.work.scratch = Some(scratch);
@@ -104,12 +117,30 @@ impl Held {
             (word::GADGET, way.gadgets.syscall.0),
             (word::START, scratch.start.0),
             (word::BYTES, Scratch::BYTES),
-            (word::BELL, self.target.bell.unwrap_or(0) as u64),
+            (word::BELL, self.bell() as u64),
         ] {
             words[at as usize..][..8].copy_from_slice(&value.to_le_bytes());
         }
         self.write(scratch.words(), &words)?;
         Ok(scratch)
+    }
+
+    /// The signal with which the thread says that it is done; 0: none, because a filter might end the process for it.
+    fn bell(&mut self) -> i32 {
+        let (pid, tid) = (self.pid as u64, self.tid as u64);
+        let signal = self.target.bell.unwrap_or(0);
+        let calls = [
+            (libc::SYS_getpid, [0; 6]),
+            (libc::SYS_gettid, [0; 6]),
+            (libc::SYS_tgkill, [pid, tid, signal as u64, 0, 0, 0]),
+        ];
+        match calls
+            .iter()
+            .any(|&(nr, args)| self.may_be_ended_for(nr, args))
+        {
+            true => 0,
+            false => signal,
+        }
     }
 
     /// Maps the scratch memory at the place that the way home unmaps.
@@ -255,6 +286,43 @@ impl Held {
     ) -> Result<Outcome, Error> {
         self.set_out(registers)?;
         self.wait_until_done(limit)
+    }
+
+    /// As [`Held::operate`], for a system call for which a filter that is suspended may end the process. The thread waits for
+    /// our leave, and goes home without the call if this process is killed before it has that. It gets leave
+    /// while it is seen to run on another processor, so that it is in the call before this process could come to its end;
+    /// where there is no other one, a moment remains.
+    pub(crate) fn operate_with_leave(
+        &mut self,
+        registers: &Registers,
+        limit: Duration,
+    ) -> Result<Outcome, Error> {
+        let scratch = self.scratch()?;
+        let (waits, leave) = (scratch.words() + word::WAITS, scratch.words() + word::LEAVE);
+        self.write(waits, &[0; 16])?;
+        let mut waiting = *registers;
+        waiting.rbx = registers.rip;
+        waiting.rip = scratch.leave_entry().0;
+        self.set_out(&waiting)?;
+        self.resume()?;
+        let until = Instant::now() + limit;
+        let mut pace = wait::Pace::start();
+        let one_processor = Instant::now() + LEAVE_PATIENCE;
+        loop {
+            let (count, count_now) = (self.read_word(waits)?, self.read_word(waits)?);
+            let now = Instant::now();
+            if count != count_now || now >= until || (count != 0 && now >= one_processor) {
+                break;
+            }
+            match wait::poll_stop(self.pid, self.tid) {
+                Some(Stop::Gone) => return Err(self.is_gone()),
+                Some(Stop::Signal(signal)) => self.resume_after(signal)?,
+                Some(_) => self.resume()?,
+                None => drop(pace.pause()),
+            }
+        }
+        self.write(leave, &self.work.token.to_le_bytes())?;
+        self.await_result(limit)
     }
 
     /// Sets the registers and the token for an operation.

@@ -179,6 +179,10 @@ impl Held {
     fn fork(&mut self) -> Result<FrozenChild, Error> {
         let follow = ptrace::follow_children(self.tid);
         self.check("SETOPTIONS", follow)?;
+        let calls = [libc::SYS_clone, libc::SYS_wait4, libc::SYS_exit_group];
+        if calls.iter().any(|&nr| self.may_be_ended_for(nr, [0; 6])) {
+            return Err(self.no_fork("a seccomp filter may end it for clone(2) or wait4(2)"));
+        }
         self.refuse_subreaper()?;
         let scratch = self.scratch()?;
         let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;

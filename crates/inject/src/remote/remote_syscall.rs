@@ -101,9 +101,8 @@ impl Held {
     /// Closes a descriptor of the target if it is the object with this device and inode; else another thread has its number
     /// for something else by now.
     pub fn close_if(&mut self, number: u64, object: (u64, u64)) -> Result<(), Error> {
-        let may_look = !has_seccomp_filter(self.pid)
-            || self.filters_suspended()
-            || self.may_call(libc::SYS_fstat) == Some(true);
+        let may_look =
+            !has_seccomp_filter(self.pid) || self.may_call(libc::SYS_fstat) == Some(true);
         if may_look {
             self.write_object(object)?;
             return self.close_noted(number);
@@ -138,7 +137,11 @@ impl Held {
     fn syscall_at(&mut self, entry: RemoteAddress, nr: i64, args: &[u64]) -> Result<i64, Error> {
         let stack = self.scratch()?.stack_top();
         let registers = self.syscall_registers(entry, stack, nr, args);
-        match self.operate(&registers, STEP_DEADLINE)? {
+        let outcome = match self.may_be_ended_for(nr, padded(args)) {
+            true => self.operate_with_leave(&registers, STEP_DEADLINE),
+            false => self.operate(&registers, STEP_DEADLINE),
+        };
+        match outcome? {
             Outcome::Done(result) => Ok(result as i64),
             Outcome::Unfinished(_) => {
                 self.back_out()?;
@@ -157,6 +160,11 @@ impl Held {
     ) -> Result<u64, Error> {
         let result = self.syscall(nr, padded(args))?;
         self.checked(name, result)
+    }
+
+    pub(crate) fn is_filtered(&self, call: &'static str) -> Error {
+        let pid = self.pid;
+        Error::CallIsFiltered { pid, call }
     }
 
     pub(crate) fn checked(&self, name: &'static str, result: i64) -> Result<u64, Error> {
@@ -205,6 +213,9 @@ impl Held {
         args: &[u64],
     ) -> Result<u64, Error> {
         let entry = self.way_home()?.gadgets.syscall;
+        if self.may_be_ended_for(nr, padded(args)) {
+            return Err(self.is_filtered(name));
+        }
         self.commit(&self.syscall_registers(entry, frame, nr, args))?;
 
         let until = Instant::now() + STEP_DEADLINE;

@@ -9,11 +9,15 @@ use crate::timing::Timing;
 use crate::way_home::WayHome;
 use memhook_process::RemoteAddress;
 
+type Filters = Option<Option<Vec<Vec<libc::sock_filter>>>>;
+
 pub(crate) struct RemoteWork {
     /// Whether the registers were changed since the stop.
     pub begun: bool,
     /// Whether the thread's seccomp filters are suspended.
     pub filters_suspended: bool,
+    /// The filters, once they were looked at; `None` where there are none, and `Some(None)` where they cannot be seen.
+    pub filters: Option<Filters>,
     /// The frames that lead home, once they are written.
     pub way_home: Option<WayHome>,
     /// Where these are, and how many bytes they have.
@@ -48,6 +52,7 @@ impl RemoteWork {
         RemoteWork {
             begun: false,
             filters_suspended: false,
+            filters: None,
             way_home: None,
             frames: None,
             place: Place::among(&survey.mappings),

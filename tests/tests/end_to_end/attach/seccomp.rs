@@ -6,7 +6,8 @@ use memhook_tests::{
 };
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn program() -> PathBuf {
     build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"])
@@ -53,6 +54,36 @@ fn a_filter_that_kills() {
     target.go();
     target.expect("done");
     check(&attacher.finish());
+    assert!(target.finish().success());
+}
+
+/// What the loader calls, the filter kills for as soon as the attacher does not hold the thread any more, so the loader is
+/// not asked. Nor does anything else on the thread's way home end the process, whenever the attacher dies.
+#[test]
+fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
+    let mut target = Target::start(&program(), &["strict"]);
+    if refuses(&target) {
+        return;
+    }
+    let pid = target.pid().to_string();
+    for round in 0..40 {
+        let mut attacher = Command::new(binary())
+            .args(["attach", &pid])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_micros(3000 + 1500 * round));
+        attacher.kill().expect("it runs");
+        attacher.wait().expect("it was killed");
+    }
+    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    check(&report);
+    let coverage = report["coverage"].to_string();
+    assert!(coverage.contains("mapped"), "{coverage}");
     assert!(target.finish().success());
 }
 

@@ -32,6 +32,9 @@ const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 /// Room for dlopen and an allocator behind it; only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
 
+/// How often a thread looks for the leave to make a system call: 40 to 140 cycles each (Intel's optimization manual, pause).
+const MOST_PAUSES: u32 = 8_000_000;
+
 /// The words of the data page, by offset.
 pub(crate) mod word {
     /// rax of the operation.
@@ -63,8 +66,11 @@ pub(crate) mod word {
     pub(crate) const INODE: u64 = 104;
     /// What fstat(2) says: on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
+    /// Counts while the thread waits for leave to make a system call; the token, once it has that.
+    pub(crate) const WAITS: u64 = STATUS + 144;
+    pub(crate) const LEAVE: u64 = WAITS + 8;
     /// End of the words; strings and structures follow.
-    pub(crate) const END: u64 = STATUS + 144;
+    pub(crate) const END: u64 = LEAVE + 8;
 }
 
 global_asm!(
@@ -92,7 +98,7 @@ global_asm!(
 8:  mov rax, -{bad_descriptor}
 9:
     .endm
-    .irp label, begin, syscall, open, close, each, fork, rung, home, found, end
+    .irp label, begin, syscall, leave, open, close, each, fork, rung, home, found, end
     .globl memhook_inject_stub_\label
     .hidden memhook_inject_stub_\label
     .endr
@@ -130,6 +136,17 @@ memhook_inject_stub_fork:
     mov eax, {wait4}
     syscall
     jmp 1f
+memhook_inject_stub_leave:
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {token}]
+    mov r11d, {most_pauses}
+2:  pause
+    add qword ptr [rip + memhook_inject_stub_begin - {page} + {waits}], 1
+    cmp [rip + memhook_inject_stub_begin - {page} + {leave}], rcx
+    je 3f
+    sub r11d, 1
+    jnz 2b
+    jmp memhook_inject_stub_home
+3:  jmp rbx
 memhook_inject_stub_open:
     syscall
     lea rcx, [rax + 1]
@@ -226,6 +243,9 @@ memhook_inject_stub_end:
     device = const word::DEVICE,
     inode = const word::INODE,
     status = const word::STATUS,
+    waits = const word::WAITS,
+    leave = const word::LEAVE,
+    most_pauses = const MOST_PAUSES,
     fstat = const libc::SYS_fstat,
     bad_descriptor = const libc::EBADF,
     close = const libc::SYS_close,
@@ -241,6 +261,7 @@ memhook_inject_stub_end:
 unsafe extern "C" {
     static memhook_inject_stub_begin: u8;
     static memhook_inject_stub_syscall: u8;
+    static memhook_inject_stub_leave: u8;
     static memhook_inject_stub_open: u8;
     static memhook_inject_stub_close: u8;
     static memhook_inject_stub_each: u8;
@@ -361,6 +382,11 @@ impl Scratch {
     /// Entry that makes the system call in the registers.
     pub(crate) fn syscall_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_syscall)
+    }
+
+    /// Entry that waits until [`word::LEAVE`] holds the token, and goes on at rbx; after some tenths of a second it goes home.
+    pub(crate) fn leave_entry(self) -> RemoteAddress {
+        self.at(&raw const memhook_inject_stub_leave)
     }
 
     /// Entry that makes the system call in the registers, which opens a descriptor, and notes what that is. On the way
