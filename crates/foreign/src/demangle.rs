@@ -3,48 +3,41 @@
 //! A mangled name refers back to its own parts, so each ten bytes of it may double the length of the demangled
 //! one: what a demangler may write must be limited, not what it reads.
 
-use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, Symbol};
+use crate::bounded_name::{Bounded, MOST_NAME_BYTES};
+use crate::itanium::{self, Style};
 use std::fmt;
 
-/// No name is longer, mangled or not; longer ones are shown mangled, and cut. The longest of honest programs have a
-/// few thousand bytes.
-pub const MOST_NAME_BYTES: usize = 16 << 10;
-
-/// The name as its source has it, without return types and hashes; any other name as it is.
+/// The name as its source has it, without return types, types of literals and hashes; any other name as it is.
 pub fn demangle(name: &str) -> String {
     // Symbol tables of shared objects may carry versions: `f@@VERSION`.
     let plain = name.split_once('@').map_or(name, |(plain, _)| plain);
-    let options = DemangleOptions::new()
-        .no_return_type()
-        .hide_expression_literal_types();
-    demangled(plain, &options)
+    demangled(plain, Style { in_full: false })
 }
 
 /// The name with return types, as valgrind and c++filt write it.
 pub fn demangle_in_full(name: &str) -> String {
-    demangled(name, &DemangleOptions::new())
+    demangled(name, Style { in_full: true })
 }
 
 /// The name of a type, as RTTI and the symbols of vtables hold it.
 pub fn class_name(mangled: &str) -> String {
     // A bare type is no symbol; a typeinfo-name symbol of it is.
     let symbol = format!("_ZTS{mangled}");
-    let text = cpp(&symbol, &DemangleOptions::new());
-    let text = text.as_deref().and_then(|text| {
-        text.strip_prefix("typeinfo name for ")
-            .or_else(|| text.strip_prefix("typeinfo string for "))
-    });
-    cut(text.unwrap_or(mangled))
+    let text = cpp(&symbol, Style { in_full: true });
+    let text = text.as_deref();
+    cut(text
+        .and_then(|text| text.strip_prefix("typeinfo name for "))
+        .unwrap_or(mangled))
 }
 
-fn demangled(name: &str, options: &DemangleOptions) -> String {
+fn demangled(name: &str, style: Style) -> String {
     // Rust first: its old scheme uses the Itanium prefix, and would demangle with a hash.
-    let readable = rust(name).or_else(|| cpp(name, options));
+    let readable = rust(name).or_else(|| cpp(name, style));
     readable.unwrap_or_else(|| cut(name))
 }
 
 fn rust(name: &str) -> Option<String> {
-    if name.len() > MOST_NAME_BYTES {
+    if name.len() > MOST_NAME_BYTES || name.starts_with("_ZN") && !has_rust_hash(name) {
         return None;
     }
     let name = rustc_demangle::try_demangle(name).ok()?;
@@ -53,16 +46,18 @@ fn rust(name: &str) -> Option<String> {
     out.finished()
 }
 
-fn cpp(name: &str, options: &DemangleOptions) -> Option<String> {
+/// The old scheme is that of C++, and a namespace named like a hash at the end.
+fn has_rust_hash(name: &str) -> bool {
+    let hash = name.rfind("17h").and_then(|at| name.get(at + 3..at + 20));
+    hash.and_then(|hash| hash.strip_suffix('E'))
+        .is_some_and(|hash| hash.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+fn cpp(name: &str, style: Style) -> Option<String> {
     if !name.starts_with("_Z") || name.len() > MOST_NAME_BYTES {
         return None;
     }
-    let symbol = Symbol::new(name).ok()?;
-    let mut out = Bounded::default();
-    symbol
-        .structured_demangle(&mut Parts(&mut out), options)
-        .ok()?;
-    out.finished()
+    itanium::demangle(name, style, Bounded::default())
 }
 
 /// As much of a name as is shown.
@@ -78,57 +73,10 @@ fn cut(name: &str) -> String {
     format!("{}...", &name[..end.unwrap_or(0)])
 }
 
-/// Takes so much, and fails then, which ends the demangling. Parts that write nothing end it too when they are too
-/// many: each visit of a demangler costs time.
-#[derive(Default)]
-struct Bounded {
-    text: String,
-    visits: usize,
-    is_full: bool,
-}
-
-/// As many parts as a name of full length may have.
-const MOST_VISITS: usize = MOST_NAME_BYTES * 64;
-
-impl Bounded {
-    fn visit(&mut self) -> bool {
-        self.visits += 1;
-        self.is_full |= self.visits > MOST_VISITS;
-        !self.is_full
-    }
-
-    fn finished(self) -> Option<String> {
-        (!self.is_full).then_some(self.text)
-    }
-}
-
-impl fmt::Write for Bounded {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.is_full |= self.text.len() + text.len() > MOST_NAME_BYTES;
-        if !self.visit() {
-            return Err(fmt::Error);
-        }
-        self.text.push_str(text);
-        Ok(())
-    }
-}
-
-/// For the demangler of C++, which tells of parts that write nothing too.
-struct Parts<'a>(&'a mut Bounded);
-
-impl DemangleWrite for Parts<'_> {
-    fn push_demangle_node(&mut self, _: DemangleNodeType) {
-        self.0.visit();
-    }
-
-    fn write_string(&mut self, text: &str) -> fmt::Result {
-        fmt::Write::write_str(self.0, text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounded_name::MOST_VISITS;
     use proptest::prelude::*;
     use std::fmt::Write;
     use std::time::{Duration, Instant};
@@ -145,6 +93,25 @@ mod tests {
                 "_RNvCskwGfYPst2Cb_3foo16example_function",
                 "foo::example_function",
             ),
+            (
+                "_ZSt11make_sharedI5ImageJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES2_E4typeEEDpOT0_",
+                "std::make_shared<Image>()",
+            ),
+            (
+                "_ZN3BoxILm2EJEE3putIJiEEEvDpRKT_",
+                "Box<2>::put<int>(int const&)",
+            ),
+            ("_ZN12_GLOBAL__N_15tableE", "(anonymous namespace)::table"),
+            ("_ZTV6Widget", "vtable for Widget"),
+            ("_ZN1AcvT_IiEEv", "A::operator int<int>()"),
+            (
+                "_ZZ4mainENKUlT_E_clIiEEDaS_.cold",
+                "main::{lambda(auto:1)#1}::operator()<int>(auto:1) const [clone .cold]",
+            ),
+            (
+                "_Z1fPFivEM1AFvvERA3_c",
+                "f(int (*)(), void (A::*)(), char (&) [3])",
+            ),
             ("_Z", "_Z"),
             ("_ZN3foo", "_ZN3foo"),
             ("", ""),
@@ -154,6 +121,10 @@ mod tests {
         assert_eq!(
             demangle_in_full("_Z3maxIiET_S0_S0_"),
             "int max<int>(int, int)"
+        );
+        assert_eq!(
+            demangle_in_full("_Z4makeIXadL_Z1fiEELj3EE3BoxIXT0_EEv"),
+            "Box<3u> make<&(f(int)), 3u>()"
         );
         assert_eq!(class_name("6Widget"), "Widget");
         assert_eq!(class_name("N2ns4BaseIiEE"), "ns::Base<int>");
@@ -188,12 +159,6 @@ mod tests {
     fn a_name_that_doubles_itself_is_shown_as_it_is() {
         let symbol = format!("_Z1f{}", doubling(24));
         assert!(symbol.len() < 300, "{}", symbol.len());
-        let full = Symbol::new(&symbol).expect("it is well formed");
-        let mut few = Bounded::default();
-        assert!(
-            full.structured_demangle(&mut Parts(&mut few), &DemangleOptions::new())
-                .is_err()
-        );
         assert_eq!(demangle(&symbol), symbol);
         assert_eq!(demangle_in_full(&symbol), symbol);
         // What is short enough is demangled as ever.
@@ -206,14 +171,34 @@ mod tests {
         assert_eq!(class_name(&class), class);
     }
 
+    /// Neither the parser nor the printer uses up its stack.
+    #[test]
+    fn a_deep_name_is_shown_as_it_is() {
+        for part in [
+            "P", "N1A", "1fI", "1fIX", "1fIJ", "LZ", "Z1f", "PF", "UlP", "cv", "Dp", "A_", "M1A",
+        ] {
+            for begin in ["_Z1f", "_ZN1A", "_ZTI", "_Z1fIX", "_Z"] {
+                let name = format!("{begin}{}", part.repeat(8000 / part.len()));
+                assert_eq!(demangle(&name), cut(&name));
+            }
+        }
+        // Each type is a pointer to the one before it, and is read without depth.
+        let types: Vec<String> = (0..2000).map(|n| format!("PS{}_", base36(n))).collect();
+        let name = format!("_Z1fPi{}", types.concat());
+        let shown = demangle(&name);
+        assert!(
+            shown.starts_with("f(int*, ") || shown == cut(&name),
+            "{shown}"
+        );
+    }
+
     #[test]
     fn parts_that_write_nothing_count_too() {
         let mut out = Bounded::default();
-        let mut parts = Parts(&mut out);
-        for _ in 0..MOST_VISITS {
-            parts.push_demangle_node(DemangleNodeType::Prefix);
+        for _ in 0..=MOST_VISITS {
+            out.visit();
         }
-        assert!(parts.write_string("x").is_err());
+        assert!(out.write_str("x").is_err());
         assert_eq!(out.finished(), None);
     }
 

@@ -8,12 +8,14 @@
 //! [`CacheDirectory`] or an [`OwnDirectory`]. [`HttpServer`] answers those who may ask, and no page from elsewhere.
 
 mod asked_host;
+mod bounded_name;
 mod cache_directory;
 mod demangle;
 mod glob;
 mod http_server;
 mod inflate;
 mod inside_root;
+mod itanium;
 mod mapped_file;
 mod output_error;
 mod output_file;
@@ -24,8 +26,9 @@ pub mod units;
 mod visible;
 
 use asked_host::asks_for_us;
+pub use bounded_name::MOST_NAME_BYTES;
 pub use cache_directory::{CacheDirectory, user_caches};
-pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
+pub use demangle::{class_name, demangle, demangle_in_full};
 pub use glob::{glob, star_glob};
 pub use http_server::{Answer, HttpServer, Request};
 pub use inflate::{Compression, inflate, is_believable};

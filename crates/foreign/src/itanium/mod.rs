@@ -1,0 +1,101 @@
+//! C++ names by the Itanium ABI, in the spelling of c++filt.
+//!
+//! A parser makes a tree ([`Node`]), in which what the name refers back to stands once, and a printer writes it.
+//! References back may double a name again and again, so the printer writes within bounds.
+
+mod operators;
+mod parse;
+mod print;
+
+use crate::bounded_name::Bounded;
+
+/// What is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Style {
+    /// Return types, and the types of literals.
+    pub in_full: bool,
+}
+
+/// Demangles a whole symbol that begins with `_Z`.
+pub(crate) fn demangle(symbol: &str, style: Style, out: Bounded) -> Option<String> {
+    let (tree, root) = parse::parse(symbol)?;
+    print::print(&tree, root, style, out)
+}
+
+/// Place of a node in the tree.
+type Id = usize;
+
+/// A part of a name.
+#[derive(Debug)]
+enum Node<'a> {
+    Text(&'a str),
+    Owned(String),
+    /// One of the abbreviations of the standard library: as it is written, its full name, and its last part.
+    Standard(&'static str, &'static str, &'static str),
+    /// The full name of a `Standard`, which its constructors show.
+    InFull(Id),
+    Nested(Id, Id),
+    Tagged(Id, &'a str),
+    WithArguments(Id, Id),
+    Arguments(Vec<Id>),
+    /// Arguments that stand for one parameter.
+    Pack(Vec<Id>),
+    /// The parameter that such a pack stands for: the one of its arguments that is expanded now.
+    OfPack(Vec<Id>),
+    Expansion(Id),
+    /// A parameter whose argument comes later in the name.
+    Forward(usize, Option<Id>),
+    Constructor(Id),
+    Destructor(Id),
+    Conversion(Id),
+    Lambda(Vec<Id>, usize),
+    Encoding {
+        result: Option<Id>,
+        name: Id,
+        parameters: Vec<Id>,
+        qualifiers: Qualifiers,
+    },
+    /// A thing inside a function.
+    Local(Id, Id),
+    /// `vtable for` and the like.
+    Special(&'static str, Id),
+    Pointer(Id),
+    Reference(Id, bool),
+    Qualified(Id, Qualifiers),
+    /// A type with something behind it.
+    Suffixed(Id, Id),
+    MemberPointer(Id, Id),
+    Array(Id, Option<Id>),
+    Vector(Id, Id),
+    Function {
+        result: Id,
+        parameters: Vec<Id>,
+        qualifiers: Qualifiers,
+        throws: Option<Id>,
+    },
+    /// A literal's type and its digits.
+    Literal(Id, &'a str),
+    Integer(&'static str, &'a str),
+    Float(Id, &'a str),
+    /// Text before, the expressions separated by commas, text after.
+    List(String, Vec<Id>, &'static str),
+    Prefix(String, Id),
+    Postfix(Id, &'static str),
+    Binary(Id, &'static str, Id),
+    Member(Id, &'static str, Id),
+    Conditional(Id, Id, Id),
+    Subscript(Id, Id),
+    /// A type or a function, and what it is applied to.
+    Call(Id, Vec<Id>),
+    Cast(&'static str, Id, Id),
+    Parts(Vec<Id>),
+}
+
+/// `const volatile restrict`, and `&` or `&&` of a function.
+#[derive(Clone, Copy, Debug, Default)]
+struct Qualifiers {
+    is_const: bool,
+    is_volatile: bool,
+    is_restrict: bool,
+    reference: &'static str,
+}
