@@ -22,6 +22,7 @@ mod probe_plan;
 mod probe_stacks;
 mod probes;
 mod profile;
+mod profile_tables;
 mod progress;
 mod read_back;
 pub mod recorded;

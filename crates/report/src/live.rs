@@ -475,15 +475,11 @@ impl LiveReporter {
         };
         let last_elapsed = self.last_elapsed.replace(draft.elapsed);
         ReportModel {
-            scores: None,
-            inferences: None,
             schema: ReportModel::SCHEMA,
             is_final: draft.is_final,
-            is_cut: false,
             by: self.view.by.name(),
             target: run.target(),
             attach: run.attach(),
-            from_s: 0.0,
             elapsed_s: draft.elapsed.as_secs_f64(),
             live_bounds: (!draft.gaps.is_empty()).then(|| {
                 let live = Amount {
@@ -501,7 +497,6 @@ impl LiveReporter {
                 .bounded
                 .map(|b| described(&b, draft.totals.live_blocks)),
             totals: draft.totals,
-            heaps: Vec::new(),
             call_stacks: draft.call_stacks,
             measured: Measured {
                 measure: "live",
@@ -516,13 +511,8 @@ impl LiveReporter {
             groups,
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
-            mappings: None,
-            resident: Vec::new(),
-            #[cfg(target_arch = "x86_64")]
-            rss: None,
-            leaks: None,
-            stale: None,
             overhead: draft.overhead,
+            ..ReportModel::default()
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Profiles of a trace under way, one for each interval, as stores of profiles take them: what is live at the end of
 //! the interval, and what was allocated within it.
 
-use crate::named_run::{Backtraces, frames_at, is_cut};
+use crate::named_run::{Backtrace, Backtraces};
+use crate::profile_tables::{ProfileTables, hex};
 use crate::{
     Amount, Measures, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling, Target,
     UnseenTime,
@@ -46,9 +47,8 @@ pub struct TakenProfile {
 
 /// A site that is in the profile.
 struct DraftSite {
-    function: Option<u8>,
-    addresses: Vec<u64>,
-    truncated: bool,
+    backtrace: Backtrace,
+    kind: &'static str,
     measures: Measures,
 }
 
@@ -114,18 +114,15 @@ impl LiveProfiler {
         numbers.sort_by_key(|(stack, measures)| (Reverse(weight(measures)), *stack));
         let mut other = Measures::default();
         if numbers.len() > self.most_sites {
-            for (_, measures) in numbers.drain(self.most_sites - 1..) {
-                other.live += measures.live;
-                other.allocated += measures.allocated;
-            }
+            let left_out = numbers.drain(self.most_sites - 1..);
+            other = together(left_out.map(|(_, measures)| measures));
         }
         let sites = numbers.into_iter().map(|(stack, measures)| {
             let backtrace = stacks.backtrace(stack);
-            let backtrace = backtrace.as_ref();
+            let kind = backtrace.as_ref().and_then(Backtrace::kind);
             DraftSite {
-                function: backtrace.map(|b| b.function),
-                addresses: backtrace.map(|b| b.addresses.clone()).unwrap_or_default(),
-                truncated: backtrace.is_some_and(|b| b.truncated),
+                kind: kind.unwrap_or("unknown"),
+                backtrace: backtrace.unwrap_or_default(),
                 measures,
             }
         });
@@ -139,7 +136,9 @@ impl LiveProfiler {
         });
         let of_modules = of_modules.collect();
         self.symbols.set_modules(modules);
-        let addresses = sites.iter().flat_map(|site| site.addresses.iter().copied());
+        let addresses = sites
+            .iter()
+            .flat_map(|site| site.backtrace.addresses.iter().copied());
         self.symbols.request(addresses);
         self.draft = Some(Draft {
             from_ns: std::mem::replace(&mut self.from_ns, taken.to_ns),
@@ -170,81 +169,45 @@ impl LiveProfiler {
     }
 
     fn profile(&self, draft: Draft) -> Profile {
-        let mut profile = Profile {
+        let mut tables = ProfileTables::new(draft.modules, draft.taken.depth);
+        let sites = draft.sites.into_iter().map(|site| {
+            let Backtrace {
+                addresses,
+                truncated,
+                ..
+            } = site.backtrace;
+            ProfileSite {
+                stack: tables.push(&addresses, truncated, &self.symbols),
+                kind: site.kind.to_owned(),
+                truncated,
+                measures: site.measures,
+                ..ProfileSite::default()
+            }
+        });
+        let sites = sites.collect();
+        let mut profile = tables.fill(Profile {
             target: draft.taken.target,
             began_unix_ms: draft.taken.began_unix_ms,
             from_ns: draft.from_ns,
             to_ns: draft.taken.to_ns,
             gaps: draft.taken.gaps,
-            depth: draft.taken.depth,
             sampling: draft.taken.sampling,
-            modules: draft.modules,
+            sites,
             ..Profile::default()
-        };
-        let mut of_address: FxHashMap<u64, Vec<u32>> = FxHashMap::default();
-        for site in draft.sites {
-            let mut frames = Vec::new();
-            for &address in &site.addresses {
-                let known = of_address
-                    .entry(address)
-                    .or_insert_with(|| self.frames(&mut profile, address));
-                frames.extend_from_slice(known);
-            }
-            if is_cut(site.addresses.len(), site.truncated, profile.depth) {
-                frames.push(cut_root(&mut profile));
-            }
-            let function = site.function.map(usize::from);
-            let function = function.and_then(|f| memhook_abi::HOOKED_FUNCTIONS.get(f));
-            push_site(&mut profile, frames, |entry| {
-                entry.kind = function.map_or("unknown", |f| f.kind).to_owned();
-                entry.truncated = site.truncated;
-                entry.measures = site.measures;
-            });
-        }
+        });
         if draft.other != Measures::default() {
-            let mut frame = ProfileFrame::cut_root();
-            frame.frame.function = Some(OTHER_SITES.to_owned());
-            profile.frames.push(frame);
-            let frames = vec![profile.frames.len() as u32 - 1];
-            push_site(&mut profile, frames, |entry| {
-                entry.kind = "unknown".to_owned();
-                entry.measures = draft.other;
-            });
+            profile.push_others(draft.other);
         }
         profile
     }
-
-    /// The frames at a return address, innermost first.
-    fn frames(&self, profile: &mut Profile, address: u64) -> Vec<u32> {
-        // The call is the byte before.
-        let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
-        let module = profile.modules.iter().position(inside).map(|at| at as u32);
-        let first = profile.frames.len() as u32;
-        let found = frames_at(&self.symbols, address).into_iter();
-        profile.frames.extend(found.map(|frame| ProfileFrame {
-            address,
-            module,
-            frame,
-        }));
-        (first..profile.frames.len() as u32).collect()
-    }
 }
 
-fn push_site(profile: &mut Profile, frames: Vec<u32>, fill: impl FnOnce(&mut ProfileSite)) {
-    let mut site = ProfileSite {
-        stack: profile.stacks.len() as u32,
-        ..ProfileSite::default()
-    };
-    fill(&mut site);
-    profile.stacks.push(frames);
-    profile.sites.push(site);
-}
-
-fn cut_root(profile: &mut Profile) -> u32 {
-    let frames = &mut profile.frames;
-    *profile.cut_root.get_or_insert_with(|| {
-        frames.push(ProfileFrame::cut_root());
-        frames.len() as u32 - 1
+/// What a site that stands for several has.
+fn together(sites: impl Iterator<Item = Measures>) -> Measures {
+    sites.fold(Measures::default(), |mut sum, measures| {
+        sum.live += measures.live;
+        sum.allocated += measures.allocated;
+        sum
     })
 }
 
@@ -255,10 +218,6 @@ fn since(now: Amount, before: Amount) -> Amount {
         variance: (now.variance - before.variance).max(0.0),
         unhit: now.unhit,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Profile {
@@ -285,20 +244,24 @@ impl Profile {
             return self;
         }
         // The sites are ordered by their weight, and one that stands for others comes last.
-        let mut other = Measures::default();
-        for site in self.sites.drain(most.saturating_sub(1)..) {
-            other.live += site.measures.live;
-            other.allocated += site.measures.allocated;
-        }
+        let left_out = self.sites.drain(most.saturating_sub(1)..);
+        let other = together(left_out.map(|site| site.measures));
+        self.push_others(other);
+        self
+    }
+
+    /// Adds the site that stands for all that were left out.
+    fn push_others(&mut self, measures: Measures) {
         let mut frame = ProfileFrame::cut_root();
         frame.frame.function = Some(OTHER_SITES.to_owned());
+        self.stacks.push(vec![self.frames.len() as u32]);
         self.frames.push(frame);
-        let frames = vec![self.frames.len() as u32 - 1];
-        push_site(&mut self, frames, |entry| {
-            entry.kind = "unknown".to_owned();
-            entry.measures = other;
+        self.sites.push(ProfileSite {
+            stack: self.stacks.len() as u32 - 1,
+            kind: "unknown".to_owned(),
+            measures,
+            ..ProfileSite::default()
         });
-        self
     }
 }
 

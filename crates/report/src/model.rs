@@ -7,7 +7,7 @@ use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
 /// One report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ReportModel {
     /// Always `memhook-rs/report/1`.
     pub schema: &'static str,
@@ -138,7 +138,7 @@ impl CallStacks {
 }
 
 /// A measure and its sum.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Measured {
     /// live, peak, allocated, released or temporary.
     pub measure: &'static str,

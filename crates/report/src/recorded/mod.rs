@@ -5,7 +5,7 @@ mod python;
 mod series;
 mod symbolizer;
 
-pub use profile::{Contents, Window, note, ordered_modules, overhead, profile};
+pub use profile::{Contents, Window, note, ordered_modules, overhead, profile, window_totals};
 pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, module_files, symbolizer};
 
@@ -227,9 +227,7 @@ pub fn report(
             .is_window
             .then(|| seconds(profile.to_ns - profile.from_ns)),
         sampling: profile.sampling,
-        bounded: None,
         totals: profile.totals,
-        heaps: Vec::new(),
         call_stacks: Some(profile.call_stacks(measure)),
         measured: Measured {
             measure: measure.name(),
@@ -250,11 +248,9 @@ pub fn report(
             Vec::new()
         },
         more_rows: more_rows as u64,
-        mappings: None,
         resident: profile.resident.clone(),
         #[cfg(target_arch = "x86_64")]
         rss: is_end.then(|| profile::account(recording)).flatten(),
-        leaks: None,
         overhead: overhead(recording),
         // It is about the end of the run.
         stale: is_end.then(|| profile::stale(recording)).flatten(),
@@ -263,6 +259,7 @@ pub fn report(
             .scores
             .as_ref()
             .map(|scores| scores.inferences.clone()),
+        ..ReportModel::default()
     };
     let heap = note(recording, HEAP_NOTE);
     if heap.is_empty() {

@@ -2,15 +2,15 @@
 
 use super::series::largest_over_time;
 use crate::gaps;
-use crate::named_run::{frames_at, is_cut};
+use crate::profile_tables::{ProfileTables, hex};
 use crate::scores::inferences;
 use crate::{
-    Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileScores, ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores,
-    Series, SitePoint, SiteScores, StaleHistory, StaleReport, Target,
+    Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileModule, ProfileScores,
+    ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
+    SitePoint, SiteScores, StaleHistory, StaleReport, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_ledger::Estimate;
+use memhook_ledger::{Estimate, Totals};
 use memhook_recording::{
     Activity, ActivityOptions, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
@@ -19,11 +19,7 @@ use memhook_recording::{
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 /// Points of the timeline.
 const POINTS: usize = 1000;
@@ -148,8 +144,7 @@ pub fn profile(
     });
     let series = series.collect();
     let stack_of = tables.of_stack;
-    let mut profile = Profile {
-        types: BTreeMap::new(),
+    let profile = Profile {
         target: Target {
             pid: meta.pid as i32,
             name: note(recording, "name").to_owned(),
@@ -161,13 +156,8 @@ pub fn profile(
         is_part: activity.from_ns > 0 || activity.to_ns < recording.span_ns().1,
         gaps: gaps::until(recording.gaps(), activity.to_ns),
         peak_ns: activity.peak_ns,
-        depth,
         sampling: sampling(recording, &activity),
         totals: totals(recording, &activity),
-        modules: tables.modules,
-        frames: tables.frames,
-        stacks: tables.stacks,
-        cut_root: tables.cut_root,
         sites,
         live_sizes: activity
             .live_sizes
@@ -190,10 +180,9 @@ pub fn profile(
         } else {
             Vec::new()
         },
-        scores: None,
-        compared: None,
-        sources: Vec::new(),
+        ..Profile::default()
     };
+    let mut profile = tables.tables.fill(profile);
     let scored = activity.scored.take();
     profile.scores = scored.map(|run| scored_sites(&profile, recording, &stack_of, run));
     if let Some(scores) = &mut profile.scores {
@@ -380,7 +369,6 @@ pub fn overhead(recording: &Recording) -> Option<Overhead> {
 
 /// The sums of the window, as a report at its end gives them that began to count at its begin.
 fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
-    let t = activity.window_totals();
     let losses = |until_ns: u64| {
         let counted = recording.losses_over_time().iter();
         let last = counted.take_while(|(time, _)| *time <= until_ns).last();
@@ -405,18 +393,22 @@ fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
         reentrant: since(now.reentrant, before.reentrant),
         ..memhook_stream::Losses::default()
     };
-    let mut totals = ReportTotals::exact(&t, &lost);
-    let sum = &activity.sum;
+    let mut totals = ReportTotals::exact(&window_totals(recording, activity), &lost);
+    let before = Amount::from(activity.sum.before);
+    totals.live_growth_bytes = totals.live_bytes as i64 - before.bytes as i64;
+    totals
+}
+
+/// The sums of the window, estimated where allocations were sampled.
+pub fn window_totals(recording: &Recording, activity: &Activity) -> Totals {
+    let mut totals = activity.window_totals();
     if recording.sample_bytes().is_some() {
-        let (allocated, released) = (Amount::from(sum.allocated), Amount::from(sum.released));
-        totals.allocations = allocated.blocks;
-        totals.allocated_bytes = allocated.bytes;
-        totals.releases = released.blocks;
-        totals.released_bytes = released.bytes;
-        totals.live_blocks = Amount::from(sum.live).blocks;
-        totals.live_bytes = Amount::from(sum.live).bytes;
+        let of = |sum: Estimate| (sum.blocks.round() as u64, sum.bytes.round() as u64);
+        let sum = &activity.sum;
+        (totals.allocations, totals.allocated_bytes) = of(sum.allocated);
+        (totals.releases, totals.released_bytes) = of(sum.released);
+        (totals.live_blocks, totals.live_bytes) = of(sum.live);
     }
-    totals.live_growth_bytes = totals.live_bytes as i64 - Amount::from(sum.before).bytes as i64;
     totals
 }
 
@@ -427,16 +419,10 @@ fn request(recording: &Recording, ids: impl Iterator<Item = u32>, symbols: &mut 
     symbols.request(addresses);
 }
 
-/// The profile's modules, frames and stacks as they come to be needed.
+/// The profile's tables, by the recording's numbers of stacks.
 struct Tables<'a> {
     recording: &'a Recording,
-    depth: u32,
-    cut_root: Option<u32>,
-    modules: Vec<ProfileModule>,
-    frames: Vec<ProfileFrame>,
-    stacks: Vec<Vec<u32>>,
-    /// Frames by address.
-    of_address: FxHashMap<u64, Vec<u32>>,
+    tables: ProfileTables,
     /// Stacks by their id in the recording.
     of_stack: FxHashMap<u32, u32>,
 }
@@ -451,24 +437,17 @@ pub fn ordered_modules(recording: &Recording) -> Vec<&Module> {
 
 impl<'a> Tables<'a> {
     fn new(recording: &'a Recording, depth: u32) -> Tables<'a> {
-        let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
         let modules = ordered_modules(recording).into_iter();
+        let modules = modules.map(|module| ProfileModule {
+            path: module.path.clone(),
+            build_id: hex(&module.build_id),
+            start: module.start,
+            end: module.end,
+            bias: module.base,
+        });
         Tables {
             recording,
-            depth,
-            cut_root: None,
-            modules: modules
-                .map(|module| ProfileModule {
-                    path: module.path.clone(),
-                    build_id: hex(&module.build_id),
-                    start: module.start,
-                    end: module.end,
-                    bias: module.base,
-                })
-                .collect(),
-            frames: Vec::new(),
-            stacks: Vec::new(),
-            of_address: FxHashMap::default(),
+            tables: ProfileTables::new(modules.collect(), depth),
             of_stack: FxHashMap::default(),
         }
     }
@@ -483,47 +462,11 @@ impl<'a> Tables<'a> {
     }
 
     fn stack(&mut self, id: u32, symbols: &Symbolizer) -> u32 {
-        if let Some(&index) = self.of_stack.get(&id) {
-            return index;
-        }
-        let stack = self.recording.stacks().get(id);
-        let addresses = stack.map_or(&[][..], |stack| stack.frames);
-        let mut frames = Vec::with_capacity(addresses.len());
-        for &address in addresses {
-            frames.extend_from_slice(self.address(address, symbols));
-        }
-        let truncated = stack.is_some_and(|stack| stack.truncated);
-        if self.depth > 0 && is_cut(addresses.len(), truncated, self.depth) {
-            frames.push(self.cut_root());
-        }
-        let index = self.stacks.len() as u32;
-        self.stacks.push(frames);
-        self.of_stack.insert(id, index);
-        index
-    }
-
-    fn cut_root(&mut self) -> u32 {
-        let frames = &mut self.frames;
-        *self.cut_root.get_or_insert_with(|| {
-            frames.push(ProfileFrame::cut_root());
-            frames.len() as u32 - 1
-        })
-    }
-
-    fn address(&mut self, address: u64, symbols: &Symbolizer) -> &[u32] {
-        let (frames, modules) = (&mut self.frames, &self.modules);
-        self.of_address.entry(address).or_insert_with(|| {
-            // The call is the byte before.
-            let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
-            let module = modules.iter().position(inside).map(|at| at as u32);
-            let first = frames.len() as u32;
-            let found = frames_at(symbols, address).into_iter();
-            frames.extend(found.map(|frame| ProfileFrame {
-                address,
-                module,
-                frame,
-            }));
-            (first..frames.len() as u32).collect()
+        let (recording, tables) = (self.recording, &mut self.tables);
+        *self.of_stack.entry(id).or_insert_with(|| {
+            let stack = recording.stacks().get(id);
+            let addresses = stack.map_or(&[][..], |stack| stack.frames);
+            tables.push(addresses, stack.is_some_and(|s| s.truncated), symbols)
         })
     }
 }

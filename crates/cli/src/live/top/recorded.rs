@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, bounded, select};
 use memhook_ledger::SiteTotals;
 use memhook_recording::{RESIDENT_NOTE, Recording, resident_of};
-use memhook_report::recorded::{NameSources, module_files, note, symbolizer};
+use memhook_report::recorded::{NameSources, module_files, note, symbolizer, window_totals};
 use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -162,20 +162,10 @@ fn sample(recording: &Recording) -> anyhow::Result<Sample> {
         ],
     });
     let losses = recording.losses();
-    let mut totals = activity.window_totals();
-    if recording.sample_bytes().is_some() {
-        let sum = &activity.sum;
-        let number = |amount: f64| amount.round() as u64;
-        (totals.live_bytes, totals.live_blocks) = (number(sum.live.bytes), number(sum.live.blocks));
-        totals.allocations = number(sum.allocated.blocks);
-        totals.allocated_bytes = number(sum.allocated.bytes);
-        totals.releases = number(sum.released.blocks);
-        totals.released_bytes = number(sum.released.bytes);
-    }
     Ok(Sample {
         time: Duration::from_nanos(activity.to_ns),
         sites: by_stack.into_values().collect(),
-        totals,
+        totals: window_totals(recording, &activity),
         lost_events: losses.dropped + losses.ringless,
         bounded: None,
         overhead: memhook_report::recorded::overhead(recording),
