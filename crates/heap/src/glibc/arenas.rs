@@ -69,7 +69,9 @@ fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64>
     let mut empty = 0;
     for i in 1..BINS {
         let at = bin(layout, address, i);
-        let (forward, back) = (snapshot.word(at + 16)?, snapshot.word(at + 24)?);
+        // An address that a program made up may be the last one of all.
+        let word = |offset| snapshot.word(at.wrapping_add(offset));
+        let (forward, back) = (word(16)?, word(24)?);
         if forward == at && back == at {
             empty += 1;
         } else if forward % 16 != 0 || back % 16 != 0 || forward < 4096 || back < 4096 {
