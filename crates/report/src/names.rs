@@ -10,15 +10,76 @@ const DEFAULTS: [&str; 6] = [
     "std::default_delete<",
 ];
 
+/// Templates of one argument that have a name of their own for `char`.
+const OF_CHAR: [&str; 11] = [
+    "string",
+    "string_view",
+    "istream",
+    "ostream",
+    "iostream",
+    "stringstream",
+    "istringstream",
+    "ostringstream",
+    "ifstream",
+    "ofstream",
+    "fstream",
+];
+
+/// Random engines: the template, the arguments after the first that tell it apart, and its name.
+const ENGINES: [(&str, &str, &str); 4] = [
+    ("std::mersenne_twister_engine<", " 32, 624,", "std::mt19937"),
+    (
+        "std::mersenne_twister_engine<",
+        " 64, 312,",
+        "std::mt19937_64",
+    ),
+    (
+        "std::linear_congruential_engine<",
+        " 16807,",
+        "std::minstd_rand0",
+    ),
+    (
+        "std::linear_congruential_engine<",
+        " 48271,",
+        "std::minstd_rand",
+    ),
+];
+
 /// Shortens a function's name for text.
 pub(crate) fn readable(function: &str) -> String {
     let plain = function
         .replace("std::__cxx11::", "std::")
+        .replace("std::__1::", "std::")
         .replace("(anonymous namespace)::", "");
-    let short = without_defaults(&plain)
-        .replace(" >", ">")
-        .replace("std::basic_string<char>", "std::string");
-    without_abi_tags(&short)
+    let mut short = without_defaults(&plain).replace(" >", ">");
+    if short.contains("std::basic_") {
+        for name in OF_CHAR {
+            let (narrow, wide) = (format!("std::{name}"), format!("std::w{name}"));
+            let template = format!("std::basic_{name}");
+            short = short.replace(&format!("{template}<char>"), &narrow);
+            short = short.replace(&format!("{template}<wchar_t>"), &wide);
+        }
+    }
+    without_abi_tags(&with_short_engines(short))
+}
+
+/// `std::mt19937` in place of its dozen of numbers.
+fn with_short_engines(mut name: String) -> String {
+    for (template, arguments, short) in ENGINES {
+        let mut from = 0;
+        while let Some(at) = name[from..].find(template).map(|at| from + at) {
+            from = at + template.len();
+            let Some(length) = balanced(&name[from - 1..]) else {
+                break;
+            };
+            let rest = name[from..].split_once(',').map(|(_, rest)| rest);
+            if rest.is_some_and(|rest| rest.starts_with(arguments)) {
+                name.replace_range(at..from - 1 + length, short);
+                from = at + short.len();
+            }
+        }
+    }
+    name
 }
 
 /// Leaves out `, std::allocator<...>` and the like.
@@ -112,6 +173,18 @@ mod tests {
             (
                 "std::map<int, X, std::less<int>, std::allocator<std::pair<int const, X> > >::at",
                 "std::map<int, X>::at",
+            ),
+            (
+                "std::basic_ostream<char, std::char_traits<char> >& f(std::basic_string_view<wchar_t, std::char_traits<wchar_t> >)",
+                "std::ostream& f(std::wstring_view)",
+            ),
+            (
+                "roll(std::mersenne_twister_engine<unsigned long, 32, 624, 397, 31, 2567483615>&, std::vector<std::mersenne_twister_engine<unsigned long, 64, 312, 156> >)",
+                "roll(std::mt19937&, std::vector<std::mt19937_64>)",
+            ),
+            (
+                "f(std::mersenne_twister_engine<unsigned int, 8, 9>, std::mersenne_twister_engine<unsigned",
+                "f(std::mersenne_twister_engine<unsigned int, 8, 9>, std::mersenne_twister_engine<unsigned",
             ),
             ("g(int, std::vector<int>)", "g(int, std::vector<int>)"),
             ("h(int, std::allocator<int>)", "h(int, std::allocator<int>)"),

@@ -285,8 +285,9 @@ fn without_template_arguments(name: &str) -> String {
         let before = &name[..at];
         match c {
             '<' if depth > 0 => depth += 1,
-            '<' if before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
-                && !before.ends_with("operator") =>
+            '<' if before.ends_with("operator()")
+                || before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                    && !before.ends_with("operator") =>
             {
                 depth = 1;
                 short.push_str("<...");
@@ -304,8 +305,9 @@ fn without_template_arguments(name: &str) -> String {
     if depth == 0 { short } else { name.to_owned() }
 }
 
-/// If it is longer, without its parameters; if it still is, without template arguments; then without its
-/// beginning, or the middle of what is not a C++ name.
+/// If it is longer, without its parameters; if it still is, without template arguments; then without scopes from the
+/// left, and without the signs of what was left out. Only a longer name yet loses its own beginning, or its middle if
+/// it is not a C++ name.
 pub(crate) fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     if name.chars().count() <= most {
@@ -324,6 +326,18 @@ pub(crate) fn shortened(name: String, most: usize) -> String {
     let length = name.chars().count();
     if length <= most {
         return name;
+    }
+    let plain = name.replace("(...)", "");
+    let bare = plain.replace("<...>", "");
+    for name in [&name, &plain, &bare] {
+        let ends = name.match_indices("::").map(|(at, _)| &name[at..]);
+        let whole = (name.chars().count() <= most).then(|| name.clone());
+        let is_even = |end: &&str| end.matches('<').count() == end.matches('>').count();
+        let fits = |end: &&str| GAP.len() + end.chars().count() <= most;
+        let mut ends = ends.filter(|end| is_even(end) && fits(end));
+        if let Some(shown) = whole.or_else(|| ends.next().map(|end| format!("{GAP}{end}"))) {
+            return shown;
+        }
     }
     let room = most.saturating_sub(GAP.len());
     // What a function is called comes after what it belongs to.
@@ -389,6 +403,9 @@ mod tests {
         }
         let shortest = shortened(name.to_owned(), 27);
         assert_eq!(shortest, "...::operator[](...) (shop)");
+        assert_eq!(shortened(name.to_owned(), 23), "...::operator[] (shop)");
+        let call = "operator()<std::vector<int>>(int) const";
+        assert_eq!(shortened(call.to_owned(), 20), "operator() const");
         assert_eq!(shortened("a_name_of_c".into(), 9), "a_n...f_c");
         for same in ["a.operator<(b)", "f<g", "operator->", "x > y"] {
             assert_eq!(without_template_arguments(same), same);
