@@ -134,10 +134,13 @@ impl Budget {
         };
         let ring = Plan::small_ring(plan.first_ring);
         let mut finding = format!(
-            "tracing takes {} at first ({} for each of {} threads)",
+            "tracing takes {} at first ({} for each of {})",
             size_text(Plan::FIXED + self.threads as u64 * ring),
             size_text(ring),
-            self.threads
+            match self.threads {
+                1 => "1 thread".to_owned(),
+                threads => format!("{threads} threads"),
+            }
         );
         if let Some(level) = &self.ours {
             finding += &format!(

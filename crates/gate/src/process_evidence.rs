@@ -169,7 +169,10 @@ impl Evidence {
         self.is_blind = !gaps.is_empty();
         let unseen = unseen_in_words(gaps).map(|words| words + ", so no sum is certain");
         let lost = losses.dropped + losses.ringless;
-        let lost = (lost > 0).then(|| format!("{lost} events were lost"));
+        let lost = (lost > 0).then(|| {
+            let were = if lost == 1 { "was" } else { "were" };
+            format!("{} {were} lost", counted(lost, "event"))
+        });
         self.gaps.splice(0..0, unseen.into_iter().chain(lost));
     }
 }

@@ -14,7 +14,7 @@ use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, TraceConfig, hook_plan, process_name, refuse};
 use memhook_foreign::units;
-use memhook_report::ReportStream;
+use memhook_report::{ReportStream, counted};
 use std::path::Path;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -50,9 +50,6 @@ pub struct Args {
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
           value_parser = units::duration, conflicts_with_all = ["all", "follow_fork", "dry_run"])]
     stale: Option<Duration>,
-    /// Print details about the attach and the tracing
-    #[arg(short, long, conflicts_with = "quiet")]
-    verbose: bool,
     /// Time between reports
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s",
           help_heading = "Reports")]
@@ -98,7 +95,7 @@ impl Args {
                 self.stale
                     .map(|older| StaleSection::new(pid, older, args.view.top)),
             )
-            .telling_backtraces(args.tracing.check_memo || self.verbose)
+            .telling_backtraces(args.tracing.check_memo || self.reports.verbose)
     }
 }
 
@@ -171,7 +168,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
+    let output = reports.open(ReportStream::Out, path.as_deref())?;
     let recording = match &recorded {
         Some((path, options)) if scratch.is_some() => {
             let of_heap = config.of_heap_alone();
@@ -204,21 +201,31 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// `61 slots in 7 modules`
+pub fn hooked(session: &Session) -> String {
+    let (slots, modules) = session.patched();
+    format!(
+        "{} in {}",
+        counted(slots, "slot"),
+        counted(modules, "module")
+    )
+}
+
 /// Prints what it has attached to.
 fn announce(session: &Session) {
-    let (slots, modules) = session.patched();
+    let hooked = hooked(session);
     if session.found().is_some() {
         // It may have ended, and then it has no name any more; its program is its parent's.
         let program = session.modules.first().map(|module| module.name());
         eprintln!(
-            "Attached to {} ({}) at its birth: {slots} slots in {modules} modules. Ctrl-C to detach",
+            "Attached to {} ({}) at its birth: {hooked}. Ctrl-C to detach",
             session.pid(),
             memhook_foreign::visible(program.unwrap_or_default()),
         );
         return;
     }
     eprintln!(
-        "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
+        "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {hooked}. Ctrl-C to detach",
         session.pid(),
         memhook_foreign::visible(&process_name(session.pid())),
         session.attach_time.as_secs_f64() * 1e3,
@@ -230,7 +237,7 @@ fn announce(session: &Session) {
 fn dry_run(pid: i32, config: &TraceConfig) -> anyhow::Result<ExitCode> {
     let plan = hook_plan(pid, config)?;
     let slots: usize = plan.iter().map(|module| module.slots.len()).sum();
-    say!("{slots} slots would be patched:");
+    say!("{} would be patched:", counted(slots as u64, "slot"));
     for module in plan {
         if !module.slots.is_empty() {
             say!("  {}: {}", module.image.path, module.slots.join(" "));

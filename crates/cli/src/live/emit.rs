@@ -1,5 +1,6 @@
 //! `emit`: tells listeners of others what a process allocates, by the probes of OpenTelemetry's memory contract.
 
+use super::attach::hooked;
 use super::ending::of_trace;
 use super::signals;
 use crate::output::say;
@@ -135,14 +136,14 @@ impl Emit<'_> {
 
 impl Job for Emit<'_> {
     fn begin(&mut self, trace: &Trace) {
-        let (slots, modules) = trace.session().patched();
+        let hooked = hooked(trace.session());
         let told = match self.args.sample {
             EVERY_BYTE => "each allocation".into(),
             bytes => format!("one allocation in {}", size_text(bytes)),
         };
         let name = process_name(self.pid);
         eprintln!(
-            "Emitting from {} ({}): listeners learn of {told}; {slots} slots in {modules} modules. Ctrl-C ends it",
+            "Emitting from {} ({}): listeners learn of {told}; {hooked}. Ctrl-C ends it",
             self.pid,
             visible(&name)
         );

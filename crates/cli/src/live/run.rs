@@ -1,5 +1,6 @@
 //! `run`: start a program, trace it from before its first constructor, report at its end.
 
+use super::attach::hooked;
 use super::ending::end_as;
 use super::last_look::LastLook;
 use super::report_job::{self, Handover, ReportJob, Reports};
@@ -133,7 +134,7 @@ impl<'a> Started<'a> {
         };
         let is_recorded = is_scratch || recorded.is_some();
         reports.check_scores(is_recorded.then_some(&options))?;
-        let output = reports.open(ReportStream::Err, path.as_deref(), false)?;
+        let output = reports.open(ReportStream::Err, path.as_deref())?;
         let mut started = Started {
             args,
             config,
@@ -247,13 +248,13 @@ impl Observer for Started<'_> {
 
 /// Prints where the trace begins.
 fn announce(session: &Session, pid: i32, point: StartPoint) {
-    let (slots, modules) = session.patched();
+    let hooked = hooked(session);
     let from = match point {
         StartPoint::Entry => "its entry point (its libraries' constructors have run)",
         _ => "before its constructors",
     };
     eprintln!(
-        "Tracing {pid} ({}) from {from}, prepared in {:.1} ms: {slots} slots in {modules} modules",
+        "Tracing {pid} ({}) from {from}, prepared in {:.1} ms: {hooked}",
         memhook_foreign::visible(&process_name(pid)),
         session.attach_time.as_secs_f64() * 1e3,
     );

@@ -2,6 +2,7 @@
 
 mod evidence;
 
+use super::attach::hooked;
 use super::ending::of_trace;
 use super::model::Reporter;
 use super::signals::{self, NameWait};
@@ -281,9 +282,9 @@ impl Watch {
 
 impl Job for Watch {
     fn begin(&mut self, trace: &Trace) {
-        let (slots, modules) = trace.session().patched();
+        let hooked = hooked(trace.session());
         eprintln!(
-            "Watching {}: {slots} slots in {modules} modules; reports go to {}. Ctrl-C ends it",
+            "Watching {}: {hooked}; reports go to {}. Ctrl-C ends it",
             self.pid,
             self.evidence.directory().display()
         );

@@ -1,6 +1,6 @@
 //! The census of a heap as text.
 
-use crate::units::bytes;
+use crate::units::{bytes, count, counted};
 use crate::{Document, Style};
 use memhook_foreign::visible;
 use memhook_heap::{Census, CensusClass};
@@ -39,11 +39,11 @@ fn census_text(census: &Census) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "Process {} (glibc {}): {} in {} blocks; malloc keeps {} free, {:.1} % of its memory is free between blocks{}",
+        "Process {} (glibc {}): {} in {}; malloc keeps {} free, {:.1} % of its memory is free between blocks{}",
         census.pid,
         census.glibc,
         bytes(census.bytes),
-        census.blocks,
+        counted(census.blocks, "block"),
         bytes(census.free_bytes),
         census.fragmentation * 100.0,
         if census.whole {
@@ -59,7 +59,7 @@ fn census_text(census: &Census) -> String {
                 out,
                 "{:>12} {:>10}  {}",
                 bytes(class.bytes),
-                class.blocks,
+                count(class.blocks),
                 visible(&class.name)
             );
         }
@@ -87,10 +87,10 @@ fn census_text(census: &Census) -> String {
     }
     let _ = writeln!(
         out,
-        "{:<16} {:>11} in {} blocks",
+        "{:<16} {:>11} in {}",
         "mapped alone",
         bytes(census.mmapped.1),
-        census.mmapped.0
+        counted(census.mmapped.0, "block")
     );
     let _ = writeln!(out, "\nLargest blocks");
     for (address, size, kind) in &census.largest {

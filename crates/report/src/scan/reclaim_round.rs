@@ -1,6 +1,6 @@
 //! What one round of reclaiming did, as text and JSON.
 
-use crate::units::bytes;
+use crate::units::{bytes, counted};
 use crate::{Document, Style};
 use memhook_heap::{Candidates, Released};
 use serde::Serialize;
@@ -82,15 +82,16 @@ impl Document for ReclaimRound {
             "released"
         };
         let mut out = format!(
-            "Process {}: {} in {} blocks {verb}",
+            "Process {}: {} in {} {verb}",
             self.pid,
             bytes(self.released_bytes),
-            self.released_blocks
+            counted(self.released_blocks, "block")
         );
         if self.holds > 0 {
             out += &format!(
-                ", one thread held {} times for at most {:.2} ms",
-                self.holds, self.longest_hold_ms
+                ", one thread held {} for at most {:.2} ms",
+                counted(self.holds, "time"),
+                self.longest_hold_ms
             );
         }
         out += &format!(

@@ -1,7 +1,7 @@
 //! The report of a scan as text.
 
 use crate::scan::{LeakGroup, ScanReport};
-use crate::units::bytes;
+use crate::units::{bytes, count, counted};
 use crate::{Document, Style};
 use memhook_foreign::visible;
 use memhook_heap::Method;
@@ -36,20 +36,20 @@ fn scan_text(report: &ScanReport) -> String {
     }
     let _ = writeln!(
         out,
-        "Process {}: {} in {} blocks leaked ({} directly), {} in {} blocks reachable",
+        "Process {}: {} in {} leaked ({} directly), {} in {} reachable",
         report.pid,
         bytes(t.leaked_bytes),
-        t.leaked_blocks,
-        t.direct_blocks,
+        counted(t.leaked_blocks, "block"),
+        count(t.direct_blocks),
         bytes(t.live_bytes),
-        t.live_blocks
+        counted(t.live_blocks, "block"),
     );
     if s.method == Method::Core.name() {
         let _ = writeln!(
             out,
-            "Core dump: {} of {} threads read in {:.0} ms; {} searched in {:.0} ms",
+            "Core dump: {} of {} read in {:.0} ms; {} searched in {:.0} ms",
             bytes(s.copied_bytes),
-            s.threads,
+            counted(s.threads, "thread"),
             s.taken_ms,
             bytes(s.scanned_bytes),
             s.mark_ms
@@ -57,11 +57,11 @@ fn scan_text(report: &ScanReport) -> String {
     } else {
         let _ = writeln!(
             out,
-            "Snapshot by {}: {} copied in {:.0} ms, {} threads held {:.2} ms for the last {}{}; {} searched in {:.0} ms",
+            "Snapshot by {}: {} copied in {:.0} ms, {} held {:.2} ms for the last {}{}; {} searched in {:.0} ms",
             s.method,
             bytes(s.copied_bytes),
             s.taken_ms,
-            s.threads,
+            counted(s.threads, "thread"),
             s.held_ms,
             bytes(s.held_bytes),
             if s.prepare_held_ms > 0.0 {
@@ -75,18 +75,29 @@ fn scan_text(report: &ScanReport) -> String {
     }
     groups(&report.leaks, &mut out);
     if report.more_groups > 0 {
-        let _ = writeln!(out, "\n{} more groups (--top)", report.more_groups);
+        let _ = writeln!(
+            out,
+            "\n{} (--top)",
+            counted(report.more_groups, "more group")
+        );
     }
     if let Some(possible) = &report.possible {
         let _ = writeln!(
             out,
-            "\nOf what is reachable, {} in {} blocks are possibly lost: only pointers into blocks reach them",
+            "\nOf what is reachable, {} in {} possibly lost: only pointers into blocks reach them",
             bytes(possible.bytes),
-            possible.blocks
+            match possible.blocks {
+                1 => "1 block is".to_owned(),
+                blocks => format!("{} blocks are", count(blocks)),
+            }
         );
         groups(&possible.groups, &mut out);
         if possible.more_groups > 0 {
-            let _ = writeln!(out, "\n{} more groups (--top)", possible.more_groups);
+            let _ = writeln!(
+                out,
+                "\n{} (--top)",
+                counted(possible.more_groups, "more group")
+            );
         }
     }
     out
@@ -96,10 +107,10 @@ fn groups(groups: &[LeakGroup], out: &mut String) {
     for group in groups {
         let _ = write!(
             out,
-            "\n{} in {} blocks of {} B: {}",
+            "\n{} in {} of {} B: {}",
             bytes(group.bytes),
-            group.blocks,
-            group.block_bytes,
+            counted(group.blocks, "block"),
+            count(group.block_bytes),
             visible(&group.kind)
         );
         if let Some(owner) = &group.owner {
@@ -108,9 +119,9 @@ fn groups(groups: &[LeakGroup], out: &mut String) {
         if group.held_blocks > 0 {
             let _ = write!(
                 out,
-                ", holding {} in {} more blocks",
+                ", holding {} in {}",
                 bytes(group.held_bytes),
-                group.held_blocks
+                counted(group.held_blocks, "more block")
             );
         }
         let _ = writeln!(out, "\n    {}  {}", group.example, group.peek);

@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--scores with several processes: add -o FILE.mhk, so that each of them is recorded");
     }
     reports.check_scores(recording.as_ref())?;
-    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
+    let output = reports.open(ReportStream::Out, path.as_deref())?;
     signals::catch_stops();
     let mut several = Several {
         args,

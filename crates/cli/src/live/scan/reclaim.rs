@@ -7,7 +7,7 @@ use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::visible_lines;
 use memhook_heap::{Candidates, Reclaimer, Released, Types};
 use memhook_process::{filter_may_kill, preflight};
-use memhook_report::{Document, ReclaimRound, Style, scan_report};
+use memhook_report::{Document, ReclaimRound, Style, counted, scan_report};
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -114,8 +114,8 @@ fn ask(args: &Args, found: &Candidates) -> bool {
         ""
     };
     eprint!(
-        "\nRelease {bytes} in {} blocks{then}? [y/N] ",
-        found.chosen.len()
+        "\nRelease {bytes} in {}{then}? [y/N] ",
+        counted(found.chosen.len() as u64, "block")
     );
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
