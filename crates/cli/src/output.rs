@@ -14,7 +14,12 @@ macro_rules! say {
 pub(crate) use say;
 
 /// How text looks in a file, or else on a standard stream.
-pub fn style(path: Option<&Path>, stream: ReportStream, color: Color, verbose: bool) -> Style {
+pub fn style(
+    path: Option<&Path>,
+    stream: ReportStream,
+    color: Color,
+    verbose: bool,
+) -> Style<'static> {
     let (is_terminal, size) = match stream {
         _ if path.is_some() => (false, None),
         ReportStream::Out => (stdout().is_terminal(), terminal_size_of(stdout())),
@@ -26,6 +31,7 @@ pub fn style(path: Option<&Path>, stream: ReportStream, color: Color, verbose: b
         verbose,
         // A terminal without a size says 0.
         width: width.filter(|&columns| path.is_none() && columns > 0),
+        root: "",
     }
 }
 

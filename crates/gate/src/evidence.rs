@@ -55,10 +55,10 @@ impl SourceFrame {
         Some(path.rsplit('/').next().unwrap_or(path))
     }
 
-    /// What it is called: its function, else its place in the module.
+    /// What people call it: its function, else its place in the module.
     pub fn name(&self) -> String {
         match (&self.function, self.module_name()) {
-            (Some(function), _) => function.clone(),
+            (Some(function), _) => memhook_report::readable_name(function),
             (None, Some(module)) => format!("{module}+{:#x}", self.svma),
             (None, None) => format!("{:#x}", self.svma),
         }

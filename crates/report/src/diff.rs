@@ -10,8 +10,8 @@ use self::by_type::type_changes;
 use crate::gaps;
 use crate::same_code::Code;
 use crate::scores::{change_text, site_change_text, stacks_scores};
-use crate::stacks::{StackEnd, stack};
-use crate::units::{bytes, change, counted, milliseconds, with_error};
+use crate::stacks::{StackEnd, source_root, stack};
+use crate::units::{bytes, change, count, counted, milliseconds, with_error};
 use crate::{
     Amount, Document, Measure, Profile, RowsBy, ScoreChange, Scores, StackFrame, Style, UnseenTime,
 };
@@ -289,6 +289,11 @@ impl Diff {
     }
 
     fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
+        let root = source_root(self.sites.iter().flat_map(|site| &site.stack));
+        let style = Style {
+            root: &root,
+            ..style
+        };
         for (label, run) in [("old", &self.old), ("new", &self.new)] {
             if let Some(gaps) = gaps::warning(&run.gaps, None) {
                 writeln!(
@@ -324,7 +329,7 @@ impl Diff {
             out,
             "  {} changed, {} the same",
             counted(self.sites.len() as u64 + self.more_sites, "site"),
-            self.same_sites
+            count(self.same_sites)
         )?;
         for (number, site) in self.sites.iter().enumerate() {
             writeln!(

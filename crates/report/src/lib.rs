@@ -1,12 +1,14 @@
 //! Reports: pure functions from a model to bytes.
 
 mod agent_plan;
+mod apart;
 mod call_tree;
 mod diff;
 mod fail_on;
 pub mod formats;
 mod gaps;
 mod heaps;
+mod hints;
 mod labels;
 mod leaks;
 mod live;
@@ -68,6 +70,7 @@ pub use model::{
     ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
+pub use names::{readable as readable_name, without_parameters};
 pub use output_name::{OutputNameError, output_name};
 pub use overhead::{KeptTime, Overhead};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
@@ -96,6 +99,7 @@ pub use scores::{
     Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
     Scores, SiteScores,
 };
+pub use stacks::{LONGEST_NAME, shortened as shortened_name};
 pub use stale::{
     CaughtAccess, StaleEvidence, StaleHistory, StalePoint, StaleReachability, StaleReport,
     StaleSite, StaleTotals,

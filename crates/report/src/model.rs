@@ -75,6 +75,9 @@ pub struct ReportModel {
     #[cfg(target_arch = "x86_64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss: Option<Box<crate::RssReport>>,
+    /// What the process had in memory when that was last looked at, in a live report.
+    #[serde(skip)]
+    pub rss_bytes: Option<u64>,
     /// What was resident over time, of a recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resident: Vec<crate::ResidentPoint>,

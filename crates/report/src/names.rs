@@ -46,7 +46,7 @@ const ENGINES: [(&str, &str, &str); 4] = [
 ];
 
 /// Shortens a function's name for text.
-pub(crate) fn readable(function: &str) -> String {
+pub fn readable(function: &str) -> String {
     let plain = function
         .replace("std::__cxx11::", "std::")
         .replace("std::__1::", "std::")
@@ -147,6 +147,11 @@ pub(crate) fn around_parameters(name: &str) -> Option<(&str, &str)> {
         }
     }
     None
+}
+
+/// `shop::place` of `shop::place(int) const`.
+pub fn without_parameters(name: &str) -> &str {
+    around_parameters(name).map_or(name, |(front, _)| front)
 }
 
 /// Whether a function belongs to the C++ standard library's own plumbing.

@@ -31,7 +31,7 @@ pub struct ReportWriter {
     writer: Option<JoinHandle<Result<()>>>,
     left_out: u64,
     json: bool,
-    style: Style,
+    style: Style<'static>,
 }
 
 impl ReportWriter {
@@ -41,7 +41,7 @@ impl ReportWriter {
         path: Option<&Path>,
         force: bool,
         json: bool,
-        style: Style,
+        style: Style<'static>,
     ) -> Result<ReportWriter> {
         ReportWriter::open_or(ReportStream::Out, path, force, json, style)
     }
@@ -52,7 +52,7 @@ impl ReportWriter {
         path: Option<&Path>,
         force: bool,
         json: bool,
-        style: Style,
+        style: Style<'static>,
     ) -> Result<ReportWriter> {
         let file = path
             .map(|path| OutputFile::create(path, force))
@@ -127,7 +127,7 @@ impl ReportWriter {
 }
 
 /// Text as a terminal may have it: nothing in it acts but our own colours.
-pub fn shown(text: &str, style: Style) -> Cow<'_, str> {
+pub fn shown<'a>(text: &'a str, style: Style) -> Cow<'a, str> {
     if style.color {
         visible_colored(text)
     } else {

@@ -1,32 +1,33 @@
 //! Call stacks as text: a column of functions, one of modules, then places.
 
 use crate::labels::one_line;
-use crate::names::{around_parameters, is_plumbing, readable};
+use crate::names::{around_parameters, is_plumbing, readable, without_parameters};
 use crate::recorded::PYTHON;
 use crate::{StackFrame, Style};
+use std::borrow::Cow;
 use std::fmt::{Result, Write};
 
 /// Names up to this many characters share a column; what is longer pushes its own line only.
 const NAME_COLUMN: usize = 48;
 const MODULE_COLUMN: usize = 24;
 /// Longer names are cut in the middle, unless all is wanted.
-const LONGEST_NAME: usize = 110;
+pub const LONGEST_NAME: usize = 110;
 /// Names are not cut shorter than this to fit the terminal.
 pub(crate) const SHORTEST_NAME: usize = 24;
 /// In front of a frame.
-const INDENT: usize = 6;
+pub(crate) const INDENT: usize = 6;
 
 /// One line: a frame, or a run of frames that say little.
-struct Line {
-    name: String,
-    place: String,
-    module: String,
+pub(crate) struct StackLine {
+    pub name: String,
+    pub place: String,
+    pub module: String,
     /// Says that the function is inlined.
-    note: String,
-    is_faint: bool,
+    pub note: String,
+    pub is_faint: bool,
 }
 
-impl Line {
+impl StackLine {
     /// Leaves out what matters least until the line takes no more columns: the module where there is a place, then
     /// the middle of the name.
     fn fit(&mut self, room: usize) {
@@ -34,7 +35,7 @@ impl Line {
             0 => 0,
             n => n + 2,
         };
-        let taken = |line: &Line| {
+        let taken = |line: &StackLine| {
             let rest = length(&line.module) + length(&line.place) + line.note.chars().count();
             line.name.chars().count() + rest
         };
@@ -83,13 +84,8 @@ pub(crate) fn stack(
     if frames.is_empty() {
         return writeln!(out, "      {}", style.faint("(no call stack)"));
     }
-    let mut lines = lines(frames, style);
-    if let Some(room) = style.width.filter(|_| !style.verbose) {
-        lines
-            .iter_mut()
-            .for_each(|line| line.fit(room.saturating_sub(INDENT)));
-    }
-    let width = |text: fn(&Line) -> &str, most: usize| {
+    let lines = fitted_lines(frames, style);
+    let width = |text: fn(&StackLine) -> &str, most: usize| {
         let fitting = lines.iter().map(|line| text(line).chars().count());
         fitting.filter(|&n| n <= most).max().unwrap_or(0)
     };
@@ -144,8 +140,18 @@ pub(crate) fn stack(
     }
 }
 
-fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+/// The lines of a stack, none wider than the terminal.
+pub(crate) fn fitted_lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
+    let mut lines = lines(frames, style);
+    if let Some(room) = style.width.filter(|_| !style.verbose) {
+        let fit = |line: &mut StackLine| line.fit(room.saturating_sub(INDENT));
+        lines.iter_mut().for_each(fit);
+    }
+    lines
+}
+
+fn lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
+    let mut lines: Vec<StackLine> = Vec::new();
     let mut at = 0;
     let has_python = !style.verbose && frames.iter().any(is_python);
     while at < frames.len() {
@@ -155,7 +161,7 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {
             .take_while(|f| is_interpreter(f))
             .count();
         if has_python && run > 1 {
-            lines.push(Line {
+            lines.push(StackLine {
                 name: format!("... {run} functions of the interpreter"),
                 place: String::new(),
                 module: String::new(),
@@ -197,9 +203,9 @@ fn is_interpreter(frame: &StackFrame) -> bool {
     module.starts_with("python3.") || module.starts_with("libpython3.")
 }
 
-fn line(frame: &StackFrame, style: Style) -> Line {
+fn line(frame: &StackFrame, style: Style) -> StackLine {
     let name = name_of(frame, style);
-    Line {
+    StackLine {
         place: place_of(frame, style),
         // Without a function, the name shows the module already.
         module: match &frame.function {
@@ -236,6 +242,11 @@ const RUNTIME: [&str; 7] = [
 /// The frame that a reader looks for: the innermost one that is neither the C++ library's plumbing, nor in the C or C++
 /// runtime, nor the interpreter's below a Python function. Where there is none, the innermost one.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
+    from_responsible(frames).first()
+}
+
+/// The frames from that one outwards.
+pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     let has_python = frames.iter().any(is_python);
     let is_runtime = |frame: &StackFrame| {
         let module = frame.module.as_deref().unwrap_or_default();
@@ -249,33 +260,78 @@ pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     let is_elsewhere = |frame: &StackFrame| {
         is_of_library(frame) || is_runtime(frame) || (has_python && is_interpreter(frame))
     };
-    let own = frames.iter().find(|frame| !is_elsewhere(frame));
-    own.or(frames.first())
+    let own = frames.iter().position(|frame| !is_elsewhere(frame));
+    &frames[own.unwrap_or(0)..]
 }
 
 /// The name of a function without its parameters, for where it stands among other things.
 pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
     let name = name_of(frame, style);
-    match around_parameters(&name) {
-        Some((front, _)) if !style.verbose => front.to_owned(),
-        _ => name,
+    match style.verbose {
+        true => name,
+        false => without_parameters(&name).to_owned(),
     }
 }
 
-/// `directory/file.cc:12`; with `-v` the whole path.
+/// `directory/file.cc:12`, from the source root on if it is below it; with `-v` the whole path.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
         return String::new();
     };
     let line = frame.line.map_or(String::new(), |n| format!(":{n}"));
-    let file = file.strip_prefix("./").unwrap_or(file);
-    let short = if style.verbose {
-        file
-    } else {
-        let mut slashes = file.rmatch_indices('/').map(|(at, _)| at + 1);
-        slashes.nth(1).map_or(file, |at| &file[at..])
+    let plain = without_detours(file);
+    let plain = plain.strip_prefix("./").unwrap_or(&plain);
+    let below_root = plain
+        .strip_prefix(style.root)
+        .filter(|_| !style.root.is_empty());
+    let short = match below_root.and_then(|rest| rest.strip_prefix('/')) {
+        _ if style.verbose => file,
+        Some(rest) => rest,
+        None => {
+            let mut slashes = plain.rmatch_indices('/').map(|(at, _)| at + 1);
+            slashes.nth(1).map_or(plain, |at| &plain[at..])
+        }
     };
     one_line(format!("{short}{line}"))
+}
+
+/// Directories with sources of others: of the system, of toolchains, and of distributions.
+const OF_OTHERS: [&str; 4] = ["/usr/", "/lib/", "/rustc/", "/build/"];
+
+/// The directory that all sources of the program are below; empty if there is none, or if nearly everything is.
+pub(crate) fn source_root<'a>(frames: impl IntoIterator<Item = &'a StackFrame>) -> String {
+    let files = frames.into_iter().filter_map(|frame| frame.file.as_deref());
+    let is_own = |file: &&str| {
+        let is_of_others = OF_OTHERS.iter().any(|others| file.starts_with(others));
+        file.starts_with('/') && !is_of_others && !file.contains("/.cargo/")
+    };
+    let directory = |file| Some(without_detours(file).rsplit_once('/')?.0.to_owned());
+    let common = files
+        .filter(is_own)
+        .filter_map(directory)
+        .reduce(|one, other| {
+            let parts = one.split('/').zip(other.split('/'));
+            let same = parts.take_while(|(part, other)| part == other);
+            let length: usize = same.map(|(part, _)| part.len() + 1).sum();
+            one[..length.saturating_sub(1)].to_owned()
+        });
+    let common = common.filter(|root| root.matches('/').count() > 1);
+    common.unwrap_or_default()
+}
+
+/// `/svc/lib/a.h` of `/svc/src/../lib/a.h`.
+fn without_detours(file: &str) -> Cow<'_, str> {
+    if !file.contains("/../") {
+        return Cow::Borrowed(file);
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in file.split('/') {
+        match (part, parts.last()) {
+            ("..", Some(&last)) if last != ".." && !last.is_empty() => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    Cow::Owned(parts.join("/"))
 }
 
 /// A name without the arguments of its templates; as it is if they are not balanced.
@@ -305,10 +361,10 @@ fn without_template_arguments(name: &str) -> String {
     if depth == 0 { short } else { name.to_owned() }
 }
 
-/// If it is longer, without its parameters; if it still is, without template arguments; then without scopes from the
-/// left, and without the signs of what was left out. Only a longer name yet loses its own beginning, or its middle if
+/// If it is longer, without its parameters; if it still is, without template arguments; then without the signs of what
+/// was left out, and without scopes from the left. Only a longer name yet loses its own beginning, or its middle if
 /// it is not a C++ name.
-pub(crate) fn shortened(name: String, most: usize) -> String {
+pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     if name.chars().count() <= most {
         return name;
@@ -323,27 +379,24 @@ pub(crate) fn shortened(name: String, most: usize) -> String {
         return name;
     }
     let name = without_template_arguments(&name);
-    let length = name.chars().count();
-    if length <= most {
+    if name.chars().count() <= most {
         return name;
     }
     let plain = name.replace("(...)", "");
     let bare = plain.replace("<...>", "");
-    for name in [&name, &plain, &bare] {
-        let ends = name.match_indices("::").map(|(at, _)| &name[at..]);
-        let whole = (name.chars().count() <= most).then(|| name.clone());
-        let is_even = |end: &&str| end.matches('<').count() == end.matches('>').count();
-        let fits = |end: &&str| GAP.len() + end.chars().count() <= most;
-        let mut ends = ends.filter(|end| is_even(end) && fits(end));
-        if let Some(shown) = whole.or_else(|| ends.next().map(|end| format!("{GAP}{end}"))) {
-            return shown;
-        }
+    let ends = bare.match_indices("::").map(|(at, _)| &bare[at..]);
+    let is_even = |end: &&str| end.matches('<').count() == end.matches('>').count();
+    let mut ends = ends.filter(is_even).map(|end| format!("{GAP}{end}"));
+    let fits = |form: &String| form.chars().count() <= most;
+    let shorter = [&plain, &bare].into_iter().find(|form| fits(form)).cloned();
+    if let Some(shown) = shorter.or_else(|| ends.find(fits)) {
+        return shown;
     }
-    let room = most.saturating_sub(GAP.len());
+    let (length, room) = (bare.chars().count(), most.saturating_sub(GAP.len()));
     // What a function is called comes after what it belongs to.
-    let front = if name.contains("::") { 0 } else { room / 2 };
-    let start: String = name.chars().take(front).collect();
-    let end: String = name.chars().skip(length - (room - front)).collect();
+    let front = if bare.contains("::") { 0 } else { room / 2 };
+    let start: String = bare.chars().take(front).collect();
+    let end: String = bare.chars().skip(length - (room - front)).collect();
     format!("{start}{GAP}{end}")
 }
 
@@ -391,6 +444,48 @@ mod tests {
     }
 
     #[test]
+    fn paths_begin_at_the_source_root() {
+        let of = |files: &[&str]| {
+            let frame = |file: &&str| StackFrame {
+                file: Some((*file).to_owned()),
+                line: Some(7),
+                ..StackFrame::default()
+            };
+            let frames: Vec<StackFrame> = files.iter().map(frame).collect();
+            let style = Style {
+                root: &source_root(&frames),
+                ..Style::default()
+            };
+            frames
+                .iter()
+                .map(|frame| place_of(frame, style))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(&[
+                "/w/svc/src/a.cc",
+                "/usr/include/c++/12/new",
+                "/w/svc/src/db/deep/b.cc",
+                "/w/svc/lib.cc"
+            ]),
+            ["src/a.cc:7", "12/new:7", "src/db/deep/b.cc:7", "lib.cc:7"]
+        );
+        assert_eq!(of(&["/w/svc/a.cc"]), ["a.cc:7"]);
+        assert_eq!(
+            of(&["/w/svc/src/a.cc", "/w/svc/src/../lib/b.h", "/w/../../x/c.h"]),
+            ["src/a.cc:7", "lib/b.h:7", "x/c.h:7"]
+        );
+        assert_eq!(
+            of(&["/w/svc/a.cc", "/w/svc2/a.cc"]),
+            ["svc/a.cc:7", "svc2/a.cc:7"]
+        );
+        assert_eq!(
+            of(&["/w/svc/a.cc", "/opt/x/b.cc", "./src/c.c"]),
+            ["svc/a.cc:7", "x/b.cc:7", "src/c.c:7"]
+        );
+    }
+
+    #[test]
     fn long_names_lose_what_says_least() {
         let name = "std::map<int, Pair<A, B>>::operator[](int const&) (shop)";
         for (most, expected) in [
@@ -402,11 +497,12 @@ mod tests {
             assert_eq!(shown, expected);
         }
         let shortest = shortened(name.to_owned(), 27);
-        assert_eq!(shortest, "...::operator[](...) (shop)");
+        assert_eq!(shortest, "std::map::operator[] (shop)");
         assert_eq!(shortened(name.to_owned(), 23), "...::operator[] (shop)");
         let call = "operator()<std::vector<int>>(int) const";
         assert_eq!(shortened(call.to_owned(), 20), "operator() const");
         assert_eq!(shortened("a_name_of_c".into(), 9), "a_n...f_c");
+        assert_eq!(shortened("buffer(unsigned long)".into(), 5), "b...r");
         for same in ["a.operator<(b)", "f<g", "operator->", "x > y"] {
             assert_eq!(without_template_arguments(same), same);
         }

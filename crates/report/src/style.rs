@@ -2,16 +2,18 @@
 
 /// Colours, detail and room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Style {
+pub struct Style<'a> {
     /// Use ANSI colours.
     pub color: bool,
     /// Leave nothing out.
     pub verbose: bool,
     /// Columns of the terminal; `None`: a line may be of any length.
     pub width: Option<usize>,
+    /// Directory that source paths are shown relative to; empty: none is known.
+    pub root: &'a str,
 }
 
-impl Style {
+impl Style<'_> {
     fn paint(self, code: &str, text: &str) -> String {
         if self.color && !text.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")

@@ -1,13 +1,17 @@
 //! Text for a terminal.
 
+use crate::apart::{KnownSite, asides};
 use crate::gaps;
 use crate::heaps::MAIN_HEAP;
+use crate::hints::hints;
 use crate::labels::{NO_STACK, one_line};
 use crate::leaks::leaks;
 use crate::mappings::mappings;
+use crate::names::without_parameters;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{
-    SHORTEST_NAME, StackEnd, name_of, place_of, responsible, short_name_of, shortened, stack,
+    SHORTEST_NAME, StackEnd, name_of, place_of, responsible, short_name_of, shortened, source_root,
+    stack,
 };
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
@@ -17,6 +21,13 @@ use std::fmt::{Result, Write};
 impl Document for ReportModel {
     fn text(&self, style: Style) -> String {
         let mut out = String::new();
+        let stacks = self.sites.iter().map(|site| &site.stack);
+        let of_groups = self.groups.iter().filter_map(|group| group.frame.as_ref());
+        let root = source_root(stacks.flatten().chain(of_groups));
+        let style = Style {
+            root: &root,
+            ..style
+        };
         // Writing into a String cannot fail.
         let _ = warnings(&mut out, self, style)
             .and_then(|()| head(&mut out, self, style))
@@ -253,8 +264,8 @@ fn heaps(out: &mut String, model: &ReportModel) -> Result {
 
 /// Columns below which a table of rows leaves out what matters least.
 const WIDE_ENOUGH: usize = 100;
-/// Columns below which it leaves out more.
-const TIGHT: usize = 80;
+/// Columns that a function's name gets in such a table before others get any.
+const ENOUGH_FOR_NAMES: usize = 40;
 /// `4.0 KiB live`, or what it is between where a gap leaves that open.
 fn live_text(model: &ReportModel) -> String {
     let error = model
@@ -298,7 +309,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
             counted(model.attach.slots, "slot"),
             counted(model.attach.modules, "module"),
         )?;
-        return cut_at_depth(out, model, style);
+        return hints(out, model, style);
     }
     writeln!(
         out,
@@ -309,7 +320,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         percent(t.truncated_stacks, stacks).min(100.0),
         counted(t.reentrant_calls, "re-entrant call"),
     )?;
-    cut_at_depth(out, model, style)?;
+    hints(out, model, style)?;
     let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
         model.coverage.iter().partition(is_news);
     let room = match (style.verbose, model.is_final) {
@@ -362,19 +373,6 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         )?;
     }
     Ok(())
-}
-
-fn cut_at_depth(out: &mut String, model: &ReportModel, style: Style) -> Result {
-    let Some(stacks) = model.call_stacks.filter(|stacks| stacks.cut_at_depth > 0) else {
-        return Ok(());
-    };
-    let cut = format!(
-        "  {} of {} end at --depth {}: who called their outermost functions is not known",
-        count(stacks.cut_at_depth),
-        counted(stacks.count, "call stack"),
-        model.attach.depth
-    );
-    writeln!(out, "{}", style.warning(&cut))
 }
 
 /// `10.0 s`, or `from 5.0 s to 10.0 s`.
@@ -430,11 +428,12 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     if is_table && !model.sites.is_empty() {
         writeln!(out)?;
     }
-    for (i, site) in model.sites.iter().enumerate() {
+    let heads = heads(model, style);
+    for (i, (site, head)) in model.sites.iter().zip(&heads).enumerate() {
         if !is_table {
             writeln!(out)?;
         }
-        site_header(out, model, i, style)?;
+        site_header(out, model, i, head, style)?;
         if let Some(scores) = &site.scores {
             site_text(out, scores, style)?;
         }
@@ -446,8 +445,50 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     more(out, model, "site")
 }
 
+/// What a site is known by.
+struct Head {
+    name: String,
+    /// What tells it from another site of this name and place.
+    aside: String,
+    place: String,
+}
+
+fn heads(model: &ReportModel, style: Style) -> Vec<Head> {
+    let mut heads = Vec::new();
+    for site in &model.sites {
+        let frame = responsible(&site.stack);
+        let name = frame.map(|frame| short_name_of(frame, style));
+        heads.push(Head {
+            name: name.unwrap_or_else(|| NO_STACK.to_owned()),
+            aside: String::new(),
+            place: frame.map_or(String::new(), |frame| place_of(frame, style)),
+        });
+    }
+    let looks = heads
+        .iter()
+        .map(|head| format!("{} {}", head.name, head.place));
+    let sites = model.sites.iter().map(|site| KnownSite {
+        stack: site.stack_id,
+        kind: &site.kind,
+        frames: &site.stack,
+    });
+    let asides = asides(&sites.collect::<Vec<_>>(), &looks.collect::<Vec<_>>());
+    for (head, aside) in heads.iter_mut().zip(asides) {
+        head.aside = aside;
+    }
+    heads
+}
+
 /// `#1 6.3 MiB 51.9 %  ImageCache::get  shop/cache.cc:28  400 blocks, oldest 199 ms, by new`
-fn site_header(out: &mut String, model: &ReportModel, at: usize, style: Style) -> Result {
+fn site_header(
+    out: &mut String,
+    model: &ReportModel,
+    at: usize,
+    head: &Head,
+    style: Style,
+) -> Result {
+    /// Left for a name, whatever stands beside it.
+    const LEAST_NAME: usize = 12;
     let site = &model.sites[at];
     let mut facts = counted(site.blocks, "block");
     if site.unseen_bytes > 0 {
@@ -456,40 +497,54 @@ fn site_header(out: &mut String, model: &ReportModel, at: usize, style: Style) -
     if let Some(unreachable) = site.unreachable_bytes.filter(|&bytes| bytes > 0) {
         facts += &format!(", {} of it unreachable", bytes(unreachable));
     }
+    let mut facts = vec![facts];
     if model.since_last_s.is_some() && is_live(model) {
-        facts += &format!(", {}", change(site.growth_bytes));
+        facts.push(format!(", {}", change(site.growth_bytes)));
     }
     if is_live(model) && site.blocks > 0 {
-        facts += &format!(", oldest {}", milliseconds(site.oldest_ms));
+        facts.push(format!(", oldest {}", milliseconds(site.oldest_ms)));
     }
-    facts += &format!(", by {}", visible(&site.kind));
+    let mut by = format!(", by {}", visible(&site.kind));
     if let Some(heap) = site.heap.as_ref().filter(|heap| *heap != MAIN_HEAP) {
-        facts += &format!(" of heap {}", visible(heap));
+        by += &format!(" of heap {}", visible(heap));
     }
+    facts.push(by);
     let number = format!("#{}", at + 1);
     let amount = with_error(site.bytes, site.error_bytes);
     let share = format!(
         "{:.1} %",
         percent(site.bytes, model.bytes_of_heap(site.heap.as_deref()))
     );
-    let frame = responsible(&site.stack);
-    let place = frame.map_or(String::new(), |frame| place_of(frame, style));
-    let mut name = frame.map_or_else(|| NO_STACK.to_owned(), |frame| short_name_of(frame, style));
-    if let Some(room) = style.width.filter(|_| !style.verbose) {
-        let rest = [&number, &amount, &share, &place, &facts];
-        let taken = rest.iter().map(|text| text.chars().count()).sum::<usize>() + 8;
-        name = shortened(name, room.saturating_sub(taken).max(SHORTEST_NAME));
-    }
-    let place = match place.is_empty() {
-        true => place,
-        false => format!("  {place}"),
+    let (mut name, aside) = (head.name.clone(), &head.aside);
+    let mut place = match head.place.as_str() {
+        "" => String::new(),
+        place => format!("  {place}"),
     };
+    if let Some(width) = style.width.filter(|_| !style.verbose) {
+        let rest = [&number, &amount, &share, aside];
+        let length = |text: &String| text.chars().count();
+        let room = |place: &String, facts: &[String]| {
+            let rest = rest.into_iter().chain([place]).chain(facts);
+            width.saturating_sub(rest.map(length).sum::<usize>() + 6)
+        };
+        // The name matters more than what is behind it.
+        while room(&place, &facts) < length(&name) && facts.len() > 1 {
+            facts.pop();
+        }
+        if room(&place, &facts) < LEAST_NAME.min(length(&name))
+            && let Some((_, file)) = place.rsplit_once('/')
+        {
+            place = format!("  {file}");
+        }
+        name = shortened(name, room(&place, &facts).max(LEAST_NAME));
+    }
     writeln!(
         out,
-        "{} {} {share}  {}{place}  {facts}",
+        "{} {} {share}  {}{aside}{place}  {}",
         style.strong(&number),
         style.number(&amount),
         style.name(&name),
+        facts.concat(),
     )
 }
 
@@ -536,11 +591,25 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         header += &format!("{:>13} ", "± error");
     }
     header += &format!("{:>7} ", "share");
-    let has_itself = inclusive && style.width.is_none_or(|width| width >= TIGHT);
+    // The number of blocks goes last.
+    let names = model.groups.iter().map(|group| {
+        let name = group.frame.as_ref().map(|frame| name_of(frame, style));
+        let name = name.unwrap_or_else(|| crate::names::readable(&group.name));
+        without_parameters(&name).chars().count()
+    });
+    let wanted = names.max().unwrap_or(0).min(ENOUGH_FOR_NAMES);
+    let fits = |header: &String, more: usize| {
+        let taken = header.chars().count() + more + 1;
+        style.width.is_none_or(|width| width >= taken + wanted)
+    };
+    let has_itself = inclusive && fits(&header, 12 + 11);
     if has_itself {
         header += &format!("{:>11} ", "itself");
     }
-    header += &format!("{:>11}", "blocks");
+    let has_blocks = has_past || released || fits(&header, 11);
+    if has_blocks {
+        header += &format!("{:>11}", "blocks");
+    }
     if has_past {
         header += &format!(" {:>11} {:>12}", "growth", "oldest");
     }
@@ -567,7 +636,9 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
             write!(out, "{:>11} ", bytes(g.self_bytes))?;
         }
         let (growth, oldest) = (change(g.growth_bytes), milliseconds(g.oldest_ms));
-        write!(out, "{:>11}", count(g.blocks))?;
+        if has_blocks {
+            write!(out, "{:>11}", count(g.blocks))?;
+        }
         if has_past {
             write!(out, " {growth:>11} {oldest:>12}")?;
         }

@@ -212,7 +212,9 @@ mod tests {
             );
             // What a function is called stays.
             assert!(
-                (0..=40).all(|depth| text.contains(&format!("level_{depth}("))),
+                (0..=40).all(|depth| ["(", "\n"]
+                    .iter()
+                    .any(|end| text.contains(&format!("level_{depth}{end}")))),
                 "{text}"
             );
         }

@@ -27,8 +27,9 @@ const STYLES: [&str; 5] = [
     include_str!("view/space.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 37] = [
+const SCRIPTS: [&str; 38] = [
     include_str!("view/units.js"),
+    include_str!("view/names.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
     include_str!("view/palette.js"),

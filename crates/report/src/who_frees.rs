@@ -2,7 +2,7 @@
 //! `memhook-rs/who-frees/1`.
 
 use crate::gaps;
-use crate::stacks::{StackEnd, stack};
+use crate::stacks::{StackEnd, source_root, stack};
 use crate::units::{counted, percent, with_error};
 use crate::{Amount, Document, Flow, Profile, StackFrame, Style, UnseenTime};
 use serde::Serialize;
@@ -113,6 +113,13 @@ impl WhoFrees {
 
 impl Document for WhoFrees {
     fn text(&self, style: Style) -> String {
+        let stacks = self.pairs.iter();
+        let stacks = stacks.flat_map(|pair| pair.allocated_by.iter().chain(&pair.released_by));
+        let root = source_root(stacks);
+        let style = Style {
+            root: &root,
+            ..style
+        };
         let mut out = String::new();
         let sum = style.number(&with_error(self.bytes, self.error_bytes));
         let head = style.strong("Who frees what:");

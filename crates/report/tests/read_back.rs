@@ -71,6 +71,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         resident: Vec::new(),
         #[cfg(target_arch = "x86_64")]
         rss: None,
+        rss_bytes: None,
         leaks: None,
         overhead: None,
         stale: None,

@@ -24,6 +24,7 @@ fn full_report() -> ReportModel {
         resident: vec![ResidentPoint::default()],
         #[cfg(target_arch = "x86_64")]
         rss: None,
+        rss_bytes: None,
         schema: "memhook-rs/report/1",
         is_final: true,
         is_cut: false,

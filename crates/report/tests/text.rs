@@ -114,6 +114,7 @@ fn report() -> ReportModel {
         resident: Vec::new(),
         #[cfg(target_arch = "x86_64")]
         rss: None,
+        rss_bytes: None,
         leaks: None,
         overhead: None,
         stale: None,
@@ -135,11 +136,11 @@ shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the 
   shop       61       1,200        87  debug info
           jemalloc is part of it: 87 direct calls (je_malloc, ...) use no slot
 
-#1 1.5 MiB 99.4 %  shop::place_order  shop/orders.cc:48  16,560 blocks, +776.4 KiB, oldest 9.9 s, by new
+#1 1.5 MiB 99.4 %  shop::place_order  orders.cc:48  16,560 blocks, +776.4 KiB, oldest 9.9 s, by new
       std::vector<Order>::push_back(Order&&)  shop  bits/x.h:7 [inlined, 1 more]
-      shop::place_order(int)                  shop  shop/orders.cc:48
-      serve                                   shop  shop/main.cc:9 [inlined]
-      main                                    shop  shop/main.cc:31
+      shop::place_order(int)                  shop  orders.cc:48
+      serve                                   shop  main.cc:9 [inlined]
+      main                                    shop  main.cc:31
       shop+0x123e
 
 ... and 1 more site (--top)
@@ -175,7 +176,7 @@ fn reports_on_a_terminal_are_tables_until_the_last() {
         width: Some(120),
         ..Style::default()
     };
-    let row = "#1 1.5 MiB 99.4 %  shop::place_order  shop/orders.cc:48  16,560 blocks";
+    let row = "#1 1.5 MiB 99.4 %  shop::place_order  orders.cc:48  16,560 blocks";
     for (is_final, has_stacks) in [(false, false), (true, true)] {
         model.is_final = is_final;
         let shown = model.text(style);
@@ -341,4 +342,124 @@ fn what_makes_numbers_wrong_comes_first() {
         line.rsplit("  ").next().expect("rates").to_owned()
     };
     assert_ne!(rate(&model), rate(&whole));
+}
+
+/// Where the question is another one, a line says which command answers it.
+#[test]
+fn hints() {
+    let mut model = report();
+    model.coverage.clear();
+    model.since_last_s = None;
+    assert!(!model.text(Style::default()).contains("resident is not"));
+    model.rss_bytes = Some(60 << 20);
+    assert!(
+        !model.text(Style::default()).contains("resident is not"),
+        "little"
+    );
+    model.rss_bytes = Some(512 << 20);
+    let shown = model.text(Style::default());
+    let hint = "  99 % of 512.0 MiB resident is not in these blocks: rss 7, or --mappings\n";
+    assert!(shown.contains(hint), "{shown}");
+    model.since_last_s = Some(5.0);
+    let shown = model.text(Style::default());
+    assert!(!shown.contains("resident is not"), "once is enough");
+    model.since_last_s = None;
+    // Memory that was malloc's at the peak may still be there.
+    model.totals.peak_live_bytes = 300 << 20;
+    assert!(!model.text(Style::default()).contains("resident is not"));
+    model.totals.peak_live_bytes = 0;
+    model.rss_bytes = None;
+    model.resident = vec![ResidentPoint {
+        anonymous_bytes: 512 << 20,
+        ..ResidentPoint::default()
+    }];
+    let shown = model.text(Style::default());
+    assert!(
+        shown.contains("resident is not in these blocks: --rss, --mappings"),
+        "{shown}"
+    );
+    model.measured.measure = "allocated";
+    assert!(!model.text(Style::default()).contains("resident is not"));
+
+    let mut model = report();
+    model.totals.live_bytes = 9_000;
+    model.totals.peak_live_bytes = 10_000;
+    assert!(!model.text(Style::default()).contains("released again"));
+    model.is_final = true;
+    let shown = model.text(Style::default());
+    assert!(
+        shown.contains("  Nearly all of the 266.6 MiB was released again: "),
+        "{shown}"
+    );
+
+    model.call_stacks = Some(CallStacks {
+        count: 4,
+        cut_at_depth: 4,
+        cut_unfollowed: 0,
+    });
+    for (depth, deeper) in [(10, true), (64, false)] {
+        model.attach.depth = depth;
+        let shown = model.text(Style::default());
+        assert!(
+            shown.contains("4 of 4 call stacks end at --depth "),
+            "{shown}"
+        );
+        assert_eq!(shown.contains("(--depth 64 shows more)"), deeper, "{shown}");
+    }
+}
+
+/// Rows of one function differ in a caller; the name goes last when there is little room.
+#[test]
+fn alike_rows_and_narrow_rows() {
+    let mut model = report();
+    let mut other = model.sites[0].clone();
+    other.stack[3].function = Some("refill(Shop&)".into());
+    model.sites.push(other);
+    model.sites.push(SiteRow {
+        kind: "malloc".into(),
+        stack: vec![frame(Some("alone"), None, false)],
+        ..model.sites[0].clone()
+    });
+    let shown = model.text(Style::default());
+    for part in [
+        "shop::place_order \u{2190} serve  orders.cc:48  16,560 blocks",
+        "shop::place_order \u{2190} refill  orders.cc:48  16,560 blocks",
+        "alone  16,560 blocks",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let narrow = |width| Style {
+        width: Some(width),
+        ..Style::default()
+    };
+    let shown = model.text(narrow(80));
+    let row = "#1 1.5 MiB 99.4 %  shop::place_order \u{2190} serve  orders.cc:48  16,560 blocks\n";
+    assert!(shown.contains(row), "{shown}");
+    model.by = "function";
+    let group = |name: &str| GroupRow {
+        name: name.into(),
+        frame: None,
+        bytes: 1_590_000,
+        self_bytes: 96,
+        blocks: 16_560,
+        error_bytes: None,
+        unseen_bytes: 0,
+        growth_bytes: 0,
+        oldest_ms: 9_900,
+        heap: None,
+        released_bytes: 0,
+        released_blocks: 0,
+    };
+    for (name, shown_at_80) in [
+        ("main", "  main\n"),
+        (
+            "storefront::checkout::Basket::recalculate(Customer const&)",
+            "  storefront::checkout::Basket::recalculate(...)\n",
+        ),
+    ] {
+        model.groups = vec![group(name)];
+        let shown = model.text(narrow(80));
+        assert!(shown.contains(shown_at_80), "{shown}");
+        assert_eq!(shown.contains("itself"), name == "main", "{shown}");
+    }
 }

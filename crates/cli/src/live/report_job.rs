@@ -14,7 +14,7 @@ use super::{ending, record, scored_trace};
 use crate::exit_code;
 use memhook_agent::module_files;
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
-use memhook_process::process_age;
+use memhook_process::{process_age, resident_counters};
 use memhook_recording::ScoreOptions;
 use memhook_report::{Progress, ReportModel, RssReport, RssView, milliseconds};
 use memhook_symbols::Symbolizer;
@@ -75,6 +75,10 @@ pub struct ReportJob {
     has_pins: bool,
     /// Actions for when numbers reach a limit.
     triggered: Triggered,
+    /// Some blocks are not traced: what else is in memory means nothing.
+    is_selective: bool,
+    /// Bytes in memory, and when that was looked at.
+    resident: Option<(Duration, u64)>,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
     /// The memory of that moment.
@@ -115,6 +119,8 @@ impl ReportJob {
             has_account: args.rss,
             has_pins: args.pins,
             triggered: args.triggers.of(pid),
+            is_selective: args.tracing.is_selective() || !args.tracing.functions.is_empty(),
+            resident: None,
             last_account: None,
             pinned: None,
         }
@@ -174,6 +180,16 @@ impl ReportJob {
         let title = command.map(|command| format!("Process {}: {command}{unseen}\n", self.pid));
         let mut output = self.reports.output();
         output.write_titled(&title.unwrap_or_default(), report);
+    }
+
+    /// Looks once a second at how much is in memory: a process that has ended has nothing left.
+    fn look_at_resident(&mut self, now: Duration) {
+        const PAUSE: Duration = Duration::from_secs(1);
+        let is_due = |(last, _)| now.saturating_sub(last) >= PAUSE;
+        if self.shows_reports && !self.is_selective && self.resident.is_none_or(is_due) {
+            let found = resident_counters(self.pid).map(|counters| counters.resident());
+            self.resident = found.map(|bytes| (now, bytes)).or(self.resident);
+        }
     }
 
     /// Many programs write there what they do, above all after a fork; at the end it can no longer be read.
@@ -263,6 +279,7 @@ impl ReportJob {
         let pinned = self.pinned.take();
         let pinned =
             pinned.map(|pinned| pinned.report(session, consumer, &mut self.reporter, view));
+        report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
         report.rss = pinned.or(self.last_account.take()).map(Box::new);
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -320,6 +337,7 @@ impl Job for ReportJob {
             self.reports.is_incomplete.store(true, Relaxed);
         }
         let now = trace.consumer().elapsed();
+        self.look_at_resident(now);
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
             self.reporter
@@ -339,6 +357,7 @@ impl Job for ReportJob {
                 let account = resident::of_trace(trace.session(), trace.consumer(), view);
                 report.rss = account.map(Box::new);
             }
+            report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
             self.write(&report);
         }
         if asked.detach {
@@ -353,6 +372,7 @@ impl Job for ReportJob {
 
     fn before_detach(&mut self, trace: &Trace) {
         self.end_looks();
+        self.look_at_resident(Duration::MAX);
         // First: the copy of the memory watches pages, too.
         if let Some(section) = &mut self.stale {
             section.before_detach(trace);

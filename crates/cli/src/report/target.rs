@@ -131,7 +131,7 @@ pub struct OutputArgs {
 
 impl OutputArgs {
     /// How text is written.
-    pub fn style(&self) -> memhook_report::Style {
+    pub fn style(&self) -> memhook_report::Style<'static> {
         let path = self.output.as_deref();
         crate::output::style(path, ReportStream::Out, self.color.color, self.verbose)
     }
@@ -151,7 +151,7 @@ impl OutputArgs {
 }
 
 /// What may be written to a terminal of these bytes.
-pub fn presentable(bytes: &[u8], nature: Nature, style: Style) -> Cow<'_, [u8]> {
+pub fn presentable<'a>(bytes: &'a [u8], nature: Nature, style: Style) -> Cow<'a, [u8]> {
     let shown = match (nature, std::str::from_utf8(bytes)) {
         (Nature::Text, Ok(text)) => memhook_report::shown(text, style),
         (Nature::Json, Ok(text)) => visible_json(text),

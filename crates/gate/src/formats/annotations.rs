@@ -20,20 +20,20 @@ impl Format<[Verdict]> for Annotations {
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let root = &options.source_root;
-        let mut lines = verdicts.iter().map(|verdict| of_one(verdict, root));
+        let mut lines = verdicts.iter().map(|verdict| of_one(verdict, options));
         lines.try_for_each(|lines| out.write_all(lines.as_bytes()))
     }
 }
 
-fn of_one(verdict: &Verdict, root: &str) -> String {
+fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
+    let root = &options.source_root;
     let mut out = String::new();
     if verdict.outcome == Outcome::Failed {
         for group in verdict.counted() {
             let site = site_of(verdict, &group);
             let mut text = sentence(verdict, &group);
             for frame in &site.stack {
-                text += &format!("\n{}", frame_line(frame));
+                text += &format!("\n{}", frame_line(frame, options));
             }
             if group.0.len() > 1 {
                 text += &format!("\n... and {}", other_ways(verdict, &group));

@@ -14,15 +14,20 @@ impl Format<[Verdict]> for Junit {
         "junit"
     }
 
-    fn write(&self, verdicts: &[Verdict], _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+    fn write(
+        &self,
+        verdicts: &[Verdict],
+        options: &FormatOptions,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         let mut report = Report::new("memhook-rs gate");
-        report.add_test_suites(verdicts.iter().map(suite));
+        report.add_test_suites(verdicts.iter().map(|verdict| suite(verdict, options)));
         report.set_time(verdicts.iter().map(|v| v.evidence.elapsed).sum());
         report.serialize(out).map_err(Error::other)
     }
 }
 
-fn suite(verdict: &Verdict) -> TestSuite {
+fn suite(verdict: &Verdict, options: &FormatOptions) -> TestSuite {
     let mut suite = TestSuite::new(verdict.evidence.program.as_str());
     suite.set_time(verdict.evidence.elapsed);
     // Readers add up the cases, which were all judged in the same time.
@@ -48,7 +53,8 @@ fn suite(verdict: &Verdict) -> TestSuite {
     if verdict.violations.iter().any(|v| is_of_leaks(v.option)) {
         for group in verdict.counted() {
             let site = site_of(verdict, &group);
-            let mut lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+            let lines = site.stack.iter().map(|frame| frame_line(frame, options));
+            let mut lines: Vec<String> = lines.collect();
             if group.0.len() > 1 {
                 lines.push(format!("... and {}", other_ways(verdict, &group)));
             }
@@ -83,7 +89,7 @@ fn suite(verdict: &Verdict) -> TestSuite {
         possible += &possible_sentence(verdict, leak);
         possible.push('\n');
         for frame in &verdict.evidence.sites[leak.site].stack {
-            possible += &format!("  {}\n", frame_line(frame));
+            possible += &format!("  {}\n", frame_line(frame, options));
         }
     }
     if !possible.is_empty() {

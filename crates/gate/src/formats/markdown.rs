@@ -23,21 +23,21 @@ impl Format<[Verdict]> for Markdown {
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        out.write_all(markdown(verdicts, options.top).as_bytes())
+        out.write_all(markdown(verdicts, options).as_bytes())
     }
 }
 
-/// The verdict, a table of sums, and at most `most` leaks, folded. Of several processes, those that pass are only
+/// The verdict, a table of sums, and at most `top` leaks, folded. Of several processes, those that pass are only
 /// listed.
-fn markdown(verdicts: &[Verdict], most: usize) -> String {
+fn markdown(verdicts: &[Verdict], options: &FormatOptions) -> String {
     if let [verdict] = verdicts {
-        return of_one(verdict, most, "###");
+        return of_one(verdict, options, "###");
     }
     let mut out = format!("### {}\n\n", escape(&headline_of_all(verdicts)));
     let (passed, others): (Vec<_>, Vec<_>) =
         verdicts.iter().partition(|v| v.outcome == Outcome::Passed);
     for verdict in others {
-        out += &of_one(verdict, most, "####");
+        out += &of_one(verdict, options, "####");
         out += "\n";
     }
     for verdict in passed {
@@ -47,7 +47,7 @@ fn markdown(verdicts: &[Verdict], most: usize) -> String {
     out
 }
 
-fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
+fn of_one(verdict: &Verdict, options: &FormatOptions, level: &str) -> String {
     let evidence = &verdict.evidence;
     let mut out = format!("{level} {}\n\n", escape(&headline(verdict)));
     out += &format!(
@@ -81,9 +81,10 @@ fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
     } else {
         ""
     };
-    for group in leaks.iter().take(most) {
+    for group in leaks.iter().take(options.top) {
         let site = site_of(verdict, group);
-        let mut lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+        let lines = site.stack.iter().map(|frame| frame_line(frame, options));
+        let mut lines: Vec<String> = lines.collect();
         if group.0.len() > 1 {
             lines.push(format!("... and {}", other_ways(verdict, group)));
         }
@@ -96,8 +97,8 @@ fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
         out += &format!("\n<details{open}><summary>{title}</summary>\n\n");
         out += &format!("````\n{stack}\n````\n\n</details>\n");
     }
-    if leaks.len() > most {
-        out += &format!("\n... and {} more\n", leaks.len() - most);
+    if leaks.len() > options.top {
+        out += &format!("\n... and {} more\n", leaks.len() - options.top);
     }
     out
 }

@@ -12,7 +12,9 @@ use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::growth::GrowthKind;
 use crate::{AllocationSite, Group, HeapVerdict, Outcome, PossibleLeak, Verdict, outcome};
 use memhook_foreign::visible;
-use memhook_report::{Format, FormatOptions, MAIN_HEAP, bytes, counted};
+use memhook_report::{
+    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, counted, shortened_name,
+};
 
 /// All forms that the verdicts on a program's processes can be written in.
 pub static FORMATS: [&dyn Format<[Verdict]>; 7] = [
@@ -210,14 +212,19 @@ fn the_rest(verdict: &Verdict) -> &'static str {
 const NO_STACK: &str =
     "no allocation stack: allocated before the trace began, or by a call that goes through no slot";
 
-/// A frame in one line.
-fn frame_line(frame: &SourceFrame) -> String {
+/// A frame in one line; a very long name loses parts, unless everything is wanted.
+fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     let place = frame.place();
+    let place = relative(&place, &options.source_root);
     let inlined = if frame.inlined { " [inlined]" } else { "" };
+    let name = match options.lists_all {
+        true => frame.name(),
+        false => shortened_name(frame.name(), LONGEST_NAME),
+    };
     let line = if place.is_empty() {
-        format!("{}{inlined}", frame.name())
+        format!("{name}{inlined}")
     } else {
-        format!("{}  {place}{inlined}", frame.name())
+        format!("{name}  {place}{inlined}")
     };
     visible(&line).into_owned()
 }
@@ -334,20 +341,46 @@ mod tests {
     fn the_text() {
         let expected = "\
 #1 4.0 KiB in 2 blocks leaked, by malloc, and 90 B in 9 blocks that only they reach
-      Map<A, B>::add(\"%|&\")  /src/app/map,h.cc:42
-      main  /src/app/main.cc:9
-   90 B in 9 blocks, by new: node  /src/app/node.cc:7
+      Map<A, B>::add(\"%|&\")  map,h.cc:42
+      main  main.cc:9
+   90 B in 9 blocks, by new: node  node.cc:7
 
 #2 12 B in 1 block leaked, by unknown
       (no allocation stack: allocated before the trace began, or by a call that goes through no slot)
 
   ./tests --all ended with exit status 0
   still reachable 72 B in 3 blocks, peak 9.8 KiB, 77 allocations
-FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0): Map<A, B>::add(\"%|&\") (map,h.cc:42), and 1 more
+FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0): Map<A, B>::add (map,h.cc:42), and 1 more
 accept it: --gen-suppressions prints rules for --suppressions; or --write-baseline FILE, and --baseline FILE from then on
 ";
         assert_eq!(shown("text", 10), expected);
         assert!(shown("text", 1).contains("... and 1 more leak"));
+    }
+
+    #[test]
+    fn names_and_paths_are_short() {
+        let string =
+            "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+        let frame = SourceFrame {
+            function: Some(format!(
+                "load({string}, {})",
+                "std::vector<Order>, ".repeat(9)
+            )),
+            file: Some("/src/app/deep/load.cc".into()),
+            line: Some(3),
+            ..SourceFrame::default()
+        };
+        let mut options = FormatOptions {
+            source_root: "/src/app".into(),
+            ..FormatOptions::default()
+        };
+        assert_eq!(frame_line(&frame, &options), "load(...)  deep/load.cc:3");
+        options.lists_all = true;
+        let whole = frame_line(&frame, &options);
+        assert!(
+            whole.starts_with("load(std::string, std::vector<Order>, "),
+            "{whole}"
+        );
     }
 
     #[test]

@@ -25,8 +25,7 @@ impl Format<[Verdict]> for Sarif {
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let root = &options.source_root;
-        let results: Vec<Value> = verdicts.iter().flat_map(|v| results(v, root)).collect();
+        let results: Vec<Value> = verdicts.iter().flat_map(|v| results(v, options)).collect();
         let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
         let log = json!({
             "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -53,13 +52,15 @@ impl Format<[Verdict]> for Sarif {
 /// has built the module. Where that was nobody knows, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
-fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
+fn results(verdict: &Verdict, options: &FormatOptions) -> Vec<Value> {
+    let root = &options.source_root;
     let mut results: Vec<Value> = verdict
         .counted()
         .iter()
         .map(|group| {
             let site = site_of(verdict, group);
-            let mut lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+            let lines = site.stack.iter().map(|frame| frame_line(frame, options));
+            let mut lines: Vec<String> = lines.collect();
             if group.0.len() > 1 {
                 lines.push(format!("... and {}", other_ways(verdict, group)));
             }

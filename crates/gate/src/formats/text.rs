@@ -6,7 +6,9 @@ use super::{
 };
 use crate::{AllocationSite, Group, HeapVerdict, Outcome, Subject, Sum, Verdict, outcome};
 use memhook_foreign::visible;
-use memhook_report::{Format, FormatOptions, bytes, counted};
+use memhook_report::{
+    Format, FormatOptions, LONGEST_NAME, bytes, counted, shortened_name, without_parameters,
+};
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
@@ -75,7 +77,9 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
                 1 => String::new(),
                 all => format!(", and {} more", all - 1),
             };
-            let site = format!("{}{place}{more}", frame.name());
+            let name = frame.name();
+            let name = shortened_name(without_parameters(&name).to_owned(), LONGEST_NAME);
+            let site = format!("{name}{place}{more}");
             format!("{line}: {}", visible(&site))
         }
         _ => line,
@@ -116,13 +120,13 @@ pub(crate) fn details(verdicts: &[Verdict], options: &FormatOptions) -> String {
 }
 
 fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
-    let (most, is_whole) = (options.top, options.lists_all);
+    let most = options.top;
     let mut out = String::new();
     let evidence = &verdict.evidence;
     let leaks = verdict.counted();
     for (number, group) in leaks.iter().take(most).enumerate() {
         out += &format!("#{} {}\n", number + 1, sentence(verdict, group));
-        one_leak(verdict, group, is_whole, &mut out);
+        one_leak(verdict, group, options, &mut out);
         out += "\n";
     }
     if leaks.len() > most {
@@ -134,7 +138,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
     }
     for leak in evidence.possible.iter().take(most) {
         out += &format!("{}\n", possible_sentence(verdict, leak));
-        stack(&evidence.sites[leak.site], is_whole, &mut out);
+        stack(&evidence.sites[leak.site], options, &mut out);
         out += "\n";
     }
     if evidence.possible.len() > most {
@@ -190,9 +194,9 @@ fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
     format!("  heap {}: {}\n", visible(&heap.name), sums.join(", "))
 }
 
-fn one_leak(verdict: &Verdict, group: &Group<'_>, is_whole: bool, out: &mut String) {
+fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: &mut String) {
     let sites = &verdict.evidence.sites;
-    stack(site_of(verdict, group), is_whole, out);
+    stack(site_of(verdict, group), options, out);
     let ways = other_ways(verdict, group);
     if !ways.is_empty() {
         *out += &format!("      ... and {ways}\n");
@@ -207,10 +211,12 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, is_whole: bool, out: &mut Stri
         let site = &sites[*site];
         let by = format!("   {}, by {}", amount(*sum), site.kind);
         match site.frames_to_blame().last() {
-            Some(frame) if !is_whole => *out += &format!("{by}: {}\n", frame_line(frame)),
+            Some(frame) if !options.lists_all => {
+                *out += &format!("{by}: {}\n", frame_line(frame, options))
+            }
             _ => {
                 *out += &format!("{by}\n");
-                stack(site, is_whole, out);
+                stack(site, options, out);
             }
         }
     }
@@ -220,10 +226,10 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, is_whole: bool, out: &mut Stri
     }
 }
 
-/// All frames if `is_whole`, else as many as fit: those up to the one to blame, and its callers.
-fn stack(site: &AllocationSite, is_whole: bool, out: &mut String) {
+/// All frames if all is listed, else as many as fit: those up to the one to blame, and its callers.
+fn stack(site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     let frames = &site.stack;
-    let shown = match is_whole || frames.len() <= MOST_FRAMES + 1 {
+    let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {
         true => frames.as_slice(),
         false => {
             // Behind a tower of wrappers, the function to blame is what matters.
@@ -233,7 +239,7 @@ fn stack(site: &AllocationSite, is_whole: bool, out: &mut String) {
         }
     };
     for frame in shown {
-        *out += &format!("      {}\n", frame_line(frame));
+        *out += &format!("      {}\n", frame_line(frame, options));
     }
     if shown.len() < frames.len() {
         let left = counted((frames.len() - shown.len()) as u64, "more frame");

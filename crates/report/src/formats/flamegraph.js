@@ -21,9 +21,7 @@ frames.forEach((frame) => frame.element.querySelector("title").remove());
 
 function fit(frame, pixels) {
   const room = Math.floor((pixels - 6) / 7.3);
-  const name = nameOf(frame);
-  if (name.length <= room) return name;
-  return room < 3 ? "" : name.slice(0, room - 2) + "..";
+  return room < 3 ? "" : fittingName(nameOf(frame), room);
 }
 
 function zoom(focus) {

@@ -4,6 +4,7 @@ use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Node, Root};
 use crate::gaps;
 use crate::labels::{Labels, one_line};
+use crate::stacks::shortened;
 use crate::units::with_error;
 use crate::{Profile, Unit, percent};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,7 +22,10 @@ const HEADING_CHARACTER: f64 = 9.8;
 const NARROWEST: f64 = 0.1;
 
 const STYLE: &str = include_str!("flamegraph.css");
-const SCRIPT: &str = include_str!("flamegraph.js");
+const SCRIPT: &str = concat!(
+    include_str!("flamegraph.js"),
+    include_str!("../view/names.js")
+);
 
 /// A rectangle of the picture.
 struct Frame {
@@ -120,7 +124,7 @@ impl Format<Profile> for Flamegraph {
                 FRAME_HEIGHT - 1.0,
                 color(name, frame.node == 0),
                 (width - 2.0).max(0.0),
-                escaped(&fitting(name, width)),
+                escaped(&label(name, width)),
             )?;
         }
         writeln!(out, "</g>\n<script><![CDATA[\n{SCRIPT}]]></script>\n</svg>")
@@ -158,6 +162,15 @@ fn amount(node: &Node, unit: Unit) -> String {
         Unit::Bytes => with_error(node.value, node.error()),
         Unit::Blocks => crate::counted(node.value, "block"),
         Unit::Calls => crate::counted(node.value, "call"),
+    }
+}
+
+/// A function's name in a rectangle: what says least is left out first.
+fn label(name: &str, width: f64) -> String {
+    let room = ((width - 6.0) / CHARACTER) as usize;
+    match room {
+        0..3 => String::new(),
+        _ => shortened(name.to_owned(), room),
     }
 }
 

@@ -83,7 +83,7 @@ pub trait Document: Serialize {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FormatOptions {
     /// How text looks.
-    pub style: Style,
+    pub style: Style<'static>,
     /// What is counted where a format has one value.
     pub measure: Measure,
     /// Bytes or blocks.
@@ -187,7 +187,7 @@ impl FromStr for FormatChoice {
 ///
 /// # Errors
 /// When it cannot be serialized.
-pub fn document<D: Document>(document: &D, as_json: bool, style: Style) -> Result<String> {
+pub fn document<D: Document>(document: &D, as_json: bool, style: Style<'static>) -> Result<String> {
     let format: &dyn Format<D> = if as_json { &Json } else { &Text };
     let options = FormatOptions {
         style,

@@ -6,6 +6,7 @@ use super::past::Past;
 use super::rows::{Numbers, Row, Sort, Subject};
 use super::tree::Tree;
 use crate::names::is_plumbing;
+use crate::stacks::source_root;
 use crate::{Overhead, StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
@@ -413,6 +414,11 @@ impl Board {
     pub(super) fn name_sites(&mut self, names: impl Iterator<Item = (u32, Named)>) {
         self.names.extend(names);
         self.arrange();
+    }
+
+    /// The directory that the sources are below, as far as they are known.
+    pub(super) fn source_root(&self) -> String {
+        source_root(self.names.values().flat_map(|named| &named.frames))
     }
 
     /// The names of a site, if they have come.

@@ -1,6 +1,5 @@
 //! What `top` shows: a board that is fed with samples, keys and names, and the screen that it is drawn on.
 
-mod apart;
 mod board;
 mod keys;
 mod layout;

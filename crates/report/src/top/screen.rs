@@ -1,12 +1,13 @@
 //! Draws the board.
 
-use super::apart::{KnownSite, labels};
 use super::board::Board;
 use super::keys::HELP;
 use super::layout::{Column, Places};
 use super::pictures::{chart, sparkline};
 use super::rows::{Row, Sort, Subject};
-use crate::{StackFrame, bytes, count, counted, frame_name, milliseconds};
+use crate::apart::{KnownSite, labels};
+use crate::stacks::{INDENT, StackLine, fitted_lines, shortened};
+use crate::{bytes, count, counted, milliseconds};
 use ratatui::{
     Frame,
     style::{Color, Style, Stylize},
@@ -41,7 +42,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
     frame.render_widget(Paragraph::new(drawn).fg(Color::Cyan), places.chart);
     let body = match board.drilled() {
         _ if board.is_help_shown => help(),
-        Some(row) => stack(board, row),
+        Some(row) => stack(board, row, area.width),
         None => table(board, &places),
     };
     frame.render_widget(Paragraph::new(body), places.body);
@@ -214,10 +215,12 @@ fn help() -> Vec<Line<'static>> {
 
 fn table(board: &Board, places: &Places) -> Vec<Line<'static>> {
     let mut lines = vec![titles(board, &places.columns)];
-    let names = names(board);
+    let taken: u16 = places.columns.iter().map(|column| column.width + 1).sum();
+    let room = usize::from(places.body.width.saturating_sub(taken));
+    let names = names(board, room);
     let selected = board.selected();
     for (at, row) in board.visible() {
-        let line = line(board, row, &places.columns, &names);
+        let line = line(board, row, places, (&names, room));
         lines.push(if Some(at) == selected {
             line.style(Style::new().reversed())
         } else {
@@ -254,7 +257,7 @@ fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
 }
 
 /// Labels of the sites on the screen, by stack.
-fn names(board: &Board) -> HashMap<u32, String> {
+fn names(board: &Board, room: usize) -> HashMap<u32, String> {
     let stacks = board.visible().filter_map(|(_, row)| row.stack());
     let known = |stack| {
         let named = board.named(stack)?;
@@ -266,18 +269,18 @@ fn names(board: &Board) -> HashMap<u32, String> {
     };
     let known: Vec<KnownSite> = stacks.filter_map(known).collect();
     let stacks = known.iter().map(|site| site.stack);
-    stacks.zip(labels(&known)).collect()
+    stacks.zip(labels(&known, room)).collect()
 }
 
 fn line(
     board: &Board,
     row: &Row,
-    columns: &[Column],
-    names: &HashMap<u32, String>,
+    places: &Places,
+    (names, room): (&HashMap<u32, String>, usize),
 ) -> Line<'static> {
     let numbers = &row.numbers;
     let mut spans = Vec::new();
-    for column in columns {
+    for column in &places.columns {
         let width = usize::from(column.width);
         let text = match column.sort {
             Some(Sort::Bytes) => bytes(numbers.bytes),
@@ -314,6 +317,7 @@ fn line(
                 Some(false) => "\u{25b8}",
                 None => " ",
             };
+            let name = shortened(name.clone(), room.saturating_sub(depth + 2));
             format!("{:indent$}{mark} {name}", "", indent = *depth)
         }
     };
@@ -321,7 +325,7 @@ fn line(
     Line::from(spans)
 }
 
-fn stack(board: &Board, row: &Row) -> Vec<Line<'static>> {
+fn stack(board: &Board, row: &Row, width: u16) -> Vec<Line<'static>> {
     let numbers = &row.numbers;
     let named = row.stack().and_then(|stack| board.named(stack));
     let kind = named.map_or(UNKNOWN, |named| &named.kind);
@@ -338,21 +342,26 @@ fn stack(board: &Board, row: &Row) -> Vec<Line<'static>> {
         )),
     ])];
     let frames = named.map_or(&[][..], |named| &named.frames);
-    lines.extend(frames.iter().map(stack_line));
+    let root = board.source_root();
+    let style = crate::Style {
+        // The lines of a report stand further to the right.
+        width: Some(usize::from(width) + INDENT - 2),
+        root: &root,
+        ..crate::Style::default()
+    };
+    lines.extend(fitted_lines(frames, style).into_iter().map(stack_line));
     lines
 }
 
-fn stack_line(frame: &StackFrame) -> Line<'static> {
-    let place = match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!("  {file}:{line}"),
-        (Some(file), None) => format!("  {file}"),
-        _ => String::new(),
-    };
-    // Without a function, the name shows the module already.
-    let module = frame.function.as_ref().and(frame.module.clone());
-    let inlined = if frame.inlined { "  [inlined]" } else { "" };
+fn stack_line(frame: StackLine) -> Line<'static> {
+    let rest = [frame.module, frame.place].into_iter();
+    let rest: String = rest
+        .filter(|text| !text.is_empty())
+        .map(|text| format!("  {text}"))
+        .collect();
+    let name = Span::from(format!("  {}", frame.name));
     Line::from(vec![
-        Span::from(format!("  {}", frame_name(frame))),
-        Span::from(format!("  {}{place}{inlined}", module.unwrap_or_default())).dim(),
+        if frame.is_faint { name.dim() } else { name },
+        Span::from(rest + &frame.note).dim(),
     ])
 }

@@ -12,8 +12,7 @@ function svgText(flame) {
   const rects = flame.drawn.map(({ frame, x, y, width: wide }) => {
     const text = flame.text(frame);
     const room = Math.floor((wide - 8) / 7.3);
-    const shown = text.length <= room ? text : `${text.slice(0, Math.max(room - 1, 0))}\u2026`;
-    const label = room < 3 ? "" : `<svg x="${x.toFixed(1)}" y="${y}" width="${(wide - 2).toFixed(1)}" height="${ROW}"><text x="4" y="14">${xmlText(shown)}</text></svg>`;
+    const label = room < 3 ? "" : `<svg x="${x.toFixed(1)}" y="${y}" width="${(wide - 2).toFixed(1)}" height="${ROW}"><text x="4" y="14">${xmlText(fittingName(text, room))}</text></svg>`;
     return `<g><title>${xmlText(`${text}: ${flame.amountText(frame)}`)}</title><rect x="${x.toFixed(1)}" y="${y}" width="${Math.max(wide - 0.6, 0.4).toFixed(1)}" height="${ROW - 1}" fill="${css(flame.colorOf(frame))}"/>${label}</g>`;
   });
   return `<?xml version="1.0" encoding="UTF-8"?>\n<svg xmlns="http:${"//"}www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="monospace" font-size="12">\n<rect width="100%" height="100%" fill="${css("--card")}"/>\n<g fill="${css("--text")}">\n${rects.join("\n")}\n</g>\n</svg>\n`;

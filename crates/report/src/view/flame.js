@@ -181,7 +181,7 @@ class FlameView {
     const text = this.placeText(place);
     context.globalAlpha = isOuter ? 0.7 : 1;
     context.fillStyle = css("--text");
-    context.fillText(text.length <= room ? text : `${text.slice(0, room - 1)}\u2026`, x + 4, y + ROW / 2);
+    context.fillText(fittingName(text, room), x + 4, y + ROW / 2);
   }
 
   /** The variable that a frame is coloured with. */

@@ -32,6 +32,18 @@ fn the_flame_graph_zooms_and_searches() {
     let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
     let mut browser = Browser::open(&page.0, 1300, 700, ready);
     browser.picture("svg");
+    // A label loses what says least, here and in the page.
+    let name = "shop::Cache<A, B>::place(std::pair<int, A>) const";
+    for (room, label) in [
+        (60, name),
+        (30, "shop::Cache<A, B>::place const"),
+        (26, "shop::Cache::place const"),
+        (18, "...::place const"),
+        (5, "shop\u{2026}"),
+    ] {
+        let fitting = format!("fittingName({name:?}, {room})");
+        assert_eq!(browser.value(&fitting), label, "{room}");
+    }
     let width = |browser: &mut Browser, index: usize| {
         let expression = format!("+frames[{index}].rect.getAttribute('width')");
         browser.value(&expression).as_f64().expect("a width")

@@ -27,7 +27,7 @@ pub struct Output {
     /// No status lines.
     pub is_quiet: bool,
     /// How text looks.
-    pub style: Style,
+    pub style: Style<'static>,
 }
 
 /// The job.

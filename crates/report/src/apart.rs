@@ -1,8 +1,10 @@
 //! What tells rows apart that would look alike: sites that end in the same function, and differ in a caller.
 
 use crate::labels::NO_STACK;
-use crate::names::{around_parameters, is_plumbing};
+use crate::names::without_parameters;
+use crate::stacks::{from_responsible, shortened};
 use crate::{StackFrame, frame_name};
+use std::collections::{HashMap, HashSet};
 
 /// Between a function and its caller.
 const CALLED_BY: &str = " \u{2190} ";
@@ -10,7 +12,8 @@ const CALLED_BY: &str = " \u{2190} ";
 const LEFT_OUT: &str = "\u{2026}";
 
 /// A site whose names are known.
-pub(super) struct KnownSite<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct KnownSite<'a> {
     pub stack: u32,
     /// The function that allocates: `malloc`, `new`.
     pub kind: &'a str,
@@ -19,19 +22,72 @@ pub(super) struct KnownSite<'a> {
 }
 
 /// The labels of sites. Where two of them begin with the same function, each shows the caller in which they differ
-/// right behind it; where all functions are the same, the line in which they differ.
-pub(super) fn labels(sites: &[KnownSite<'_>]) -> Vec<String> {
-    let own: Vec<&[StackFrame]> = sites.iter().map(|site| own_frames(site.frames)).collect();
+/// right behind it; where all functions are the same, the line in which they differ. Parameters are shown of functions
+/// that differ in nothing else. Names longer than `room` lose parts.
+pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize) -> Vec<String> {
+    let own: Vec<&[StackFrame]> = sites
+        .iter()
+        .map(|site| from_responsible(site.frames))
+        .collect();
     let names = own.iter().map(|frames| frames.iter().map(frame_name));
     let names: Vec<Vec<String>> = names.map(Iterator::collect).collect();
-    let labels = (0..sites.len()).map(|at| label(at, sites, &own, &names));
+    let mut forms: HashMap<&str, HashSet<&str>> = HashMap::new();
+    for name in names.iter().flatten() {
+        forms
+            .entry(without_parameters(name))
+            .or_default()
+            .insert(name);
+    }
+    let shown = |name: &String| {
+        let short = without_parameters(name);
+        let is_alone = forms.get(short).is_none_or(|forms| forms.len() < 2);
+        shortened(if is_alone { short } else { name }.to_owned(), room)
+    };
+    let labels = (0..sites.len()).map(|at| label(at, sites, &own, &names, &shown));
     labels.collect()
 }
 
-/// Without the C++ library's own functions at the inner end.
-fn own_frames(frames: &[StackFrame]) -> &[StackFrame] {
-    let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
-    &frames[frames.iter().position(is_own).unwrap_or(0)..]
+/// What tells each of these sites from the first other one that looks the same: a caller, a line, or what was called in
+/// the library; empty where nothing is needed. `looks`: how each site is shown.
+pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
+    let mut alike: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, look) in looks.iter().enumerate() {
+        alike.entry(look).or_default().push(at);
+    }
+    let aside_of = |(at, look): (usize, &String)| {
+        let others = alike.get(look.as_str())?;
+        let other = *others.iter().find(|&&other| other != at)?;
+        Some(aside(&sites[at], &sites[other]))
+    };
+    let asides = looks.iter().enumerate().map(aside_of);
+    asides.map(Option::unwrap_or_default).collect()
+}
+
+fn short(frame: &StackFrame) -> String {
+    /// It stands beside a name that matters more.
+    const LONGEST: usize = 20;
+    shortened(without_parameters(&frame_name(frame)).to_owned(), LONGEST)
+}
+
+fn aside(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
+    let (own, others) = (
+        from_responsible(site.frames),
+        from_responsible(other.frames),
+    );
+    let name = |frames: &[StackFrame], at: usize| frames.get(at).map(frame_name);
+    let line = |frames: &[StackFrame], at: usize| frames.get(at).map(place);
+    let mut all = 0..own.len().max(others.len());
+    if let Some(at) = all.clone().find(|&at| name(own, at) != name(others, at)) {
+        let caller = own.get(at);
+        return caller.map_or(String::new(), |caller| {
+            format!("{CALLED_BY}{}", short(caller))
+        });
+    }
+    match all.find(|&at| line(own, at) != line(others, at)) {
+        Some(0) => format!(" ({})", place(&own[0])),
+        Some(at) => format!("{CALLED_BY}{} ({})", short(&own[at]), place(&own[at])),
+        None => format!(" [{}]", in_the_library(site, other)),
+    }
 }
 
 fn label(
@@ -39,6 +95,7 @@ fn label(
     sites: &[KnownSite<'_>],
     stacks: &[&[StackFrame]],
     names: &[Vec<String>],
+    shown_name: &dyn Fn(&String) -> String,
 ) -> String {
     let (site, frames, own) = (&sites[at], stacks[at], &names[at]);
     let Some(first) = own.first() else {
@@ -79,7 +136,7 @@ fn label(
                 label += CALLED_BY;
             }
         }
-        label += &own[i];
+        label += &shown_name(&own[i]);
         if with_place.contains(&i) {
             label += &format!(" ({})", place(&frames[i]));
         }
@@ -94,10 +151,10 @@ fn label(
 /// In what two sites differ whose functions are the same, but for those of the C++ library.
 fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
     let called = |site: &KnownSite<'_>| {
-        let inner = site.frames.len() - own_frames(site.frames).len();
+        let inner = site.frames.len() - from_responsible(site.frames).len();
         let called = site.frames[..inner].iter().rev();
         called
-            .map(|frame| (without_parameters(frame_name(frame)), place(frame)))
+            .map(|frame| (short(frame), place(frame)))
             .collect::<Vec<_>>()
     };
     let (own, others) = (called(site), called(other));
@@ -107,18 +164,10 @@ fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
         name.clone()
     } else if let Some((name, place)) = own.iter().find(is_elsewhere) {
         format!("{place} {name}")
-    } else if site.kind != other.kind {
+    } else if site.kind != other.kind || own.is_empty() != others.is_empty() {
         site.kind.to_owned()
     } else {
         format!("stack {}", site.stack)
-    }
-}
-
-/// `std::string::append` of `std::string::append(char const*)`: a label has little room.
-fn without_parameters(name: String) -> String {
-    match around_parameters(&name) {
-        Some((front, _)) => front.to_owned(),
-        None => name,
     }
 }
 
@@ -160,7 +209,7 @@ mod tests {
             kind: "malloc",
             frames,
         });
-        labels(&sites.collect::<Vec<_>>())
+        labels(&sites.collect::<Vec<_>>(), 30)
     }
 
     #[test]
@@ -210,6 +259,55 @@ mod tests {
             ["a [std::f]", "a [std::g]"]
         );
         assert_eq!(shown(&["a", "a"]), ["a [stack 1]", "a [stack 2]"]);
+    }
+
+    #[test]
+    fn names_fit_and_overloads_stay_apart() {
+        assert_eq!(shown(&["f(int) a"]), ["f \u{2190} a"]);
+        assert_eq!(
+            shown(&["f(int) a", "f(char) a"]),
+            ["f(int) \u{2190} a", "f(char) \u{2190} a"]
+        );
+        assert_eq!(
+            shown(&["shop::Cache<Order,Customer>::place_order a"]),
+            ["shop::Cache<...>::place_order \u{2190} a"]
+        );
+    }
+
+    #[test]
+    fn rows_that_look_alike_have_an_aside() {
+        let found = |stacks: &[&str]| {
+            let stacks: Vec<Vec<StackFrame>> = stacks
+                .iter()
+                .map(|stack| stack.split_whitespace().map(frame).collect())
+                .collect();
+            let sites = stacks.iter().zip(1..).map(|(frames, stack)| KnownSite {
+                stack,
+                kind: "new",
+                frames,
+            });
+            let looks = stacks
+                .iter()
+                .map(|stack| from_responsible(stack)[0].function.clone());
+            let looks: Vec<String> = looks.map(Option::unwrap_or_default).collect();
+            asides(&sites.collect::<Vec<_>>(), &looks)
+        };
+        assert_eq!(found(&["a b", "c b"]), ["", ""]);
+        assert_eq!(
+            found(&["a b(int) c", "a d c", "x"]),
+            [" \u{2190} b", " \u{2190} d", ""]
+        );
+        assert_eq!(found(&["a b", "a b c"]), ["", " \u{2190} c"]);
+        assert_eq!(
+            found(&["a b@4", "a b@9"]),
+            [" \u{2190} b (a.cc:4)", " \u{2190} b (a.cc:9)"]
+        );
+        assert_eq!(found(&["a@1", "a@2"]), [" (a.cc:1)", " (a.cc:2)"]);
+        assert_eq!(
+            found(&["std::f(int) a", "std::g(int) a"]),
+            [" [std::f]", " [std::g]"]
+        );
+        assert_eq!(found(&["std::f(int) a", "a"]), [" [std::f]", " [new]"]);
     }
 
     #[test]
