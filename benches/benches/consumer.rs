@@ -84,22 +84,10 @@ fn queries(c: &mut Criterion) {
         ledger.event(event, u64::from(event.size), 0);
     }
     ledger.end_pass(0);
-    let snapshot = ledger.snapshot();
-    stream.next(&mut events, live / 10);
-    for event in events.iter().filter_map(|raw| raw.unpack()) {
-        ledger.event(event, u64::from(event.size), 0);
-    }
-    ledger.end_pass(0);
     let mut group = c.benchmark_group(format!("consumer/queries, {} sites", ledger.sites().len()));
     group.sample_size(10);
     group.bench_function("live_by", |b| b.iter(|| ledger.live_by(None)));
     group.bench_function("sites", |b| b.iter(|| ledger.sites()));
-    group.bench_function("snapshot", |b| b.iter(|| ledger.snapshot()));
-    group.bench_function("growth_since", |b| {
-        b.iter(|| ledger.growth_since(&snapshot))
-    });
-    group.bench_function("size_classes", |b| b.iter(|| ledger.size_classes()));
-    group.bench_function("by_thread", |b| b.iter(|| ledger.by_thread()));
     group.bench_function("totals", |b| b.iter(|| ledger.totals()));
     group.finish();
 }

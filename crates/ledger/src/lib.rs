@@ -29,7 +29,6 @@ mod bound;
 mod contests;
 mod entry;
 mod estimate;
-mod growth;
 mod live_map;
 mod mappings;
 mod observer;
@@ -45,7 +44,6 @@ mod totals;
 
 pub use bound::LEAST_BYTES;
 pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standard_error};
-pub use growth::{SiteGrowth, Snapshot};
 pub use mappings::{Discarded, MappingChange, MappingLedger};
 pub use observer::{BlockOf, CountedSite, Observer, ReleaseBy};
 pub use order::Ledger;

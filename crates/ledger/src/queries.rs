@@ -1,9 +1,7 @@
 //! Questions to a ledger. Those about live blocks walk the whole table.
 
 use crate::entry::Entry;
-use crate::growth::{SiteGrowth, Snapshot};
 use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, SiteWalk, Totals};
-use rustc_hash::FxHashMap;
 
 impl<O: Observer> Ledger<O> {
     /// Sums over the whole run.
@@ -76,63 +74,6 @@ impl<O: Observer> Ledger<O> {
         walk
     }
 
-    /// Marks this moment, for [`Ledger::growth_since`].
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            sites: self.sites.all().to_vec(),
-        }
-    }
-
-    /// What each site allocated and released since the snapshot, without sites that did neither, ordered
-    /// by stack id. The snapshot must be of this ledger. Live blocks are not looked at, so where not all
-    /// are kept ([`Ledger::bounded`]), releases are those of kept blocks.
-    pub fn growth_since(&self, snapshot: &Snapshot) -> Vec<SiteGrowth> {
-        let then = snapshot
-            .sites
-            .iter()
-            .map(Some)
-            .chain(std::iter::repeat(None));
-        let mut growth: Vec<SiteGrowth> = self
-            .sites
-            .all()
-            .iter()
-            .zip(then)
-            .map(|(now, then)| SiteGrowth::between(then, now))
-            .filter(|g| g.allocated_blocks != 0 || g.released_blocks != 0)
-            .collect();
-        growth.sort_unstable_by_key(|g| g.stack);
-        growth
-    }
-
-    /// Live blocks by powers of two: (largest size of the class, bytes, blocks), ordered by size. The
-    /// first class is 0 and 1 byte, the others reach from the one before to a power of two.
-    pub fn size_classes(&self) -> Vec<(u64, u64, u64)> {
-        let mut classes = [(0.0, 0.0); 65];
-        for entry in self.map.iter_live() {
-            let size = self.map.size_of(entry);
-            let class = 64 - size.saturating_sub(1).leading_zeros() as usize;
-            let weight = self.weight(size);
-            classes[class].0 += weight * size as f64;
-            classes[class].1 += weight;
-        }
-        let upper = |class: usize| 1u64.checked_shl(class as u32).unwrap_or(u64::MAX);
-        (0..classes.len())
-            .map(|class| (upper(class), classes[class]))
-            .filter(|(_, (_, blocks))| *blocks > 0.0)
-            .map(|(upper, (bytes, blocks))| (upper, bytes.round() as u64, blocks.round() as u64))
-            .collect()
-    }
-
-    /// Live blocks by size: (size, bytes, blocks), ordered by size.
-    pub fn by_size(&self) -> Vec<(u64, u64, u64)> {
-        self.live_sums(|block| block.size)
-    }
-
-    /// Live blocks by allocating thread: (tid, bytes, blocks), ordered by tid.
-    pub fn by_thread(&self) -> Vec<(u32, u64, u64)> {
-        self.live_sums(|block| block.tid)
-    }
-
     /// Releases of known blocks by the backtrace of the release: (stack, blocks, bytes), ordered by
     /// stack id; empty unless [`LedgerOptions::track_release_stacks`](crate::LedgerOptions).
     ///
@@ -160,24 +101,5 @@ impl<O: Observer> Ledger<O> {
     /// Bytes of memory that the table of blocks takes.
     pub fn table_bytes(&self) -> usize {
         self.map.table_bytes()
-    }
-
-    fn live_sums<K: std::hash::Hash + Ord + Copy>(
-        &self,
-        key: impl Fn(&LiveBlock) -> K,
-    ) -> Vec<(K, u64, u64)> {
-        let mut sums: FxHashMap<K, (f64, f64)> = FxHashMap::default();
-        for block in self.live_blocks() {
-            let weight = self.weight(block.size);
-            let (bytes, blocks) = sums.entry(key(&block)).or_default();
-            *bytes += weight * block.size as f64;
-            *blocks += weight;
-        }
-        let rounded = |(key, (bytes, blocks)): (K, (f64, f64))| {
-            (key, bytes.round() as u64, blocks.round() as u64)
-        };
-        let mut sums: Vec<_> = sums.into_iter().map(rounded).collect();
-        sums.sort_unstable_by_key(|sum| sum.0);
-        sums
     }
 }

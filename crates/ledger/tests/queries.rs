@@ -67,16 +67,6 @@ impl Pair {
             .collect();
         live.sort_unstable();
         assert!(live == self.blocks.clone().into_iter().collect::<Vec<_>>());
-        assert!(self.ledger.by_size() == self.sums(|b| b.0));
-        assert!(self.ledger.by_thread() == self.sums(|b| b.2));
-        let class = |size: u64| {
-            if size <= 1 {
-                1
-            } else {
-                size.next_power_of_two()
-            }
-        };
-        assert_eq!(self.ledger.size_classes(), self.sums(|b| class(b.0)));
         let by_stack = self.sums(|b| b.1);
         let found = self.ledger.live_by(None);
         assert!(
@@ -92,7 +82,7 @@ impl Pair {
 }
 
 #[test]
-fn sums_and_growth_with_many_blocks() {
+fn sums_with_many_blocks() {
     let mut pair = Pair {
         ledger: Ledger::new(LedgerOptions::default()),
         blocks: Blocks::new(),
@@ -102,30 +92,8 @@ fn sums_and_growth_with_many_blocks() {
     // Many live blocks, then few again: looking ahead is switched on and off.
     pair.passes(30, 600_000);
     pair.check();
-    let before = pair.ledger.snapshot();
-    let then = pair.sums(|b| b.1);
     pair.passes(30, 600_000);
     pair.check();
-    let mut change: BTreeMap<u32, (i64, i64)> = BTreeMap::new();
-    for (sums, sign) in [(then, -1), (pair.sums(|b| b.1), 1)] {
-        for (stack, bytes, blocks) in sums {
-            let (a, b) = change.entry(stack).or_default();
-            *a += sign * bytes as i64;
-            *b += sign * blocks as i64;
-        }
-    }
-    let growth = pair.ledger.growth_since(&before);
-    assert!(growth.is_sorted_by_key(|g| g.stack));
-    for g in &growth {
-        assert_eq!(
-            change.remove(&g.stack).unwrap_or((0, 0)),
-            (g.bytes(), g.blocks())
-        );
-    }
-    assert!(
-        change.values().all(|c| *c == (0, 0)),
-        "sites without growth"
-    );
     pair.passes(20, 2_000);
     pair.check();
 }

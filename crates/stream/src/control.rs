@@ -307,14 +307,6 @@ impl Region {
         abandoned.store(0, Release);
     }
 
-    /// Notes the original of a function's variant (avma).
-    pub fn set_original(&self, function: u32, variant: u32, address: u64) -> Result<(), Error> {
-        let offset =
-            original_offset(function, variant).ok_or(Error::Function { function, variant })?;
-        self.memory.u64(offset).store(address, Release);
-        Ok(())
-    }
-
     /// The original of a function's variant (avma); 0 if there is none.
     pub fn original(&self, function: u32, variant: u32) -> u64 {
         original_offset(function, variant).map_or(0, |offset| self.memory.u64(offset).load(Acquire))

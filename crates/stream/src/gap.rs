@@ -21,14 +21,6 @@ impl Gap {
         clipped.filter(|gap| gap.from_ns < gap.to_ns)
     }
 
-    /// How much of a window was seen.
-    pub fn seen_ns(gaps: &[Gap], from_ns: u64, to_ns: u64) -> u64 {
-        let unseen: u64 = Gap::within(gaps, from_ns, to_ns)
-            .map(|gap| gap.to_ns - gap.from_ns)
-            .sum();
-        to_ns.saturating_sub(from_ns).saturating_sub(unseen)
-    }
-
     /// A block that seems live at `at_ns` and was allocated before the time that this returns may have been
     /// released in a gap. `None`: there was no gap by then.
     pub fn unseen_before(gaps: &[Gap], at_ns: u64) -> Option<u64> {
@@ -45,9 +37,6 @@ mod tests {
     fn what_is_seen_of_a_window() {
         let gap = |from_ns, to_ns| Gap { from_ns, to_ns };
         let gaps = [gap(10, 20), gap(30, 40)];
-        assert_eq!(Gap::seen_ns(&gaps, 0, 50), 30);
-        assert_eq!(Gap::seen_ns(&gaps, 15, 35), 10);
-        assert_eq!(Gap::seen_ns(&gaps, 12, 18), 0);
         let within: Vec<Gap> = Gap::within(&gaps, 15, 30).collect();
         assert_eq!(within, [gap(15, 20)]);
         for (at_ns, before) in [(10, None), (11, Some(20)), (30, Some(20)), (31, Some(40))] {
