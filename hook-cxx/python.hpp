@@ -513,6 +513,20 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   return id;
 }
 
+// Whether two words of a backtrace mean the same. A location has two ids where another thread took its place in the index
+// while it was written (insert_stack in stack_table.hpp).
+inline bool are_alike(uint64_t a, uint64_t b) {
+  constexpr uint64_t id = 0xffff'ffff;
+  if (a == b) return true;
+  if ((a & ~id) != (b & ~id) || (a & python_frame) != python_frame) return false;
+  StackEntry *first = stack_entry(a & id), *second = stack_entry(b & id);
+  if (first->hash != second->hash || first->depth != second->depth) return false;
+  auto *left = reinterpret_cast<const uint64_t*>(first + 1), *right = reinterpret_cast<const uint64_t*>(second + 1);
+  for (uint32_t i = 0; i < first->depth; i++)
+    if (left[i] != right[i]) return false;
+  return true;
+}
+
 // Walks once more, without what is remembered of the chain, and counts a difference.
 [[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, Walk walk, uint32_t native,
                                                      uint64_t frame, uint32_t id) {
@@ -523,7 +537,7 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   StackEntry* entry = stack_entry(id);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   bool same = entry->depth == count;
-  for (uint32_t i = 0; same && i < count; i++) same = frames[i] == words[i];
+  for (uint32_t i = 0; same && i < count; i++) same = are_alike(frames[i], words[i]);
   __atomic_store_n(&ring->memo_checked, ring->memo_checked + 1, __ATOMIC_RELAXED);
   if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
 }

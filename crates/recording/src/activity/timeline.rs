@@ -70,7 +70,9 @@ impl Timeline {
                 live,
                 allocated,
             }));
-        self.next_ns = (time_ns / self.step_ns).saturating_add(1) * self.step_ns;
+        // A recording may say any time.
+        let steps = (time_ns / self.step_ns).saturating_add(1);
+        self.next_ns = steps.saturating_mul(self.step_ns);
         if self.changes.len() > MAX_CHANGES && self.points.len() > 2 {
             self.thin_out();
         }
