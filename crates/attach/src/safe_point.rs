@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often it is tried to load the hook while all other threads stand still.
-const STILL_TRIES: u32 = 2;
+const STILL_TRIES: u32 = 3;
 /// How long those are waited for that did not stop in time. One that sleeps uninterruptibly for longer is let go later.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -86,7 +86,7 @@ impl SafePoints {
 
     /// The same at a moment at which nobody keeps the loader's locks, and with the other threads standing still, so that
     /// nobody takes them or touches a descriptor of ours until the hook is loaded. Where the others cannot be stopped
-    /// within 10 ms, twice in a row, they run. What keeps the locks for longer than the time that a
+    /// within 10 ms, or one of them is inside of the loader, three times in a row, they run. What keeps the locks for longer than the time that a
     /// thread is looked for is an error ([`Error::CallTimeout`]).
     pub fn hold_to_load(
         &self,
@@ -103,6 +103,9 @@ impl SafePoints {
             if asked.is_ok() && tries > 0 {
                 if held.stop_others(&others)? {
                     asked = held.ask_for_loader_locks();
+                    // Somebody stands still inside of the loader. Where that is so again and again, as in a process that
+                    // loads plugins without pause, the others are left alone.
+                    tries -= u32::from(asked.is_err());
                 } else if others.can_be_stopped() {
                     tries -= 1;
                     held.release()?;

@@ -387,8 +387,13 @@ impl Session {
         let (mut held, mut loading) = self.hold_to_load(reach, loading)?;
         // The loader reads and closes its file by a number, which another thread could close.
         let is_in_danger = region.was_disturbed && !held.others_stand_still();
-        if self.emission.is_none() && (is_in_danger || loading_is_filtered(&held)) {
+        let is_filtered = matches!(loading, Loading::ByLoader(_)) && loading_is_filtered(&held);
+        if self.emission.is_none() && (is_in_danger || is_filtered) {
             loading = loading.without_loader();
+        } else if is_filtered {
+            let _ = unmap_region(&mut held, RemoteAddress(region_address), region_bytes);
+            let call = "what dlopen calls";
+            return Err(memhook_inject::Error::CallIsFiltered { pid, call }.into());
         }
         if let Err(error) = self.load(&mut held, loading) {
             // Nobody knows of the region, so nobody would ever use it again.

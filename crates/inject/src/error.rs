@@ -260,12 +260,12 @@ pub enum Error {
     },
     /// A seccomp filter may end the process for a system call that would have to be made in it.
     #[error(
-        "a seccomp filter may end process {pid} for {call}(2), which has to be called in it: the filter is suspended meanwhile, but not if memhook-rs is killed at that moment"
+        "a seccomp filter may end process {pid} for {call}, which has to be called in it: the filter is suspended meanwhile, but not if memhook-rs is killed at that moment"
     )]
     CallIsFiltered {
         /// Process id.
         pid: i32,
-        /// The name of the call.
+        /// Its name, or that of a function which makes it.
         call: &'static str,
     },
     /// No copy of the process can be made by fork.

@@ -1,16 +1,6 @@
 //! A process at one moment: copied memory, registers, mappings, modules.
 
 mod backing;
-/// What a snapshot says of threads that were inside malloc.
-pub fn inside_malloc_note(threads: u32) -> String {
-    let were = if threads == 1 {
-        "1 thread was".to_owned()
-    } else {
-        format!("{threads} threads were")
-    };
-    format!("{were} inside malloc: what they were changing may look damaged")
-}
-
 #[cfg(test)]
 mod foreign_file_tests;
 mod store;
@@ -243,4 +233,14 @@ impl Snapshot {
 pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+/// What a snapshot says of threads that were inside malloc.
+pub fn inside_malloc_note(threads: u32) -> String {
+    let were = if threads == 1 {
+        "1 thread was".to_owned()
+    } else {
+        format!("{threads} threads were")
+    };
+    format!("{were} inside malloc: what they were changing may look damaged")
 }

@@ -14,9 +14,6 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline may go on for this long.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a thread that waits for leave may be on no other processor than this one.
-const LEAVE_PATIENCE: Duration = Duration::from_millis(50);
-
 /// How the scratch memory is mapped.
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// The descriptor argument of mmap for memory without a file.
@@ -305,24 +302,54 @@ impl Held {
         waiting.rip = scratch.leave_entry().0;
         self.set_out(&waiting)?;
         self.resume()?;
-        let until = Instant::now() + limit;
+        match self.waits_for_leave(waits)? {
+            true => {
+                self.write(leave, &self.work.token.to_le_bytes())?;
+                self.await_result(limit)
+            }
+            // It is stopped where it is, or has gone home.
+            false => self.await_result(Duration::ZERO),
+        }
+    }
+
+    /// Waits until the thread can be given leave. It goes home by itself after [`Timing::spin`], counted from when it came
+    /// to wait, and from then on its memory is not ours: `false` well before that.
+    ///
+    /// [`Timing::spin`]: crate::timing::Timing
+    fn waits_for_leave(&mut self, waits: RemoteAddress) -> Result<bool, Error> {
+        let until = Instant::now() + STEP_DEADLINE;
+        // It did not wait yet at this time.
+        let mut not_before = Instant::now();
         let mut pace = wait::Pace::start();
-        let one_processor = Instant::now() + LEAVE_PATIENCE;
         loop {
-            let (count, count_now) = (self.read_word(waits)?, self.read_word(waits)?);
+            self.let_others_go_in_time();
             let now = Instant::now();
-            if count != count_now || now >= until || (count != 0 && now >= one_processor) {
-                break;
+            let (Ok(count), Ok(count_now)) = (self.read_word(waits), self.read_word(waits)) else {
+                return Ok(false);
+            };
+            let waited = not_before.elapsed();
+            if count_now == 0 {
+                not_before = now;
+            } else if waited >= self.work.timing.spin / 3 {
+                return Ok(false);
+            } else if count != count_now || waited >= self.work.timing.spin / 6 {
+                return Ok(true);
+            }
+            if now >= until {
+                return Ok(false);
             }
             match wait::poll_stop(self.pid, self.tid) {
                 Some(Stop::Gone) => return Err(self.is_gone()),
-                Some(Stop::Signal(signal)) => self.resume_after(signal)?,
+                Some(Stop::Signal(signal)) => {
+                    if let Err(error) = self.resume_after(signal) {
+                        self.back_out()?;
+                        return Err(error);
+                    }
+                }
                 Some(_) => self.resume()?,
                 None => drop(pace.pause()),
             }
         }
-        self.write(leave, &self.work.token.to_le_bytes())?;
-        self.await_result(limit)
     }
 
     /// Sets the registers and the token for an operation.

@@ -32,9 +32,6 @@ const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 /// Room for dlopen and an allocator behind it; only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
 
-/// How often a thread looks for the leave to make a system call: 40 to 140 cycles each (Intel's optimization manual, pause).
-const MOST_PAUSES: u32 = 8_000_000;
-
 /// The words of the data page, by offset.
 pub(crate) mod word {
     /// rax of the operation.
@@ -66,8 +63,9 @@ pub(crate) mod word {
     pub(crate) const INODE: u64 = 104;
     /// What fstat(2) says: on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
-    /// Counts while the thread waits for leave to make a system call; the token, once it has that.
+    /// Counts while the thread waits for leave to make a system call.
     pub(crate) const WAITS: u64 = STATUS + 144;
+    /// The token, once it has that leave.
     pub(crate) const LEAVE: u64 = WAITS + 8;
     /// End of the words; strings and structures follow.
     pub(crate) const END: u64 = LEAVE + 8;
@@ -137,16 +135,27 @@ memhook_inject_stub_fork:
     syscall
     jmp 1f
 memhook_inject_stub_leave:
-    mov rcx, [rip + memhook_inject_stub_begin - {page} + {token}]
-    mov r11d, {most_pauses}
+    push rax
+    push rdx
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    mov r11, rax
 2:  pause
     add qword ptr [rip + memhook_inject_stub_begin - {page} + {waits}], 1
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {token}]
     cmp [rip + memhook_inject_stub_begin - {page} + {leave}], rcx
     je 3f
-    sub r11d, 1
-    jnz 2b
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    sub rax, r11
+    cmp rax, [rip + memhook_inject_stub_begin - {page} + {counts}]
+    jl 2b
     jmp memhook_inject_stub_home
-3:  jmp rbx
+3:  pop rdx
+    pop rax
+    jmp rbx
 memhook_inject_stub_open:
     syscall
     lea rcx, [rax + 1]
@@ -245,7 +254,6 @@ memhook_inject_stub_end:
     status = const word::STATUS,
     waits = const word::WAITS,
     leave = const word::LEAVE,
-    most_pauses = const MOST_PAUSES,
     fstat = const libc::SYS_fstat,
     bad_descriptor = const libc::EBADF,
     close = const libc::SYS_close,
@@ -384,7 +392,7 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
-    /// Entry that waits until [`word::LEAVE`] holds the token, and goes on at rbx; after some tenths of a second it goes home.
+    /// Entry that waits until [`word::LEAVE`] holds the token, and goes on at rbx; it goes home after `Timing::spin`.
     pub(crate) fn leave_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_leave)
     }
