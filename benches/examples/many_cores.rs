@@ -8,7 +8,7 @@
 //! The costs are parameters. Those of an event were measured with the example `recorded_stream`, for a server
 //! whose live blocks fit into the caches, but for the handing over, which is estimated. The machine that is
 //! modelled has a core for every thread, and no machine at hand has, so the result cannot be measured. Simulated are, in steps of
-//! 20 µs: rings and who waits at them, passes and their pauses (`crates/attach/src/pacing.rs`), how long a
+//! 20 µs: rings and who waits at them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a
 //! thread waits before it takes samples and how it goes back (`hook-cxx/ring.hpp`, `adapting.hpp`), and the
 //! rates of the threads, which change at random. Drains beyond one, which do not exist, share rings and
 //! shards of the ledger evenly, and pay for handing each event over (`docs/several-drains.md`).

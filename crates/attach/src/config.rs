@@ -1,6 +1,8 @@
 //! What to record of a process, and how: all that is decided before the process is touched.
 
-use crate::emission::Emission;
+pub(crate) mod emission;
+
+use emission::Emission;
 use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };

@@ -156,7 +156,7 @@ pub enum Error {
     Thread(#[source] std::io::Error),
     /// No probe was placed.
     #[error(transparent)]
-    Probe(#[from] crate::probe_error::ProbeError),
+    Probe(#[from] crate::probes::error::ProbeError),
     /// The process could not be looked at.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),

@@ -1,8 +1,8 @@
 //! What is done with a trace besides its upkeep.
 
 use crate::{
+    running::upkeep::{Detached, Turn},
     trace::Trace,
-    upkeep::{Detached, Turn},
 };
 use crossbeam_channel::Select;
 use memhook_ledger::Observer;

@@ -1,7 +1,7 @@
 //! Setting a mark in a trace that somebody else makes.
 
 use crate::error::Error;
-use crate::residue::residue;
+use crate::leave::residue::residue;
 use memhook_process::mappings;
 use std::time::{Duration, Instant};
 

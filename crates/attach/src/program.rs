@@ -1,18 +1,21 @@
 //! A program that is started here and traced from its first instruction to its end, along with the processes
 //! that it makes if they are to be followed.
 
+pub(crate) mod leaving;
+mod started;
+
 use crate::config::TraceConfig;
 use crate::error::Error;
+use crate::hold::reach::Reach;
 use crate::job::{End, Job};
-use crate::known_files::KnownFiles;
-use crate::leaving::{Left, Outcome};
-use crate::limits::refuse;
-use crate::reach::Reach;
 use crate::recording::Recording;
 use crate::session::Session;
-use crate::started::Started;
+use crate::survey::known_files::KnownFiles;
+use crate::survey::limits::refuse;
+use leaving::{Left, Outcome};
 use memhook_inject::{Child, Event, StartPoint, forward_signals, launch};
 use memhook_process::{ModuleImage, is_static};
+use started::Started;
 use std::{
     collections::HashMap,
     ffi::{CString, OsString},

@@ -1,13 +1,15 @@
 //! A recording between the creation of its file and the first event.
 
+pub(crate) mod run_facts;
+
 use crate::config::TraceConfig;
-use crate::consumer::{Consumer, Memory};
+use crate::drain::consumer::{Consumer, Memory};
+use crate::drain::recorder::Recorder;
 use crate::error::Error;
-use crate::recorder::Recorder;
-use crate::run_facts::{Facts, meta};
 use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_recording::{HEAP_NOTE, Options, Writer, path_of_heap, path_of_mappings};
+use run_facts::{Facts, meta};
 use std::path::{Path, PathBuf};
 
 /// The file of a run that has not begun.

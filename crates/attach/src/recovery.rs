@@ -1,7 +1,7 @@
 //! Putting right what a killed attacher left in a process, or in its parent before a fork.
 
-use crate::{claim::claim, error::Error, probes, residue::residue, restore::Files};
-use memhook_process::mappings;
+use crate::{claim::claim, error::Error, leave::residue::residue, probes};
+use memhook_process::{ModuleFiles, mappings};
 
 /// Restores the slots and the probed functions of a process, and returns how many could not be restored. `None`: nothing of
 /// memhook-rs was found in the process.
@@ -16,7 +16,7 @@ pub fn recover(pid: i32) -> Result<Option<u64>, Error> {
     if !found.is_untidy() {
         return Ok(functions);
     }
-    let restored = found.tidy_up(pid, &mut Files::in_parts())?;
+    let restored = found.tidy_up(pid, &mut ModuleFiles::in_parts())?;
     found.give_memory_back();
     Ok(Some(restored.left + functions.unwrap_or(0)))
 }

@@ -5,31 +5,32 @@ mod lone_recorder;
 mod made_code;
 mod memory;
 mod python;
+mod refused_slots;
 mod slots;
 
 pub(crate) use heritage::Heritage;
-pub(crate) use slots::is_of_allocator;
 
 use crate::claim::{Claim, claim};
+use crate::config::emission::Emission;
 use crate::config::{Accesses, TraceConfig};
-use crate::emission::Emission;
+use crate::drain::recorder::OwnCode;
 use crate::error::Error;
-use crate::hook_object::{EntryPoints, HookObject};
-use crate::hook_presence::{any_point, has_hook};
-use crate::inherited::close_inherited;
-use crate::known_files::{KnownFiles, SharedFiles};
-use crate::limits::{fitting_room_of_ring, may_reserve, plan};
-use crate::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
+use crate::hold::reach::Reach;
+use crate::hold::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
+use crate::hook::listening::Listening;
+use crate::hook::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
+use crate::hook::object::{EntryPoints, HookObject};
+use crate::hook::presence::{any_point, has_hook};
+use crate::leave::inherited::close_inherited;
+use crate::leave::residue::{Place, residue};
+use crate::leave::restore::layout;
 use crate::pads::{Pads, TracedHeap, plan_described, plan_pads};
-use crate::reach::Reach;
-use crate::recorder::OwnCode;
-use crate::residue::{Place, residue};
-use crate::restore::{Files, layout};
-use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
-use crate::target_facts::{
+use crate::survey::known_files::{KnownFiles, SharedFiles};
+use crate::survey::limits::{fitting_room_of_ring, may_reserve, plan};
+use crate::survey::target_facts::{
     charges_mappings, is_filtered, loading_is_filtered, main_stack, thread_numbers,
 };
-use crate::unwind_tables::UnwindTables;
+use crate::unwinding::tables::UnwindTables;
 use made_code::MadeCode;
 use memhook_abi::{
     self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, HOOKED_FUNCTIONS, Role, function_by_name,
@@ -39,8 +40,8 @@ use memhook_inject::{
     Held, IdleThreads, move_region, prepare_to_hold, set_inherited, unmap_region,
 };
 use memhook_process::{
-    CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, Slot, TargetRoot,
-    find_slots, hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
+    CLibrary, CLibraryKind, ElfView, Mapping, ModuleFiles, ModuleImage, RemoteAddress, Slot,
+    TargetRoot, find_slots, hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Config, NamedMoment, Plan, Region};
 use memhook_symbols::PerfMap;
@@ -77,7 +78,7 @@ pub struct Session {
     heaps: Vec<TracedHeap>,
     /// Its program is static: there is no loader, and no module comes or goes.
     is_static: bool,
-    files: Files,
+    files: ModuleFiles,
     /// Mappings of files as last seen.
     layout: Vec<Mapping>,
     /// Modules as last seen.
@@ -577,6 +578,11 @@ impl Session {
     /// Where the hook is (avma).
     pub(crate) fn hook_base(&self) -> u64 {
         self.hook_base
+    }
+
+    /// Where listeners find the probes of the hook.
+    pub fn listening(&self) -> Result<Listening, Error> {
+        Listening::of(self.pid, self.hook_base)
     }
 
     /// When a process was found that has been traced from its birth, by its first call of an allocator; `None` of

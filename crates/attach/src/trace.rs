@@ -1,14 +1,14 @@
 //! A traced process and what its events have come to.
 
 use crate::config::TraceConfig;
-use crate::consumer::Consumer;
+use crate::drain::consumer::Consumer;
+use crate::drain::lookout::Lookout;
 use crate::error::Error;
-use crate::known_files::SharedFiles;
-use crate::lookout::Lookout;
 use crate::recording::Recording;
-use crate::run_facts::{Facts, Recorded};
+use crate::recording::run_facts::{Facts, Recorded};
+use crate::running::upkeep::Upkeep;
 use crate::session::Session;
-use crate::upkeep::Upkeep;
+use crate::survey::known_files::SharedFiles;
 use memhook_ledger::{LiveBlock, LiveWalk, Observer, SiteTotals, SiteWalk};
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,15 +1,15 @@
 //! The drain thread, which empties the rings whatever else the attacher does, because a thread of the
 //! target waits when its ring is full.
 
-use crate::budget::{BudgetKeeper, BudgetKept};
+use super::budget::{BudgetKeeper, BudgetKept};
+use super::described_heap::{DescribedHeap, allocations_of};
+use super::gap_log::GapLog;
+use super::lookout::Watched;
+use super::pacing::Pacing;
+use super::recorded_pages::RecordedPages;
+use super::recorder::Recorder;
 use crate::config::{Clock, Stacks, TraceConfig};
-use crate::described_heap::{DescribedHeap, allocations_of};
-use crate::gap_log::GapLog;
-use crate::lookout::Watched;
-use crate::memory_budget::for_a_ledger;
-use crate::pacing::Pacing;
-use crate::recorded_pages::RecordedPages;
-use crate::recorder::Recorder;
+use crate::survey::memory_budget::for_a_ledger;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
 use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, heap_of};
@@ -585,7 +585,7 @@ impl<O: Observer + Send> Consumer<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookout::{LONGEST_WAIT, Lookout};
+    use crate::drain::lookout::{LONGEST_WAIT, Lookout};
     use std::os::unix::fs::FileExt;
 
     fn with_consumer(work: impl FnOnce(&Region, &Consumer)) {

@@ -1,7 +1,7 @@
 //! The heap of an allocator that the user has described: its ledger, and where its blocks are.
 
+use super::recorder::Recorder;
 use crate::config::TraceConfig;
-use crate::recorder::Recorder;
 use memhook_abi::{Event, Op};
 use memhook_ledger::{
     BlockOf, Ledger, LedgerOptions, LiveBlock, Observer, ReleaseBy, SampledAllocations,

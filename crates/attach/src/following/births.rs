@@ -12,9 +12,9 @@
 //! any traced process does, and passes through from then on; a child whose parent has found that out claims
 //! nothing. To the next attacher and to `detach` such a child is a process whose attacher was killed.
 
-use crate::hook_object::hook_at;
+use crate::hook::object::hook_at;
 use crate::session::{Heritage, Session};
-use crate::unwind_tables::UnwindTables;
+use crate::unwinding::tables::UnwindTables;
 use crossbeam_channel::Sender;
 use memhook_abi::{GATE_BIRTH_OFFSET, MOST_SPARES, SPARES_BEHIND_GATE, gate_birth};
 use memhook_process::{

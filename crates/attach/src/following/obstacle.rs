@@ -2,7 +2,7 @@
 
 use crate::config::TraceConfig;
 use crate::error::Error;
-use crate::limits::refuse;
+use crate::survey::limits::refuse;
 use memhook_inject::share_memory;
 use memhook_process::{Loader, mappings, parent, tracer};
 

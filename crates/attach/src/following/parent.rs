@@ -1,11 +1,11 @@
 //! The process whose children are traced from their birth: maps regions in it for them, and takes those away again.
 
 use super::births::Births;
-use crate::hook_presence::{any_point, hold_with_hook};
+use crate::hook::presence::{any_point, hold_with_hook};
 use crate::job::{End, Job};
+use crate::running::upkeep::Turn;
 use crate::session::Session;
 use crate::trace::Trace;
-use crate::upkeep::Turn;
 use crossbeam_channel::Select;
 use memhook_abi::SPARES_BEHIND_GATE;
 use memhook_inject::{Held, create_region, hold, set_inherited, unmap_region, write_bytes};
@@ -102,7 +102,7 @@ impl Parent {
     fn add(&mut self, session: &Session) -> Option<()> {
         let pid = session.pid();
         let mut held = hold_with_hook(pid, session.hook_base()).ok()?;
-        let made = create_region(&mut held, crate::residue::REGION_NAME, self.bytes).ok();
+        let made = create_region(&mut held, crate::leave::residue::REGION_NAME, self.bytes).ok();
         let is_listed = made.as_ref().and_then(|made| {
             self.mapped.push(made.address.0);
             self.list_it(&mut held, made.address)

@@ -1,9 +1,9 @@
 //! Holding a thread where it may call the loader.
 
-use crate::hook_object::hook_images;
-use crate::reach::Reach;
-use crate::safe_places::SafePlaces;
-use crate::unwind_tables::UnwindTables;
+use super::reach::Reach;
+use super::safe_places::SafePlaces;
+use crate::hook::object::hook_images;
+use crate::unwinding::tables::UnwindTables;
 use memhook_inject::{Error, Held, HoldOptions, Others, Registers, wait_for_late_threads};
 use memhook_process::{ModuleImage, RemoteAddress, loader_ranges, mappings, read_word, vdso};
 use memhook_unwind::{TableModule, walk};

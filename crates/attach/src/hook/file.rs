@@ -1,7 +1,7 @@
 //! The hook as a file in the file system of the target, for listeners that look for probes in files only.
 
-use crate::emission::{Emission, FilePlace};
-use crate::hook_object::LOADED;
+use super::object::LOADED;
+use crate::config::emission::{Emission, FilePlace};
 use memhook_foreign::{open_folder_below, visible};
 use memhook_process::{HOOK_FILE_PREFIX, HOOK_FILE_SUFFIX, TargetRoot};
 use nix::errno::Errno;

@@ -1,9 +1,8 @@
 //! Where listeners find the probes `otel_memory:alloc` and `otel_memory:free`, of which the hook's file has notes
 //! (`hook-cxx/arch/x86_64/otel_memory.hpp`).
 
+use super::object::LOADED;
 use crate::error::Error;
-use crate::hook_object::LOADED;
-use crate::session::Session;
 use goblin::elf::{Elf, program_header::PT_LOAD};
 use memhook_process::{TargetRoot, mappings, proc_path};
 use std::path::PathBuf;
@@ -34,10 +33,9 @@ pub struct Listening {
     pub probes: Vec<EmittedProbe>,
 }
 
-impl Session {
-    /// Where listeners find the probes of the hook.
-    pub fn listening(&self) -> Result<Listening, Error> {
-        let (pid, base) = (self.pid(), self.hook_base());
+impl Listening {
+    /// Where they find those of the hook that a process has at `base` (avma).
+    pub(crate) fn of(pid: i32, base: u64) -> Result<Listening, Error> {
         let maps = mappings(pid)?;
         let hook = maps.iter().find(|m| m.start == base);
         let hook = hook.ok_or(Error::OtherProgram { pid })?;

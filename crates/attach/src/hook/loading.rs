@@ -1,8 +1,8 @@
 //! How the hook comes into a process: by its loader, or mapped without it.
 
-use crate::emission::Emission;
+use super::object::{HookObject, LOADED, MAPPED, hook_at};
+use crate::config::emission::Emission;
 use crate::error::Error;
-use crate::hook_object::{HookObject, LOADED, MAPPED, hook_at};
 use memhook_abi::{HOOKED_FUNCTIONS, Role, may_throw};
 use memhook_inject::{Dlopen, Held, load_file, load_object};
 use memhook_process::{CLibrary, CLibraryKind, Mapping, has_proc, is_hook, is_static, mappings};

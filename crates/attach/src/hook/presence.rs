@@ -1,6 +1,6 @@
 //! Whether the hook of this version is in a process, and holding a thread to call into it.
 
-use crate::{error::Error, hook_object::hook_at};
+use crate::{error::Error, hook::object::hook_at};
 use memhook_inject::{Held, HoldOptions, hold};
 use std::time::Duration;
 

@@ -85,7 +85,7 @@ impl Calls {
 }
 
 fn figure(name: &str) -> u64 {
-    let header = include_str!("../hook-cxx/stack_room.hpp");
+    let header = include_str!("../../hook-cxx/stack_room.hpp");
     let (_, rest) = header.split_once(name).expect("it is in the header");
     let digits = rest.trim_start_matches(" = ").split(';').next();
     digits

@@ -3,8 +3,8 @@
 //! The hook and the region are memory objects, each of which the target has open for some system calls of one held
 //! thread. A child that another thread forks in between has it too, until it executes a program or ends.
 
-use crate::hook_presence::any_point;
-use crate::residue::stray_descriptors;
+use super::residue::stray_descriptors;
+use crate::hook::presence::any_point;
 use memhook_inject::hold;
 use memhook_process::{children, process_age};
 use std::time::{Duration, Instant};

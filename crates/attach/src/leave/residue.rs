@@ -1,18 +1,19 @@
 //! What an earlier attach left in a process (the hook, the region, and patched slots if its attacher was
 //! killed), and what the process inherited from a traced parent.
 
-use crate::closed_region;
-use crate::code_exchanges::pause_after;
+use super::restore::{Restored, restore};
 use crate::error::Error;
-use crate::hook_presence::{any_point, has_hook};
-use crate::pad_areas::are_live;
-use crate::reach::Reach;
-use crate::rest::comes_to_rest;
-use crate::restore::{Files, Restored, restore};
+use crate::hold::code_exchanges::pause_after;
+use crate::hold::reach::Reach;
+use crate::hook::presence::{any_point, has_hook};
+use crate::pads::areas::are_live;
+use crate::region::closed;
+use crate::region::rest::comes_to_rest;
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
 use memhook_inject::{Held, create_region, exchange_code, hold, unmap_unfinished, write_bytes};
 use memhook_process::{
-    HookCopy, Mapping, RemoteAddress, hook_copies, proc_path, read_word, unfinished_copies,
+    HookCopy, Mapping, ModuleFiles, RemoteAddress, hook_copies, proc_path, read_word,
+    unfinished_copies,
 };
 use memhook_stream::{Birth, Region};
 use std::os::unix::fs::MetadataExt;
@@ -160,8 +161,8 @@ impl Residue {
     fn take_in(&mut self, pid: i32, m: &Mapping) {
         // Read through the process's memory: to open the file takes CAP_CHECKPOINT_RESTORE.
         let address = RemoteAddress(m.start);
-        let owner = closed_region::owner(pid, address);
-        if let Some(epoch) = closed_region::epoch(pid, address) {
+        let owner = closed::owner(pid, address);
+        if let Some(epoch) = closed::epoch(pid, address) {
             self.last_epoch = self.last_epoch.max(epoch);
         }
         let place = (address, m.end - m.start);
@@ -182,7 +183,7 @@ impl Residue {
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
             {
                 self.never_used.push(place);
-            } else if closed_region::birth(pid, address).is_some_and(|birth| birth != birth::NONE) {
+            } else if closed::birth(pid, address).is_some_and(|birth| birth != birth::NONE) {
                 self.offered.extend(region.map(|region| (region, address)));
             }
             return;
@@ -205,7 +206,7 @@ impl Residue {
         let closed = self
             .closed_regions
             .iter()
-            .filter_map(|&(address, _)| closed_region::attacher_pid(pid, address));
+            .filter_map(|&(address, _)| closed::attacher_pid(pid, address));
         let open = self.regions.iter().map(|(region, _)| region.attacher_pid());
         open.chain(closed).find(|&attacher| is_attacher(attacher))
     }
@@ -234,7 +235,7 @@ impl Residue {
     }
 
     /// Clears up what is left: slots that hold our values, open descriptors, memory that serves nothing.
-    pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> Result<Restored, Error> {
+    pub fn tidy_up(&mut self, pid: i32, files: &mut ModuleFiles) -> Result<Restored, Error> {
         let mut restored = Restored::default();
         if !self.hooks.is_empty() || self.has_live_pads {
             restored = restore(pid, self.hook_base, None, files)?;
@@ -333,7 +334,7 @@ impl Residue {
         let (known, others): (Vec<_>, Vec<_>) = self.regions.iter().partition(is_known);
         let open = known.into_iter().chain(others).find(fits);
         let closed_fits = |&&(address, length): &&(RemoteAddress, u64)| {
-            length == bytes && closed_region::comes_to_rest(pid, address, ring_bytes)
+            length == bytes && closed::comes_to_rest(pid, address, ring_bytes)
         };
         // To the hook, one that is mapped over is the same as a cleared one.
         let closed = || self.closed_regions.iter().find(closed_fits);

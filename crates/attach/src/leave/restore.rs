@@ -3,23 +3,20 @@
 //! wrote down.
 
 use crate::error::Error;
-use crate::hook_object::hook_at;
-use crate::hook_presence::{has_hook, hold_with_hook};
-use crate::pad_areas::{held_cells, put_back};
-use crate::reach::Reach;
-use crate::safe_point::SafePoints;
-use crate::target_facts::is_filtered;
-use crate::unwind_tables::UnwindTables;
+use crate::hold::reach::Reach;
+use crate::hold::safe_point::SafePoints;
+use crate::hook::object::hook_at;
+use crate::hook::presence::{has_hook, hold_with_hook};
+use crate::pads::areas::{held_cells, put_back};
+use crate::survey::target_facts::is_filtered;
+use crate::unwinding::tables::UnwindTables;
 use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
 use memhook_process::{
-    CLibrary, HookCopy, Mapping, ModuleImage, RemoteAddress, Slot, SlotScan, find_slots,
-    hook_copies, mappings, modules, read_word,
+    CLibrary, HookCopy, Mapping, ModuleFiles, ModuleImage, RemoteAddress, Slot, SlotScan,
+    find_slots, hook_copies, mappings, modules, read_word,
 };
 use std::time::{Duration, Instant};
-
-/// Files of modules that were read.
-pub use memhook_process::ModuleFiles as Files;
 
 /// How long a thread outside of the loader is looked for.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
@@ -58,7 +55,7 @@ pub fn layout(maps: &[Mapping]) -> Vec<Mapping> {
 
 impl SlotLook {
     /// Looks.
-    fn new(pid: i32, files: &mut Files) -> Result<SlotLook, Error> {
+    fn new(pid: i32, files: &mut ModuleFiles) -> Result<SlotLook, Error> {
         let maps = mappings(pid)?;
         let modules = modules(pid, &maps, files)?;
         let copies = hook_copies(pid, &maps);
@@ -81,7 +78,7 @@ impl SlotLook {
     }
 
     /// Looks again if modules came or went.
-    fn refresh(&mut self, pid: i32, files: &mut Files) -> Result<(), Error> {
+    fn refresh(&mut self, pid: i32, files: &mut ModuleFiles) -> Result<(), Error> {
         if layout(&mappings(pid)?) != self.layout {
             *self = SlotLook::new(pid, files)?;
         }
@@ -108,7 +105,7 @@ pub fn restore(
     pid: i32,
     hook_base: Option<u64>,
     safe: Option<SafePoints>,
-    files: &mut Files,
+    files: &mut ModuleFiles,
 ) -> Result<Restored, Error> {
     let mut look = SlotLook::new(pid, files)?;
     let mut done = Restored::default();
@@ -186,7 +183,7 @@ fn by_hook(
     base: u64,
     safe: Option<SafePoints>,
     look: &mut SlotLook,
-    files: &mut Files,
+    files: &mut ModuleFiles,
     done: &mut Restored,
 ) -> Result<(), Error> {
     let Some(object) = hook_at(pid, base) else {
@@ -233,7 +230,7 @@ fn exchange_all(
     exchange: RemoteAddress,
     iterate: u64,
     look: &mut SlotLook,
-    files: &mut Files,
+    files: &mut ModuleFiles,
 ) -> Result<(), Error> {
     let pid = held.pid();
     let begin = Instant::now();

@@ -1,7 +1,7 @@
 //! The pads that a process maps, and what leads to them.
 
-use crate::code_exchanges::pause_after;
 use crate::error::Error;
+use crate::hold::code_exchanges::pause_after;
 use memhook_inject::{CodeExchange, Exchanged, exchange_code};
 use memhook_probe::{REDIRECT_HEADER_BYTES, RedirectEntry, read_redirects, redirect_journal_bytes};
 use memhook_process::{
@@ -46,7 +46,7 @@ fn entries_in(pid: i32, area: &Mapping) -> Vec<RedirectEntry> {
 }
 
 fn has_jump(pid: i32, maps: &[Mapping], entry: &RedirectEntry) -> bool {
-    crate::code_exchanges::has_jump(pid, maps, entry.at, &entry.jump)
+    crate::hold::code_exchanges::has_jump(pid, maps, entry.at, &entry.jump)
 }
 
 /// Where functions of the process lead to pads (avma).

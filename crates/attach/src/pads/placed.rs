@@ -1,15 +1,15 @@
 //! Pads that are in place.
 
+use super::areas::{cell_slot, entries, put_back};
 use super::described::TracedHeap;
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
-use crate::code_exchanges::pause_after;
 use crate::error::Error;
-use crate::hook_presence::any_point;
-use crate::limits::check_shared_memory;
-use crate::memory_budget::check_charge;
-use crate::pad_areas::{cell_slot, entries, put_back};
+use crate::hold::code_exchanges::pause_after;
+use crate::hold::reach::Reach;
+use crate::hook::presence::any_point;
 use crate::probes::places_near;
-use crate::reach::Reach;
+use crate::survey::limits::check_shared_memory;
+use crate::survey::memory_budget::check_charge;
 use memhook_abi::{
     DescribedFunction, DescribedRole, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED,
     MAX_VARIANTS,
@@ -115,7 +115,7 @@ impl Pads {
         let area = self.map(reach, &pads)?;
         let made = Redirects::new(&functions, area.address.0);
         let filled = area.fill(&made.bytes);
-        filled.map_err(|cause| crate::probe_error::ProbeError::Pads {
+        filled.map_err(|cause| crate::probes::error::ProbeError::Pads {
             pid: self.pid,
             cause,
         })?;
@@ -147,7 +147,7 @@ impl Pads {
         }
         self.held = self.held.max(held.release()?);
         let module = pads[0].module.clone();
-        Ok(area.ok_or(crate::probe_error::ProbeError::NoRoom { pid, module })?)
+        Ok(area.ok_or(crate::probes::error::ProbeError::NoRoom { pid, module })?)
     }
 
     /// Writes the jumps with all threads held.

@@ -3,12 +3,11 @@
 
 use crate::{
     config::TraceConfig,
-    coverage::is_hooked,
     error::Error,
-    hook_plan::{PlannedModule, hook_plan, own_pads},
-    limits::limit_checks,
     pads::{DescribedReach, reach_of_described},
-    safe_thread::safe_thread,
+    plan::hooking::{PlannedModule, hook_plan, is_hooked, own_pads},
+    plan::safe_thread::safe_thread,
+    survey::limits::limit_checks,
 };
 use memhook_inject::first_choice;
 use memhook_probe::Allocator;

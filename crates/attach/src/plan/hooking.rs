@@ -1,12 +1,11 @@
 //! What an attach would patch. The process is only read.
 
-use crate::hook_object::hook_at;
-use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
-use crate::pad_areas::live_places;
+use crate::hook::loading::{CANNOT_THROW, Loading, leaves_alone};
+use crate::hook::object::hook_at;
+use crate::pads::areas::live_places;
 use crate::pads::{PadPlan, plan_described, plan_pads};
-use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
-use memhook_abi::{ACCESS_LISTENER, function_by_name, touches};
+use memhook_abi::{ACCESS_LISTENER, HOOKED_FUNCTIONS, Role, function_by_name, touches};
 use memhook_process::{
     CLibrary, Mapping, ModuleFiles, ModuleImage, Slot, find_slots, hook_copies, mappings, modules,
 };
@@ -135,4 +134,18 @@ pub(crate) fn own_pads(pid: i32, maps: &[Mapping], images: &[ModuleImage]) -> (P
     let pads = plan_pads(pid, maps, images, &is_left_alone);
     let must_return = loading.is_some_and(|loading| loading.object(pid).is_mapped);
     (pads, must_return)
+}
+
+/// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator
+/// that is a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
+pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
+    let hooked = HOOKED_FUNCTIONS.get(function);
+    let maps = hooked.is_some_and(|f| f.role == Role::Maps);
+    let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
+    maps && (module.is_libc || module.is_loader || is_allocator)
+}
+
+/// Whether calls of this function are recorded.
+pub fn is_hooked(name: &str) -> bool {
+    function_by_name(name).is_some_and(|f| HOOKED_FUNCTIONS[f].is_of_allocator())
 }

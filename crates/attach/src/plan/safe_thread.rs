@@ -6,8 +6,8 @@
 
 use crate::claim::claim;
 use crate::error::Error;
-use crate::reach::Reach;
-use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
+use crate::hold::reach::Reach;
+use crate::hold::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use memhook_process::{Check, ModuleImage, blocked_at, sleeps, thread_ids};
 use std::time::{Duration, Instant};
 

@@ -3,13 +3,13 @@
 //!
 //! Nothing of this is sent: threads count in blocks of their own, which are read at the end.
 
+use super::areas::REGION_NAME;
 use crate::error::Error;
-use crate::hook_object::PROBE;
-use crate::limits::check_shared_memory;
-use crate::memory_budget::Budget;
-use crate::probe_areas::REGION_NAME;
-use crate::target_facts::{is_filtered, main_stack, tid_offset};
-use crate::unwind_tables::UnwindTables;
+use crate::hook::object::PROBE;
+use crate::survey::limits::check_shared_memory;
+use crate::survey::memory_budget::Budget;
+use crate::survey::target_facts::{is_filtered, main_stack, tid_offset};
+use crate::unwinding::tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
 use memhook_inject::{Held, create_region, set_inherited};
 use memhook_probe::CountsLayout;

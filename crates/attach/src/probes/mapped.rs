@@ -1,13 +1,13 @@
 //! The memory of probes: which functions share an area, where it is, and mapping it.
 
+use super::error::ProbeError;
 use super::events::{Events, prepare};
 use super::gaps::places_near;
 use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
-use crate::hook_presence::any_point;
-use crate::limits::check_shared_memory;
-use crate::memory_budget::check_charge;
-use crate::probe_error::ProbeError;
+use crate::hook::presence::any_point;
+use crate::survey::limits::check_shared_memory;
+use crate::survey::memory_budget::check_charge;
 use memhook_inject::{CodeArea, create_region, hold, map_code_area, set_inherited, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
 use memhook_process::{RemoteAddress, mappings, thread_ids};

@@ -1,15 +1,15 @@
 //! Probes that are in place.
 
+use super::areas;
+use super::error::ProbeError;
 use super::events::{EventOptions, Events};
 use super::mapped::{Mapped, map_all, places};
 use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
 use super::removal;
 use super::threads::ThreadNames;
 use crate::claim::{Claim, claim};
-use crate::code_exchanges::pause_after;
 use crate::error::Error;
-use crate::probe_areas;
-use crate::probe_error::ProbeError;
+use crate::hold::code_exchanges::pause_after;
 use memhook_inject::{CodeExchange, Exchanged, TimeStampClock, exchange_code};
 use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad, StackCounts, Values};
 use memhook_process::{Mapping, ModuleImage, RemoteAddress};
@@ -86,7 +86,7 @@ impl Probes {
             layout,
             counts: mapped.counts,
             events: mapped.events,
-            areas: probe_areas::area_mappings(pid),
+            areas: areas::area_mappings(pid),
             names: ThreadNames::default(),
             held: Duration::ZERO,
             placed_in: Duration::ZERO,
@@ -216,7 +216,7 @@ impl Probes {
 
     /// Whether the process still has the pads: it has neither ended nor executed another program.
     pub fn is_in_place(&self) -> bool {
-        probe_areas::is_probed(self.pid)
+        areas::is_probed(self.pid)
     }
 
     /// Notes who the threads are that count; to be called now and then, because the threads of a process end.

@@ -1,9 +1,9 @@
 //! From what was asked for to functions that can have a probe, and why others cannot.
 
 use super::code_of_module::{ModuleCode, file_of};
+use super::error::ProbeError;
 use super::events::EventOptions;
 use crate::error::Error;
-use crate::probe_error::ProbeError;
 use memhook_probe::{
     Code, Condition, CountsLayout, FunctionSelector, JUMP_BYTES, MOST_EVENTS, MOST_LATENCIES, Plan,
     Wanted, nearest, original_of, plan, plan_exits,

@@ -1,10 +1,10 @@
 //! What would be written, without writing it.
 
+use super::error::ProbeError;
 use super::gaps::places_near;
 use super::mapped::{clusters, places};
 use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
 use crate::error::Error;
-use crate::probe_error::ProbeError;
 use memhook_probe::{AreaHeader, CountsLayout, Pad};
 use memhook_process::mappings;
 

@@ -5,8 +5,8 @@
 //! all tracees without stopping any (kernel/ptrace.c, exit_ptrace). So the launcher is a thread of its own, and
 //! where it has ended, the process is one like any other, which is detached from as after an attach.
 
+use super::started::Started;
 use crate::error::Error;
-use crate::started::Started;
 use memhook_process::{thread_ids, tracer};
 use std::{
     collections::HashMap,

@@ -1,10 +1,10 @@
 //! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
 
 use crate::config::TraceConfig;
-use crate::consumer::{Consumer, Memory, State};
-use crate::process_names::{command_line, process_name};
-use crate::recorder::Recorder;
+use crate::drain::consumer::{Consumer, Memory, State};
+use crate::drain::recorder::Recorder;
 use crate::session::Session;
+use crate::survey::process_names::{command_line, process_name};
 use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
 use memhook_process::{ModuleImage, resident_counters};

@@ -1,6 +1,6 @@
 //! The threads that own rings: where their stacks are, and when they have ended.
 
-use crate::target_facts::main_stack;
+use crate::survey::target_facts::main_stack;
 use memhook_abi::{MAX_RINGS, ring_state};
 use memhook_process::{inner_tid, mappings, proc_path, thread_ids, thread_start_time};
 use memhook_stream::Region;

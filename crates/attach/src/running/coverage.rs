@@ -1,8 +1,9 @@
 //! What is seen of each module, and what is not.
 
+use crate::plan::hooking::is_hooked;
 use crate::session::Session;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use memhook_abi::{function_by_name, slot_state};
+use memhook_abi::slot_state;
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls, built_in_allocator};
 use std::{
     collections::HashMap,
@@ -186,9 +187,4 @@ pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
         };
         Some(format!("{allocator} is part of {}: {what}", module.name()))
     })
-}
-
-/// Whether calls of this function are recorded.
-pub fn is_hooked(name: &str) -> bool {
-    function_by_name(name).is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].is_of_allocator())
 }

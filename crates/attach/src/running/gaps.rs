@@ -5,7 +5,7 @@
 //! for us without end. When we are back, everything that was recorded before is taken first. Then the next
 //! hooked call of the target goes on recording, in the same rings and with the same slots.
 
-use crate::consumer::Consumer;
+use crate::drain::consumer::Consumer;
 use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_stream::Gap;

@@ -1,6 +1,6 @@
 //! What a process has mapped at a moment, as /proc tells it, beside what was seen of how it came to be.
 
-use crate::consumer::Consumer;
+use crate::drain::consumer::Consumer;
 use crate::session::Session;
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_process::{Mapping, blocked_at, is_ours, mappings, threads};

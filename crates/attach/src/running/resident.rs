@@ -1,6 +1,6 @@
 //! What is resident of a traced process, by the kernel's sums and by what lives.
 
-use crate::consumer::Consumer;
+use crate::drain::consumer::Consumer;
 use crate::session::Session;
 use memhook_heap::{Account, Residency, TracedHeap, account_of_trace};
 use memhook_ledger::{LiveWalk, Observer};

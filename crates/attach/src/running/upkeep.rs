@@ -1,12 +1,12 @@
 //! What the target of an attach needs all the time: its new modules followed, the rings of ended threads
 //! taken back, its slots verified. Notices when it is gone.
 
-use crate::consumer::Consumer;
+use super::gaps::{self, GapWatch};
+use crate::drain::consumer::Consumer;
 use crate::error::Error;
-use crate::gaps::{self, GapWatch};
-use crate::memory_budget::KillCount;
-use crate::ring_owners::RingOwners;
+use crate::region::ring_owners::RingOwners;
 use crate::session::Session;
+use crate::survey::memory_budget::KillCount;
 use memhook_ledger::Observer;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 

@@ -5,13 +5,14 @@ use super::python::Python;
 use super::{Session, with};
 use crate::claim::claim;
 use crate::error::Error;
-use crate::hook_object::{EntryPoints, HookObject};
+use crate::hook::object::{EntryPoints, HookObject};
+use crate::leave::residue::new_owner;
 use crate::pads::Pads;
-use crate::residue::new_owner;
-use crate::restore::Files;
-use crate::unwind_tables::{KnownTables, UnwindTables};
+use crate::unwinding::tables::{KnownTables, UnwindTables};
 use memhook_abi::flags;
-use memhook_process::{CLibrary, Mapping, ModuleImage, TargetRoot, mappings, seccomp_filters};
+use memhook_process::{
+    CLibrary, Mapping, ModuleFiles, ModuleImage, TargetRoot, mappings, seccomp_filters,
+};
 use memhook_stream::{Config, Plan, Region};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -33,7 +34,7 @@ pub(crate) struct Heritage {
     pub hook_base: u64,
     may_lose_modules: bool,
     functions: HashSet<usize>,
-    files: Files,
+    files: ModuleFiles,
     layout: Vec<Mapping>,
     modules: Vec<ModuleImage>,
     gone: Vec<ModuleImage>,

@@ -5,7 +5,7 @@
 //! period, some ten milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a
 //! thread does it that sleeps anyway. Where all threads work, nothing would be gained.
 
-use crate::hook_presence::any_point;
+use crate::hook::presence::any_point;
 use memhook_abi::flags::LONE_RECORDER;
 use memhook_inject::{Held, HoldOptions, IdleThreads, hold};
 use memhook_process::{has_seccomp_filter, thread_ids};

@@ -1,7 +1,7 @@
 //! How much memory an attach may take; it gives everything back at the end.
 
 use super::Session;
-use crate::memory_budget::budget_now;
+use crate::survey::memory_budget::budget_now;
 
 impl Session {
     /// Adjusts the budget, because memory may have become scarce. Called now and then.

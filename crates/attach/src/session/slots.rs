@@ -1,14 +1,15 @@
 //! The slots of an attach: which there are, whether they still hold our value, and back again.
 
 use super::Session;
+use super::refused_slots;
 use crate::error::Error;
-use crate::hook_presence::has_hook;
-use crate::loading::{CANNOT_THROW, leaves_alone};
+use crate::hold::reach::Reach;
+use crate::hold::safe_point::SAFE_POINT_PATIENCE;
+use crate::hook::loading::{CANNOT_THROW, leaves_alone};
+use crate::hook::presence::has_hook;
+use crate::leave::restore::{layout, restore};
 use crate::pads::RefusedPad;
-use crate::reach::Reach;
-use crate::refused_slots;
-use crate::restore::{layout, restore};
-use crate::safe_point::SAFE_POINT_PATIENCE;
+use crate::plan::hooking::is_of_allocator;
 use memhook_abi::{
     self as abi, HOOKED_FUNCTIONS, Role, flags, forwarding_operators, function_by_name, slot_state,
 };
@@ -25,15 +26,6 @@ const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 
 /// How often all threads are held to find the modules as they were looked at.
 const FORCED_TRIES: u32 = 5;
-
-/// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator
-/// that is a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
-pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
-    let hooked = HOOKED_FUNCTIONS.get(function);
-    let maps = hooked.is_some_and(|f| f.role == Role::Maps);
-    let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
-    maps && (module.is_libc || module.is_loader || is_allocator)
-}
 
 impl Session {
     /// Whether mappings are traced, too.

@@ -3,9 +3,8 @@
 //! Nearly all that an attach reads comes from these files, and the processes of a build or a test suite run the same
 //! few programs and libraries. A file is the same one if device, inode, size, and times of change are.
 
-use crate::restore::Files;
-use crate::unwind_tables::{KnownTables, UnwindTables};
-use memhook_process::{ModuleBytes, ModuleImage};
+use crate::unwinding::tables::{KnownTables, UnwindTables};
+use memhook_process::{ModuleBytes, ModuleFiles, ModuleImage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files that the last process did not use are forgotten when all of them together are larger than this (bytes).
@@ -16,7 +15,7 @@ const MOST_FILES: usize = 64;
 /// Files that were read for one process, to be used for the next.
 #[derive(Clone)]
 pub struct KnownFiles {
-    files: Files,
+    files: ModuleFiles,
     tables: KnownTables,
     vdso: Option<Arc<ModuleBytes>>,
 }
@@ -24,7 +23,7 @@ pub struct KnownFiles {
 impl Default for KnownFiles {
     fn default() -> KnownFiles {
         KnownFiles {
-            files: Files::in_parts(),
+            files: ModuleFiles::in_parts(),
             tables: KnownTables::default(),
             vdso: None,
         }
@@ -33,7 +32,7 @@ impl Default for KnownFiles {
 
 impl KnownFiles {
     /// For an attach, which looks whether they have changed meanwhile.
-    pub fn files(&self) -> Files {
+    pub fn files(&self) -> ModuleFiles {
         self.files.for_another_process()
     }
 
@@ -51,7 +50,7 @@ impl KnownFiles {
     }
 
     /// Remembers what an attach has found; `modules`: all that it uses.
-    pub fn learn(&mut self, files: &Files, tables: &UnwindTables, modules: &[ModuleImage]) {
+    pub fn learn(&mut self, files: &ModuleFiles, tables: &UnwindTables, modules: &[ModuleImage]) {
         self.files = files.clone();
         tables.tell(&mut self.tables);
         if self.files.bytes() > MOST_BYTES || self.files.count() > MOST_FILES {

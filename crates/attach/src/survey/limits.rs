@@ -2,7 +2,7 @@
 //! resource limits that the shared memory could run into.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
-use crate::{error::Error, memory_budget::Budget};
+use crate::{error::Error, survey::memory_budget::Budget};
 use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
 use memhook_process::{Check, has_seccomp_filter, proc_path, proc_text};

@@ -5,7 +5,7 @@
 //! it longer than [`PATIENCE`]. So one thread of this process does all that touches it, and whoever waits for that
 //! thread gives it up when it does not answer.
 
-use crate::table_cache::{Key, TableCache, decode};
+use super::cache::{Key, TableCache, decode};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use memhook_unwind::UnwindTable;
 use std::{

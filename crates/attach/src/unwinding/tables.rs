@@ -1,8 +1,8 @@
 //! Unwind tables of the target's modules, compiled once and kept in the region.
 
+use super::cache::Key;
+use super::keeper::{TableKeeper, table_keeper};
 use crate::error::Error;
-use crate::table_cache::Key;
-use crate::table_keeper::{TableKeeper, table_keeper};
 use memhook_abi::unwind_rule::{self, pack};
 use memhook_abi::{MAX_MODULES, MAX_RULES};
 use memhook_process::{ModuleBytes, ModuleImage, RETURN, code_places};

@@ -1,0 +1,10 @@
+//! The drain thread: it empties the rings into a ledger and a recording, at a pace and within a budget.
+
+pub(crate) mod budget;
+pub(crate) mod consumer;
+pub(crate) mod described_heap;
+mod gap_log;
+pub(crate) mod lookout;
+mod pacing;
+mod recorded_pages;
+pub(crate) mod recorder;

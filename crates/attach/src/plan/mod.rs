@@ -1,0 +1,6 @@
+//! What an attach would do: what it would patch, what it refuses, and how well the process would be seen. Nothing is
+//! changed yet.
+
+pub(crate) mod diagnosis;
+pub(crate) mod hooking;
+mod safe_thread;

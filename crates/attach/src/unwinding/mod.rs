@@ -1,0 +1,5 @@
+//! Unwind tables: compiled from the target's modules, published in the region, and kept on disk for the next run.
+
+mod cache;
+pub(crate) mod keeper;
+pub(crate) mod tables;
