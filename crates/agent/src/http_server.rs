@@ -3,7 +3,6 @@
 
 use crate::board::Board;
 use crate::config::Http;
-use crate::said::say;
 use crate::{metrics, targets_document};
 use memhook_foreign::{Answer, HttpServer};
 use std::net::{SocketAddr, TcpListener};
@@ -33,7 +32,7 @@ pub fn serve(address: SocketAddr, http: &Http, board: &Arc<Board>) -> Result<(),
     let failed = |source| ListenError { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;
     if let Ok(address) = listener.local_addr() {
-        say(&format!("metrics are at http://{address}/metrics"));
+        tracing::info!("metrics are at http://{address}/metrics");
     }
     let (board, per_process) = (Arc::clone(board), http.per_process);
     let server = HttpServer {

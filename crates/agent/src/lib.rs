@@ -106,7 +106,7 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
         has_removed
     })?;
     if given_up > 0 {
-        said::say(&format!(
+        said::warn(&format!(
             "the disk of {} is full: {given_up} profiles that waited there are given up",
             file.agent.state.display()
         ));
@@ -117,9 +117,10 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     }
     let mut supervisor =
         Supervisor::new((path.to_owned(), experiments), file, state, &left, board)?;
-    said::say(&format!("the agent runs, by {}", path.display()));
+    tracing::info!("the agent runs, by {}", path.display());
     supervisor.run();
     let outcome = supervisor.finish();
-    said::say_repeats(true);
+    said::count_repeats(true);
+    tracing::info!("the agent ends");
     Ok(outcome)
 }

@@ -1,22 +1,21 @@
-//! Messages of the agent on standard error, where journald(8) or a container runtime keeps them: one line an event.
+//! Warnings of the agent: a fault that comes again and again is logged once a minute.
 
-use memhook_foreign::visible;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After a line was printed, equal ones are only counted for this time.
+/// After a warning was logged, equal ones are only counted for this time.
 const QUIET: Duration = Duration::from_secs(60);
-/// Lines that are remembered; more different ones within that time are printed as they come.
+/// Warnings that are remembered; more different ones within that time are logged as they come.
 const MOST_REMEMBERED: usize = 256;
 
-/// Lines that were printed lately, each with its time and how often it came again.
+/// Warnings of late, each with its time and how often it came again.
 static LATELY: Mutex<Repeats> = Mutex::new(Repeats(BTreeMap::new()));
 
 struct Repeats(BTreeMap<String, (Instant, u64)>);
 
 impl Repeats {
-    /// Whether a line is to be printed; otherwise it is counted.
+    /// Whether a warning is to be logged; otherwise it is counted.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         if let Some((_, again)) = self.0.get_mut(text) {
             *again += 1;
@@ -28,7 +27,7 @@ impl Repeats {
         true
     }
 
-    /// Takes out the lines whose time is over, or all of them, and returns those that came again, with how often.
+    /// Takes out the warnings whose time is over, or all of them, and returns those that came again, with how often.
     fn over(&mut self, now: Instant, all: bool) -> Vec<(String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|text, (at, again)| {
@@ -46,23 +45,16 @@ fn lately() -> MutexGuard<'static, Repeats> {
     LATELY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints one line, unless an equal one was printed within the last minute: then it is counted. It may contain names of
-/// processes and files, which are foreign bytes.
-pub fn say(text: &str) {
+/// Logs what is not as it should be, unless the same was logged within the last minute: then it is counted. It may contain
+/// names of processes and files, which are foreign bytes; whoever writes the log makes them visible.
+pub fn warn(text: &str) {
     if lately().is_new(text, Instant::now()) {
-        answer(text);
+        tracing::warn!("{text}");
     }
 }
 
-/// Prints one line, however often it comes: the answer to somebody who waits for it.
-pub fn answer(text: &str) {
-    use std::io::Write;
-    // Nobody can be told that nobody can be told.
-    let _ = writeln!(std::io::stderr(), "memhook-rs: {}", visible(text));
-}
-
-/// Prints how often lines came again, a minute after each was printed; at the end, of `all` lines at once.
-pub fn say_repeats(all: bool) {
+/// Logs how often warnings came again, a minute after each was logged; at the end, of `all` of them at once.
+pub fn count_repeats(all: bool) {
     let over = lately().over(Instant::now(), all);
     for (text, again) in over {
         let times = if again == 1 {
@@ -70,7 +62,7 @@ pub fn say_repeats(all: bool) {
         } else {
             &format!("{again} times")
         };
-        answer(&format!("{text} ({times} more within a minute)"));
+        tracing::warn!("{text} ({times} more within a minute)");
     }
 }
 
@@ -105,7 +97,7 @@ mod tests {
         assert!(repeats.is_new("full", begin + QUIET));
         assert!(!repeats.is_new("other", begin + QUIET));
         assert_eq!(repeats.over(begin + QUIET, true), [("other".to_owned(), 1)]);
-        // What comes in endless variety is printed, and takes no memory.
+        // What comes in endless variety is logged, and takes no memory.
         for number in 0..10 * MOST_REMEMBERED {
             assert!(repeats.is_new(&number.to_string(), begin));
         }

@@ -14,7 +14,7 @@ use crate::journal::State;
 use crate::member::Member;
 use crate::proc_events::ProcEvents;
 use crate::rules::Rules;
-use crate::said::{chain, say, say_repeats};
+use crate::said::{chain, count_repeats, warn};
 use crate::send::{Outbox, Senders};
 use crate::target_job::TargetJob;
 use crate::worker::{Shared, Worker};
@@ -121,17 +121,17 @@ impl Supervisor {
             }
             match memhook_attach::recover(pid) {
                 Ok(None) => {}
-                Ok(Some(0)) => say(&format!(
+                Ok(Some(0)) => tracing::info!(
                     "detached from process {pid}, which an agent before this one has left attached"
-                )),
+                ),
                 Ok(Some(count)) => {
-                    say(&format!(
+                    warn(&format!(
                         "process {pid}: {count} slots of an agent before this one could not be restored; they pass through"
                     ));
                 }
                 // It stays in the journal, and the attach puts it right if a rule chooses it.
                 Err(error) => {
-                    say(&format!(
+                    warn(&format!(
                         "process {pid} was left attached: {}",
                         chain(&error)
                     ));
@@ -145,7 +145,7 @@ impl Supervisor {
     /// Notes that nothing of ours is in a process any more.
     fn forget(&mut self, pid: i32) {
         if let Some(message) = self.state.has_left(pid) {
-            say(&message);
+            warn(&message);
         }
     }
 
@@ -171,7 +171,7 @@ impl Supervisor {
             return;
         }
         self.next_judge = now + JUDGE_PERIOD;
-        say_repeats(false);
+        count_repeats(false);
         if now >= self.next_trim {
             self.next_trim = now + TRIM_PERIOD;
             memhook_inject::give_memory_back();
@@ -187,7 +187,7 @@ impl Supervisor {
             // The newest: what it has to tell is the least.
             if let Some(newest) = traced.max_by_key(|member| member.since) {
                 let name = scarce.name();
-                say(&format!(
+                warn(&format!(
                     "process {} ({}) is left, because the agent uses more {name} than it may",
                     newest.identity.pid, newest.identity.process
                 ));
@@ -336,7 +336,7 @@ impl Supervisor {
                 Scarce::Memory => "its memory (max_memory) is used up",
                 Scarce::Targets => "there are as many targets as there may be (max_targets)",
             };
-            say(&format!("processes wait to be traced: {why}"));
+            warn(&format!("processes wait to be traced: {why}"));
         }
         agent.held_back = held_back;
     }

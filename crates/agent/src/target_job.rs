@@ -283,6 +283,6 @@ impl Job<SampledSites> for TargetJob {
     }
 
     fn notice(&mut self, text: &str) {
-        crate::said::say(text);
+        crate::said::warn(text);
     }
 }

@@ -66,6 +66,8 @@ impl Worker {
             };
             match Trace::observed_sharing(chosen.pid, config, sampled, &shared.files) {
                 Ok(mut trace) => {
+                    let (pid, held) = (chosen.pid, trace.session().held_time);
+                    tracing::info!(pid, ?held, "traced");
                     trace.watch_from(&shared.lookout);
                     trace.run(None, &mut job).into()
                 }
@@ -100,6 +102,19 @@ impl Worker {
     pub fn join(self) -> Ended {
         // Dropping the trace has detached from the process.
         self.thread.join().unwrap_or(Ended::Panicked)
+    }
+}
+
+impl Ended {
+    /// In a word, for the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Ended::Gone => "gone",
+            Ended::Left => "left",
+            Ended::NotRestored(_) => "not restored",
+            Ended::Refused(_) => "refused",
+            Ended::Panicked => "failed",
+        }
     }
 }
 

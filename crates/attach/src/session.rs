@@ -153,6 +153,7 @@ impl Session {
         config: &TraceConfig,
         known: &mut KnownFiles,
     ) -> Result<Session, Error> {
+        let _span = tracing::info_span!("attach", pid).entered();
         let plan = plan(pid, config)?;
         let start = Instant::now();
         let ring_bytes = fitting_room_of_ring(pid, config);
@@ -183,6 +184,7 @@ impl Session {
         let mut held_time = Duration::ZERO;
         let mut files = known.files();
         if residue.is_untidy() {
+            tracing::debug!("what an earlier attach has left is put right");
             held_time = residue.tidy_up(pid, &mut files)?.held;
         }
         let maps = mappings(pid)?;
@@ -245,6 +247,11 @@ impl Session {
             scan.slots.retain(|slot| !touches(&slot.symbol));
             functions.retain(|&f| is_needed(f));
         }
+        tracing::info!(
+            modules = loaded.len(),
+            slots = scan.slots.len(),
+            "slots are found"
+        );
         if scan.slots.is_empty() {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
         }
@@ -284,6 +291,7 @@ impl Session {
         if idle_held_time.is_some() {
             config.flags |= abi::flags::LONE_RECORDER;
         }
+        tracing::debug!("unwind tables are made");
         known.learn(&files, &tables, &all);
         // A variant keeps its function: the program may have copied a wrapper's address.
         let next_variant = residue.originals();
@@ -343,6 +351,7 @@ impl Session {
         }
         close_inherited(pid, start);
         session.attach_time = start.elapsed();
+        tracing::info!(took = ?session.attach_time, held = ?session.held_time, "attached");
         if session.traces_mappings() {
             session.mapped_before = mappings(pid).unwrap_or_default();
         }
@@ -363,6 +372,7 @@ impl Session {
             self.use_object(object)?;
         }
         self.hook_base = base;
+        tracing::debug!(base = format_args!("{base:#x}"), "the hook is in place");
         // The hook's own frames are on the stack of an allocation made below one of its wrappers.
         self.hook = Some(object.image(base)?);
         self.publish_modules()?;

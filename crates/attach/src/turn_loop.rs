@@ -79,6 +79,7 @@ impl<O: Observer + Send> Trace<O> {
 
     /// Detaches from a process that runs on.
     fn leave(&mut self, job: &mut dyn Job<O>) -> End {
+        tracing::debug!(pid = self.session.pid(), "the trace ends");
         job.before_detach(self);
         End::Detached(self.upkeep.detach(&mut self.session))
     }

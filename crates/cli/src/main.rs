@@ -11,6 +11,7 @@ mod completions;
 mod diff;
 mod exit_code;
 mod gate;
+mod log;
 mod options;
 mod output;
 mod report;
@@ -35,6 +36,7 @@ use live::{
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
 
 #[derive(Parser)]
 #[command(
@@ -47,6 +49,12 @@ use std::process::ExitCode;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Leave nothing out, and log each step (-vv: in detail)
+    ///
+    /// Reports show complete names and paths, all modules and small branches. The log goes to standard error; the
+    /// variable MEMHOOK_LOG chooses what is logged: debug, or memhook_inject=trace,memhook_heap=info.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 1000)]
+    verbose: u8,
 }
 
 #[derive(Subcommand)]
@@ -130,7 +138,32 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let result = match cli.command {
+    log::set_verbosity(cli.verbose);
+    let result = start_log(&cli.command).and_then(|()| run(cli.command));
+    live::finish();
+    let code = match result {
+        Ok(code) => code,
+        Err(error) => {
+            let error = format!("{error:#}");
+            eprintln!("memhook-rs: {}", visible(&error));
+            ExitCode::from(exit_code::BAD_INPUT)
+        }
+    };
+    log::finish();
+    code
+}
+
+/// Begins the log, but for commands that choose how it looks.
+fn start_log(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Agent(_) | Command::Doctor(_) => Ok(()),
+        Command::Top(_) => log::start_beside_screen(),
+        _ => log::start(log::Format::Text, LevelFilter::OFF),
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Attach(args) => attach::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
@@ -154,15 +187,6 @@ fn main() -> ExitCode {
         Command::Trim(args) => trim::run(&args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
-    };
-    live::finish();
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            let error = format!("{error:#}");
-            eprintln!("memhook-rs: {}", visible(&error));
-            ExitCode::from(exit_code::BAD_INPUT)
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where reports go, and in which form.
 
+use crate::log;
 use crate::options::Color;
 use memhook_foreign::{visible_json, visible_lines};
 use memhook_report::{Document, ReportStream, Style, document};
@@ -14,12 +15,7 @@ macro_rules! say {
 pub(crate) use say;
 
 /// How text looks in a file, or else on a standard stream.
-pub fn style(
-    path: Option<&Path>,
-    stream: ReportStream,
-    color: Color,
-    verbose: bool,
-) -> Style<'static> {
+pub fn style(path: Option<&Path>, stream: ReportStream, color: Color) -> Style<'static> {
     let (is_terminal, size) = match stream {
         _ if path.is_some() => (false, None),
         ReportStream::Out => (stdout().is_terminal(), terminal_size_of(stdout())),
@@ -28,7 +24,7 @@ pub fn style(
     let width = columns(size.map(|(width, _)| width));
     Style {
         color: is_colored(color, is_terminal),
-        verbose,
+        verbose: log::is_verbose(),
         // A terminal without a size says 0.
         width: width.filter(|&columns| path.is_none() && columns > 0),
         root: "",
@@ -66,7 +62,7 @@ pub struct Json {
 impl Json {
     /// Prints a document on standard output, without colours.
     pub fn print(self, report: &impl Document) -> anyhow::Result<()> {
-        let style = style(None, ReportStream::Out, Color::Never, false);
+        let style = style(None, ReportStream::Out, Color::Never);
         let text = document(report, self.json, style)?;
         let shown = if self.json {
             visible_json(&text)

@@ -67,6 +67,8 @@ impl Files {
             find_supplementary(path, elf, search, problems)
         });
         files.supplementary = supplementary;
+        let found = files.debug_file();
+        tracing::debug!(module = module.path, debug_file = ?found, "names are looked up");
         files
     }
 

@@ -11,7 +11,7 @@ mod store;
 
 use crate::board::{Board, Identity};
 use crate::config::{Destination, File};
-use crate::said::say;
+use crate::said::warn;
 use files::Directory;
 pub use http_client::unusable_files;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
@@ -255,7 +255,7 @@ impl Encoder {
                     Err(problem) => {
                         deliveries.drop_one("disk");
                         if let Some(problem) = problem {
-                            say(&problem);
+                            warn(&problem);
                         }
                         continue;
                     }

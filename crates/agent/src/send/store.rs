@@ -6,7 +6,7 @@ use super::queue::{QUEUES, Queue};
 use super::{Common, SendError, otlp, pyroscope};
 use crate::board::{Board, Deliveries, Identity};
 use crate::config::{Destination, Store as Configured};
-use crate::said::say;
+use crate::said::warn;
 use memhook_report::Profile;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -143,7 +143,7 @@ impl Store {
         if let Some(error) = put.error {
             self.deliveries().drop_one("disk");
             if is_new {
-                say(&format!(
+                warn(&format!(
                     "profiles for {} are lost: {error}",
                     self.of.name()
                 ));
@@ -221,7 +221,7 @@ impl Store {
                     self.deliveries().sent.fetch_add(1, Relaxed);
                     pauses = Pauses::default();
                     if fault.take().is_some() {
-                        say(&format!("{} takes profiles again", self.of.name()));
+                        tracing::info!("{} takes profiles again", self.of.name());
                     }
                 }
                 Answer::Refused { why } => {
@@ -253,7 +253,7 @@ impl Store {
     /// Tells what is wrong when it has not been told just before.
     fn tell(&self, told: &mut Option<String>, what: String) {
         if told.as_ref() != Some(&what) {
-            say(&format!("{} {what}", self.of.name()));
+            warn(&format!("{} {what}", self.of.name()));
             *told = Some(what);
         }
     }

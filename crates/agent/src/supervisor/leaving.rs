@@ -5,7 +5,7 @@ use super::{LEAST_PAUSE, ROUND, Supervisor};
 use crate::Outcome;
 use crate::budget::processors;
 use crate::member::Member;
-use crate::said::say;
+use crate::said::warn;
 use crate::worker::Ended;
 use std::time::Instant;
 
@@ -110,7 +110,7 @@ impl Supervisor {
     fn give_up(&self, left: &[i32]) -> Outcome {
         for pid in left {
             let program = self.members.get(pid).map(|m| m.identity.process.as_str());
-            say(&format!(
+            warn(&format!(
                 "process {pid} ({}) could not be left in time: its calls pass through, and the next agent detaches from it, or: memhook-rs detach {pid}",
                 program.unwrap_or_default()
             ));
@@ -143,6 +143,12 @@ impl Supervisor {
             return;
         };
         let program = member.identity.process.clone();
+        tracing::info!(
+            pid,
+            process = program,
+            outcome = ended.name(),
+            "a trace has ended"
+        );
         match ended {
             Ended::Gone => {
                 // What it executes now may fall under another rule, or under none.
@@ -153,7 +159,7 @@ impl Supervisor {
             }
             Ended::Left => member.let_be("its time by the rule is over"),
             Ended::NotRestored(why) => {
-                say(&format!(
+                warn(&format!(
                     "process {pid} ({program}): {why}; run: memhook-rs detach {pid}"
                 ));
                 self.has_failed_to_restore = true;
@@ -164,7 +170,7 @@ impl Supervisor {
             Ended::Refused(why) => self.refused(pid, why, now),
             Ended::Panicked => {
                 if let Some(member) = self.members.get_mut(&pid) {
-                    say(&format!(
+                    warn(&format!(
                         "process {pid} was left because of a fault of ours"
                     ));
                     member.failed(now, retry, "a fault of the agent".into());
@@ -186,7 +192,7 @@ impl Supervisor {
             && let Some(why) = member.failed(now, retry, why)
         {
             let program = &member.identity.process;
-            say(&format!("process {pid} ({program}) is not traced: {why}"));
+            warn(&format!("process {pid} ({program}) is not traced: {why}"));
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Supervisor, bounds, names_memory};
 use crate::AgentError;
 use crate::rules::Rules;
-use crate::said::{answer, chain};
+use crate::said::chain;
 use memhook_inject::reloads;
 use std::time::Instant;
 
@@ -17,14 +17,14 @@ impl Supervisor {
         self.reloads = asked;
         match self.reread() {
             Ok(()) => {
-                answer("the configuration was read again");
+                tracing::info!("the configuration was read again");
                 self.board.agent().has_refused_configuration = false;
             }
             Err(error) => {
-                answer(&format!(
+                tracing::error!(
                     "{}; the configuration before it stays in use",
                     chain(&error)
-                ));
+                );
                 let mut agent = self.board.agent();
                 agent.has_refused_configuration = true;
                 agent.refused_configurations += 1;

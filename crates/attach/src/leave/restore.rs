@@ -115,7 +115,9 @@ pub fn restore(
     {
         match by_hook(pid, base, safe, &mut look, files, &mut done) {
             // No thread of it can do the work now, as where all of them run on stacks that nobody knows.
-            Err(Error::Inject(why)) if may_be_forced(&why) => {}
+            Err(Error::Inject(why)) if may_be_forced(&why) => {
+                tracing::info!(pid, %why, "slots are restored with all threads held");
+            }
             other => other?,
         }
     }
@@ -136,6 +138,7 @@ pub fn restore(
     let (jumps_left, held) = put_back(pid)?;
     done.left += jumps_left;
     done.held = done.held.max(held);
+    tracing::info!(pid, left = done.left, held = ?done.held, "slots are restored");
     Ok(done)
 }
 

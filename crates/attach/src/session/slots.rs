@@ -205,6 +205,8 @@ impl Session {
             self.journal(&scan);
             self.publish_modules()?;
             self.layout = now_layout;
+            let (modules, slots) = (self.modules.len(), scan.slots.len());
+            tracing::debug!(pid = self.pid, modules, slots, "its modules are looked at");
         }
         self.region.set_loader_count_seen(count);
         Ok(())

@@ -1,6 +1,7 @@
 //! Options of `gate`.
 
 use crate::exit_code;
+use crate::log;
 use crate::options::ColorArgs;
 use crate::output::is_colored;
 use crate::report::sources;
@@ -325,11 +326,8 @@ pub struct OutputOptions {
     #[command(flatten)]
     color: ColorArgs,
     /// Print only the line with the verdict
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Show all frames, and processes that passed
     #[arg(short, long)]
-    verbose: bool,
+    quiet: bool,
 }
 
 impl OutputOptions {
@@ -362,7 +360,7 @@ impl OutputOptions {
             github_output: output_of_step.map(PathBuf::from),
             suppressions: exceptions.gen_suppressions,
             is_quiet: self.quiet,
-            is_verbose: self.verbose,
+            is_verbose: log::is_verbose(),
             is_colored: is_colored(self.color.color, is_terminal),
             is_beside_program,
             format: FormatOptions {

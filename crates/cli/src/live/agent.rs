@@ -1,10 +1,12 @@
 //! `agent`: traces what the rules of a file choose, all the time.
 
 use crate::exit_code;
+use crate::log;
 use crate::output::{Json, say};
 use memhook_agent::{Experiments, Outcome};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Options of `agent`.
 #[derive(clap::Args)]
@@ -29,10 +31,16 @@ pub struct Args {
     /// version of the messages.
     #[arg(long)]
     experimental_otlp: bool,
+    /// How the log looks: text or json
+    ///
+    /// It goes to standard error, one line for each event; -v adds the steps of each attach.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    log_format: log::Format,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    log::start(args.log_format, LevelFilter::INFO)?;
     let experiments = Experiments {
         otlp: args.experimental_otlp,
     };

@@ -7,6 +7,7 @@ use super::report_job::{self, ReportJob, Reports};
 use super::signals;
 use super::stale::StaleSection;
 use crate::live::scored_trace::Scratch;
+use crate::log;
 use crate::output::say;
 use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
@@ -95,7 +96,7 @@ impl Args {
                 self.stale
                     .map(|older| StaleSection::new(pid, older, args.view.top)),
             )
-            .telling_backtraces(args.tracing.check_memo || self.reports.verbose)
+            .telling_backtraces(args.tracing.check_memo || log::is_verbose())
     }
 }
 

@@ -1,14 +1,20 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
+mod problem_report;
+
 use crate::target::Target;
 use crate::tracing::Allocators;
-use crate::{exit_code, output::say};
+use crate::{exit_code, log, output::say};
 use memhook_attach::module_file;
 use memhook_attach::{DescribedReach, DiagnosedModule, Diagnosis, FoundFunction, diagnose};
+use memhook_foreign::OutputFile;
 use memhook_process::{Check, TargetRoot};
 use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleSymbols, Source, Symbolizer};
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::{process::ExitCode, time::Duration};
+use tracing_subscriber::filter::LevelFilter;
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
@@ -17,53 +23,99 @@ pub struct Args {
     target: Target,
     #[command(flatten)]
     allocators: Allocators,
+    /// Also write what a bug report needs into this file
+    ///
+    /// It holds versions, the kernel and its settings, the limits of the process, its modules, all that is printed
+    /// here, and the log. It holds no contents of memory, no arguments and no environment.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// With --report: overwrite the file if it exists
+    #[arg(long, requires = "report")]
+    force: bool,
 }
 
 /// Prints every finding; the exit code says whether an attach would refuse.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = match &args.report {
+        Some(path) => {
+            let file = OutputFile::create(path, args.force)?;
+            Some((file, log::start_with_copy(LevelFilter::OFF)?))
+        }
+        None => {
+            log::start(log::Format::Text, LevelFilter::OFF)?;
+            None
+        }
+    };
     let pid = args.target.pid()?;
-    let Diagnosis {
-        checks,
-        modules,
-        functions,
-        described,
-    } = diagnose(pid, &args.allocators.all())?;
-    checks.iter().for_each(print_check);
-    if !modules.is_empty() {
-        print_modules(&modules, &names_from(pid, &modules));
+    let diagnosis = diagnose(pid, &args.allocators.all());
+    let (text, modules) = match &diagnosis {
+        Ok(diagnosis) => (findings(pid, diagnosis), &diagnosis.modules[..]),
+        Err(error) => (crate::printing::chain(error) + "\n", &[][..]),
+    };
+    if diagnosis.is_ok() {
+        say!("{}", text.trim_end());
     }
-    print_functions(&functions);
-    print_described(&described);
-    let failed = checks.iter().filter(|c| !c.ok).count();
-    let notes = checks.iter().filter(|c| c.ok && c.remedy.is_some());
-    match (failed, notes.count()) {
-        (0, 0) => say!("\nProcess {pid} can be traced."),
-        (0, n) => say!("\nProcess {pid} can be traced; see the {n} notes above."),
-        _ => say!("\nProcess {pid} cannot be traced."),
+    if let (Some((file, log)), Some(path)) = (report, &args.report) {
+        problem_report::write(file, pid, modules, &text, &log.text())?;
+        say!("\nWrote {}: {}.", path.display(), problem_report::CONTENTS);
     }
-    Ok(ExitCode::from(if failed == 0 {
+    let can_be_traced = diagnosis?.checks.iter().all(|check| check.ok);
+    Ok(ExitCode::from(if can_be_traced {
         exit_code::DONE
     } else {
         exit_code::BAD_INPUT
     }))
 }
 
-fn print_check(check: &Check) {
+/// All of it, as text.
+fn findings(pid: i32, diagnosis: &Diagnosis) -> String {
+    let Diagnosis {
+        checks,
+        modules,
+        functions,
+        described,
+    } = diagnosis;
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let _ = checks
+        .iter()
+        .try_for_each(|check| add_check(&mut out, check));
+    if !modules.is_empty() {
+        let _ = add_modules(&mut out, modules, &names_from(pid, modules));
+    }
+    let _ = add_functions(&mut out, functions);
+    let _ = add_described(&mut out, described);
+    let failed = checks.iter().filter(|c| !c.ok).count();
+    let notes = checks.iter().filter(|c| c.ok && c.remedy.is_some());
+    let _ = match (failed, notes.count()) {
+        (0, 0) => writeln!(out, "\nProcess {pid} can be traced."),
+        (0, 1) => writeln!(out, "\nProcess {pid} can be traced; see the note above."),
+        (0, n) => writeln!(
+            out,
+            "\nProcess {pid} can be traced; see the {n} notes above."
+        ),
+        _ => writeln!(out, "\nProcess {pid} cannot be traced."),
+    };
+    out
+}
+
+fn add_check(out: &mut String, check: &Check) -> std::fmt::Result {
     let mark = match (check.ok, &check.remedy) {
         (true, None) => "ok  ",
         (true, Some(_)) => "note",
         (false, _) => "FAIL",
     };
-    say!("{mark} {:<14} {}", check.name, check.finding);
+    writeln!(out, "{mark} {:<14} {}", check.name, check.finding)?;
     if let Some(remedy) = &check.remedy {
-        say!("     {:<14} -> {remedy}", "");
+        writeln!(out, "     {:<14} -> {remedy}", "")?;
     }
+    Ok(())
 }
 
 /// Each allocator function: where it is, and how it is reached.
-fn print_functions(functions: &[FoundFunction]) {
+fn add_functions(out: &mut String, functions: &[FoundFunction]) -> std::fmt::Result {
     if functions.is_empty() {
-        return;
+        return Ok(());
     }
     let function_name = |found: &FoundFunction| {
         let name = memhook_foreign::demangle(&found.function.name);
@@ -74,12 +126,11 @@ fn print_functions(functions: &[FoundFunction]) {
     let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
     let of_names = width(&mut names.iter().map(String::len)).max("allocator function".len());
     let of_modules = width(&mut functions.iter().map(|f| f.module.len())).max("module".len());
-    say!(
+    writeln!(
+        out,
         "\n{:<of_names$}  {:<of_modules$}  {:<18}  reached by",
-        "allocator function",
-        "module",
-        "address"
-    );
+        "allocator function", "module", "address"
+    )?;
     for (name, found) in names.iter().zip(functions) {
         let reach = match (found.slots, found.has_pad, &found.why_no_pad) {
             (0, true, _) => "a pad at its entry".to_owned(),
@@ -91,18 +142,19 @@ fn print_functions(functions: &[FoundFunction]) {
             (1, has_pad, _) => format!("1 slot{}", and_pad(has_pad)),
             (slots, has_pad, _) => format!("{slots} slots{}", and_pad(has_pad)),
         };
-        say!(
+        writeln!(
+            out,
             "{name:<of_names$}  {:<of_modules$}  {:#018x}  {reach}",
-            found.module,
-            found.address
-        );
+            found.module, found.address
+        )?;
     }
+    Ok(())
 }
 
 /// Each function that the user has described: where it is, and how it would be reached.
-fn print_described(described: &[DescribedReach]) {
+fn add_described(out: &mut String, described: &[DescribedReach]) -> std::fmt::Result {
     if described.is_empty() {
-        return;
+        return Ok(());
     }
     let width = |title: &str, texts: &mut dyn Iterator<Item = usize>| {
         texts.max().unwrap_or(0).max(title.len())
@@ -117,25 +169,25 @@ fn print_described(described: &[DescribedReach]) {
     );
     let of_heaps = width("heap", &mut described.iter().map(|r| r.heap.len()));
     let of_modules = width("module", &mut described.iter().map(|r| module(r).len()));
-    say!(
+    writeln!(
+        out,
         "\n{:<of_names$}  {:<of_heaps$}  {:<of_modules$}  {:<18}  reached by",
-        "described function",
-        "heap",
-        "module",
-        "address"
-    );
+        "described function", "heap", "module", "address"
+    )?;
     for reach in described {
         let (address, how) = match &reach.found {
             Ok((_, address)) => (format!("{address:#018x}"), "a pad at its entry".to_owned()),
             Err(why) => ("-".to_owned(), format!("not at all: {why}")),
         };
-        say!(
+        writeln!(
+            out,
             "{:<of_names$}  {:<of_heaps$}  {:<of_modules$}  {address:<18}  {how}",
             reach.function,
             reach.heap,
             module(reach)
-        );
+        )?;
     }
+    Ok(())
 }
 
 fn and_pad(has_pad: bool) -> &'static str {
@@ -166,16 +218,22 @@ fn names_from(pid: i32, modules: &[DiagnosedModule]) -> Vec<(String, Source, Str
     symbols.sources().map(line).collect()
 }
 
-fn print_modules(modules: &[DiagnosedModule], names: &[(String, Source, String)]) {
+fn add_modules(
+    out: &mut String,
+    modules: &[DiagnosedModule],
+    names: &[(String, Source, String)],
+) -> std::fmt::Result {
     let name = |m: &DiagnosedModule| m.plan.image.name().to_owned();
     let names_of = |m: &DiagnosedModule| names.iter().find(|(path, ..)| *path == m.plan.image.path);
     let width = modules.iter().map(|m| name(m).len()).max().unwrap_or(0);
-    say!(
+    writeln!(
+        out,
         "\n{:<width$}  slots  calls seen  not seen  unwind table  names from",
         "module"
-    );
+    )?;
     for m in modules {
-        say!(
+        writeln!(
+            out,
             "{:<width$}  {:>5}  {:>10}  {:>8}  {:<12}  {}",
             name(m),
             m.plan.slots.len(),
@@ -183,16 +241,19 @@ fn print_modules(modules: &[DiagnosedModule], names: &[(String, Source, String)]
             m.calls.direct_count() + m.plan.unhookable.len() as u64,
             if m.has_unwind_table { "yes" } else { "NO" },
             names_of(m).map_or("nothing", |found| &found.2),
-        );
+        )?;
         for (symbol, reason) in &m.plan.unhookable {
-            say!("{:<width$}  -> {symbol}: {reason}", "");
+            writeln!(out, "{:<width$}  -> {symbol}: {reason}", "")?;
         }
         for (symbol, _, why) in &m.plan.refused_pads {
-            say!("{:<width$}  -> {symbol}: {why}", "");
+            writeln!(out, "{:<width$}  -> {symbol}: {why}", "")?;
         }
     }
     if modules.iter().any(|m| !m.has_unwind_table) {
-        say!("-> stacks are cut short at modules without an unwind table");
+        writeln!(
+            out,
+            "-> stacks are cut short at modules without an unwind table"
+        )?;
     }
     let is_poor = |m: &&DiagnosedModule| {
         let source = names_of(m).map_or(Source::Nothing, |found| found.1);
@@ -200,9 +261,11 @@ fn print_modules(modules: &[DiagnosedModule], names: &[(String, Source, String)]
     };
     let poor: Vec<String> = modules.iter().filter(is_poor).map(name).collect();
     if !poor.is_empty() {
-        say!(
+        writeln!(
+            out,
             "-> for names and lines install the debug symbols of {}",
             poor.join(", ")
-        );
+        )?;
     }
+    Ok(())
 }

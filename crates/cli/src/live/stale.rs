@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             leaks: args.leaks,
             is_json: args.json.json,
             is_quiet: args.quiet,
-            style: output::style(None, ReportStream::Out, args.color.color, false),
+            style: output::style(None, ReportStream::Out, args.color.color),
         },
     );
     let end = trace.run(None, &mut job);

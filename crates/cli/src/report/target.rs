@@ -122,18 +122,13 @@ pub struct OutputArgs {
     pub force: bool,
     #[command(flatten)]
     pub color: ColorArgs,
-    /// Leave nothing out
-    ///
-    /// Show complete names and paths, all modules, and small branches of trees.
-    #[arg(short, long)]
-    pub verbose: bool,
 }
 
 impl OutputArgs {
     /// How text is written.
     pub fn style(&self) -> memhook_report::Style<'static> {
         let path = self.output.as_deref();
-        crate::output::style(path, ReportStream::Out, self.color.color, self.verbose)
+        crate::output::style(path, ReportStream::Out, self.color.color)
     }
 
     /// Writes a document as text or as JSON.

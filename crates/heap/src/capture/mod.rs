@@ -46,6 +46,7 @@ use memhook_process::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
+use tracing::info;
 
 /// The search of a copy takes a quarter of the copy's size beside it: two bits for 16 bytes of heap, and
 /// bounds and marks of each block.
@@ -207,6 +208,7 @@ impl Prepared {
             _ => return Err(error),
         }
         let name = method.name();
+        info!(pid = self.pid, method = name, %error, "no snapshot in this way");
         self.notes
             .push(format!("no {name}, {instead} instead: {error}"));
         self.failed.push((method, error));
@@ -365,6 +367,15 @@ impl Prepared {
                 .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
         );
         snapshot.meta.unsearched = unsearched;
+        let meta = &snapshot.meta;
+        info!(
+            pid = meta.pid,
+            method = method.name(),
+            held_ms = meta.held_ms,
+            taken_ms = meta.taken_ms,
+            bytes = snapshot.copied_bytes(),
+            "a snapshot is taken"
+        );
         Captured {
             snapshot,
             images: self.images,

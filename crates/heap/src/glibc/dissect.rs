@@ -137,6 +137,13 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     })?;
     let was_sound = bare.is_sound();
     let heap = bare.walked(snapshot, libc, minor);
+    tracing::debug!(
+        pid = snapshot.meta.pid,
+        glibc = minor,
+        arenas = heap.arenas.len(),
+        findings = heap.findings.len(),
+        "the heap is dissected"
+    );
     if is_known || was_sound && heap.is_whole() {
         Ok(heap)
     } else {

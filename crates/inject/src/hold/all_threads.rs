@@ -12,6 +12,7 @@ use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, Registers, late, ptrace, regs, restart, watchdog};
 use memhook_process::{Activity, sleeps, thread_ids, thread_state};
+use tracing::debug;
 
 /// For how long nothing is stopped because a thread sleeps uninterruptibly.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -121,6 +122,7 @@ pub(crate) fn stop_all(pid: i32, known: &Known, limit: Option<Duration>) -> Resu
     if held.threads.is_empty() {
         return Err(Error::TargetGone { pid });
     }
+    debug!(pid, threads = held.count(), stopped_in = ?held.held_for(), "all threads are held");
     Ok(held)
 }
 
@@ -198,6 +200,11 @@ impl AllHeld {
     /// Time since the first thread was told to stop.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
+    }
+
+    /// How many threads there are.
+    pub(crate) fn count(&self) -> usize {
+        self.threads.len()
     }
 
     /// What was given up before this hold.
@@ -302,7 +309,9 @@ impl AllHeld {
     /// Lets all threads go. Returns how long they were held.
     pub fn release(mut self) -> Duration {
         self.let_go();
-        self.stopped_at.elapsed()
+        let held = self.stopped_at.elapsed();
+        debug!(pid = self.pid, ?held, "all threads are let go");
+        held
     }
 
     fn seize(&mut self, tid: i32, sleeper: Option<&Sleeper>) -> Result<(), Error> {

@@ -14,6 +14,7 @@ use crate::all_threads::{AllHeld, Known};
 use crate::held::Held;
 use crate::{Error, late, watchdog};
 use memhook_process::thread_ids;
+use tracing::debug;
 
 /// For how long the other threads stand still, counted from when the first one is told to stop.
 const STILL_LIMIT: Duration = Duration::from_millis(30);
@@ -57,10 +58,17 @@ impl Held {
         };
         late::let_late_threads_go();
         match AllHeld::but(self.pid, self.tid, known, STOPPING_LIMIT) {
-            Ok(held) => self.others = Some(held),
+            Ok(held) => {
+                debug!(
+                    pid = self.pid,
+                    threads = held.count(),
+                    "all other threads stand still"
+                );
+                self.others = Some(held);
+            }
             Err(error @ Error::TargetGone { .. }) => return Err(error),
             // One sleeps uninterruptibly, or somebody else traces it.
-            Err(_) => {}
+            Err(error) => debug!(pid = self.pid, %error, "the other threads run on"),
         }
         Ok(self.others.is_some())
     }
@@ -72,7 +80,7 @@ impl Held {
 
     /// Lets the other threads run.
     pub fn let_others_go(&mut self) {
-        self.others = None;
+        self.others.take().map(AllHeld::release);
     }
 
     /// Lets them run if they have stood still for long enough.

@@ -6,13 +6,16 @@ use crate::held::{Held, STEP_DEADLINE};
 use crate::scratch::Scratch;
 use crate::{Error, Registers, memory, ptrace, regs, resend, restart, wait};
 use memhook_process::RemoteAddress;
+use tracing::{debug, warn};
 
 impl Held {
     /// Restores registers, vector state, signal mask, `errno` and the interrupted system call and
     /// detaches. Returns how long the thread was held.
     pub fn release(mut self) -> Result<Duration, Error> {
         self.finish()?;
-        Ok(self.held_for())
+        let held = self.held_for();
+        debug!(pid = self.pid, tid = self.tid, ?held, "a thread is let go");
+        Ok(held)
     }
 
     fn finish(&mut self) -> Result<(), Error> {
@@ -22,6 +25,9 @@ impl Held {
         self.finished = true;
         self.let_others_go();
         let restored = self.restore();
+        if let Err(error) = &restored {
+            warn!(pid = self.pid, tid = self.tid, %error, "a thread is not as it was");
+        }
         if self.gone {
             self.collect();
             return Err(Error::TargetGone { pid: self.pid });

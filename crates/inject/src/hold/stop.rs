@@ -15,6 +15,7 @@ use crate::timing::Timing;
 use crate::wait::{self, Stop};
 use crate::{Error, late, processor, ptrace, watchdog};
 use memhook_process::{Activity, still_chosen, thread_ids, thread_state, tracer, waits_in};
+use tracing::debug;
 
 /// How [`hold`] chooses a thread.
 #[derive(Clone)]
@@ -72,8 +73,17 @@ pub(crate) fn hold_with(
     loop {
         while let Some(tid) = next {
             match try_hold(pid, tid, options, &survey)? {
-                Attempt::Held(held) => return Ok(*held),
-                Attempt::Unsafe(why) => reason = why,
+                Attempt::Held(held) => {
+                    debug!(pid, tid, "a thread is held");
+                    return Ok(*held);
+                }
+                Attempt::Unsafe(why) => {
+                    debug!(
+                        pid,
+                        tid, why, "a thread was let go: it is not at a safe point"
+                    );
+                    reason = why;
+                }
                 Attempt::Vanished => {}
             }
             if Instant::now() >= until {

@@ -116,6 +116,11 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
             reason,
         });
     }
+    tracing::debug!(
+        pid = held.pid,
+        path,
+        "the loader of the process has loaded an object"
+    );
     // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins in the same way.
     held.read_word(RemoteAddress(handle))
 }

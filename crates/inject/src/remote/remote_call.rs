@@ -8,6 +8,7 @@ use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
 use crate::{Error, Registers, regs, restart, signal_frame};
 use memhook_process::RemoteAddress;
+use tracing::trace;
 
 /// A call that takes longer is stopped, and abandoned if it waits for a lock.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
@@ -232,7 +233,11 @@ impl Held {
         let mut outcome = self.operate_answering(registers, deadline)?;
         loop {
             let now = match outcome {
-                Outcome::Done(result) => return Ok(result),
+                Outcome::Done(result) => {
+                    let took = begin.elapsed();
+                    trace!(%function, result = format_args!("{result:#x}"), ?took, "a call of a function");
+                    return Ok(result);
+                }
                 Outcome::Unfinished(now) => now,
             };
             let waited = begin.elapsed();

@@ -4,6 +4,7 @@ mod budgets;
 mod certificates;
 mod endings;
 mod faults;
+mod log;
 mod memory;
 mod numbers;
 mod otlp;

@@ -4,6 +4,7 @@ mod bad_input;
 mod documentation;
 mod heaptrack;
 mod help;
+mod log;
 mod marks;
 mod outputs;
 mod run;

@@ -18,11 +18,6 @@ pub struct Args {
     /// With a recording, print no reports either.
     #[arg(short, long)]
     pub quiet: bool,
-    /// Leave nothing out
-    ///
-    /// Show complete names and paths, and all modules. `attach` also prints details about the tracing.
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub verbose: bool,
     #[command(flatten)]
     pub view: View,
     /// Format: text, json, folded, pprof, ...
@@ -85,7 +80,7 @@ impl Args {
     /// Opens the output of the reports.
     pub fn open(&self, stream: ReportStream, path: Option<&Path>) -> std::io::Result<ReportWriter> {
         let is_json = self.json || matches!(self.format, FormatChoice::Json);
-        let style = crate::output::style(path, stream, self.color.color, self.verbose);
+        let style = crate::output::style(path, stream, self.color.color);
         ReportWriter::open_or(stream, path, self.force, is_json, style)
     }
 

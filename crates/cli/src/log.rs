@@ -1,0 +1,242 @@
+//! The log: what memhook-rs does, step by step, on standard error.
+//!
+//! Commands keep it off, because their reports say what people want to know; `-v`, `-vv` and `MEMHOOK_LOG` turn it
+//! on. The agent logs what it does from the start.
+//!
+//! Lines go through a thread of their own. A reader that stops reading (a pager, a full pipe) would otherwise stop
+//! the attacher in the middle of a step, and with it the threads of a target that it holds. What does not fit into
+//! the queue is counted, and told.
+
+use anyhow::bail;
+use memhook_foreign::{visible_json, visible_lines};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::{MakeWriter, layer};
+use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// The variable with a filter: `debug`, `memhook_heap=trace,info`, ...
+const FILTER: &str = "MEMHOOK_LOG";
+/// What the names of our crates, and with them those of the places that log, begin with.
+const OURS: &str = "memhook";
+/// Lines that wait to be written; more are lost.
+const MOST_WAITING: usize = 1024;
+/// How long a command waits at its end for a reader of its log.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+static VERBOSITY: AtomicU8 = AtomicU8::new(0);
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+
+/// How the lines of a log look.
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Lines for people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Notes how often -v was given.
+pub fn set_verbosity(count: u8) {
+    VERBOSITY.store(count, Relaxed);
+}
+
+/// Whether reports leave nothing out.
+pub fn is_verbose() -> bool {
+    VERBOSITY.load(Relaxed) > 0
+}
+
+/// Begins the log. `least`: what is logged without -v.
+pub fn start(format: Format, least: LevelFilter) -> anyhow::Result<()> {
+    begin(format, least, None)
+}
+
+/// The same for a command whose screen the log would cover.
+pub fn start_beside_screen() -> anyhow::Result<()> {
+    let wanted = is_verbose() || std::env::var_os(FILTER).is_some_and(|filter| !filter.is_empty());
+    anyhow::ensure!(
+        !(wanted && io::stderr().is_terminal()),
+        "the log would cover the screen: send it to a file, with 2>FILE"
+    );
+    start(Format::Text, LevelFilter::OFF)
+}
+
+/// Begins the log, and keeps all of it in memory besides.
+pub fn start_with_copy(least: LevelFilter) -> anyhow::Result<Copy> {
+    let copy = Copy::default();
+    begin(Format::Text, least, Some(copy.clone()))?;
+    Ok(copy)
+}
+
+fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Result<()> {
+    let wanted = match std::env::var(FILTER) {
+        Ok(filter) if !filter.is_empty() => {
+            let parsed: Result<Targets, _> = filter.parse();
+            let Ok(parsed) = parsed else {
+                bail!("{FILTER}={filter} is no filter: try debug, or memhook_heap=trace,info");
+            };
+            // A level alone is ours: what libraries log is for their developers.
+            let level = parsed.default_level().unwrap_or(LevelFilter::OFF);
+            let others = parsed.with_default(LevelFilter::OFF);
+            others.with_target(OURS, level)
+        }
+        _ => {
+            let level = match VERBOSITY.load(Relaxed) {
+                0 => least,
+                1 => LevelFilter::INFO,
+                2 => LevelFilter::DEBUG,
+                _ => LevelFilter::TRACE,
+            };
+            Targets::new().with_target(OURS, level.max(least))
+        }
+    };
+    let is_on = wanted.iter().any(|(_, level)| level != LevelFilter::OFF);
+    let shown = is_on.then(|| {
+        let queue = Queue::start(format);
+        let lines = layer().with_ansi(false).with_writer(move || Line(queue));
+        match format {
+            Format::Text if has_times_already() => lines.without_time().boxed(),
+            Format::Text => lines.boxed(),
+            Format::Json => lines.json().flatten_event(true).boxed(),
+        }
+        .with_filter(wanted)
+    });
+    let all = Targets::new().with_target(OURS, LevelFilter::DEBUG);
+    let copied = copy.map(|copy| {
+        let lines = layer::<Registry>().with_ansi(false).with_writer(copy);
+        lines.with_filter(all)
+    });
+    if shown.is_some() || copied.is_some() {
+        tracing_subscriber::registry()
+            .with(copied)
+            .with(shown)
+            .init();
+    }
+    Ok(())
+}
+
+/// Whether standard error leads to the journal, which notes the time of each line (systemd.exec(5), JOURNAL_STREAM).
+fn has_times_already() -> bool {
+    std::env::var_os("JOURNAL_STREAM").is_some()
+}
+
+/// Waits until all is written, but not for long.
+pub fn finish() {
+    if let Some(queue) = QUEUE.get() {
+        let (done, is_done) = channel();
+        if queue.lines.send(Message::End(done)).is_ok() {
+            let _ = is_done.recv_timeout(END_PATIENCE);
+        }
+    }
+}
+
+enum Message {
+    Line(String),
+    End(Sender<()>),
+}
+
+/// What leads to the thread that writes.
+struct Queue {
+    lines: SyncSender<Message>,
+    lost: AtomicU64,
+    format: Format,
+}
+
+impl Queue {
+    /// Starts the thread, once.
+    fn start(format: Format) -> &'static Queue {
+        QUEUE.get_or_init(|| {
+            let (lines, to_write) = sync_channel(MOST_WAITING);
+            let thread = std::thread::Builder::new().name("log".into());
+            // Without it the lines are lost, and counted.
+            let _ = thread.spawn(move || write(&to_write));
+            Queue {
+                lines,
+                lost: AtomicU64::new(0),
+                format,
+            }
+        })
+    }
+
+    fn add(&self, line: &str) {
+        let line = match self.format {
+            Format::Text => visible_lines(line),
+            Format::Json => visible_json(line),
+        };
+        if self
+            .lines
+            .try_send(Message::Line(line.into_owned()))
+            .is_err()
+        {
+            self.lost.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+fn write(lines: &Receiver<Message>) {
+    for message in lines {
+        match message {
+            // Nobody can be told that nobody can be told.
+            Message::Line(line) => drop(io::stderr().write_all(line.as_bytes())),
+            Message::End(done) => {
+                let lost = QUEUE.get().map_or(0, |queue| queue.lost.load(Relaxed));
+                if lost > 0 {
+                    eprintln!(
+                        "memhook-rs: {lost} lines of the log are lost, because nobody read them"
+                    );
+                }
+                drop(done);
+            }
+        }
+    }
+}
+
+/// One line on its way to the queue; each comes in one piece.
+struct Line(&'static Queue);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.add(&String::from_utf8_lossy(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// All lines of a log, in memory.
+#[derive(Clone, Default)]
+pub struct Copy(Arc<Mutex<Vec<u8>>>);
+
+impl Copy {
+    /// The lines so far.
+    pub fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        visible_lines(&String::from_utf8_lossy(&bytes)).into_owned()
+    }
+}
+
+impl Write for Copy {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Copy {
+    type Writer = Copy;
+
+    fn make_writer(&self) -> Copy {
+        self.clone()
+    }
+}
