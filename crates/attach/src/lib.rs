@@ -57,10 +57,11 @@ pub use config::{
     USUAL_RING_BYTES, Unwinding,
 };
 pub use drain::budget::{BudgetKept, Kept};
-pub use drain::consumer::{Consumer, State};
+pub use drain::consumer::Consumer;
 pub use drain::described_heap::{DescribedHeap, ReleasedBlocks};
 pub use drain::lookout::Lookout;
 pub use drain::recorder::{OwnCode, Recorder};
+pub use drain::state::State;
 pub use error::Error;
 pub use following::{Assigner, Followed, FollowedCount, Obstacle, follow, obstacle};
 pub use hold::reach::Reach;

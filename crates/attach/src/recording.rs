@@ -3,8 +3,9 @@
 pub(crate) mod run_facts;
 
 use crate::config::TraceConfig;
-use crate::drain::consumer::{Consumer, Memory};
+use crate::drain::consumer::Consumer;
 use crate::drain::recorder::Recorder;
+use crate::drain::state::Memory;
 use crate::error::Error;
 use crate::session::Session;
 use memhook_ledger::Observer;

@@ -1,22 +1,18 @@
 //! The drain thread, which empties the rings whatever else the attacher does, because a thread of the
 //! target waits when its ring is full.
 
-use super::budget::{BudgetKeeper, BudgetKept};
-use super::described_heap::{DescribedHeap, allocations_of};
+use super::budget::BudgetKept;
 use super::gap_log::GapLog;
 use super::lookout::Watched;
 use super::pacing::Pacing;
-use super::recorded_pages::RecordedPages;
-use super::recorder::Recorder;
-use crate::config::{Clock, Stacks, TraceConfig};
-use crate::survey::memory_budget::for_a_ledger;
+use super::state::State;
+use super::to_ledger::ToLedger;
+use crate::config::{Clock, TraceConfig};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, heap_of};
-use memhook_ledger::{
-    LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
-};
-use memhook_stream::{Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
+use memhook_abi::MAX_RINGS;
+use memhook_ledger::Observer;
+use memhook_stream::{Drain, Gap, Region, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard,
@@ -30,103 +26,6 @@ use std::{
 const WELCOME_PAUSE: Duration = Duration::from_millis(5);
 /// How long we wait for calls that were under way at the detach.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
-
-/// What the events have come to.
-pub struct State<O = ()> {
-    /// Live blocks and sites.
-    pub ledger: Ledger<O>,
-    /// What samples stand for.
-    pub counts: SampledAllocations,
-    /// Writes down what is drained, if that is asked for.
-    pub recorder: Option<Recorder>,
-    /// Keeps tracing within a budget, if there is one.
-    pub(crate) budget: Option<BudgetKeeper>,
-    /// Where recorded blocks are, as the hook sees it.
-    recorded_pages: RecordedPages,
-    /// The heaps of the allocators that the user has described, in their order.
-    pub heaps: Vec<DescribedHeap>,
-    /// The mappings, if they are traced.
-    pub mappings: Option<MappingLedger>,
-    /// Writes down what becomes of them.
-    pub mapping_recorder: Option<Recorder>,
-}
-
-impl<O: Observer> State<O> {
-    /// Empty.
-    fn new(pid: i32, config: &TraceConfig, observer: O) -> State<O> {
-        let max_memory = config.max_memory.unwrap_or_else(for_a_ledger);
-        let max_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);
-        // Each heap gets its share.
-        let max_bytes = (max_bytes / (1 + config.allocators.len())).max(LEAST_BYTES);
-        let options = LedgerOptions {
-            track_release_stacks: config.stacks == Stacks::All,
-            ignore_unknown_releases: config.is_selective(),
-            all_are_samples: config.sample_bytes.is_some(),
-            max_bytes: Some(max_bytes),
-        };
-        State {
-            ledger: Ledger::observed(options, observer),
-            counts: config.sampled_allocations(),
-            recorder: None,
-            budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
-            recorded_pages: RecordedPages::default(),
-            heaps: config
-                .allocators
-                .iter()
-                .map(|_| DescribedHeap::new(options, config))
-                .collect(),
-            mappings: config.mappings.then(MappingLedger::default),
-            mapping_recorder: None,
-        }
-    }
-
-    /// The recorder of one kind of memory.
-    pub(crate) fn recorder_of(&mut self, memory: Memory) -> &mut Option<Recorder> {
-        match memory {
-            Memory::Heap => &mut self.recorder,
-            Memory::Mappings => &mut self.mapping_recorder,
-            Memory::Described(heap) => &mut self.heaps[heap].recorder,
-        }
-    }
-
-    /// With a budget: tells the hook where recorded blocks are, while it takes samples.
-    fn renew_pages(&mut self, region: &Region, is_selective: bool, clock: impl Fn() -> Duration) {
-        // Blocks of described allocators have ledgers of their own.
-        let is_wanted = self.budget.as_ref().is_some_and(BudgetKeeper::is_sampling);
-        // Nor has the hook any marks if it knows the recorded blocks themselves.
-        if is_wanted && self.heaps.is_empty() && !is_selective {
-            self.recorded_pages.turn(&self.ledger, region, clock);
-        }
-    }
-
-    /// Hands what became of the mappings in this pass to their recorder.
-    fn record_mappings(&mut self, region: &Region, now_ns: u64) {
-        let (Some(mappings), Some(recorder)) = (&mut self.mappings, &mut self.mapping_recorder)
-        else {
-            return;
-        };
-        let mut tid = None;
-        for change in mappings.take_changes() {
-            if tid != Some(change.tid) {
-                tid = Some(change.tid);
-                recorder.begin_ring(0, change.tid);
-            }
-            recorder.mapping(change.event, change.bytes, change.time_ns);
-        }
-        recorder.end_pass(now_ns, mappings.ledger(), region);
-    }
-}
-
-/// A kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
-    /// Blocks of allocators.
-    Heap,
-    /// What is mapped besides.
-    Mappings,
-    /// Blocks of a described allocator, by its number.
-    Described(usize),
-}
 
 /// Shared between the drain thread, the watchdog and the thread that reports.
 pub struct Consumer<O = ()> {
@@ -176,135 +75,6 @@ impl ClockPair {
         let counts = now.tsc.saturating_sub(self.tsc).max(1);
         let elapsed = now.monotonic_ns.saturating_sub(self.monotonic_ns);
         elapsed as f64 / counts as f64
-    }
-}
-
-/// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
-struct ToLedger<'a, O> {
-    state: &'a mut State<O>,
-    region: &'a Region,
-    config: &'a TraceConfig,
-    now_ns: u64,
-    /// How the allocations that come are sampled; 0: every one is recorded.
-    level: u8,
-    /// Who has written into each ring until now.
-    writers: &'a mut [u32],
-    /// A thread has that nobody knew.
-    has_new_writer: bool,
-}
-
-impl<O> ToLedger<'_, O> {
-    /// What sampling and a budget need to know of an event.
-    #[inline(never)]
-    fn count(&mut self, op: Op, words: RawEvent, size_bytes: u64) {
-        let event = words.unpack_as(op);
-        if let Some(keeper) = &mut self.state.budget {
-            keeper.count(&event, self.level, size_bytes);
-        }
-        if self.level != 0 && heap_of(event.address) == 0 {
-            self.count_sample(&event, size_bytes);
-        }
-    }
-
-    /// An event of an allocator that the user has described.
-    #[inline(never)]
-    fn heap_event(&mut self, op: Op, words: RawEvent, size_bytes: u64, time_ns: u64)
-    where
-        O: Observer,
-    {
-        let event = words.unpack_as(op);
-        // A target may write the number of a heap that there is not.
-        if let Some(heap) = self.state.heaps.get_mut(heap_of(event.address) - 1) {
-            heap.event(event, self.level, size_bytes, time_ns);
-        }
-    }
-
-    fn count_sample(&mut self, event: &Event, size_bytes: u64) {
-        let count = allocations_of(event);
-        if count > 0 {
-            self.state
-                .counts
-                .count_samples(self.level, size_bytes, count);
-        }
-    }
-}
-
-impl<O: Observer> Sink for ToLedger<'_, O> {
-    fn begin_ring(&mut self, ring: usize, tid: u32) {
-        if let Some(known) = self.writers.get_mut(ring) {
-            self.has_new_writer |= *known != tid;
-            *known = tid;
-        }
-        self.state.ledger.begin_ring(ring, tid);
-        self.level = u8::from(self.state.counts.always);
-        if let Some(mappings) = &mut self.state.mappings {
-            mappings.begin_ring(tid);
-        }
-        for heap in &mut self.state.heaps {
-            heap.ledger.begin_ring(ring, tid);
-            if let Some(recorder) = &mut heap.recorder {
-                recorder.begin_ring(ring, tid);
-            }
-        }
-        if let Some(recorder) = &mut self.state.recorder {
-            recorder.begin_ring(ring, tid);
-        }
-    }
-    fn set_sampling(&mut self, mean_bytes: u64) {
-        // Only what the configuration asked for: the ring is the target's.
-        self.level = self.config.sampling_level(mean_bytes);
-        self.state.counts.announce(self.level);
-        if self.level != 0 {
-            let exact_until = &mut self.state.counts.exact_until_ns;
-            exact_until.get_or_insert(self.now_ns);
-        }
-        self.state.ledger.set_sampling(self.level);
-        if let Some(recorder) = &mut self.state.recorder {
-            recorder.set_sampling(self.level);
-        }
-        for heap in &mut self.state.heaps {
-            heap.set_sampling(self.level);
-        }
-    }
-    fn access(&mut self, accesses: Accesses) {
-        if let Some(recorder) = &mut self.state.recorder {
-            recorder.access(&accesses);
-        }
-    }
-    #[inline(always)]
-    fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        if self.level != 0 || self.state.budget.is_some() {
-            self.count(event.op, event.words(), size_bytes);
-        }
-        if heap_of(event.address) != 0 {
-            return self.heap_event(event.op, event.words(), size_bytes, time_ns);
-        }
-        self.state.ledger.event(event, size_bytes, time_ns);
-        if let Some(recorder) = &mut self.state.recorder {
-            recorder.event(event.op, event.words(), size_bytes, time_ns);
-        }
-    }
-    #[cold]
-    fn mapping(&mut self, event: Event, bytes: u64, time_ns: u64) {
-        if let Some(mappings) = &mut self.state.mappings {
-            mappings.event(event, bytes, time_ns);
-        }
-    }
-    fn end_pass(&mut self) {
-        let State {
-            ledger, recorder, ..
-        } = &mut *self.state;
-        ledger.end_pass(self.now_ns);
-        if let Some(recorder) = recorder {
-            recorder.end_pass(self.now_ns, ledger, self.region);
-        }
-        for heap in &mut self.state.heaps {
-            heap.end_pass(self.now_ns, self.region);
-        }
-        if let Some(mappings) = &mut self.state.mappings {
-            mappings.end_pass(self.now_ns);
-            self.state.record_mappings(self.region, self.now_ns);
-        }
     }
 }
 
@@ -495,17 +265,9 @@ impl<O: Observer + Send> Consumer<O> {
             self.drain_waits.store(true, Relaxed);
             let mut state = self.lock();
             self.drain_waits.store(false, Relaxed);
-            let mut sink = ToLedger {
-                state: &mut state,
-                region: &self.region,
-                config: &self.config,
-                now_ns,
-                level: 0,
-                writers: &mut writers,
-                has_new_writer: false,
-            };
+            let mut sink = self.sink(&mut state, now_ns, &mut writers);
             let stats = drain.pass(&self.region, &mut sink);
-            let has_new_writer = sink.has_new_writer;
+            let has_new_writer = sink.has_new_writer();
             if let Some(keeper) = &mut state.budget {
                 keeper.turn(&self.region, now, self.ticks.ns_per_count());
                 pacing.set_sampling(keeper.is_sampling());
@@ -558,27 +320,21 @@ impl<O: Observer + Send> Consumer<O> {
             std::thread::park_timeout(pause);
         }
         let mut state = self.lock();
+        let now_ns = self.elapsed().as_nanos() as u64;
         drain.last_pass(
             &self.region,
-            &mut ToLedger {
-                now_ns: self.elapsed().as_nanos() as u64,
-                state: &mut state,
-                region: &self.region,
-                config: &self.config,
-                level: 0,
-                writers: &mut writers,
-                has_new_writer: false,
-            },
+            &mut self.sink(&mut state, now_ns, &mut writers),
         );
-        state.ledger.finish();
-        for heap in &mut state.heaps {
-            heap.ledger.finish();
-        }
-        if let Some(mappings) = &mut state.mappings {
-            let now_ns = self.elapsed().as_nanos() as u64;
-            mappings.finish(now_ns);
-            state.record_mappings(&self.region, now_ns);
-        }
+        state.finish(&self.region, self.elapsed().as_nanos() as u64);
+    }
+
+    fn sink<'a>(
+        &'a self,
+        state: &'a mut State<O>,
+        now_ns: u64,
+        writers: &'a mut [u32],
+    ) -> ToLedger<'a, O> {
+        ToLedger::new(state, &self.region, &self.config, now_ns, writers)
     }
 }
 

@@ -8,3 +8,5 @@ pub(crate) mod lookout;
 mod pacing;
 mod recorded_pages;
 pub(crate) mod recorder;
+pub(crate) mod state;
+mod to_ledger;

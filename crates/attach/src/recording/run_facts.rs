@@ -1,8 +1,9 @@
 //! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
 
 use crate::config::TraceConfig;
-use crate::drain::consumer::{Consumer, Memory, State};
+use crate::drain::consumer::Consumer;
 use crate::drain::recorder::Recorder;
+use crate::drain::state::{Memory, State};
 use crate::session::Session;
 use crate::survey::process_names::{command_line, process_name};
 use memhook_abi::{ACCESS_LISTENER, function_by_name};
