@@ -3,7 +3,8 @@
 //! It is complete before anything leads to it, and never changes again. The journal is in the memory of the process
 //! itself, so that whoever comes after a killed attacher, or to a forked process, can put every byte back.
 
-use crate::pad::{self, Shared, Task};
+use crate::pad::{Shared, Task};
+use crate::thread_block::find_block;
 use crate::{Condition, CountsLayout, JUMP_BYTES, Pad, Plan, Refusal, Role};
 
 /// The longest exchange that a journal describes.
@@ -201,7 +202,7 @@ impl<'p> AreaPlan<'p> {
         };
         put(pointer_offset, &header.table_at.to_le_bytes());
         put(pointer_offset + 8, &self.hit.to_le_bytes());
-        let find_block = pad::find_block(shared.find_block, shared.table_pointer, counts)?;
+        let find_block = find_block(shared.find_block, shared.table_pointer, counts)?;
         put(code_offset, &find_block);
         let mut next = code_offset + SHARED_CODE_BYTES;
         let (mut journal, mut pads) = (Vec::new(), Vec::new());

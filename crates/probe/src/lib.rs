@@ -10,6 +10,7 @@
 
 mod allocator;
 mod area;
+mod assembler;
 mod clobbers;
 mod code;
 mod condition;
@@ -25,6 +26,7 @@ mod refusal;
 mod selector;
 mod stack_arguments;
 mod tail_jumps;
+mod thread_block;
 mod values;
 
 pub use allocator::{Allocator, AllocatorFunction, MAIN_HEAP, check_allocators};

@@ -3,15 +3,9 @@
 //! A pad leaves all registers, the flags and the red zone as it found them: at the entry of a function the ABI would
 //! give away some registers, but GCC's -fipa-ra and assembly count on what the ABI does not promise.
 
+use crate::assembler::{Assembler, distance, moved_by};
 use crate::counts::CountsLayout;
-use crate::displaced::{is_same, relocated};
 use crate::{Condition, JUMP_BYTES, Plan, Refusal};
-use iced_x86::Instruction;
-
-/// Entries that a thread looks at to find its own.
-const MOST_TRIES: u32 = 64;
-/// Reserves an entry of the table; no thread has this thread pointer.
-const RESERVED: u8 = 1;
 
 /// The pad of one function.
 #[derive(Clone, Debug)]
@@ -82,60 +76,7 @@ const CONDITION_BYTES: u64 = 19;
 /// Conditions that a pad can check.
 pub const MOST_CONDITIONS: usize = 6;
 
-/// Machine code in the making.
-pub(crate) struct Assembler {
-    at: u64,
-    pub(crate) code: Vec<u8>,
-}
-
 impl Assembler {
-    pub(crate) fn new(at: u64) -> Assembler {
-        Assembler {
-            at,
-            code: Vec::new(),
-        }
-    }
-
-    /// Goes on at a multiple of 16.
-    pub(crate) fn align(&mut self) {
-        while !self.here().is_multiple_of(16) {
-            self.code.push(0xcc);
-        }
-    }
-
-    pub(crate) fn put(&mut self, bytes: &[u8]) {
-        self.code.extend(bytes);
-    }
-
-    pub(crate) fn here(&self) -> u64 {
-        self.at + self.code.len() as u64
-    }
-
-    /// An instruction that ends with a displacement to `to`.
-    pub(crate) fn put_relative(&mut self, opcode: &[u8], to: u64) -> Result<(), Refusal> {
-        self.put(opcode);
-        let distance = distance(self.here() + 4, to)?;
-        self.put(&distance);
-        Ok(())
-    }
-
-    /// A branch forward by a displacement that is filled in by [`Assembler::arrive`].
-    pub(crate) fn put_forward(&mut self, opcode: &[u8]) -> usize {
-        self.put(opcode);
-        self.put(&[0; 4]);
-        self.code.len()
-    }
-
-    /// The same instructions as at their own place, decoded again to be sure.
-    pub(crate) fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
-        let code = relocated(instructions, self.here())?;
-        if !is_same(instructions, &code, self.here()) {
-            return Err(Refusal::OutOfReach);
-        }
-        self.put(&code);
-        Ok(())
-    }
-
     /// Notes stack pointer and time of an entry. In: rax, the block. Changes rax, rcx and the flags.
     ///
     /// Entries at this stack pointer or below it have ended in a way that was not seen (an exception, longjmp). A signal
@@ -202,18 +143,6 @@ impl Assembler {
         self.put(b"\x58\x41\x5a\x41\x5b"); // pop rax; pop r10; pop r11
         Ok(())
     }
-
-    pub(crate) fn arrive(&mut self, branch: usize) {
-        let distance = (self.code.len() - branch) as u32;
-        self.code[branch - 4..branch].copy_from_slice(&distance.to_le_bytes());
-    }
-}
-
-pub(crate) fn distance(from: u64, to: u64) -> Result<[u8; 4], Refusal> {
-    let distance = to.wrapping_sub(from) as i64;
-    i32::try_from(distance)
-        .map(i32::to_le_bytes)
-        .map_err(|_| Refusal::OutOfReach)
 }
 
 impl Role {
@@ -256,10 +185,7 @@ impl Pad {
         debug_assert!(conditions.len() <= MOST_CONDITIONS);
         let entry = plan.at.wrapping_add(bias);
         let counter = (CountsLayout::counter(probe) as u32).to_le_bytes();
-        let mut pad = Assembler {
-            at,
-            code: Vec::new(),
-        };
+        let mut pad = Assembler::new(at);
         pad.put(b"\x48\x8d\x64\x24\x80"); // lea rsp, [rsp - 128]
         pad.put(b"\x50\x51"); // push rax; push rcx
         if !plan.flags_are_dead {
@@ -338,9 +264,7 @@ impl Pad {
             jump,
         })
     }
-}
 
-impl Pad {
     /// The pad in front of an instruction that leaves the function. All registers and flags may hold results.
     fn at_exit(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
         let Task {
@@ -354,10 +278,7 @@ impl Pad {
         let moved: Vec<_> = plan.displaced.iter().map(|i| moved_by(i, bias)).collect();
         let (before, exit) = moved.split_at(moved.len().saturating_sub(1));
         let (waiting, histogram) = (layout.waiting(), layout.histogram(probe));
-        let mut pad = Assembler {
-            at,
-            code: Vec::new(),
-        };
+        let mut pad = Assembler::new(at);
         pad.put_relocated(before)?;
         pad.put(b"\x48\x8d\x64\x24\x80"); // lea rsp, [rsp - 128]
         pad.put(b"\x50\x51"); // push rax; push rcx
@@ -431,111 +352,4 @@ impl Pad {
             jump,
         })
     }
-}
-
-/// An instruction that was decoded at another address, as it is in the process.
-pub(crate) fn moved_by(instruction: &Instruction, bias: u64) -> Instruction {
-    use iced_x86::OpKind::{NearBranch16, NearBranch32, NearBranch64};
-    let mut moved = *instruction;
-    moved.set_ip(instruction.ip().wrapping_add(bias));
-    if matches!(
-        instruction.op0_kind(),
-        NearBranch16 | NearBranch32 | NearBranch64
-    ) {
-        moved.set_near_branch64(instruction.near_branch_target().wrapping_add(bias));
-    }
-    if instruction.is_ip_rel_memory_operand() {
-        let to = instruction.ip_rel_memory_address().wrapping_add(bias);
-        moved.set_memory_displacement64(to);
-    }
-    moved
-}
-
-/// The routine by which a thread finds its block. In: rcx, the thread pointer; rax, the first entry to look at. Out:
-/// rax, the block, or 0 in a forked process. Changes no other register, but the flags.
-///
-/// A signal handler may interrupt it and come here too: an entry is reserved first, and carries the thread pointer
-/// only when it is complete, so that the handler takes an entry of its own. The caller increments with a lock prefix,
-/// because block 0 is used by several threads.
-pub(crate) fn find_block(
-    at: u64,
-    table_pointer: u64,
-    counts: &CountsLayout,
-) -> Result<Vec<u8>, Refusal> {
-    let word = |value: u64| (value as u32).to_le_bytes();
-    let mut code = Assembler {
-        at,
-        code: Vec::new(),
-    };
-    code.put(b"\x52\x56\x57"); // push rdx; push rsi; push rdi
-    code.put_relative(b"\x48\x8b\x3d", table_pointer)?; // mov rdi, [rip + table]
-    code.put(b"\x83\xbf"); // cmp dword [rdi + is_live], 0
-    code.put(&word(CountsLayout::IS_LIVE));
-    code.put(&[0]);
-    let none = code.put_forward(b"\x0f\x84"); // je none
-    code.put(b"\xbe"); // mov esi, tries
-    code.put(&MOST_TRIES.to_le_bytes());
-    let next = code.here();
-    code.put(b"\x48\x8b\x10"); // mov rdx, [rax]
-    code.put(b"\x48\x39\xca"); // cmp rdx, rcx
-    let found = code.put_forward(b"\x0f\x84"); // je found
-    code.put(b"\x48\x85\xd2"); // test rdx, rdx
-    let claim = code.put_forward(b"\x0f\x84"); // jz claim
-    code.put(b"\x48\x83\xc0\x10"); // add rax, 16
-    code.put(b"\x48\x8d\x97"); // lea rdx, [rdi + entries]
-    code.put(&word(CountsLayout::TABLE_ENTRY_BYTES));
-    code.put(b"\x48\x39\xd0"); // cmp rax, rdx
-    code.put(b"\x72\x03"); // jb over the next
-    code.put(b"\x48\x89\xf8"); // mov rax, rdi
-    code.put(b"\xff\xce"); // dec esi
-    code.put_relative(b"\x0f\x85", next)?; // jnz next
-    let common = code.here();
-    code.put(b"\x48\x8b\x87"); // mov rax, [rdi + blocks_at]
-    code.put(&word(CountsLayout::BLOCKS_AT));
-    code.put(b"\x48\x05"); // add rax, first_block
-    code.put(&word(CountsLayout::FIRST_BLOCK));
-    let done = code.here();
-    code.put(b"\x5f\x5e\x5a\xc3"); // pop rdi; pop rsi; pop rdx; ret
-    code.arrive(found);
-    code.put(b"\x48\x8b\x40\x08"); // mov rax, [rax + 8]
-    code.put_relative(b"\xe9", done)?;
-    code.arrive(none);
-    code.put(b"\x31\xc0"); // xor eax, eax
-    code.put_relative(b"\xe9", done)?;
-    code.arrive(claim);
-    code.put(b"\x48\x8b\x97"); // mov rdx, [rdi + blocks_at]
-    code.put(&word(CountsLayout::BLOCKS_AT));
-    code.put(b"\x48\x81\x7a\0"); // cmp qword [rdx], most_blocks
-    code.put(&word(CountsLayout::MOST_BLOCKS));
-    code.put_relative(b"\x0f\x83", common)?; // jae common
-    code.put(b"\x48\x89\xc2"); // mov rdx, rax
-    code.put(b"\x31\xc0"); // xor eax, eax
-    code.put(b"\x51\x6a"); // push rcx; push reserved
-    code.put(&[RESERVED]);
-    code.put(b"\x59"); // pop rcx
-    code.put(b"\xf0\x48\x0f\xb1\x0a"); // lock cmpxchg [rdx], rcx
-    code.put(b"\x59"); // pop rcx
-    code.put(b"\x48\x89\xd0"); // mov rax, rdx
-    code.put_relative(b"\x0f\x85", next)?; // jne next: another thread was faster
-    code.put(b"\x50"); // push rax
-    code.put(b"\x48\x8b\x97"); // mov rdx, [rdi + blocks_at]
-    code.put(&word(CountsLayout::BLOCKS_AT));
-    code.put(b"\xb8\x01\0\0\0"); // mov eax, 1
-    code.put(b"\xf0\x48\x0f\xc1\x02"); // lock xadd [rdx], rax
-    code.put(b"\x48\x3d"); // cmp rax, most_blocks
-    code.put(&word(CountsLayout::MOST_BLOCKS));
-    let full = code.put_forward(b"\x0f\x83"); // jae full
-    code.put(b"\x48\x69\xc0"); // imul rax, rax, block_bytes
-    code.put(&word(counts.block_bytes()));
-    code.put(b"\x48\x8d\x84\x10"); // lea rax, [rax + rdx + first_block]
-    code.put(&word(CountsLayout::FIRST_BLOCK));
-    code.put(b"\x48\x89\x08"); // mov [rax], rcx
-    code.put(b"\x5a"); // pop rdx
-    code.put(b"\x48\x89\x42\x08"); // mov [rdx + 8], rax
-    code.put(b"\x48\x89\x0a"); // mov [rdx], rcx
-    code.put_relative(b"\xe9", done)?;
-    code.arrive(full);
-    code.put(b"\x58"); // pop rax
-    code.put_relative(b"\xe9", common)?;
-    Ok(code.code)
 }

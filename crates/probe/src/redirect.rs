@@ -9,7 +9,7 @@
 //! are complete before anything leads to them. A journal of the exchanged code lies in front, so that whoever comes
 //! after a killed attacher, or to a forked process, can put every byte back.
 
-use crate::pad::{Assembler, distance, moved_by};
+use crate::assembler::{Assembler, distance, moved_by};
 use crate::{JUMP_BYTES, Plan, Refusal};
 use std::ops::Range;
 
