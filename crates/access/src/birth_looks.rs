@@ -9,14 +9,12 @@
 //! Half of the looks are at words, which see every access. The others are at one byte of each word or quarter, drawn by
 //! chance: they tell how much of the first and the last one is used.
 
-use crate::controller::Settings;
 use crate::error::Error;
 use crate::measure::measure;
 use crate::random::Random;
 use crate::spending::Spending;
 use crate::switches::{Switches, events_ns, switch_ns};
 use crate::watched_threads::{WatchedThreads, WatchedWord};
-use crate::watcher::words;
 use memhook_inject::Width;
 use memhook_stream::{NewBlock, Region, monotonic_ns};
 use std::time::Duration;
@@ -152,20 +150,9 @@ impl BirthLooks {
     /// If no words can be watched.
     pub fn start(pid: i32, budget: f64) -> Result<BirthLooks, Error> {
         let means = measure();
-        let settings = Settings {
-            older_ms: 0,
-            budget,
-        };
-        let (threads, slots) =
-            words(pid, &means, &settings).map_err(|why| Error::NoEvidence { pid, why })?;
         let mut notes = Vec::new();
-        if let Ok(false) = means.watchpoints {
-            notes.push(
-                "accesses by system calls on the program's behalf are not seen: that takes \
-                 CAP_PERFMON, or kernel.perf_event_paranoid at 1 or less"
-                    .into(),
-            );
-        }
+        let (threads, slots) = WatchedThreads::within(pid, &means, budget, &mut notes)
+            .map_err(|why| Error::NoEvidence { pid, why })?;
         let now = monotonic_ns();
         Ok(BirthLooks {
             pid,

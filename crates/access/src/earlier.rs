@@ -1,8 +1,8 @@
 //! The blocks that were there before the attach: from a dissection of the heap, by type and size.
 
+use crate::page_watch::watchable;
 use crate::pages::PAGE_BYTES;
 use crate::sites::{LiveBlock, Site};
-use crate::watcher::watchable;
 use memhook_foreign::size_text;
 use memhook_heap::{Captured, Error, Types, dissect};
 use memhook_inject::{PageScan, PageState};

@@ -31,6 +31,8 @@ mod marked_pages;
 #[cfg(target_arch = "x86_64")]
 mod measure;
 mod page_accesses;
+#[cfg(target_arch = "x86_64")]
+mod page_watch;
 mod pages;
 mod random;
 #[cfg(test)]
@@ -44,6 +46,8 @@ mod tracing_budget;
 mod watched_threads;
 #[cfg(target_arch = "x86_64")]
 mod watcher;
+#[cfg(target_arch = "x86_64")]
+mod word_watch;
 
 pub use ages::{AGES_MS, AgeHistory, AgePoint, BANDS};
 pub use answer::{Evidence, SiteAnswer, State, answer};

@@ -1,5 +1,6 @@
 //! Watchpoints on the same word or byte for all threads of a process, those that come later included.
 
+use crate::measure::Means;
 use memhook_inject::{Access, AccessRing, Watchpoint, Width};
 use memhook_process::{inner_tid, thread_ids};
 use std::collections::BTreeMap;
@@ -34,8 +35,43 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
+    /// Those of a process, as many as a budget (share of its time) allows, and how many watchpoints each has to give; or
+    /// why there are none. What is not seen goes to `notes`.
+    pub fn within(
+        pid: i32,
+        means: &Means,
+        budget: f64,
+        notes: &mut Vec<String>,
+    ) -> Result<(WatchedThreads, usize), String> {
+        let none = |error: &io::Error| {
+            let what_to_do = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "; set kernel.perf_event_paranoid to 2 or less, or run with CAP_PERFMON"
+                }
+                _ => "",
+            };
+            format!(
+                "reads are not seen, and stale means not written: no hardware watchpoints ({error}{what_to_do})"
+            )
+        };
+        let with_kernel = *means.watchpoints.as_ref().map_err(none)?;
+        // Armed for all threads, the watchpoints must not cost more than half of their share of five seconds.
+        let most = 5e9 * budget / 2.0 / 2.0 / (4.0 * means.costs.trap_ns);
+        let mut threads = WatchedThreads::of(pid, with_kernel, (most as usize).max(1));
+        let slots = threads.slots().map_err(|error| none(&error))?;
+        threads.follow(std::iter::empty());
+        if !with_kernel {
+            notes.push(
+                "accesses by system calls on the program's behalf are not seen: that takes \
+                 CAP_PERFMON, or kernel.perf_event_paranoid at 1 or less"
+                    .into(),
+            );
+        }
+        Ok((threads, slots))
+    }
+
     /// Of this process; none is looked at yet.
-    pub fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
+    fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
         WatchedThreads {
             pid,
             with_kernel,
@@ -47,7 +83,7 @@ impl WatchedThreads {
     }
 
     /// How many watchpoints a thread has to give: fewer where a debugger or the program itself uses some.
-    pub fn slots(&self) -> io::Result<usize> {
+    fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
         for _ in 0..MOST_SLOTS {
             // Without being armed, it only takes the place.
