@@ -1,6 +1,8 @@
 //! The numbers of the board as OpenMetrics. They are made anew for each scrape, so a target that is gone leaves no
 //! series behind; there are at most as many series as targets times metrics.
 
+mod targets;
+
 use crate::board::{Board, Identity, Numbers, Phase, Row};
 use crate::budget::Scarce;
 use prometheus_client::collector::Collector;
@@ -9,7 +11,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use std::collections::BTreeMap;
 use std::fmt::{Debug, Error, Formatter};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,155 +43,20 @@ impl Debug for Scrape {
     }
 }
 
-/// A metric of the targets.
-struct OfTargets {
-    name: &'static str,
-    help: &'static str,
-    kind: MetricType,
-    value: fn(&Numbers) -> f64,
-}
-
-const fn gauge(name: &'static str, help: &'static str, value: fn(&Numbers) -> f64) -> OfTargets {
-    OfTargets {
-        name,
-        help,
-        kind: MetricType::Gauge,
-        value,
-    }
-}
-
-const fn counter(name: &'static str, help: &'static str, value: fn(&Numbers) -> f64) -> OfTargets {
-    OfTargets {
-        name,
-        help,
-        kind: MetricType::Counter,
-        value,
-    }
-}
-
-/// The names of counters get `_total` by themselves.
-const OF_TARGETS: [OfTargets; 18] = [
-    gauge(
-        "target_processes",
-        "Processes that the series is about",
-        |_| 1.0,
-    ),
-    gauge(
-        "target_live_bytes",
-        "Bytes of live blocks that were allocated since the attach",
-        |n| n.live.0 as f64,
-    ),
-    gauge(
-        "target_live_blocks",
-        "Live blocks that were allocated since the attach",
-        |n| n.live.1 as f64,
-    ),
-    gauge(
-        "target_growth_bytes_per_minute",
-        "Change of the live bytes in the last minute",
-        |n| n.growth_per_minute,
-    ),
-    counter(
-        "target_allocated_bytes",
-        "Bytes allocated since the attach",
-        |n| n.allocated.0 as f64,
-    ),
-    counter(
-        "target_allocations",
-        "Blocks allocated since the attach",
-        |n| n.allocated.1 as f64,
-    ),
-    counter(
-        "target_released_bytes",
-        "Bytes of blocks released that were allocated since the attach",
-        |n| n.allocated.0.saturating_sub(n.live.0) as f64,
-    ),
-    counter(
-        "target_releases",
-        "Blocks released that were allocated since the attach",
-        |n| n.allocated.1.saturating_sub(n.live.1) as f64,
-    ),
-    gauge(
-        "target_sample_bytes",
-        "Mean bytes between the samples that are taken now, or 0 if every allocation is recorded",
-        |n| n.sample_bytes as f64,
-    ),
-    counter("target_lost_events", "Events that were lost", |n| {
-        n.lost as f64
-    }),
-    counter(
-        "target_gaps",
-        "Times in which the process went on untraced",
-        |n| n.gaps.0 as f64,
-    ),
-    counter(
-        "target_gap_seconds",
-        "Seconds in which the process went on untraced",
-        |n| n.gaps.1,
-    ),
-    gauge("target_attach_seconds", "How long the attach took", |n| {
-        n.attach.0
-    }),
-    gauge(
-        "target_held_seconds",
-        "How long one thread was held during the attach",
-        |n| n.attach.1,
-    ),
-    gauge(
-        "target_resident_bytes",
-        "Bytes of the process in memory",
-        |n| n.resident as f64,
-    ),
-    gauge(
-        "target_memory_limit_bytes",
-        "The tightest limit of its memory cgroups, or 0",
-        |n| n.limit.0 as f64,
-    ),
-    gauge(
-        "target_memory_free_bytes",
-        "What is free below that limit",
-        |n| n.limit.1 as f64,
-    ),
-    counter("target_profiles", "Profiles that were made", |n| {
-        n.profiles as f64
-    }),
-];
-
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let rows = self.board.rows();
-        self.targets(&mut encoder, &rows)?;
+        let shown = rows.iter().filter_map(|row| {
+            let labels = labels(&row.identity, row.mode.name(), self.per_process);
+            Some((labels, row.numbers.as_ref()?))
+        });
+        let shown: Vec<(Labels, &Numbers)> = shown.collect();
+        targets::encode(&mut encoder, &shown)?;
         self.agent(&mut encoder, &rows)
     }
 }
 
 impl Scrape {
-    fn targets(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> Result<(), Error> {
-        let shown = rows.iter().filter_map(|row| {
-            let numbers = row.numbers.as_ref()?;
-            Some((
-                labels(&row.identity, row.mode.name(), self.per_process),
-                numbers,
-            ))
-        });
-        let shown: Vec<(Labels, &Numbers)> = shown.collect();
-        for metric in &OF_TARGETS {
-            // Processes with the same labels are one series.
-            let mut sums: BTreeMap<&Labels, f64> = BTreeMap::new();
-            for (labels, numbers) in &shown {
-                *sums.entry(labels).or_default() += (metric.value)(numbers);
-            }
-            let values = sums
-                .into_iter()
-                .map(|(labels, value)| (labels.clone(), value));
-            family(encoder, metric.name, metric.help, metric.kind, values)?;
-        }
-        errors(encoder, &shown)?;
-        parts(encoder, &shown)?;
-        pins(encoder, &shown)?;
-        scans(encoder, &shown)
-    }
-
     fn agent(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> Result<(), Error> {
         let agent = self.board.agent().clone();
         let phases = Phase::NAMES.map(|name| {
@@ -328,148 +194,6 @@ impl Scrape {
             dropped,
         )
     }
-}
-
-/// Standard errors of the sums, of those that are estimates.
-fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // The variances of processes with the same labels add up: their samples know nothing of each other.
-    let mut variances: BTreeMap<&Labels, [f64; 2]> = BTreeMap::new();
-    for (labels, numbers) in shown {
-        if let Some((live, allocated)) = numbers.errors {
-            let sums = variances.entry(labels).or_default();
-            for (sum, error) in sums.iter_mut().zip([live, allocated]) {
-                *sum += (error as f64).powi(2);
-            }
-        }
-    }
-    let families = [
-        (
-            "target_live_error_bytes",
-            "Standard error of the live bytes, where samples were taken",
-        ),
-        (
-            "target_allocated_error_bytes",
-            "Standard error of the allocated bytes, where samples were taken",
-        ),
-    ];
-    for (index, (name, help)) in families.into_iter().enumerate() {
-        if variances.is_empty() {
-            return Ok(());
-        }
-        let values = variances
-            .iter()
-            .map(|(labels, sums)| ((*labels).clone(), sums[index].sqrt()));
-        family(encoder, name, help, MetricType::Gauge, values)?;
-    }
-    Ok(())
-}
-
-/// What is resident, of those of which that is asked.
-fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    let mut parts: BTreeMap<Labels, f64> = BTreeMap::new();
-    for (labels, numbers) in shown {
-        for (part, bytes) in &numbers.resident_parts {
-            let mut labels = labels.clone();
-            labels.push(("part", (*part).into()));
-            *parts.entry(labels).or_default() += *bytes as f64;
-        }
-    }
-    if parts.is_empty() {
-        return Ok(());
-    }
-    family(
-        encoder,
-        "target_resident_part_bytes",
-        "Bytes of the process in memory, by what they are",
-        MetricType::Gauge,
-        parts,
-    )
-}
-
-/// What keeps memory from being given back, of those of which that is asked.
-fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    let mut sums: BTreeMap<Labels, [f64; 2]> = BTreeMap::new();
-    for (labels, numbers) in shown {
-        for pin in &numbers.pins {
-            let mut labels = labels.clone();
-            labels.push(("blocks", pin.name.chars().take(MOST_OF_A_LABEL).collect()));
-            let sum = sums.entry(labels).or_default();
-            sum[0] += pin.pinned_bytes as f64;
-            sum[1] += pin.own_bytes as f64;
-        }
-    }
-    if sums.is_empty() {
-        return Ok(());
-    }
-    let families = [
-        (
-            "target_pinned_bytes",
-            "Bytes in memory that would come back if these blocks were freed and the heap trimmed",
-        ),
-        (
-            "target_pinning_bytes",
-            "Bytes of the blocks that hold so much",
-        ),
-    ];
-    for (index, (name, help)) in families.into_iter().enumerate() {
-        let values = sums
-            .iter()
-            .map(|(labels, sums)| (labels.clone(), sums[index]));
-        family(encoder, name, help, MetricType::Gauge, values)?;
-    }
-    Ok(())
-}
-
-/// What searches have found, of those that are searched.
-fn scans(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // By labels: bytes, blocks, searches, seconds.
-    let mut sums: BTreeMap<&Labels, [f64; 4]> = BTreeMap::new();
-    for (labels, numbers) in shown {
-        if let Some((bytes, blocks)) = numbers.unreachable {
-            let sum = sums.entry(labels).or_default();
-            let these = [
-                bytes as f64,
-                blocks as f64,
-                numbers.scans as f64,
-                numbers.scan_held,
-            ];
-            for (sum, one) in sum.iter_mut().zip(these) {
-                *sum += one;
-            }
-        }
-    }
-    if sums.is_empty() {
-        return Ok(());
-    }
-    let families = [
-        (
-            "target_unreachable_bytes",
-            "Bytes of blocks that nothing in the process reaches",
-            MetricType::Gauge,
-        ),
-        (
-            "target_unreachable_blocks",
-            "Blocks that nothing in the process reaches",
-            MetricType::Gauge,
-        ),
-        (
-            "target_scans",
-            "Searches for such blocks",
-            MetricType::Counter,
-        ),
-        (
-            "target_scan_held_seconds",
-            "How long all threads were held for these searches",
-            MetricType::Counter,
-        ),
-    ];
-    for (index, (name, help, kind)) in families.into_iter().enumerate() {
-        let values = sums
-            .iter()
-            .map(|(labels, sums)| ((*labels).clone(), sums[index]));
-        family(encoder, name, help, kind, values)?;
-    }
-    Ok(())
 }
 
 fn family(

@@ -1,0 +1,103 @@
+//! What a rule means for a trace, and when two rules mean the same.
+
+use super::SAMPLE_BYTES;
+use super::keys::{Mode, Rule};
+use memhook_attach::{ADAPTING_RING_BYTES, OnFull, USUAL_RING_BYTES};
+
+/// Default number of frames of a call stack.
+pub(super) const DEPTH: u32 = 64;
+
+impl Rule {
+    /// The settings of a trace of a process that this rule has chosen.
+    pub fn tracing(&self, ledger_bytes: u64) -> memhook_attach::TraceConfig {
+        let depth = match self.mode {
+            // Nobody asks for call stacks.
+            Mode::Summary | Mode::Scan => 1,
+            Mode::Sampled | Mode::Exact => {
+                self.depth.as_ref().map_or(DEPTH, |depth| *depth.get_ref())
+            }
+        };
+        let sample = self.sample.as_ref().map(|sample| sample.get_ref().0);
+        let overhead = self.overhead.as_ref().map(|share| share.get_ref().0);
+        let is_sampled = self.mode != Mode::Exact && overhead.is_none();
+        let (on_full, ring_bytes) = if is_sampled || overhead.is_some() {
+            (OnFull::Wait, USUAL_RING_BYTES)
+        } else {
+            (OnFull::Adapt, ADAPTING_RING_BYTES)
+        };
+        memhook_attach::TraceConfig {
+            depth,
+            on_full,
+            ring_bytes,
+            sample_bytes: is_sampled.then(|| sample.unwrap_or(SAMPLE_BYTES)),
+            overhead,
+            max_memory: Some(ledger_bytes),
+            ..memhook_attach::TraceConfig::default()
+        }
+    }
+
+    /// Whether a process that is traced by one of the two rules may go on to be traced by the other without a new attach.
+    pub fn is_same(&self, other: &Rule) -> bool {
+        format!("{:?}", Unplaced(self)) == format!("{:?}", Unplaced(other))
+    }
+}
+
+/// A rule without where it is in its file.
+struct Unplaced<'a>(&'a Rule);
+
+impl std::fmt::Debug for Unplaced<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Rule {
+            name,
+            executable,
+            process,
+            cgroup,
+            container,
+            pod,
+            memory_above,
+            uid,
+            mode,
+            sample,
+            overhead,
+            depth,
+            send,
+            interval,
+            service,
+            version,
+            resident,
+            pins,
+            max_hold,
+            follow_forks,
+            max_targets,
+            duration,
+        } = self.0;
+        let send: Vec<_> = send.iter().map(toml::Spanned::get_ref).collect();
+        let sample = sample.as_ref().map(toml::Spanned::get_ref);
+        let overhead = overhead.as_ref().map(toml::Spanned::get_ref);
+        let depth = depth.as_ref().map(toml::Spanned::get_ref);
+        let choice = (
+            executable,
+            process,
+            cgroup,
+            container,
+            pod,
+            memory_above,
+            uid,
+        );
+        let work = (
+            mode,
+            sample,
+            overhead,
+            depth,
+            send,
+            interval.get_ref(),
+            service,
+            version,
+            resident,
+            pins,
+            max_hold,
+        );
+        let bounds = (follow_forks, max_targets, duration);
+        write!(f, "{} {choice:?} {work:?} {bounds:?}", name.get_ref())
+    }
+}
