@@ -48,6 +48,7 @@ pub mod view;
 mod watch;
 mod who_frees;
 mod wrap;
+mod wrappers;
 
 pub use agent_plan::{AgentPlan, PlannedTarget, UnchosenProcess};
 pub use call_tree::Root;

@@ -3,6 +3,7 @@
 use crate::labels::one_line;
 use crate::names::{around_parameters, is_plumbing, readable, without_parameters};
 use crate::recorded::PYTHON;
+use crate::wrappers::is_wrapper;
 use crate::{StackFrame, Style};
 use std::borrow::Cow;
 use std::fmt::{Result, Write};
@@ -239,8 +240,44 @@ const RUNTIME: [&str; 7] = [
     "libgcc_s.so",
 ];
 
+/// What the code of a frame is to a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// The program's, or that of a library that it chose.
+    Own = 0,
+    /// The C or C++ library's, or a function that passes an allocation on.
+    Library = 1,
+    /// The interpreter's, which says little below a function of its language.
+    Interpreter = 2,
+    /// A function of Python.
+    Python = 3,
+}
+
+impl Role {
+    /// The role of a frame.
+    pub fn of(frame: &StackFrame) -> Role {
+        let module = frame.module.as_deref().unwrap_or_default();
+        // Inlined functions often have names without their namespace.
+        let file = frame.file.as_deref().unwrap_or_default();
+        let is_library = |function: &str| is_plumbing(function) || is_wrapper(function);
+        if is_python(frame) {
+            Role::Python
+        } else if RUNTIME.iter().any(|runtime| module.starts_with(runtime))
+            || file.contains("/include/c++/")
+            || frame.function.as_deref().is_some_and(is_library)
+        {
+            Role::Library
+        } else if is_interpreter(frame) {
+            Role::Interpreter
+        } else {
+            Role::Own
+        }
+    }
+}
+
 /// The frame that a reader looks for: the innermost one that is neither the C++ library's plumbing, nor in the C or C++
-/// runtime, nor the interpreter's below a Python function. Where there is none, the innermost one.
+/// runtime, nor a wrapper of an allocator, nor the interpreter's below a Python function. Where there is none, the
+/// innermost one.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     from_responsible(frames).first()
 }
@@ -248,17 +285,10 @@ pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
 /// The frames from that one outwards.
 pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     let has_python = frames.iter().any(is_python);
-    let is_runtime = |frame: &StackFrame| {
-        let module = frame.module.as_deref().unwrap_or_default();
-        RUNTIME.iter().any(|runtime| module.starts_with(runtime))
-    };
-    // Inlined functions often have names without their namespace.
-    let is_of_library = |frame: &StackFrame| {
-        let file = frame.file.as_deref().unwrap_or_default();
-        file.contains("/include/c++/") || frame.function.as_deref().is_some_and(is_plumbing)
-    };
-    let is_elsewhere = |frame: &StackFrame| {
-        is_of_library(frame) || is_runtime(frame) || (has_python && is_interpreter(frame))
+    let is_elsewhere = |frame: &StackFrame| match Role::of(frame) {
+        Role::Own | Role::Python => false,
+        Role::Library => true,
+        Role::Interpreter => has_python,
     };
     let own = frames.iter().position(|frame| !is_elsewhere(frame));
     &frames[own.unwrap_or(0)..]
@@ -335,7 +365,7 @@ fn without_detours(file: &str) -> Cow<'_, str> {
 }
 
 /// A name without the arguments of its templates; as it is if they are not balanced.
-fn without_template_arguments(name: &str) -> String {
+pub(crate) fn without_template_arguments(name: &str) -> String {
     let (mut short, mut depth) = (String::new(), 0_usize);
     for (at, c) in name.char_indices() {
         let before = &name[..at];
@@ -362,15 +392,17 @@ fn without_template_arguments(name: &str) -> String {
 }
 
 /// If it is longer, without its parameters; if it still is, without template arguments; then without the signs of what
-/// was left out, and without scopes from the left. Only a longer name yet loses its own beginning, or its middle if
-/// it is not a C++ name.
+/// was left out, without scopes from the left, and without what stands behind the parameters. Only a longer name yet
+/// loses its middle. `fittingName` in `view/names.js` does the same.
 pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     if name.chars().count() <= most {
         return name;
     }
+    let mut suffix = String::new();
     let name = match around_parameters(&name) {
         Some((front, behind)) if !behind.is_empty() || name.len() > front.len() + 2 => {
+            suffix = behind.to_owned();
             format!("{front}({GAP}){behind}")
         }
         _ => name,
@@ -379,24 +411,31 @@ pub fn shortened(name: String, most: usize) -> String {
         return name;
     }
     let name = without_template_arguments(&name);
-    if name.chars().count() <= most {
-        return name;
-    }
     let plain = name.replace("(...)", "");
     let bare = plain.replace("<...>", "");
-    let ends = bare.match_indices("::").map(|(at, _)| &bare[at..]);
     let is_even = |end: &&str| end.matches('<').count() == end.matches('>').count();
-    let mut ends = ends.filter(is_even).map(|end| format!("{GAP}{end}"));
-    let fits = |form: &String| form.chars().count() <= most;
-    let shorter = [&plain, &bare].into_iter().find(|form| fits(form)).cloned();
-    if let Some(shown) = shorter.or_else(|| ends.find(fits)) {
-        return shown;
+    let ends = bare.match_indices("::").map(|(at, _)| &bare[at..]);
+    let ends: Vec<&str> = ends.filter(is_even).collect();
+    let own = ends.last().map_or(bare.as_str(), |end| &end[2..]);
+    let alone = own.strip_suffix(&suffix).unwrap_or(own);
+    let fits = |form: &&str| form.chars().count() <= most;
+    if let Some(form) = [&name, &plain, &bare]
+        .map(String::as_str)
+        .into_iter()
+        .find(fits)
+    {
+        return form.to_owned();
     }
-    let (length, room) = (bare.chars().count(), most.saturating_sub(GAP.len()));
-    // What a function is called comes after what it belongs to.
-    let front = if bare.contains("::") { 0 } else { room / 2 };
-    let start: String = bare.chars().take(front).collect();
-    let end: String = bare.chars().skip(length - (room - front)).collect();
+    let scoped = ends.iter().map(|end| format!("{GAP}{end}"));
+    if let Some(form) = scoped.into_iter().find(|form| fits(&form.as_str())) {
+        return form;
+    }
+    if let Some(form) = [own, alone].into_iter().find(fits) {
+        return form.to_owned();
+    }
+    let (length, room) = (alone.chars().count(), most.saturating_sub(GAP.len()));
+    let start: String = alone.chars().take(room / 2).collect();
+    let end: String = alone.chars().skip(length - (room - room / 2)).collect();
     format!("{start}{GAP}{end}")
 }
 
@@ -499,6 +538,10 @@ mod tests {
         let shortest = shortened(name.to_owned(), 27);
         assert_eq!(shortest, "std::map::operator[] (shop)");
         assert_eq!(shortened(name.to_owned(), 23), "...::operator[] (shop)");
+        for (most, shown) in [(12, "place const"), (9, "place"), (4, "...e")] {
+            let name = "shop::Cache<A, B>::place(int) const";
+            assert_eq!(shortened(name.to_owned(), most), shown);
+        }
         let call = "operator()<std::vector<int>>(int) const";
         assert_eq!(shortened(call.to_owned(), 20), "operator() const");
         assert_eq!(shortened("a_name_of_c".into(), 9), "a_n...f_c");

@@ -1,5 +1,6 @@
 //! The page of `memhook-rs view`: one HTML file with its data, style and script in it.
 
+mod asides;
 mod calls;
 mod columns;
 mod packed;

@@ -3,6 +3,8 @@
 
 use crate::Profile;
 use crate::labels::name;
+use crate::stacks::{Role, place_of, source_root};
+use crate::{StackFrame, Style};
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 
@@ -37,8 +39,12 @@ pub(super) struct Place {
     pub function: u32,
     pub module: u32,
     pub file: u32,
+    /// The file as it is shown: from the source root on.
+    pub shown_file: u32,
     pub line: u32,
     pub is_inlined: bool,
+    /// [`Role`].
+    pub role: u8,
 }
 
 /// The tree. Node 0 is the root, which is no frame; a node comes after its parent.
@@ -54,6 +60,11 @@ pub(super) struct Calls {
 
 impl Calls {
     pub fn new(profile: &Profile, strings: &mut Strings) -> Calls {
+        let root = source_root(profile.frames.iter().map(|frame| &frame.frame));
+        let style = Style {
+            root: &root,
+            ..Style::default()
+        };
         let mut places = Vec::new();
         let mut known = FxHashMap::default();
         let mut place_of = |frame: &crate::ProfileFrame| {
@@ -62,8 +73,10 @@ impl Calls {
                 function: strings.index(&name(frame)),
                 module: strings.index(frame.module.as_deref().unwrap_or("")),
                 file: strings.index(frame.file.as_deref().unwrap_or("")),
+                shown_file: strings.index(&shown_file(frame, style)),
                 line: frame.line.unwrap_or(0),
                 is_inlined: frame.inlined,
+                role: Role::of(frame) as u8,
             };
             *known.entry(place).or_insert_with(|| {
                 places.push(place);
@@ -97,10 +110,42 @@ impl Calls {
         calls
     }
 
+    /// What a row of the page shows of a site that ends at a node: the function that a reader looks for, its line, and
+    /// a few callers. Equal for sites that look alike.
+    pub fn look(&self, node: u32, callers: usize) -> Vec<u32> {
+        let above = |&node: &u32| Some(self.parent[node as usize]).filter(|&node| node != 0);
+        let nodes = std::iter::successors(Some(node).filter(|&node| node != 0), above);
+        let places: Vec<Place> = nodes
+            .map(|node| self.places[self.place[node as usize] as usize])
+            .collect();
+        let has = |role: Role| places.iter().any(|place| place.role == role as u8);
+        let is_own = |place: &Place| {
+            place.role == Role::Own as u8
+                || place.role == Role::Python as u8
+                || (place.role == Role::Interpreter as u8 && !has(Role::Python))
+        };
+        let own = &places[places.iter().position(is_own).unwrap_or(0)..];
+        let Some(first) = own.first() else {
+            return Vec::new();
+        };
+        let callers = own[1..].iter().take(callers).map(|place| place.function);
+        [first.function, first.shown_file, first.line]
+            .into_iter()
+            .chain(callers)
+            .collect()
+    }
+
     /// The node of a stack's innermost frame; the root if there is no such stack.
     pub fn node_of(&self, stack: u32) -> u32 {
         self.innermost.get(stack as usize).copied().unwrap_or(0)
     }
+}
+
+fn shown_file(frame: &StackFrame, style: Style) -> String {
+    let place = place_of(frame, style);
+    let line = frame.line.map(|line| format!(":{line}"));
+    let file = line.and_then(|line| place.strip_suffix(line.as_str()).map(str::to_owned));
+    file.unwrap_or(place)
 }
 
 /// What allocates at the end of each stack, where two runs are compared: malloc and new at one place are two sites there,

@@ -1,10 +1,12 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
+use super::asides::asides;
 use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
 use super::space::pack_addresses;
 use crate::types::UNKNOWN_TYPE;
+use crate::wrappers::WRAPPERS;
 use crate::{
     Amount, ArenaResident, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores,
     SitePoint, SourceLines, StaleHistory, UnseenTime,
@@ -46,6 +48,7 @@ struct Head<'a> {
     lost_events: u64,
     has_flows: bool,
     strings: &'a [String],
+    wrappers: &'a [&'a str],
     /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
     sources: &'a [SourceLines],
@@ -63,6 +66,10 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let calls = Calls::new(profile, &mut strings);
     pack_calls(&mut packed, &calls);
     pack_sites(&mut packed, profile, &calls, &mut strings);
+    let asides = asides(profile, &calls);
+    packed.running("asides.node", asides.iter().map(|(node, _)| *node));
+    let texts = asides.iter().map(|(_, aside)| strings.index(aside));
+    packed.plain("asides.text", texts);
     pack_flows(&mut packed, profile, &calls);
     pack_timeline(&mut packed, &profile.timeline);
     let (changes, step) = over_time(profile);
@@ -93,6 +100,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         lost_events: profile.totals.lost_events,
         has_flows: !profile.flows.is_empty(),
         strings: &strings.all,
+        wrappers: WRAPPERS,
         step,
         sources: &profile.sources,
         scores: profile.scores.as_ref().map(|scores| scores.run),
@@ -111,6 +119,8 @@ fn pack_calls(packed: &mut Packed, calls: &Calls) {
     packed.running("frames.function", places.iter().map(|p| p.function));
     packed.plain("frames.module", places.iter().map(|p| p.module));
     packed.running("frames.file", places.iter().map(|p| p.file));
+    packed.running("frames.shown_file", places.iter().map(|p| p.shown_file));
+    packed.plain("frames.role", places.iter().map(|p| p.role));
     packed.running("frames.line", places.iter().map(|p| p.line));
     packed.plain("frames.inlined", places.iter().map(|p| p.is_inlined));
     packed.running("calls.parent", calls.parent.iter().copied());

@@ -20,12 +20,12 @@ function csvText(app, rows) {
     ...(isSite && data.scores ? ["lifetime_score"] : []),
   ];
   const lines = rows.map((row) => {
-    const { name, callers, frame } = rowName(data, hidden, group, row.key);
+    const { name, callers, frame, aside } = rowName(app, group, row.key);
     const place = frame < 0 ? ["", "", "", ""]
       : [data.strings[data.frames.file[frame]], data.frames.line[frame] || "", data.strings[data.frames.module[frame]], callers.join(" < ")];
     const whole = result.whole[unit];
     return [
-      name, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
+      name + aside, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
       ...(hasSelf ? [row.self] : []), row.other, ...(isTwice ? [] : [row.growth]),
       ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
     ];

@@ -80,7 +80,7 @@ function prepare(head, columns) {
     return { bytes, blocks: column(`${name}.blocks`), variance: variance.length ? variance : new Float64Array(bytes.length) };
   };
   const group = (name, members) => Object.fromEntries(members.map((member) => [member, column(`${name}.${member}`)]));
-  data.frames = group("frames", ["function", "module", "file", "line", "inlined"]);
+  data.frames = group("frames", ["function", "module", "file", "shown_file", "role", "line", "inlined"]);
   data.calls = group("calls", ["parent", "frame"]);
   data.sites = group("sites", ["node", "kind", "thread", "type", "truncated"]);
   for (const name of MEASURE_COLUMNS) data.sites[name] = amounts(`sites.${name}`);
@@ -94,6 +94,7 @@ function prepare(head, columns) {
   data.points = data.timeline.time_ns.length;
   data.changes = prepareChanges(data, group("changes", ["point", "site"]), { live: amounts("changes.live"), allocated: amounts("changes.allocated") });
   prepareNames(data);
+  data.asides = new Map(Array.from(column("asides.node"), (node, i) => [node, data.strings[column("asides.text")[i]]]));
   data.cut = cutSites(data);
   prepareScores(data, column);
   prepareSpace(data, column);
@@ -177,9 +178,9 @@ function framesOf(data, node) {
 
 const functionOf = (data, frame) => data.strings[data.frames.function[frame]];
 
-/** File and line of a frame, the file without most of its directories; empty if they are not known. */
+/** File and line of a frame, the file from the source root on; empty if they are not known. */
 function placeOf(data, frame) {
-  const file = data.strings[data.frames.file[frame]];
+  const file = data.strings[data.frames.shown_file[frame]];
   const line = data.frames.line[frame];
-  return file ? `${file.split("/").slice(-2).join("/")}${line ? `:${line}` : ""}` : "";
+  return file ? `${file}${line ? `:${line}` : ""}` : "";
 }

@@ -107,7 +107,8 @@ class DetailsView {
     const largest = [...sums].sort((a, b) => b[1][state.unit] - a[1][state.unit]);
     const entry = ([node, amount]) => {
       const frames = framesOf(data, node);
-      const frame = frames.find((one) => !app.hidden[data.labelOf[one]] && !LIBRARY.test(functionOf(data, one))) ?? frames[0];
+      const isDull = dullTest(app, frames);
+      const frame = frames.find((one) => !isDull(one)) ?? frames[0];
       const names = frames.slice(frames.indexOf(frame), frames.indexOf(frame) + 3).map((one) => functionOf(data, one));
       const item = make("li", "");
       const opener = button("plain name", names.join(" \u2190 ") || "(no call stack)", () => item.append(stackList(app, frames)));

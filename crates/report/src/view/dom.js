@@ -36,6 +36,13 @@ function paper(canvas, width, height) {
   return context;
 }
 
+/** How wide a character of a table's names is. */
+function monospaceWidth() {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = `12px ${css("--mono")}`;
+  return context.measureText("x").width;
+}
+
 /** Shows some lines beside the mouse; the first of them is the title. */
 function showTip(event, title, ...lines) {
   const tip = byId("tip");

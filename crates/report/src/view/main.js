@@ -106,7 +106,7 @@ class App {
     let [members, text] = [null, "picked"];
     if (pick?.kind === "row") {
       members = membersOf(this, pick.key);
-      const { name } = rowName(data, this.hidden, state.group, pick.key);
+      const name = wholeName(rowName(this, state.group, pick.key));
       if (members.length) details.show(name, members, state.group === "site" ? framesOf(data, pick.key) : []);
     } else if (pick?.kind === "frame" && flame.root && state.shape !== "sandwich" && hasFrames(state.shape)) {
       const frame = frameAt(flame.root, pick.path);
@@ -256,7 +256,7 @@ class App {
     const { data, state } = this;
     const { pick } = state;
     if (pick?.kind === "row" && state.group === "function") return pick.key;
-    if (pick?.kind === "row" && state.group === "site") return Math.max(data.strings.indexOf(siteName(data, this.hidden, pick.key).name), 0);
+    if (pick?.kind === "row" && state.group === "site") return Math.max(data.strings.indexOf(siteName(this, pick.key).name), 0);
     if (pick?.kind === "frame") return data.labels.function[pick.path[pick.path.length - 1]] || 0;
     return 0;
   }

@@ -1,22 +1,58 @@
-// Names of functions where there is little room: what says least is left out first.
+// Names of functions where there is little room: what says least is left out first, as stacks.rs has it.
 
-/** A text without what stands between brackets; as it is if they are not balanced. */
-function withoutBrackets(text, open, close) {
+/** What stands before and behind the parameters of a function; null if it has none. */
+function aroundParameters(name) {
   let depth = 0;
-  let rest = "";
-  for (const character of text) {
-    if (character === close && depth) depth -= 1;
-    else if (character === open) depth += 1;
-    else if (!depth) rest += character;
+  let begin = -1;
+  for (let at = 0; at < name.length; at += 1) {
+    const c = name[at];
+    if ("<([{".includes(c)) {
+      const isName = name.endsWith("operator", at) || name.startsWith("(anonymous", at);
+      if (depth === 0 && c === "(" && !isName && begin < 0) begin = at;
+      depth += 1;
+    } else if (">)]}".includes(c)) {
+      depth -= 1;
+      if (depth === 0 && c === ")" && begin >= 0) return [name.slice(0, begin), name.slice(at + 1)];
+    }
   }
-  return depth ? text : rest;
+  return null;
 }
 
-/** A name in so many characters: without its parameters, the arguments of templates, its scopes, or at last its end. */
-function fittingName(name, room) {
-  if (name.length <= room) return name;
-  const short = withoutBrackets(name, "(", ")");
-  const plain = withoutBrackets(short, "<", ">");
-  const ends = [...plain.matchAll(/::/g)].map(({ index }) => `...${plain.slice(index)}`);
-  return [short, plain, ...ends].find((form) => form.length <= room) ?? `${name.slice(0, room - 1)}\u2026`;
+/** A name with `<...>` for the arguments of its templates; as it is if they are not balanced. */
+function withoutArguments(name) {
+  let short = "";
+  let depth = 0;
+  for (let at = 0; at < name.length; at += 1) {
+    const c = name[at];
+    const opens = name.endsWith("operator()", at) || (/[\p{L}\p{N}_]/u.test(name[at - 1] ?? "") && !name.endsWith("operator", at));
+    if (c === "<" && depth > 0) depth += 1;
+    else if (c === "<" && opens) {
+      depth = 1;
+      short += "<...";
+    } else if (c === ">" && depth > 0 && name[at - 1] !== "-") {
+      depth -= 1;
+      if (depth === 0) short += c;
+    } else if (depth === 0) short += c;
+  }
+  return depth ? name : short;
+}
+
+/** A name in so many characters. */
+function fittingName(name, most) {
+  if (name.length <= most) return name;
+  const around = aroundParameters(name);
+  const isCut = around && (around[1] !== "" || name.length > around[0].length + 2);
+  const called = isCut ? `${around[0]}(...)${around[1]}` : name;
+  if (called.length <= most) return called;
+  const short = withoutArguments(called);
+  const plain = short.replaceAll("(...)", "");
+  const bare = plain.replaceAll("<...>", "");
+  const ends = [...bare.matchAll(/::/g)].map(({ index }) => bare.slice(index)).filter((end) => end.split("<").length === end.split(">").length);
+  const own = ends.length ? ends[ends.length - 1].slice(2) : bare;
+  const alone = isCut && own.endsWith(around[1]) ? own.slice(0, own.length - around[1].length) : own;
+  const form = [short, plain, bare, ...ends.map((end) => `...${end}`), own, alone].find((one) => one.length <= most);
+  if (form !== undefined) return form;
+  const room = Math.max(most - 3, 0);
+  const front = Math.floor(room / 2);
+  return `${alone.slice(0, front)}...${alone.slice(alone.length - (room - front))}`;
 }

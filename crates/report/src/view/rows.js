@@ -89,8 +89,10 @@ function allMembers(data, tree, group, key) {
   return sitesBelow(tree, nodes);
 }
 
-/** The name of a row: { name, callers, frame }. */
-function rowName(data, hidden, group, key) {
-  if (group === "site") return siteName(data, hidden, key);
-  return { name: data.strings[key] || (group === "module" ? "(no module)" : "(no call stack)"), callers: [], frame: -1 };
+/** The name of a row: { name, callers, frame, aside }. */
+function rowName(app, group, key) {
+  if (group === "site") return siteName(app, key);
+  return { name: app.data.strings[key] || (group === "module" ? "(no module)" : "(no call stack)"), callers: [], frame: -1, aside: "" };
 }
+
+const wholeName = ({ name, aside }) => name + aside;

@@ -38,7 +38,7 @@ function siteScoreParts(app, members) {
 function inferenceParts(app, inferences, isOfPicked = false) {
   if (!inferences.length) return isOfPicked ? [] : [make("p", "empty", "Nothing stands out.")];
   const entry = (inference) => {
-    const { name } = siteName(app.data, app.hidden, inference.node);
+    const name = wholeName(siteName(app, inference.node));
     const opener = button("plain name", `${inference.title}: ${name}`, () => app.pickInference(inference.node));
     opener.title = "Pick this site";
     const gain = gainText(inference.gain);

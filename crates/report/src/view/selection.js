@@ -28,7 +28,7 @@ function newSelection(data) {
     least: 0,
     most: LARGEST_BUCKET,
     hides: true,
-    wrappers: DEFAULT_WRAPPERS,
+    wrappers: data.wrappers,
   };
 }
 

@@ -231,13 +231,13 @@ class SpaceView {
 
   legend() {
     const { app } = this;
-    const { data, hidden, state } = app;
+    const { state } = app;
     const entries = [];
     if (state.cover === "score") entries.push(...severityLegend());
     else {
       this.ranked.forEach((key, rank) => {
         const entry = legendEntry(seriesColor(rank), "");
-        const pick = button("plain", rowName(data, hidden, state.group, key).name, () => app.pickRow(key));
+        const pick = button("plain", wholeName(rowName(app, state.group, key)), () => app.pickRow(key));
         entry.append(pick);
         entries.push(entry);
       });
@@ -272,7 +272,6 @@ class SpaceView {
   }
 
   describe(cell) {
-    const { data, hidden } = this.app;
     const { size } = this.known;
     const found = this.about(cell);
     const { state } = this.look(cell, found);
@@ -281,7 +280,7 @@ class SpaceView {
     if (state === "free") return [title, "nothing lives here now; something did at another moment"];
     if (state === "other") return [title, `${formatBytes(found.bytes)} live, nothing of what is shown`];
     const largest = this.largest(found);
-    const sites = largest.slice(0, 3).map(([node, { bytes }]) => `${formatBytes(bytes)} ${siteName(data, hidden, node).name}`);
+    const sites = largest.slice(0, 3).map(([node, { bytes }]) => `${formatBytes(bytes)} ${siteName(this.app, node).name}`);
     const more = largest.length > 3 ? [`and ${counted(largest.length - 3, "other site")}`] : [];
     return [title, `${formatBytes(found.marked)} live, ${formatShare(found.marked, size)}; ${counted(found.blocks, "block")} begin here`,
       `the oldest is ${this.ageText(found)} old`, ...sites, ...more];

@@ -4,7 +4,6 @@ const FIRST_CELL_SITES = 12;
 
 /** A cell that was picked. */
 function cellParts(app, cell) {
-  const { data, hidden } = app;
   const { space } = app;
   const { size } = space.known;
   const found = space.about(cell);
@@ -20,7 +19,7 @@ function cellParts(app, cell) {
   line("blocks", formatCount(found.blocks), "begin here");
   line("oldest", space.ageText(found), "old");
   const entry = ([node, { bytes, blocks }]) => {
-    const { name, callers } = siteName(data, hidden, node);
+    const { name, callers } = siteName(app, node);
     const pick = button("plain name", [name, ...callers.slice(0, 2)].join(" \u2190 "), () => app.pickInference(node));
     pick.title = "Show this site";
     return make("li", "", pick, make("small", "", `${formatBytes(bytes)} in ${counted(blocks, "block")}`));

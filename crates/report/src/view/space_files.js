@@ -36,7 +36,7 @@ function spaceSvg(view) {
 
 /** The cells in which something lives. */
 function spaceCsv(view) {
-  const { data, hidden } = view.app;
+  const { app } = view;
   const { size, used } = view.layout();
   const lines = [["address", "cell_bytes", "live_bytes", "live_percent", "blocks", "oldest_ms", "site", "site_bytes", "sites"]];
   for (const [first, last] of used) {
@@ -46,7 +46,7 @@ function spaceCsv(view) {
       const [[node, most]] = view.largest(found);
       const oldest = Math.round(Math.max(view.ns / 1e6 - found.oldest, 0));
       lines.push([addressText(cell * size), size, Math.round(found.marked), ((100 * found.marked) / size).toFixed(3), found.blocks, oldest,
-        siteName(data, hidden, node).name, Math.round(most.bytes), found.sites.size]);
+        siteName(app, node).name, Math.round(most.bytes), found.sites.size]);
     }
   }
   return `${lines.map((fields) => fields.map(csvField).join(",")).join("\r\n")}\r\n`;

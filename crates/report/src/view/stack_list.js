@@ -5,8 +5,8 @@ const FIRST_FRAMES = 100;
 
 /** Consecutive frames that are hidden or belong to the C++ library are folded into one line, which a click unfolds. */
 function stackList(app, frames) {
-  const { data, hidden } = app;
-  const isFolded = (frame) => Boolean(hidden[data.labelOf[frame]]) || LIBRARY.test(functionOf(data, frame));
+  const { data } = app;
+  const isFolded = dullTest(app, frames);
   const groups = [];
   for (const frame of frames) {
     const last = groups[groups.length - 1];
@@ -25,7 +25,7 @@ function stackList(app, frames) {
 
 function foldedItem(app, frames) {
   const line = make("li", "folded");
-  const text = `${counted(frames.length, "frame")} of wrappers or the C++ library`;
+  const text = `${counted(frames.length, "frame")} of wrappers or libraries of the language`;
   line.append(button("plain", text, () => line.replaceWith(...frames.map((frame) => stackItem(app, frame, false)))));
   return line;
 }

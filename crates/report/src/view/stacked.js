@@ -22,7 +22,7 @@ function stackedSeries(app) {
   const series = members.map((sites, rank) => ({
     key: top[rank] ?? null,
     rank: rank < top.length ? rank : SERIES_COLORS,
-    name: rank < top.length ? rowName(data, app.hidden, state.group, top[rank]).name : "all others",
+    name: rank < top.length ? wholeName(rowName(app, state.group, top[rank])) : "all others",
     values: overTime(data, sites, state.unit),
   }));
   return members[top.length].length ? series : series.slice(0, -1);

@@ -9,6 +9,10 @@ const COLUMNS = [
   ["growth", "Growth", "Live at the end of the window less live at its start"],
   ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
 ];
+/** Left for a name, whatever stands beside it. */
+const LEAST_NAME = 12;
+/** Characters of a caller at most: it stands behind a name that matters more. */
+const MOST_OF_CALLER = 30;
 const SPARK = { width: 110, height: 22 };
 
 class TableView {
@@ -63,11 +67,11 @@ class TableView {
   }
 
   sort() {
-    const { state, data, hidden } = this.app;
+    const { state, hidden } = this.app;
     const sign = state.isAscending ? 1 : -1;
     const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth" }[state.sorted];
     if (state.sorted === "name") {
-      const names = this.app.kept("names", [this.rows, hidden], () => new Map(this.rows.map((row) => [row, rowName(data, hidden, state.group, row.key).name])));
+      const names = this.app.kept("names", [this.rows, hidden], () => new Map(this.rows.map((row) => [row, wholeName(rowName(this.app, state.group, row.key))])));
       const order = (a, b) => (names.get(a) < names.get(b) ? -1 : names.get(a) > names.get(b) ? 1 : 0);
       this.rows.sort((a, b) => sign * order(a, b) || b.value - a.value || a.key - b.key);
     } else {
@@ -116,6 +120,7 @@ class TableView {
     const height = this.rowHeight;
     const begin = Math.max(Math.floor(this.box.scrollTop / height) - 3, 0);
     const end = Math.min(begin + Math.ceil(this.box.clientHeight / height) + 7, this.rows.length);
+    this.room = Math.floor(byId("columns").firstChild.clientWidth / monospaceWidth());
     const elements = [];
     for (let i = begin; i < end; i += 1) elements.push(this.rowElement(i, height));
     byId("body").replaceChildren(...elements);
@@ -165,17 +170,20 @@ class TableView {
   }
 
   nameParts(row) {
-    const { data, state, hidden } = this.app;
-    const { name, callers, frame } = rowName(data, hidden, state.group, row.key);
+    const { data, state } = this.app;
+    const { name, callers, frame, aside } = rowName(this.app, state.group, row.key);
     const place = frame < 0 ? "" : placeOf(data, frame);
-    const marked = state.group === "thread" ? [name] : markedName(name, state.search);
+    // The place and what tells the row from others are never cut off.
+    const shown = fittingName(name, Math.max(this.room - aside.length - (place ? place.length + 2 : 0), LEAST_NAME));
+    const marked = state.group === "thread" ? [shown] : markedName(shown, state.search);
     const first = make("span", "main", ...marked);
     first.title = name;
+    if (aside) first.append(make("i", "aside", aside));
     if (place) first.append(make("small", "", place));
     if (state.group !== "site") return [first];
-    const way = callers.join(" \u2190 ");
+    const way = callers.map((caller) => fittingName(caller, MOST_OF_CALLER)).join(" \u2190 ");
     const second = make("span", "callers", ...(way ? ["\u2190 ", ...markedName(way, state.search)] : []));
-    second.title = way;
+    second.title = callers.join(" \u2190 ");
     return [first, second];
   }
 
@@ -214,7 +222,7 @@ class TableView {
     if (!row) return;
     this.app.pickRow(row.key);
     this.reveal(index);
-    const { name } = rowName(this.app.data, this.app.hidden, this.app.state.group, row.key);
+    const name = wholeName(rowName(this.app, this.app.state.group, row.key));
     say(`${name}, ${formatAmount(row.value, this.app.state.unit)}, row ${index + 1} of ${this.rows.length}`);
   }
 

@@ -2,6 +2,9 @@
 
 const PLOT = { left: 70, right: 10, top: 6, bottom: 18, height: 92 };
 
+/** Characters of a name beside the chart. */
+const MOST_OF_LEGEND = 36;
+
 class TimelineView {
   constructor(app) {
     this.app = app;
@@ -62,7 +65,7 @@ class TimelineView {
         const entry = legendEntry(seriesColor(rank), "");
         if (key === null) entry.append(name);
         else {
-          const pick = button("plain", name, () => app.pickRow(key));
+          const pick = button("plain", fittingName(name, MOST_OF_LEGEND), () => app.pickRow(key));
           pick.title = name;
           entry.append(pick);
         }

@@ -1,28 +1,8 @@
-// Functions that only pass an allocation on: hidden in graphs and names, since their callers are of interest.
-
-/** A name, without arguments; an asterisk is any text. */
-const DEFAULT_WRAPPERS = [
-  "malloc", "calloc", "realloc", "operator new*", "strdup", "strndup",
-  "__libc_*alloc*", "__gnu_cxx::*allocator*", "std::*allocator*", "std::*_M_allocate*", "std::*_M_create*",
-  "std::make_unique*", "std::make_shared*", "std::__allocate_*", "std::__shared_*",
-  "zmalloc*", "zcalloc*", "zrealloc*", "ztry*alloc*", "zstrdup",
-  "xmalloc", "xcalloc", "xrealloc", "xstrdup", "xmemdup", "ggc_*alloc*", "g_malloc*", "g_realloc*", "g_slice_alloc*",
-  "je_*alloc*", "tc_malloc*", "mi_malloc*", "PyMem_*alloc*", "PyObject_*alloc*", "_PyObject_*alloc*",
-  "alloc::alloc::*", "__rust_*alloc*", "__rdl_*alloc*", "std::sys::alloc::*",
-];
+// Functions that only pass an allocation on: hidden in graphs and names, since their callers are of interest. A name on
+// the list has no arguments, and an asterisk is any text.
 
 /** A name without its template arguments: those of a container name its allocator. */
-function withoutTemplates(name) {
-  if (!name.includes("<") || name.includes("operator<") || name.includes("operator>") || name.includes("operator->")) return name;
-  let bare = "";
-  let depth = 0;
-  for (const c of name) {
-    if (c === "<") depth += 1;
-    if (!depth) bare += c;
-    if (c === ">") depth -= 1;
-  }
-  return depth ? name : bare;
-}
+const withoutTemplates = (name) => (name.includes("<") ? withoutArguments(name).replaceAll("<...>", "") : name);
 
 /** Whether a function is on a list; what it returns and takes does not count. */
 function wrapperTest(list) {
@@ -41,18 +21,29 @@ function hiddenLabels(data, selection) {
   return hidden;
 }
 
-/** Functions of the C++ library, which no site is known by if it has others. */
-const LIBRARY = /^(void )?(std::|__gnu_cxx)/;
+/** What the code of a frame is to a reader, as stacks.rs has it. */
+const ROLES = { library: 1, interpreter: 2, python: 3 };
 
-/** What a site is known by: its innermost function of interest, its callers, and the frame that has its line. */
-function siteName(data, hidden, node) {
+/** Whether a frame of a stack is none that a site is known by if there are others. */
+function dullTest(app, frames) {
+  const { data, hidden } = app;
+  const roles = data.frames.role;
+  const hasPython = frames.some((frame) => roles[frame] === ROLES.python);
+  return (frame) => Boolean(hidden[data.labelOf[frame]]) || roles[frame] === ROLES.library || (hasPython && roles[frame] === ROLES.interpreter);
+}
+
+/** What a site is known by: its innermost function of interest, its callers, the frame that has its line, and what tells it from others that look the same. */
+function siteName(app, node) {
+  const { data, hidden } = app;
   const frames = framesOf(data, node);
-  if (!frames.length) return { name: "(no call stack)", callers: [], frame: -1 };
+  if (!frames.length) return { name: "(no call stack)", callers: [], frame: -1, aside: "" };
   const isHidden = (frame) => hidden[data.labelOf[frame]];
-  const isDull = (frame) => isHidden(frame) || LIBRARY.test(functionOf(data, frame));
+  const isDull = dullTest(app, frames);
   let at = frames.findIndex((frame) => !isDull(frame));
   if (at < 0) at = frames.findIndex((frame) => !isHidden(frame));
   at = Math.max(at, 0);
   const callers = frames.slice(at + 1).filter((frame) => !isHidden(frame)).slice(0, 6);
-  return { name: functionOf(data, frames[at]), callers: callers.map((frame) => functionOf(data, frame)), frame: frames[at] };
+  return {
+    name: functionOf(data, frames[at]), callers: callers.map((frame) => functionOf(data, frame)), frame: frames[at], aside: data.asides.get(node) ?? "",
+  };
 }

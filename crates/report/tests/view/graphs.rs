@@ -19,7 +19,7 @@ fn run_with_wrappers() -> Profile {
 }
 
 /// The names of all frames of the graph that are drawn, and of all rows.
-const DRAWN: &str = "[...app.flame.drawn.map(({ frame }) => app.flame.text(frame)), ...app.table.rows.map((row) => rowName(app.data, app.hidden, app.state.group, row.key).name)].join('\\n')";
+const DRAWN: &str = "[...app.flame.drawn.map(({ frame }) => app.flame.text(frame)), ...app.table.rows.map((row) => rowName(app, app.state.group, row.key).name)].join('\\n')";
 
 #[test]
 fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
@@ -102,7 +102,7 @@ fn containers_are_no_wrappers_for_their_allocators() {
     ] {
         // The library's own class for the memory of a vector, under whatever name.
         let is_hidden = is_hidden || name.contains("_M_allocate");
-        let test = format!("wrapperTest(DEFAULT_WRAPPERS)({name:?})");
+        let test = format!("wrapperTest(app.data.wrappers)({name:?})");
         assert_eq!(browser.value(&test), is_hidden, "{name}");
     }
 }

@@ -32,17 +32,22 @@ fn the_flame_graph_zooms_and_searches() {
     let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
     let mut browser = Browser::open(&page.0, 1300, 700, ready);
     browser.picture("svg");
-    // A label loses what says least, here and in the page.
+    // A label loses what says least, here and in the page, as in text.
     let name = "shop::Cache<A, B>::place(std::pair<int, A>) const";
-    for (room, label) in [
-        (60, name),
-        (30, "shop::Cache<A, B>::place const"),
-        (26, "shop::Cache::place const"),
-        (18, "...::place const"),
-        (5, "shop\u{2026}"),
-    ] {
-        let fitting = format!("fittingName({name:?}, {room})");
-        assert_eq!(browser.value(&fitting), label, "{room}");
+    let names = [
+        name,
+        "std::map<int, Pair<A, B>>::operator[](int const&) (shop)",
+        "operator()<std::vector<int>>(int) const",
+        "f<(lambda at a->b)>::g",
+        "(anonymous namespace)::parse(int)",
+        "a.operator<(b)",
+        "a_name_of_c",
+    ];
+    for name in names {
+        for room in 3..name.len() + 1 {
+            let fitting = browser.value(&format!("fittingName({name:?}, {room})"));
+            assert_eq!(fitting, shortened_name(name.to_owned(), room), "{room}");
+        }
     }
     let width = |browser: &mut Browser, index: usize| {
         let expression = format!("+frames[{index}].rect.getAttribute('width')");

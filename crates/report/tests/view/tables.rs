@@ -83,7 +83,7 @@ fn every_column_sorts_both_ways() {
     browser.key("2");
     for column in ["name", "value", "share", "self", "other", "growth", "spark"] {
         let key = match column {
-            "name" => "rowName(app.data, app.hidden, 'function', row.key).name",
+            "name" => "rowName(app, 'function', row.key).name",
             "share" => "row.value",
             "spark" => "app.table.peakOf(row)",
             other => &format!("row.{other}"),
@@ -135,6 +135,62 @@ fn growth_is_one_column() {
     assert_eq!(grown.count(), 1, "{head:?}");
     let columns = "[document.querySelector('#columns'), document.querySelector('.row')].map((e) => [e.children.length, getComputedStyle(e).gridTemplateColumns.split(' ').length]).flat().join()";
     assert_eq!(browser.value(columns), "5,5,5,5");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// They differ in what is called in the library; and paths begin at the root of the sources.
+#[test]
+fn rows_that_look_alike_are_told_apart() {
+    let mut profile = run();
+    let frame = |function: &str, file: &str, line: u32| ProfileFrame {
+        address: 0x1000,
+        module: None,
+        frame: StackFrame {
+            function: Some(function.into()),
+            module: Some("shop".into()),
+            file: Some(file.into()),
+            line: Some(line),
+            ..StackFrame::default()
+        },
+    };
+    for frame in &mut profile.frames {
+        frame.frame.file = None;
+    }
+    let first = profile.frames.len() as u32;
+    profile.frames.extend([
+        frame(
+            "std::vector<int>::reserve(unsigned long)",
+            "/usr/include/c++/12/vector",
+            7,
+        ),
+        frame(
+            "std::deque<int>::resize(unsigned long)",
+            "/usr/include/c++/12/deque",
+            9,
+        ),
+        frame("xmalloc", "/w/shop/src/lib/memory.cc", 3),
+        frame("shop::login(int)", "/w/shop/src/users/login.cc", 26),
+        frame("serve()", "/w/shop/src/serve.cc", 80),
+    ]);
+    let [vector, deque, wrapper, login, serve] = [0, 1, 2, 3, 4].map(|at| first + at);
+    for (at, inner) in [vector, deque].into_iter().enumerate() {
+        let stack = profile.stacks.len() as u32;
+        profile.stacks.push(vec![inner, wrapper, login, serve]);
+        profile.sites[at].stack = stack;
+        profile.sites[at].measures.live = Amount {
+            bytes: 1 << 30,
+            blocks: 1,
+            ..Amount::default()
+        };
+    }
+    let page = Page::of(&profile, "alike");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.picture("alike");
+    let rows = "[...document.querySelectorAll('.row .main')].slice(0, 2).map((row) => row.textContent).sort().join('|')";
+    assert_eq!(
+        browser.text_of(rows),
+        "shop::login(int) [std::deque::resize]users/login.cc:26|shop::login(int) [std::vector::reserve]users/login.cc:26"
+    );
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 

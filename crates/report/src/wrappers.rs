@@ -1,0 +1,86 @@
+//! Functions that only pass an allocation on: who calls them is of interest.
+
+use crate::stacks::without_template_arguments;
+use memhook_foreign::star_glob;
+
+/// Their names, without arguments; `*` is any text. The page hides them, too, until its reader changes the list.
+pub(crate) const WRAPPERS: &[&str] = &[
+    "malloc",
+    "calloc",
+    "realloc",
+    "operator new*",
+    "strdup",
+    "strndup",
+    "__libc_*alloc*",
+    "__gnu_cxx::*allocator*",
+    "std::*allocator*",
+    "std::*_M_allocate*",
+    "std::*_M_create*",
+    "std::make_unique*",
+    "std::make_shared*",
+    "std::__allocate_*",
+    "std::__shared_*",
+    "zmalloc*",
+    "zcalloc*",
+    "zrealloc*",
+    "ztry*alloc*",
+    "zstrdup",
+    "xmalloc",
+    "xcalloc",
+    "xrealloc",
+    "xstrdup",
+    "xmemdup",
+    "ggc_*alloc*",
+    "g_malloc*",
+    "g_realloc*",
+    "g_slice_alloc*",
+    "je_*alloc*",
+    "tc_malloc*",
+    "mi_malloc*",
+    "PyMem_*alloc*",
+    "PyObject_*alloc*",
+    "_PyObject_*alloc*",
+    "alloc::alloc::*",
+    "__rust_*alloc*",
+    "__rdl_*alloc*",
+    "std::sys::alloc::*",
+];
+
+/// Whether a function is one of them, whatever it returns and takes.
+pub(crate) fn is_wrapper(function: &str) -> bool {
+    let bare = without_template_arguments(function).replace("<...>", "");
+    let bare = bare.strip_prefix("void* ").unwrap_or(&bare);
+    let bare = bare.strip_prefix("void ").unwrap_or(bare);
+    let ends = bare.match_indices(['(', '[', '@', ' ']).map(|(at, _)| at);
+    let names: Vec<&str> = ends.chain([bare.len()]).map(|end| &bare[..end]).collect();
+    let is_called = |wrapper: &&str| names.iter().any(|name| star_glob(wrapper, name));
+    WRAPPERS.iter().any(is_called)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_and_results_do_not_count() {
+        for name in [
+            "xcalloc",
+            "zmalloc_usable",
+            "operator new(unsigned long)",
+            "std::make_unique<Session>()",
+            "void* std::__allocate_guarded<A<B>>(int)",
+            "malloc@plt",
+        ] {
+            assert!(is_wrapper(name), "{name}");
+        }
+        for name in [
+            "xmalloc_failed",
+            "parse(std::allocator<int>)",
+            "std::vector<int, std::allocator<int>>::push_back(int&&)",
+            "operator<(A, B)",
+            "",
+        ] {
+            assert!(!is_wrapper(name), "{name}");
+        }
+    }
+}
