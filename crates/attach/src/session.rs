@@ -18,30 +18,29 @@ use crate::error::Error;
 use crate::hold::reach::Reach;
 use crate::hold::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::hook::listening::Listening;
-use crate::hook::loading::{CANNOT_THROW, Loading, hook_to_emit, leaves_alone};
+use crate::hook::loading::{Fate, Loading, fate, hook_to_emit};
 use crate::hook::object::{EntryPoints, HookObject};
 use crate::hook::presence::{any_point, has_hook};
 use crate::leave::inherited::close_inherited;
 use crate::leave::residue::{Place, residue};
 use crate::leave::restore::layout;
-use crate::pads::{Pads, TracedHeap, plan_described, plan_pads};
+use crate::pads::{Pads, TracedHeap};
+use crate::plan::hooking::Planned;
 use crate::survey::known_files::{KnownFiles, SharedFiles};
-use crate::survey::limits::{fitting_room_of_ring, may_reserve, plan};
+use crate::survey::limits::{fitting_room_of_ring, plan};
+use crate::survey::process::Surveyed;
 use crate::survey::target_facts::{
     charges_mappings, is_filtered, loading_is_filtered, main_stack, thread_numbers,
 };
 use crate::unwinding::tables::UnwindTables;
 use made_code::MadeCode;
-use memhook_abi::{
-    self as abi, ACCESS_LISTENER, FIRST_DESCRIBED, HOOKED_FUNCTIONS, Role, function_by_name,
-    hook_error, slot_state, touches,
-};
+use memhook_abi::{self as abi, hook_error, slot_state};
 use memhook_inject::{
     Held, IdleThreads, move_region, prepare_to_hold, set_inherited, unmap_region,
 };
 use memhook_process::{
-    CLibrary, CLibraryKind, ElfView, Mapping, ModuleFiles, ModuleImage, RemoteAddress, Slot,
-    TargetRoot, find_slots, hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
+    CLibraryKind, ElfView, Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot,
+    hook_copies, mappings, seccomp_filters, vdso,
 };
 use memhook_stream::{Config, NamedMoment, Plan, Region};
 use memhook_symbols::PerfMap;
@@ -150,28 +149,19 @@ impl Session {
     pub(crate) fn start_by(
         reach: &mut Reach<'_>,
         pid: i32,
-        config: &TraceConfig,
+        settings: &TraceConfig,
         known: &mut KnownFiles,
     ) -> Result<Session, Error> {
         let _span = tracing::info_span!("attach", pid).entered();
-        let plan = plan(pid, config)?;
+        let plan = plan(pid, settings)?;
         let start = Instant::now();
-        let ring_bytes = fitting_room_of_ring(pid, config);
-        let mut functions = config.function_ids();
-        let traces_mappings = config.mappings;
-        let keeps_tables = config.keep_tables;
-        let emission = config.emits.clone();
-        let allocators = config.allocators.clone();
-        let needs_accesses = config.accesses == Accesses::Needed;
-        let has_room_for_index = may_reserve(pid);
-        let has_looks = config.accesses == Accesses::Sampled;
-        let mut config = config.hook_config();
-        if has_looks {
+        let mut config = settings.hook_config();
+        (config.plan, config.ring_bytes) = (plan, fitting_room_of_ring(pid, settings));
+        if settings.accesses == Accesses::Sampled {
             count_accesses(&mut config, abi::flags::LOOKS);
         }
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
-        (config.plan, config.ring_bytes) = (plan, ring_bytes);
         prepare_to_hold();
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
@@ -188,67 +178,29 @@ impl Session {
             held_time = residue.tidy_up(pid, &mut files)?.held;
         }
         let maps = mappings(pid)?;
-        if let Some(emission) = &emission {
+        if let Some(emission) = &settings.emits {
             residue.hook_base = hook_to_emit(pid, &maps, emission);
         }
         let hook_base = residue.hook_base;
-        let loaded = modules(pid, &maps, &mut files)?;
-        if needs_accesses {
-            let is_listener = |name: &str| name == ACCESS_LISTENER;
-            let scan = find_slots(pid, &loaded, &maps, &is_listener, &hook_copies(pid, &maps))?;
-            if scan.slots.is_empty() {
-                return Err(Error::NoAccessRuntime { pid });
-            }
-            if !has_room_for_index {
-                return Err(Error::Refused(format!(
-                    "process {pid} may not map as much as it likes (RLIMIT_AS, RLIMIT_DATA, or mlockall in a sandbox), and \
-                     the index of accesses is 64 GiB of address space: trace without --access on"
-                )));
-            }
-        }
-        let libc = CLibrary::of(pid, &maps);
-        let is_static = libc.is_none() && is_static(pid);
-        if is_static && traces_mappings {
-            return Err(Error::Refused(format!(
-                "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
-            )));
-        }
-        let needed = |name: &'static str| {
-            let libc = libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
-            libc.function(name).ok_or(Error::NoFunction { pid, name })
-        };
-        let loading = match &emission {
-            Some(_) => Loading::to_emit(pid, libc.as_ref(), hook_base)?,
-            None => Loading::of(pid, libc.as_ref(), hook_base)?,
-        };
-        let object = loading.object(pid);
-        let mut pads = plan_pads(pid, &maps, &loaded, &|f| leaves_alone(object, f));
-        plan_described(
-            pid,
-            &maps,
-            &loaded,
-            &allocators,
-            object.is_mapped,
-            &mut pads,
-        )?;
-        let is_wanted = |f: usize| f >= FIRST_DESCRIBED || functions.contains(&f);
-        let mut pads = Pads::place(reach, pid, pads, &is_wanted)?;
+        let survey = Surveyed::of(pid, maps, hook_base, &mut files)?;
+        let mut planned = Planned::of(survey, settings)?;
+        let to_place = std::mem::take(&mut planned.pads);
+        let mut pads = Pads::place(reach, pid, to_place, &|f| planned.is_wanted(f))?;
         held_time = held_time.max(pads.held);
         let maps = mappings(pid)?;
-        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
         let copies = hook_copies(pid, &maps);
-        let mut scan = find_slots(pid, &loaded, &maps, &wanted, &copies)?;
-        pads.add_to(&mut scan, &loaded, &copies);
-        let is_listener = |slot: &Slot| slot.symbol == ACCESS_LISTENER;
-        if has_room_for_index && scan.slots.iter().any(is_listener) {
+        let mut scan = planned.find_slots(&maps, &copies)?;
+        if planned.counts_accesses(&mut scan) {
             count_accesses(&mut config, abi::flags::ACCESSES);
-        } else {
-            let is_needed = |f: usize| HOOKED_FUNCTIONS[f].role != Role::Touches;
-            scan.slots.retain(|slot| !touches(&slot.symbol));
-            functions.retain(|&f| is_needed(f));
+        } else if settings.accesses == Accesses::Needed {
+            return Err(Error::NoAccessRuntime { pid });
         }
+        let Planned {
+            survey, functions, ..
+        } = planned;
+        pads.add_to(&mut scan, &survey.modules, &copies);
         tracing::info!(
-            modules = loaded.len(),
+            modules = survey.modules.len(),
             slots = scan.slots.len(),
             "slots are found"
         );
@@ -256,9 +208,17 @@ impl Session {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
         }
         // A static program loads no modules.
-        if !is_static {
-            config.iterate_modules = needed("dl_iterate_phdr")?.0;
+        if !survey.is_static {
+            config.iterate_modules = survey.function("dl_iterate_phdr")?;
         }
+        let Surveyed {
+            modules: loaded,
+            libc,
+            is_static,
+            loading,
+            object,
+            ..
+        } = survey;
         config.owner = residue.owner(pid);
         config.main_stack = main_stack(&maps);
         config.charges_mappings = charges_mappings();
@@ -281,7 +241,7 @@ impl Session {
             let registers = matches!(reach, Reach::Running) && !lone_recorder::is_alone(pid);
             let registering =
                 registers.then(|| scope.spawn(|| lone_recorder::register_idle(pid, &idle)));
-            if keeps_tables {
+            if settings.keep_tables {
                 tables.find_or_compile(&all);
             } else {
                 tables.compile(&all);
@@ -307,7 +267,7 @@ impl Session {
         pads.keep();
         let mut session = Session {
             pid,
-            heaps: pads.heaps(allocators.into_iter().map(|a| a.name)),
+            heaps: pads.heaps(settings.allocators.iter().map(|a| a.name.clone())),
             pads,
             is_static,
             region: Arc::new(region),
@@ -339,7 +299,7 @@ impl Session {
             next_mark: 0,
             has_missed_marks: false,
             mapped_before: Vec::new(),
-            emission,
+            emission: settings.emits.clone(),
             _claim: Some(claim),
         };
         session.journal(&scan);
@@ -487,15 +447,16 @@ impl Session {
     fn use_object(&mut self, object: &'static HookObject) -> Result<(), Error> {
         (self.object, self.entry) = (object, object.entry_points()?);
         for slot in self.region.slots() {
-            if leaves_alone(object, slot.function as usize) {
-                self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            let fate = fate(object, slot.function as usize);
+            if fate == Fate::Hooked {
+                continue;
+            }
+            self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            if let Fate::Refused(reason) = fate {
                 let of_module = |m: &&ModuleImage| m.base == slot.module_base;
                 let module = self.modules.iter().find(of_module);
                 let name = module.map(|m| m.name().to_owned()).unwrap_or_default();
-                let hooked = HOOKED_FUNCTIONS.get(slot.function as usize);
-                if hooked.is_some_and(|f| f.role != Role::Touches) {
-                    self.unhookable.push((name, CANNOT_THROW));
-                }
+                self.unhookable.push((name, reason));
             }
         }
         Ok(())

@@ -19,7 +19,7 @@ pub enum Loading {
 }
 
 /// Why a throwing function is left alone where the hook is mapped.
-pub const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader; its calls of malloc are seen";
+const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader; its calls of malloc are seen";
 
 impl Loading {
     /// Chooses one. `present`: where the hook of this version is already.
@@ -47,19 +47,6 @@ impl Loading {
             Loading::ByLoader(_) => &LOADED,
             Loading::WithoutLoader => &MAPPED,
             Loading::Present(base) => hook_at(pid, base).unwrap_or(&LOADED),
-        }
-    }
-
-    /// The same for a hook that emits: listeners find probes in files and in memory objects, where only the loader
-    /// maps them from.
-    pub fn to_emit(
-        pid: i32,
-        libc: Option<&CLibrary>,
-        present: Option<u64>,
-    ) -> Result<Loading, Error> {
-        match Loading::of(pid, libc, present)? {
-            Loading::WithoutLoader => Err(Error::NoPlaceToListen { pid }),
-            loading => Ok(loading),
         }
     }
 
@@ -114,6 +101,27 @@ impl Loading {
             }
         }
         Ok((MAPPED.map(held)?, &MAPPED))
+    }
+}
+
+/// What becomes of a slot, as to the hook that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It leads to a wrapper.
+    Hooked,
+    /// It stays as it is, and nobody misses it.
+    PassedBy,
+    /// It stays as it is, for this reason.
+    Refused(&'static str),
+}
+
+/// What becomes of the slots of a hooked function.
+pub fn fate(object: &HookObject, function: usize) -> Fate {
+    let hooked = HOOKED_FUNCTIONS.get(function);
+    match leaves_alone(object, function) {
+        false => Fate::Hooked,
+        true if hooked.is_some_and(|f| f.role == Role::Touches) => Fate::PassedBy,
+        true => Fate::Refused(CANNOT_THROW),
     }
 }
 

@@ -5,7 +5,7 @@ use super::restore::{Restored, restore};
 use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
 use crate::hold::reach::Reach;
-use crate::hook::presence::{any_point, has_hook};
+use crate::hook::presence::{any_point, hook_in_use};
 use crate::pads::areas::are_live;
 use crate::region::closed;
 use crate::region::rest::comes_to_rest;
@@ -87,15 +87,6 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         found.take_in(pid, m);
     }
     found
-}
-
-/// The hook of this version, of several the one whose gate is open. Its first bytes hold the build-id: a hook of another
-/// version does not count as ours.
-fn hook_in_use(pid: i32, hooks: &[HookCopy]) -> Option<u64> {
-    let ours = || hooks.iter().filter(|hook| has_hook(pid, hook.base));
-    let is_open = |hook: &&HookCopy| hook.epoch(pid).is_some_and(|epoch| epoch != 0);
-    let hook = ours().find(is_open).or_else(|| ours().next())?;
-    Some(hook.base)
 }
 
 /// Where the region of an attach is in the target.

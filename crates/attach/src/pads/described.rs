@@ -3,9 +3,10 @@
 use super::planned::{PadPlan, PlannedPad};
 use crate::error::Error;
 use crate::probes::{FunctionCode, find_function, module_file, plan_functions};
+use crate::survey::process::Surveyed;
 use memhook_abi::{DescribedFunction, DescribedRole, FIRST_DESCRIBED};
 use memhook_probe::{Allocator, may_take_stack_arguments, original_of};
-use memhook_process::{Mapping, ModuleImage, TargetRoot};
+use memhook_process::{ModuleImage, TargetRoot};
 use memhook_symbols::{FunctionSymbol, SearchPath, demangle, functions};
 
 /// A described heap that is traced.
@@ -34,15 +35,12 @@ const CANNOT_THROW: &str = "the hook has to be mapped without the loader, and an
 
 /// Adds the functions of these allocators to a plan, or says which of them cannot have a pad: what is described is
 /// traced whole, or not at all, because what one of its functions does alone would look like leaks, or like nothing.
-/// `must_return`: no exception can pass through the hook.
 pub(crate) fn plan_described(
-    pid: i32,
-    maps: &[Mapping],
-    modules: &[ModuleImage],
+    survey: &Surveyed,
     allocators: &[Allocator],
-    must_return: bool,
     planned: &mut PadPlan,
 ) -> Result<(), Error> {
+    let (pid, maps, modules) = (survey.pid, &survey.maps, &survey.modules);
     if allocators.is_empty() {
         return Ok(());
     }
@@ -96,7 +94,9 @@ pub(crate) fn plan_described(
             let why = "it is a part of the loader, which runs before and while modules come";
             return Err(refused(&of_module[0].1.text, why));
         }
-        let throws = must_return && symbols[number].iter().any(|s| s.name == "__cxa_throw");
+        // No exception can pass through a hook that is mapped.
+        let throws =
+            survey.object.is_mapped && symbols[number].iter().any(|s| s.name == "__cxa_throw");
         let check = |of: &FunctionCode<'_>, n: usize| {
             let (_, found) = of_module[n];
             if found.does.role == DescribedRole::Releases {
@@ -146,11 +146,8 @@ pub struct DescribedReach {
 
 /// Says of each function of these allocators whether it can have a pad.
 pub(crate) fn reach_of_described(
-    pid: i32,
-    maps: &[Mapping],
-    modules: &[ModuleImage],
+    survey: &Surveyed,
     allocators: &[Allocator],
-    must_return: bool,
     planned: &PadPlan,
 ) -> Vec<DescribedReach> {
     let mut reach = Vec::new();
@@ -162,7 +159,7 @@ pub(crate) fn reach_of_described(
             };
             let text = function.selector.text.clone();
             let mut with_it = planned.clone();
-            let placed = plan_described(pid, maps, modules, &[alone], must_return, &mut with_it);
+            let placed = plan_described(survey, &[alone], &mut with_it);
             let found = match (placed, with_it.pads.pop()) {
                 (Ok(()), Some(pad)) => Ok((pad.module, pad.address)),
                 (Ok(()), None) => Err("it was not found".to_owned()),

@@ -1,9 +1,11 @@
 //! Which functions get a pad.
 
+use crate::hook::loading::leaves_alone;
 use crate::probes::{FunctionCode, module_file, plan_functions};
+use crate::survey::process::Surveyed;
 use memhook_abi::{DescribedFunction, HOOKED_FUNCTIONS, Role};
 use memhook_probe::{Plan, calls_unknown_code};
-use memhook_process::{Mapping, ModuleImage, TargetRoot, own_allocator_functions};
+use memhook_process::{ModuleImage, TargetRoot, own_allocator_functions};
 use memhook_symbols::{FunctionSymbol, SearchPath, functions};
 use std::ops::Range;
 
@@ -70,22 +72,16 @@ pub(crate) struct PadPlan {
 pub(super) const INNER_CALLERS: [&str; 2] =
     ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
 
-/// Decides about each of them. The process is only read. `is_left_alone`: hooked functions that the hook, as it comes
-/// into this process, cannot take over.
-pub(crate) fn plan_pads(
-    pid: i32,
-    maps: &[Mapping],
-    modules: &[ModuleImage],
-    is_left_alone: &dyn Fn(usize) -> bool,
-) -> PadPlan {
+/// Decides about each of them. The process is only read.
+pub(crate) fn plan_pads(survey: &Surveyed) -> PadPlan {
     let mut planned = PadPlan::default();
-    for module in modules.iter().filter(|m| !m.is_libc && !m.is_loader) {
+    for module in survey.modules.iter().filter(|m| !m.is_libc && !m.is_loader) {
         let found = own_allocator_functions(module).into_iter();
         let wanted: Vec<Wanted> = found
             .filter_map(|found| Some((found.hooked()?, found)))
             .filter(|(id, _)| {
                 let role = HOOKED_FUNCTIONS[*id].role;
-                !matches!(role, Role::Modules | Role::Forks) && !is_left_alone(*id)
+                !matches!(role, Role::Modules | Role::Forks) && !leaves_alone(survey.object, *id)
             })
             .map(|(id, found)| {
                 let symbol = FunctionSymbol {
@@ -102,14 +98,15 @@ pub(crate) fn plan_pads(
             })
             .collect();
         if !wanted.is_empty() {
-            planned.add(pid, maps, module, &wanted);
+            planned.add(survey, module, &wanted);
         }
     }
     planned
 }
 
 impl PadPlan {
-    fn add(&mut self, pid: i32, maps: &[Mapping], module: &ModuleImage, wanted: &[Wanted]) {
+    fn add(&mut self, survey: &Surveyed, module: &ModuleImage, wanted: &[Wanted]) {
+        let (pid, maps) = (survey.pid, &survey.maps);
         let search = SearchPath::from(TargetRoot::of(pid).search_order());
         let symbols = functions(&module_file(module), &search);
         let ones: Vec<&FunctionSymbol> = wanted.iter().map(|one| &one.symbol).collect();

@@ -4,8 +4,8 @@
 use crate::{
     config::TraceConfig,
     error::Error,
-    pads::{DescribedReach, reach_of_described},
-    plan::hooking::{PlannedModule, hook_plan, is_hooked, own_pads},
+    pads::{DescribedReach, plan_pads, reach_of_described},
+    plan::hooking::{Planned, PlannedModule, is_hooked, survey},
     plan::safe_thread::safe_thread,
     survey::limits::limit_checks,
 };
@@ -72,8 +72,9 @@ pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> 
     }
     let mut diagnosed_modules = Vec::new();
     if is_well(&checks) {
-        let plan = hook_plan(pid, &config)?;
-        let images = plan.iter().map(|plan| plan.image.clone()).collect();
+        let surveyed = survey(pid)?;
+        let images = surveyed.modules.clone();
+        let plan = Planned::of(surveyed, &config)?.into_modules()?;
         let is_glibcs_loader = |image: &ModuleImage| image.is_loader && !image.is_libc;
         let plan = plan
             .into_iter()
@@ -117,17 +118,9 @@ fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedRe
     if allocators.is_empty() {
         return Ok(Vec::new());
     }
-    let maps = mappings(pid)?;
-    let loaded = modules(pid, &maps, &mut ModuleFiles::new())?;
-    let (planned, must_return) = own_pads(pid, &maps, &loaded);
-    Ok(reach_of_described(
-        pid,
-        &maps,
-        &loaded,
-        allocators,
-        must_return,
-        &planned,
-    ))
+    let survey = survey(pid)?;
+    let own = plan_pads(&survey);
+    Ok(reach_of_described(&survey, allocators, &own))
 }
 
 /// Looks for them also in a process that cannot be attached to.

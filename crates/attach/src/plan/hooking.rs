@@ -1,14 +1,20 @@
-//! What an attach would patch. The process is only read.
+//! What an attach would hook. The process is only read.
 
-use crate::hook::loading::{CANNOT_THROW, Loading, leaves_alone};
-use crate::hook::object::hook_at;
+use crate::config::{Accesses, TraceConfig};
+use crate::error::Error;
+use crate::hook::loading::{Fate, Loading, fate};
+use crate::hook::presence::hook_in_use;
 use crate::pads::areas::live_places;
 use crate::pads::{PadPlan, plan_described, plan_pads};
-use crate::{config::TraceConfig, error::Error};
-use memhook_abi::{ACCESS_LISTENER, HOOKED_FUNCTIONS, Role, function_by_name, touches};
-use memhook_process::{
-    CLibrary, Mapping, ModuleFiles, ModuleImage, Slot, find_slots, hook_copies, mappings, modules,
+use crate::survey::limits::may_reserve;
+use crate::survey::process::Surveyed;
+use memhook_abi::{
+    ACCESS_LISTENER, FIRST_DESCRIBED, HOOKED_FUNCTIONS, Role, function_by_name, touches,
 };
+use memhook_process::{
+    HookCopy, Mapping, ModuleFiles, ModuleImage, SlotScan, find_slots, hook_copies, mappings,
+};
+use std::collections::HashSet;
 
 /// What would be hooked of one module.
 pub struct PlannedModule {
@@ -27,113 +33,177 @@ pub struct PlannedModule {
     pub unhookable: Vec<(String, &'static str)>,
 }
 
-/// What an attach with this configuration would patch, of all modules.
-pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, Error> {
-    let functions = config.function_ids();
-    let maps = mappings(pid)?;
-    let loaded = modules(pid, &maps, &mut ModuleFiles::new())?;
-    let images = loaded.clone();
-    let is_wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-    let mut scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
-    let tells = |slot: &Slot| slot.symbol == ACCESS_LISTENER;
-    if !scan.slots.iter().chain(&scan.held).any(tells) {
-        scan.slots.retain(|slot| !touches(&slot.symbol));
-        scan.held.retain(|slot| !touches(&slot.symbol));
-    }
-    let mut planned: Vec<PlannedModule> = loaded
-        .into_iter()
-        .map(|image| PlannedModule {
-            image,
+impl PlannedModule {
+    fn nothing_of(image: &ModuleImage) -> PlannedModule {
+        PlannedModule {
+            image: image.clone(),
             slots: Vec::new(),
             targets: Vec::new(),
             pads: Vec::new(),
             refused_pads: Vec::new(),
             unhookable: Vec::new(),
-        })
-        .collect();
-    let loading = loading_of(pid, &maps);
-    let is_left_alone = |symbol: &str| {
-        let loading = loading.zip(function_by_name(symbol));
-        loading.is_some_and(|(loading, function)| leaves_alone(loading.object(pid), function))
-    };
-    // An attach first puts back what others left in slots.
-    for slot in scan.slots.iter().chain(&scan.held) {
-        let module = &mut planned[slot.module];
-        if function_by_name(&slot.symbol).is_some_and(|f| is_of_allocator(f, &module.image)) {
-            continue;
         }
-        if is_left_alone(&slot.symbol) && touches(&slot.symbol) {
-            continue;
-        }
-        if is_left_alone(&slot.symbol) {
-            let refused = (slot.symbol.clone(), CANNOT_THROW);
-            if !module.unhookable.contains(&refused) {
-                module.unhookable.push(refused);
+    }
+}
+
+/// What an attach with this configuration would patch, of all modules.
+pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, Error> {
+    Planned::of(survey(pid)?, config)?.into_modules()
+}
+
+/// The process as the next attach would find it.
+pub(crate) fn survey(pid: i32) -> Result<Surveyed, Error> {
+    let maps = mappings(pid)?;
+    let present = hook_in_use(pid, &hook_copies(pid, &maps));
+    Surveyed::of(pid, maps, present, &mut ModuleFiles::new())
+}
+
+/// An attach that nothing stands in the way of, as far as can be seen.
+pub(crate) struct Planned {
+    pub survey: Surveyed,
+    /// The ids of the functions that are to be hooked.
+    pub functions: HashSet<usize>,
+    /// The functions that no slot leads to.
+    pub pads: PadPlan,
+    /// The process has room for the index of accesses.
+    may_count_accesses: bool,
+}
+
+impl Planned {
+    /// Decides what is to be hooked, and refuses what cannot be.
+    pub fn of(survey: Surveyed, config: &TraceConfig) -> Result<Planned, Error> {
+        let pid = survey.pid;
+        let may_count_accesses = may_reserve(pid);
+        if config.accesses == Accesses::Needed {
+            let is_listener = |name: &str| name == ACCESS_LISTENER;
+            let copies = hook_copies(pid, &survey.maps);
+            let scan = find_slots(pid, &survey.modules, &survey.maps, &is_listener, &copies)?;
+            if scan.slots.is_empty() && scan.held.is_empty() {
+                return Err(Error::NoAccessRuntime { pid });
             }
-        } else {
-            module.slots.push(slot.symbol.clone());
-            module.targets.push(slot.target);
+            if !may_count_accesses {
+                return Err(Error::Refused(format!(
+                    "process {pid} may not map as much as it likes (RLIMIT_AS, RLIMIT_DATA, or mlockall in a sandbox), and \
+                     the index of accesses is 64 GiB of address space: trace without --access on"
+                )));
+            }
         }
-    }
-    let (mut pads, must_return) = own_pads(pid, &maps, &images);
-    plan_described(
-        pid,
-        &maps,
-        &images,
-        &config.allocators,
-        must_return,
-        &mut pads,
-    )?;
-    let live = live_places(pid, &maps);
-    for pad in pads.pads {
-        if let Some(module) = planned.iter_mut().find(|m| m.image.base == pad.bias)
-            && (pad.does.is_some() || functions.contains(&pad.function))
-        {
-            module.pads.push((pad.name, pad.address));
+        if survey.is_static && config.mappings {
+            return Err(Error::Refused(format!(
+                "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
+            )));
         }
-    }
-    for refused in pads.refused {
-        let of_name = |m: &&mut PlannedModule| m.image.name() == refused.module;
-        let Some(module) = planned.iter_mut().find(of_name) else {
-            continue;
-        };
-        if !functions.contains(&refused.function) {
-            continue;
+        // Listeners find probes in files and in memory objects, where only the loader maps them from.
+        if config.emits.is_some() && survey.loading == Loading::WithoutLoader {
+            return Err(Error::NoPlaceToListen { pid });
         }
-        // The jump of an attach under way is there; its code is not that of the file.
-        let head = refused.address..=refused.address + 4;
-        if live.iter().any(|at| head.contains(at)) {
-            module.pads.push((refused.name, refused.address));
-        } else {
-            module
-                .refused_pads
-                .push((refused.name, refused.address, refused.why));
-        }
+        let mut pads = plan_pads(&survey);
+        plan_described(&survey, &config.allocators, &mut pads)?;
+        Ok(Planned {
+            functions: config.function_ids(),
+            survey,
+            pads,
+            may_count_accesses,
+        })
     }
-    for refused in scan.unhookable {
-        let module = &mut planned[refused.module];
-        module.unhookable.push((refused.symbol, refused.reason));
-    }
-    Ok(planned)
-}
 
-/// How the hook would come into the process, if it can.
-fn loading_of(pid: i32, maps: &[Mapping]) -> Option<Loading> {
-    let mut present = hook_copies(pid, maps).into_iter().map(|copy| copy.base);
-    let present = present.find(|base| hook_at(pid, *base).is_some());
-    let libc = CLibrary::of(pid, maps);
-    Loading::of(pid, libc.as_ref(), present).ok()
-}
+    /// Whether a function is to be hooked.
+    pub fn is_wanted(&self, function: usize) -> bool {
+        function >= FIRST_DESCRIBED || self.functions.contains(&function)
+    }
 
-/// The pads for the allocators that are part of the modules, and whether no exception can pass through the hook.
-pub(crate) fn own_pads(pid: i32, maps: &[Mapping], images: &[ModuleImage]) -> (PadPlan, bool) {
-    let loading = loading_of(pid, maps);
-    let is_left_alone = |function: usize| {
-        loading.is_some_and(|loading| leaves_alone(loading.object(pid), function))
-    };
-    let pads = plan_pads(pid, maps, images, &is_left_alone);
-    let must_return = loading.is_some_and(|loading| loading.object(pid).is_mapped);
-    (pads, must_return)
+    /// The slots of functions that are to be hooked, as they are now.
+    pub fn find_slots(&self, maps: &[Mapping], copies: &[HookCopy]) -> Result<SlotScan, Error> {
+        let survey = &self.survey;
+        let wanted =
+            |name: &str| function_by_name(name).is_some_and(|f| self.functions.contains(&f));
+        Ok(find_slots(
+            survey.pid,
+            &survey.modules,
+            maps,
+            &wanted,
+            copies,
+        )?)
+    }
+
+    /// Whether reads and writes are counted: the program has to say so, and there has to be room. Else the slots that are
+    /// for that only are left out.
+    pub fn counts_accesses(&mut self, scan: &mut SlotScan) -> bool {
+        let is_listener = |slot: &memhook_process::Slot| slot.symbol == ACCESS_LISTENER;
+        if self.may_count_accesses && scan.slots.iter().any(is_listener) {
+            return true;
+        }
+        scan.slots.retain(|slot| !touches(&slot.symbol));
+        let is_needed = |f: usize| HOOKED_FUNCTIONS[f].role != Role::Touches;
+        self.functions.retain(|&f| is_needed(f));
+        false
+    }
+
+    /// By module, for a user to read.
+    pub fn into_modules(mut self) -> Result<Vec<PlannedModule>, Error> {
+        let pid = self.survey.pid;
+        let copies = hook_copies(pid, &self.survey.maps);
+        let mut scan = self.find_slots(&self.survey.maps, &copies)?;
+        // An attach first puts back what others left in slots.
+        scan.slots.append(&mut scan.held);
+        self.counts_accesses(&mut scan);
+        let Surveyed { maps, object, .. } = &self.survey;
+        let modules = self.survey.modules.iter();
+        let mut planned: Vec<PlannedModule> = modules.map(PlannedModule::nothing_of).collect();
+        for slot in &scan.slots {
+            let module = &mut planned[slot.module];
+            let Some(function) = function_by_name(&slot.symbol) else {
+                continue;
+            };
+            if is_of_allocator(function, &module.image) {
+                continue;
+            }
+            match fate(object, function) {
+                Fate::Hooked => {
+                    module.slots.push(slot.symbol.clone());
+                    module.targets.push(slot.target);
+                }
+                Fate::Refused(reason) => {
+                    let refused = (slot.symbol.clone(), reason);
+                    if !module.unhookable.contains(&refused) {
+                        module.unhookable.push(refused);
+                    }
+                }
+                Fate::PassedBy => {}
+            }
+        }
+        let live = live_places(pid, maps);
+        for pad in &self.pads.pads {
+            if let Some(module) = planned.iter_mut().find(|m| m.image.base == pad.bias)
+                && self.is_wanted(pad.function)
+            {
+                module.pads.push((pad.name.clone(), pad.address));
+            }
+        }
+        for refused in &self.pads.refused {
+            let of_name = |m: &&mut PlannedModule| m.image.name() == refused.module;
+            let Some(module) = planned.iter_mut().find(of_name) else {
+                continue;
+            };
+            if !self.functions.contains(&refused.function) {
+                continue;
+            }
+            let (name, address) = (refused.name.clone(), refused.address);
+            // The jump of an attach under way is there; its code is not that of the file.
+            let head = address..=address + 4;
+            if live.iter().any(|at| head.contains(at)) {
+                module.pads.push((name, address));
+            } else {
+                let refused = (name, address, refused.why.clone());
+                module.refused_pads.push(refused);
+            }
+        }
+        for refused in scan.unhookable {
+            let module = &mut planned[refused.module];
+            module.unhookable.push((refused.symbol, refused.reason));
+        }
+        Ok(planned)
+    }
 }
 
 /// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator

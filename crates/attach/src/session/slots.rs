@@ -5,7 +5,7 @@ use super::refused_slots;
 use crate::error::Error;
 use crate::hold::reach::Reach;
 use crate::hold::safe_point::SAFE_POINT_PATIENCE;
-use crate::hook::loading::{CANNOT_THROW, leaves_alone};
+use crate::hook::loading::{Fate, fate};
 use crate::hook::presence::has_hook;
 use crate::leave::restore::{layout, restore};
 use crate::pads::RefusedPad;
@@ -103,17 +103,17 @@ impl Session {
             {
                 continue;
             }
-            let touches = HOOKED_FUNCTIONS.get(function);
-            let touches = touches.is_some_and(|f| f.role == Role::Touches);
-            if leaves_alone(self.object, function) {
-                if touches {
+            match fate(self.object, function) {
+                Fate::Hooked => {}
+                Fate::PassedBy => continue,
+                Fate::Refused(reason) => {
+                    unhookable.push((module_name(slot.module), reason));
                     continue;
                 }
-                unhookable.push((module_name(slot.module), CANNOT_THROW));
-                continue;
             }
             let Some(variant) = self.variant_of(function, slot.target) else {
-                if touches {
+                let hooked = HOOKED_FUNCTIONS.get(function);
+                if hooked.is_some_and(|f| f.role == Role::Touches) {
                     continue;
                 }
                 let reason = "more than four different originals of one function";

@@ -1,0 +1,52 @@
+//! A process as an attach finds it. It is only read.
+
+use crate::error::Error;
+use crate::hook::loading::Loading;
+use crate::hook::object::HookObject;
+use memhook_process::{CLibrary, Mapping, ModuleFiles, ModuleImage, is_static, modules};
+
+/// What an attach has to know of a process before it can be planned.
+pub(crate) struct Surveyed {
+    pub pid: i32,
+    pub maps: Vec<Mapping>,
+    /// Its modules.
+    pub modules: Vec<ModuleImage>,
+    pub libc: Option<CLibrary>,
+    /// Its program is static: there is no loader, and no module comes or goes.
+    pub is_static: bool,
+    /// How the hook would come in.
+    pub loading: Loading,
+    /// The build of the hook that would come in so.
+    pub object: &'static HookObject,
+}
+
+impl Surveyed {
+    /// Of a process with these mappings. `present`: where the hook is already that an attach would use (avma).
+    pub fn of(
+        pid: i32,
+        maps: Vec<Mapping>,
+        present: Option<u64>,
+        files: &mut ModuleFiles,
+    ) -> Result<Surveyed, Error> {
+        let modules = modules(pid, &maps, files)?;
+        let libc = CLibrary::of(pid, &maps);
+        let loading = Loading::of(pid, libc.as_ref(), present)?;
+        Ok(Surveyed {
+            is_static: libc.is_none() && is_static(pid),
+            object: loading.object(pid),
+            pid,
+            maps,
+            modules,
+            libc,
+            loading,
+        })
+    }
+
+    /// Where a function of its C library is (avma).
+    pub fn function(&self, name: &'static str) -> Result<u64, Error> {
+        let pid = self.pid;
+        let libc = self.libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
+        let address = libc.function(name);
+        Ok(address.ok_or(Error::NoFunction { pid, name })?.0)
+    }
+}
