@@ -105,10 +105,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         next_sample: Duration::ZERO,
         stale: args.stale.map(|older| StaleSection::new(pid, older, 0)),
         is_stale: true,
+        has_ended: false,
         notices: Vec::new(),
         failure: None,
     };
     let code = ending::of_trace(&trace.run(None, &mut job), pid);
+    if job.has_ended && job.failure.is_none() {
+        job.failure = job.show_end(&trace).err();
+    }
     for notice in &job.notices {
         eprintln!("memhook-rs: {notice}");
     }
@@ -200,6 +204,8 @@ struct TopJob {
     stale: Option<StaleSection>,
     /// The screen does not show the latest numbers.
     is_stale: bool,
+    /// The process is gone: what lived at its end stays on the screen.
+    has_ended: bool,
     /// Told once the terminal has been restored.
     notices: Vec<String>,
     failure: Option<anyhow::Error>,
@@ -226,7 +232,11 @@ impl TopJob {
         }
         let (session, now) = (trace.session(), trace.consumer().elapsed());
         if now >= self.next_sample {
-            self.next_sample = now + self.interval;
+            self.next_sample = if self.has_ended {
+                Duration::MAX
+            } else {
+                now + self.interval
+            };
             let stale = self.stale.as_ref();
             let stale = stale.and_then(|section| section.stale_bytes(trace));
             let (of_malloc, of_heaps) = self.views.split_at_mut(1);
@@ -253,6 +263,25 @@ impl TopJob {
     }
 }
 
+impl TopJob {
+    /// Shows what lived when the process ended, until the user leaves.
+    fn show_end(&mut self, trace: &Trace) -> anyhow::Result<()> {
+        for view in &mut self.views {
+            view.board.has_ended = true;
+        }
+        self.next_sample = Duration::ZERO;
+        while !stop_requested() && self.watch(trace)?.is_continue() {
+            let Some(screen) = &self.screen else { break };
+            let mut select = Select::new();
+            select.recv(screen.events());
+            // A signal wakes nobody here, and names come from another thread.
+            let _ = select.ready_timeout(Duration::from_millis(100));
+        }
+        self.screen = None;
+        Ok(())
+    }
+}
+
 impl Job for TopJob {
     fn listen<'a>(&'a self, select: &mut Select<'a>) {
         if let Some(screen) = &self.screen {
@@ -261,6 +290,8 @@ impl Job for TopJob {
     }
 
     fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        // Before the first picture there is nothing to keep.
+        self.has_ended = turn.gone && self.screen.is_some();
         if turn.gone || stop_requested() {
             return ControlFlow::Break(());
         }
@@ -275,13 +306,17 @@ impl Job for TopJob {
     }
 
     fn before_detach(&mut self, _trace: &Trace) {
-        self.screen = None;
+        if !self.has_ended {
+            self.screen = None;
+        }
         // Watch nothing in a process that we leave.
         self.stale = None;
     }
 
     fn end(&mut self, _trace: &mut Trace, _end: &End) {
-        self.screen = None;
+        if !self.has_ended {
+            self.screen = None;
+        }
     }
 
     fn notice(&mut self, text: &str) {

@@ -1,6 +1,6 @@
 //! What the screen shows: sites or a tree of calls, in an order, one row of them selected.
 
-use super::keys::{Action, action};
+use super::keys::{Action, action, is_end};
 use super::layout::Places;
 use super::past::Past;
 use super::rows::{Numbers, Row, Sort, Subject};
@@ -90,6 +90,8 @@ pub struct Board {
     pub heap: Option<(usize, usize)>,
     /// How long it had run before the attach, if what it did then may matter: nothing of that was seen.
     pub unseen: Option<Duration>,
+    /// Whether the process is gone.
+    pub has_ended: bool,
     pub(super) totals: Totals,
     pub(super) lost_events: u64,
     pub(super) bounded: Option<Bounded>,
@@ -130,6 +132,7 @@ impl Board {
             among: None,
             heap: None,
             unseen: None,
+            has_ended: false,
             totals: Totals::default(),
             lost_events: 0,
             bounded: None,
@@ -310,6 +313,8 @@ impl Board {
         }
         let action = action(event, self.is_typing)?;
         match action {
+            // Any key ends the help, and a second one the program.
+            Action::Quit if self.is_help_shown && !is_end(event) => {}
             Action::Quit => return Some(Reaction::Quit),
             Action::Process(by) if self.among.is_some() || self.heap.is_some() => {
                 return Some(Reaction::Process(by));

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{
 };
 
 /// The keys, as the help shows them.
-pub(super) const HELP: [(&str, &str); 16] = [
+pub(super) const HELP: [(&str, &str); 17] = [
     ("Up Down j k", "select a row"),
     ("PgUp PgDn Home End", "select a row further away"),
     ("Enter", "show the call stack of a site, or open a call"),
@@ -18,6 +18,10 @@ pub(super) const HELP: [(&str, &str); 16] = [
     (
         "b n g r a u",
         "sort by bytes, blocks, growth, rate, age, --stale",
+    ),
+    (
+        "growth/s allocs/s",
+        "averages of the last 10 updates of the screen",
     ),
     ("p Space", "pause, and go on"),
     (
@@ -67,7 +71,7 @@ pub(super) enum Action {
 pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Release => None,
-        Event::Key(key) if is_end(key) => Some(Action::Quit),
+        Event::Key(_) if is_end(event) => Some(Action::Quit),
         Event::Key(key) if is_typing => typed(key.code),
         Event::Key(key) => pressed(key.code),
         Event::Mouse(mouse) => match mouse.kind {
@@ -80,8 +84,13 @@ pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     }
 }
 
-fn is_end(key: &KeyEvent) -> bool {
-    key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd'))
+/// Whether it means the end wherever one is.
+pub(super) fn is_end(event: &Event) -> bool {
+    let is_end = |key: &KeyEvent| {
+        let is_letter = matches!(key.code, KeyCode::Char('c' | 'd'));
+        key.modifiers.contains(KeyModifiers::CONTROL) && is_letter
+    };
+    matches!(event, Event::Key(key) if is_end(key))
 }
 
 fn typed(code: KeyCode) -> Option<Action> {

@@ -39,13 +39,19 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         |stack| board.past().bytes_of(stack),
     );
     let drawn = chart(&past, places.chart);
-    frame.render_widget(Paragraph::new(drawn).fg(Color::Cyan), places.chart);
+    // The help takes the room of the chart, too: it has as many lines as a small terminal.
+    let body_at = if board.is_help_shown {
+        places.chart.union(places.body)
+    } else {
+        frame.render_widget(Paragraph::new(drawn).fg(Color::Cyan), places.chart);
+        places.body
+    };
     let body = match board.drilled() {
         _ if board.is_help_shown => help(),
         Some(row) => stack(board, row, area.width),
         None => table(board, &places),
     };
-    frame.render_widget(Paragraph::new(body), places.body);
+    frame.render_widget(Paragraph::new(body), body_at);
     frame.render_widget(Paragraph::new(footer(board, area.width)), places.foot);
     if !board.has_color {
         for cell in &mut frame.buffer_mut().content {
@@ -72,7 +78,12 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     if board.is_paused {
         first.push(Span::from("  PAUSED").fg(Color::Yellow).bold());
     }
-    first.push(Span::from(format!("  {elapsed}")));
+    if board.has_ended {
+        let ended = format!("  ENDED after {elapsed}, q to leave");
+        first.push(Span::from(ended).fg(Color::Yellow).bold());
+    } else {
+        first.push(Span::from(format!("  {elapsed}")));
+    }
     let among = board.among.as_ref();
     if let Some(among) = among.filter(|among| among.processes > 1) {
         let live = bytes(among.live_bytes);
@@ -156,7 +167,7 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
     let keys: &[&'static str] = if board.is_typing {
         return Line::from(format!("/{}\u{2588}  Enter keep  Esc clear", board.filter));
     } else if board.is_help_shown {
-        &["any key: back", "  q quit"]
+        &["any key: back"]
     } else if board.is_drilled {
         &["Esc back", "  q quit", "  Up/Down next site", "  p pause"]
     } else if board.is_tree {

@@ -225,6 +225,9 @@ fn a_tree_opens_and_closes() {
 fn help_is_shown_until_a_key() {
     for key in ["?", "h"] {
         let mut board = board();
+        // As many lines above as there usually are.
+        board.resident = Some(Resident::default());
+        board.unseen = Some(Duration::from_secs(1));
         press(&mut board, key);
         let lines = screen(&mut board, 80, 24).join("\n");
         for (keys, what) in super::keys::HELP {
@@ -233,7 +236,10 @@ fn help_is_shown_until_a_key() {
                 "{keys}: {lines}"
             );
         }
-        press(&mut board, "s");
+        // Ends the help, not the program.
+        let q = Event::Key(KeyCode::Char('q').into());
+        assert_eq!(board.react(&q), Some(Reaction::Redraw));
+        assert_eq!(board.react(&q), Some(Reaction::Quit));
         assert!(
             !screen(&mut board, 100, 24)
                 .join("\n")

@@ -55,7 +55,10 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     let terminal = Terminal::start("top-end", &top(&target));
     terminal.wait_for("live in");
     drop(target);
-    terminal.wait_for("exit=0");
+    terminal.wait_for("ENDED after");
+    terminal.press("?", "averages of the last 10 updates");
+    terminal.press("q", "Enter stack");
+    terminal.press("q", "exit=0");
 
     // With a column of what nobody touches.
     let mut target = Target::start(&program, &[]);
