@@ -207,22 +207,16 @@ pub enum ConfigError {
     #[error("a ring size of {0} bytes: a power of two from 64K to 64M is needed")]
     RingBytes(u64),
     /// Two reasons to take samples.
-    #[error("--on-full adapt with --sample: samples do not fill a ring; leave one of them out")]
+    #[error("samples do not fill a ring, so nothing has to adapt to full ones")]
     AdaptedSamples,
     /// Reads and writes of some of the blocks only, or without times.
-    #[error(
-        "--access on counts the accesses of every block: leave --sample, --overhead, the sizes and --clock attacher out"
-    )]
+    #[error("accesses are counted where every block is traced, with exact times")]
     PartialAccesses,
     /// Blocks drawn from some of the allocations only, or without times.
-    #[error(
-        "--access sampled draws blocks from all allocations: leave --sample, --overhead, --on-full adapt, the sizes and --clock attacher out"
-    )]
+    #[error("blocks are drawn from all allocations, with exact times")]
     PartialLooks,
     /// A budget, and another reason to take samples.
-    #[error(
-        "--overhead with --sample or --on-full adapt: it decides on samples itself; leave the other out"
-    )]
+    #[error("a budget decides on samples by itself")]
     OtherSamples,
     /// A budget for tracing that is none.
     #[error("an overhead of {}%: above 0% and up to 50% is possible; try 2%", .0 * 100.0)]

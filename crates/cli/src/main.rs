@@ -14,6 +14,7 @@ mod gate;
 mod log;
 mod options;
 mod output;
+mod remedies;
 mod report;
 mod scores;
 mod symbols_pack;
@@ -144,7 +145,7 @@ fn main() -> ExitCode {
     let code = match result {
         Ok(code) => code,
         Err(error) => {
-            let error = format!("{error:#}");
+            let error = remedies::in_words(error.as_ref());
             eprintln!("memhook-rs: {}", visible(&error));
             ExitCode::from(exit_code::BAD_INPUT)
         }

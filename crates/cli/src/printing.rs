@@ -64,9 +64,3 @@ fn without_numbers(mut text: String) -> String {
     }
     text
 }
-
-/// An error and what caused it, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(|e| e.to_string()).collect::<Vec<_>>().join(": ")
-}

@@ -9,7 +9,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// There is a file already, and it may not be replaced.
-    #[error("{} exists already: choose another name or add --force", path.display())]
+    #[error("{} exists already", path.display())]
     Exists {
         /// The file.
         path: PathBuf,

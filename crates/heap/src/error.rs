@@ -27,8 +27,7 @@ pub enum Error {
     },
     /// A copy would not fit into memory.
     #[error(
-        "the copy of process {pid} would take about {}, and {room}. The process was left alone; \
-         --max-memory SIZE allows more",
+        "the copy of process {pid} would take about {}, and {room}. The process was left alone",
         size_text(*.needed)
     )]
     NoRoom {
@@ -66,7 +65,7 @@ pub enum Error {
     },
     /// With this method its threads would be, or were, held for too long.
     #[error(
-        "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed (--max-hold)"
+        "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed"
     )]
     TooLong {
         /// What it would take.
@@ -78,8 +77,7 @@ pub enum Error {
     },
     /// Every method would hold its threads for longer than is allowed.
     #[error(
-        "all threads of process {pid} would be held for longer than {allowed_ms:.0} ms: {ways}. \
-         --max-hold {enough_ms:.0}ms allows it"
+        "all threads of process {pid} would be held for longer than {allowed_ms:.0} ms: {ways}"
     )]
     NoShortHold {
         /// Process id.
@@ -90,6 +88,27 @@ pub enum Error {
         ways: String,
         /// What should suffice for one of them.
         enough_ms: f64,
+    },
+    /// A thread of it would be kept in a call for longer than is allowed.
+    #[error(
+        "{call} would keep a thread of process {pid} for about {needed_ms:.0} ms (longer on a busy machine), and \
+         {allowed_ms:.0} ms are allowed"
+    )]
+    LongCall {
+        /// Process id.
+        pid: i32,
+        /// The function.
+        call: &'static str,
+        /// What it would take.
+        needed_ms: f64,
+        /// The limit.
+        allowed_ms: f64,
+    },
+    /// It runs on musl.
+    #[error("process {pid} runs on musl, whose heap scan cannot read")]
+    HeapOfMusl {
+        /// Process id.
+        pid: i32,
     },
     /// There is no glibc, or none whose heap has a known layout.
     #[error("process {pid}: {reason}")]

@@ -57,8 +57,8 @@ pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable,
 #[cfg(target_arch = "x86_64")]
 pub use resident::{
     Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,
-    TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace,
-    look_at_memory, refusal_to_trim, time_to_give_back,
+    TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace, check_call,
+    look_at_memory, time_to_give_back,
 };
 pub use room::Room;
 pub use scan::Scan;

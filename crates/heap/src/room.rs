@@ -18,7 +18,7 @@ impl Room {
     pub fn of(bytes: u64) -> Room {
         Room {
             bytes,
-            limit: "is allowed (--max-memory)".into(),
+            limit: "is allowed".into(),
         }
     }
 

@@ -129,7 +129,7 @@ impl fmt::Display for Trigger {
 #[derive(Debug, thiserror::Error)]
 pub enum AlarmError {
     /// There is no pressure to be watched.
-    #[error("{}: {error}; pressure cannot be watched: leave out --psi", .path.display())]
+    #[error("{}: {error}; pressure cannot be watched", .path.display())]
     Pressure {
         /// The file.
         path: PathBuf,
@@ -305,7 +305,10 @@ mod tests {
         assert_eq!(calm.check(), None);
         let wrong = MemoryAlarm::new(pid, at, None, Some("what"));
         let error = wrong.err().expect("no trigger").to_string();
-        assert!(error.contains("--psi") && !error.contains('\n'), "{error}");
+        assert!(
+            error.contains("pressure") && !error.contains('\n'),
+            "{error}"
+        );
     }
 
     #[test]

@@ -182,13 +182,13 @@ impl fmt::Display for Selector {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
     /// Nothing was given.
-    #[error("which process? give its PID or its name, or --cgroup PATH")]
+    #[error("which process? give its PID or its name")]
     Nothing,
     /// The name is empty.
     #[error("PID must be a number or the name of a process")]
     Empty,
     /// An id leaves nothing to choose.
-    #[error("PID {0} is one process: leave out --newest, --cgroup and --all, or give a name")]
+    #[error("PID {0} is one process")]
     Id(i32),
     /// Neither a number nor the name of a process.
     #[error("no process is named {0}: PID must be a number or the name of a process")]
@@ -200,7 +200,7 @@ pub enum SelectionError {
     #[error(transparent)]
     Replaced(#[from] crate::Replaced),
     /// More than one matches.
-    #[error("{count} processes are {which}: {list}; give the PID of one, or --newest")]
+    #[error("{count} processes are {which}: {list}")]
     Several {
         /// How many.
         count: usize,
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(
             several,
             format!(
-                "3 processes are named x: 7 (x --port=1), 9 (x), 8 ({}...); give the PID of one, or --newest",
+                "3 processes are named x: 7 (x --port=1), 9 (x), 8 ({}...)",
                 "y".repeat(40)
             )
         );

@@ -79,7 +79,7 @@ pub enum Error {
     },
     /// Sites cannot be scored by what the recording holds.
     #[error("the recording {0}")]
-    NoScores(&'static str),
+    NoScores(WhyNoScores),
     /// Too little room on the disk to begin.
     #[error(
         "only {free_bytes} bytes are free on the disk of {}, {needed_bytes} are needed", path.display()
@@ -121,4 +121,18 @@ impl Error {
             other => other,
         }
     }
+}
+
+/// What a recording lacks that scores need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WhyNoScores {
+    /// Blocks one by one.
+    #[error("holds sums of intervals, not the lifetime of each block")]
+    Sums,
+    /// All blocks.
+    #[error("holds samples of the allocations")]
+    Samples,
+    /// What is read and written.
+    #[error("does not say which bytes are read and written")]
+    NoAccesses,
 }

@@ -10,7 +10,7 @@ pub use activity::{
     ACCESS_NOTE, Activity, ActivityOptions, AddressCell, AddressMap, HeapAt, ReleaseFlow,
     SiteActivity, SiteChange,
 };
-pub use error::Error;
+pub use error::{Error, WhyNoScores};
 pub use file::decode::Visitor;
 pub use file::format::VERSION;
 pub use file::gaps::{GAPS_NOTE, gaps_text};

@@ -70,7 +70,7 @@ fn variants(file: &str) -> Vec<Variant<'_>> {
         .collect()
 }
 
-fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
+pub(super) fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {

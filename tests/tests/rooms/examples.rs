@@ -79,7 +79,7 @@ fn command_lines(example: &str) -> Vec<Vec<String>> {
 }
 
 /// The options that the help of a command names; none if there is no such command.
-fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
+pub(super) fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     let help = Command::new(binary()).args(command).arg("--help").output();
     let help = help.expect("memhook-rs runs");
     let text = String::from_utf8_lossy(&help.stdout).into_owned();

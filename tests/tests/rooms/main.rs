@@ -7,6 +7,7 @@ mod documents;
 mod errors;
 mod examples;
 mod layout;
+mod option_names;
 mod processors;
 
 use std::path::{Path, PathBuf};

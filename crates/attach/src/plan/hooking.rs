@@ -84,7 +84,7 @@ impl Planned {
             if !may_count_accesses {
                 return Err(Error::Refused(format!(
                     "process {pid} may not map as much as it likes (RLIMIT_AS, RLIMIT_DATA, or mlockall in a sandbox), and \
-                     the index of accesses is 64 GiB of address space: trace without --access on"
+                     the index of accesses is 64 GiB of address space: trace without counting accesses"
                 )));
             }
         }

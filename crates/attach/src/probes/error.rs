@@ -45,16 +45,14 @@ pub enum ProbeError {
     #[error("{0}")]
     AllRefused(String),
     /// There is no room for so many histograms.
-    #[error(
-        "{functions} functions are too many for --latency: at most 256 can be measured at once"
-    )]
+    #[error("the latency of {functions} functions cannot be measured at once: 256 are possible")]
     TooManyLatencies {
         /// How many there are.
         functions: usize,
     },
     /// There is no room for so many tables.
     #[error(
-        "{functions} functions are too many for --args and --stack: at most 256 can be counted at once"
+        "arguments and stacks of {functions} functions cannot be counted at once: 256 are possible"
     )]
     TooManyEvents {
         /// How many there are.

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let diagnosis = diagnose(pid, &args.allocators.all());
     let (text, modules) = match &diagnosis {
         Ok(diagnosis) => (findings(pid, diagnosis), &diagnosis.modules[..]),
-        Err(error) => (crate::printing::chain(error) + "\n", &[][..]),
+        Err(error) => (crate::remedies::in_words(error) + "\n", &[][..]),
     };
     if diagnosis.is_ok() {
         say!("{}", text.trim_end());

@@ -22,7 +22,7 @@ pub fn fault(end: &End, pid: i32) -> Option<String> {
             "{left} slots of process {pid} could not be restored; they pass through"
         )),
         End::Detached(Detached::Failed(error)) => {
-            let error = crate::printing::chain(error);
+            let error = crate::remedies::in_words(error);
             Some(format!("{error}; run: memhook-rs detach {pid}"))
         }
         _ => None,

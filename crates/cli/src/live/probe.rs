@@ -219,7 +219,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(exit_code::NOT_RESTORED))
         }
         Err(error) => {
-            let error = crate::printing::chain(&error);
+            let error = crate::remedies::in_words(&error);
             eprintln!("memhook-rs: {error}; run: memhook-rs detach {pid}");
             Ok(ExitCode::from(exit_code::NOT_RESTORED))
         }

@@ -232,7 +232,10 @@ impl ReportJob {
         match scored_trace::of_file(recording, symbols, options) {
             Ok(found) => scored_trace::add(report, found),
             Err(error) => {
-                eprintln!("memhook-rs: the scores are not known: {error:#}");
+                eprintln!(
+                    "memhook-rs: the scores are not known: {}",
+                    crate::remedies::in_words(error.as_ref())
+                );
                 self.reports.is_incomplete.store(true, Relaxed);
             }
         }
@@ -320,7 +323,10 @@ impl Job for ReportJob {
             announce(trace.session());
         }
         self.looks = Looks::begin(trace, self.look_budget).unwrap_or_else(|error| {
-            eprintln!("memhook-rs: accesses are not sampled: {error:#}");
+            eprintln!(
+                "memhook-rs: accesses are not sampled: {}",
+                crate::remedies::in_words(error.as_ref())
+            );
             self.reports.is_incomplete.store(true, Relaxed);
             None
         });

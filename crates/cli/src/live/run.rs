@@ -241,7 +241,7 @@ impl Observer for Started<'_> {
     fn is_not_traced(&mut self, pid: i32, why: &Error) {
         eprintln!(
             "memhook-rs: process {pid} is not traced: {}",
-            crate::printing::chain(why)
+            crate::remedies::in_words(why)
         );
     }
 }

@@ -6,7 +6,7 @@ use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
-use memhook_heap::{KnownAllocator, Trimmer, refusal_to_trim, time_to_give_back};
+use memhook_heap::{KnownAllocator, Trimmer, check_call, time_to_give_back};
 use memhook_process::{ModuleImage, filter_may_kill, first_failure, memory_use, preflight};
 use memhook_report::{Progress, TrimReport};
 use std::process::ExitCode;
@@ -56,9 +56,7 @@ fn trim(args: &Args) -> anyhow::Result<()> {
     let _claim = claim(pid)?;
     let trimmer = look().context("nothing is trimmed")?;
     let most = limits.hold.unwrap_or(Duration::MAX);
-    if let Some(why) = trimmer.refusal(most) {
-        bail!("nothing is trimmed: {why}");
-    }
+    trimmer.check(most).context("nothing is trimmed")?;
     let safe_points = SafePoints::of_process(pid, trimmer.images().to_vec())?;
     let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
     let done = trimmer.trim(&mut hold, most)?;
@@ -86,8 +84,6 @@ fn of_allocator(
         return args.json.print(&report);
     }
     let most = args.limits.usual().hold.unwrap_or(Duration::MAX);
-    if let Some(why) = refusal_to_trim(pid, allocator.release_name(), estimate, most) {
-        bail!("{nothing}: {why}");
-    }
+    check_call(pid, allocator.release_name(), estimate, most).context(nothing)?;
     args.json.print(&report.with(&callable.release()?))
 }

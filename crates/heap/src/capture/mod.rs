@@ -461,7 +461,7 @@ fn capture_prepared(mut prepared: Prepared, method: Option<Method>) -> Result<Ca
         // Filters of services usually kill, and it cannot be found out which system calls they know.
         prepared.notes.push(
             "all threads held, as a seccomp filter may end the process for a system call of ours; \
-             one that only refuses allows --snapshot precopy or fork"
+             one that only refuses allows precopy or fork"
                 .into(),
         );
     }

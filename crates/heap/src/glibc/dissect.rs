@@ -96,11 +96,13 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     };
     let is_musls = |m: &ModuleInfo| m.allocator.as_deref() == Some(MUSL);
     let libc = snapshot.libc().ok_or_else(|| {
-        none(if snapshot.meta.modules.iter().any(is_musls) {
-            "it runs on musl, whose heap scan cannot read: attach --leaks and gate find leaks among the blocks that they trace".into()
+        if snapshot.meta.modules.iter().any(is_musls) {
+            Error::HeapOfMusl {
+                pid: snapshot.meta.pid,
+            }
         } else {
-            "no glibc in it, so no heap that scan knows".into()
-        })
+            none("no glibc in it, so no heap that scan knows".into())
+        }
     })?;
     let minor = libc.glibc_minor.unwrap_or(0);
     if Layout::candidates(minor).next().is_none() {

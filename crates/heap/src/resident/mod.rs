@@ -20,4 +20,4 @@ pub use classes::{ClassName, TracedBlock};
 pub use look::{Looked, MemoryCopy, account_of, account_of_mappings, look_at_memory};
 pub use pins::Pinned;
 pub use traced::{TracedHeap, account_of_trace};
-pub use trimming::{Trimmed, Trimmer, refusal_to_trim, time_to_give_back};
+pub use trimming::{Trimmed, Trimmer, check_call, time_to_give_back};

@@ -98,9 +98,12 @@ impl Trimmer {
         &self.captured.snapshot.meta
     }
 
-    /// Why a trim would not be bounded by this time.
-    pub fn refusal(&self, most: Duration) -> Option<String> {
-        refusal_to_trim(self.meta().pid, "malloc_trim", self.estimate, most)
+    /// Fails if a trim would not be bounded by this time.
+    ///
+    /// # Errors
+    /// [`Error::LongCall`]
+    pub fn check(&self, most: Duration) -> Result<(), Error> {
+        check_call(self.meta().pid, "malloc_trim", self.estimate, most)
     }
 
     /// Has the heap trimmed by a thread that `hold` holds; the call is abandoned if it waits for a lock for `patience`.
@@ -135,17 +138,25 @@ impl Trimmer {
     }
 }
 
-/// Why a call would not be bounded by a time, if it is estimated to take longer.
-pub fn refusal_to_trim(pid: i32, call: &str, estimate: Duration, most: Duration) -> Option<String> {
-    (estimate > most).then(|| {
-        format!(
-            "{call} would keep a thread of process {pid} for about {:.0} ms (longer on a busy machine), and {:.0} ms are \
-             allowed: --max-hold {:.0}ms allows it",
-            estimate.as_secs_f64() * 1e3,
-            most.as_secs_f64() * 1e3,
-            // It is an estimate.
-            estimate.as_secs_f64() * 1.5e3 + 1.0,
-        )
+/// Fails if a call is estimated to take longer than it may.
+///
+/// # Errors
+/// [`Error::LongCall`]
+pub fn check_call(
+    pid: i32,
+    call: &'static str,
+    estimate: Duration,
+    most: Duration,
+) -> Result<(), Error> {
+    if estimate <= most {
+        return Ok(());
+    }
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    Err(Error::LongCall {
+        pid,
+        call,
+        needed_ms: milliseconds(estimate),
+        allowed_ms: milliseconds(most),
     })
 }
 

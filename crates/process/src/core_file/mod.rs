@@ -142,7 +142,7 @@ fn other_kind(start: &[u8]) -> Option<&'static str> {
         ),
         (
             b"\x04\x22\x4d\x18",
-            "compressed with LZ4, or a saved snapshot, which --load reads",
+            "compressed with LZ4, or a snapshot that scan has saved and can load",
         ),
         (
             b"\x1f\x8b",

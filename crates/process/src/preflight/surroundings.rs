@@ -27,7 +27,7 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
         checks.push(Check::note(
             "clock",
             "its CLOCK_MONOTONIC has another origin than ours",
-            "leave --clock at coarse",
+            "leave the clock at coarse",
         ));
     }
     checks

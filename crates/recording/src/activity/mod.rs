@@ -15,7 +15,7 @@ use crate::file::samples::{SAMPLES_NOTE, samples_of};
 use crate::replay::Replay;
 use crate::replay::stretch::{Stretch, Watch};
 use crate::scores::{LOOKS_NOTE, Looks, ScoreOptions, ScoredRun, Scorer, StackKinds};
-use crate::{Error, Recording};
+use crate::{Error, Recording, WhyNoScores};
 use memhook_abi::{HOOKED_FUNCTIONS, flags};
 use memhook_ledger::{Estimate, LedgerOptions, SampledAllocations, Totals};
 use memhook_stream::Gap;
@@ -254,14 +254,10 @@ impl Recording {
     /// Fails if the sites of this recording cannot be scored: scores need every allocation and release.
     pub fn check_scores(&self) -> Result<(), Error> {
         if self.is_summary() {
-            return Err(Error::NoScores(
-                "holds sums of intervals, not the lifetime of each block; record events (--record events)",
-            ));
+            return Err(Error::NoScores(WhyNoScores::Sums));
         }
         if self.sample_bytes().is_some() {
-            return Err(Error::NoScores(
-                "holds samples of the allocations; record all of them (leave --sample and --overhead out)",
-            ));
+            return Err(Error::NoScores(WhyNoScores::Samples));
         }
         Ok(())
     }
@@ -270,9 +266,7 @@ impl Recording {
     pub fn check_accesses(&self) -> Result<(), Error> {
         match self.telling_modules() {
             Some(_) => Ok(()),
-            None => Err(Error::NoScores(
-                "does not say which bytes are read and written; build the program with the callbacks of 'memhook-rs sdk -o DIR', and record it again",
-            )),
+            None => Err(Error::NoScores(WhyNoScores::NoAccesses)),
         }
     }
 

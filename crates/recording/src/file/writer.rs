@@ -445,7 +445,8 @@ impl Writer {
             return;
         }
         if self.is_summary() || self.wants_next_part() {
-            let why = "the ledger reached --max-memory, and this recording needs an exact one";
+            let why =
+                "the ledger reached its limit of memory, and this recording needs an exact one";
             self.spool.stop(RecordingEnd::Failed(why.to_owned()));
         }
         self.events_at_checkpoint = self.events;

@@ -49,7 +49,9 @@ fn long_options(text: &str) -> BTreeSet<String> {
         .filter(|line| line.trim_start().starts_with('-'));
     let words = lines.flat_map(|line| line.split([' ', ',', '[', '=', '<']));
     let options = words.filter_map(|word| word.strip_prefix("--"));
+    // `--verbose...` may be given again and again.
     options
+        .map(|option| option.trim_end_matches('.'))
         .filter(|o| !o.is_empty())
         .map(str::to_owned)
         .collect()

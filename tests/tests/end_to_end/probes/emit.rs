@@ -87,7 +87,10 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     both.expect_round();
     // They leave first.
     drop(both);
-    assert_eq!(emitter.listeners(&target, "alloc"), 0);
+    // Another test may start a process at this moment, which has their descriptors until it executes its program.
+    until("nobody listens", || {
+        emitter.listeners(&target, "alloc") == 0
+    });
     round(&mut target);
     let mut both = Both::start(&emitter).expect("as before");
     round(&mut target);

@@ -3,7 +3,7 @@
 use super::Args;
 use crate::live::report_job::Reports;
 use crate::live::signals;
-use crate::{exit_code, printing};
+use crate::{exit_code, remedies};
 use anyhow::bail;
 use memhook_attach::{Assigner, Error, Followed, Recording, TraceConfig, Work, follow, refuse};
 use memhook_report::{ReportStream, output_name};
@@ -136,7 +136,7 @@ impl Assigner for Several<'_> {
 
     fn is_not_traced(&mut self, pid: i32, why: &Error) {
         self.has_refused = true;
-        let why = printing::chain(why);
+        let why = remedies::in_words(why);
         eprintln!("memhook-rs: process {pid} is not traced: {why}");
     }
 }

@@ -5,7 +5,7 @@ use super::{add_heaps, evidence, reached_of_heaps};
 use crate::exit_code;
 use crate::gate::{Args, Measure};
 use crate::live::ending::{end_as, of_program};
-use crate::printing::chain;
+use crate::remedies::in_words;
 use crate::tracing::DEPTH_TO_ROOTS;
 use memhook_attach::{
     End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work, command_line,
@@ -161,7 +161,7 @@ impl Observer for Trial {
         } else {
             "it is not traced"
         };
-        let gap = format!("{what}: {}", chain(why));
+        let gap = format!("{what}: {}", in_words(why));
         let evidence = Evidence::lacking(self.name(pid), gap);
         self.new_finding(pid, Some(evidence));
     }

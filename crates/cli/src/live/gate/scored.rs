@@ -37,7 +37,10 @@ impl ScoreRecording {
             _ => Err(anyhow::anyhow!("the recording is not complete")),
         };
         if let Err(error) = scored {
-            let gap = format!("its scores are not known: {error:#}");
+            let gap = format!(
+                "its scores are not known: {}",
+                crate::remedies::in_words(error.as_ref())
+            );
             evidence.gaps.push(gap);
         }
         drop(self.scratch);

@@ -48,7 +48,7 @@ impl StaleSection {
             && let Err(error) = self.watching.begin(now)
         {
             self.has_failed = true;
-            return Some(format!("--stale: {error:#}"));
+            return Some(format!("--stale: {}", crate::remedies::in_words(&error)));
         }
         if self.watching.turn(now) {
             self.watching.take_census(trace);

@@ -7,7 +7,7 @@
 use super::{Args, open, sample};
 use crate::live::ending;
 use crate::live::signals::stop_requested;
-use crate::{exit_code, printing};
+use crate::{exit_code, remedies};
 use anyhow::Context;
 use memhook_agent::{SessionStacks, module_files};
 use memhook_attach::{Assigner, End, Error, Followed, Job, Trace, Turn, Work, follow, refuse};
@@ -209,7 +209,7 @@ impl Assigner for Processes<'_> {
     }
 
     fn is_not_traced(&mut self, pid: i32, why: &Error) {
-        let why = printing::chain(why);
+        let why = remedies::in_words(why);
         let notice = format!("process {pid} is not traced: {why}");
         lock(&self.desk.notices).push(notice);
         self.desk.code.fetch_max(exit_code::BAD_INPUT, Relaxed);

@@ -64,7 +64,10 @@ impl Evidence {
                 let mut is_whole = true;
                 for report in reports {
                     if let Err(error) = shelf.put(&report) {
-                        eprintln!("memhook-rs: a report could not be written: {error:#}");
+                        eprintln!(
+                            "memhook-rs: a report could not be written: {}",
+                            crate::remedies::in_words(error.as_ref())
+                        );
                         is_whole = false;
                     }
                 }

@@ -1,0 +1,92 @@
+//! What to type when something is refused: libraries say what is wrong, and do not know the options of a command.
+
+use memhook_foreign::OutputError;
+use memhook_heap::Error as HeapError;
+use memhook_process::{AlarmError, SelectionError};
+use memhook_recording::{Error as RecordingError, WhyNoScores};
+use std::error::Error;
+
+/// An error and what caused it, in one line, with what to do about it.
+pub fn in_words(error: &(dyn Error + 'static)) -> String {
+    let (mut text, mut what_to_do) = (error.to_string(), remedy(error));
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        what_to_do = what_to_do.or_else(|| remedy(error));
+        cause = error.source();
+    }
+    text + &what_to_do.unwrap_or_default()
+}
+
+/// What follows the words for an error, with the sign that it begins with.
+fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
+    of_output(error)
+        .or_else(|| of_selection(error))
+        .or_else(|| of_recording(error))
+        .map(str::to_owned)
+        .or_else(|| of_snapshot(error))
+        .or_else(|| of_attach::remedy(error).map(str::to_owned))
+}
+
+/// In the folder of what is not written for each processor, though nothing there uses it.
+#[cfg(target_arch = "x86_64")]
+#[path = "live/remedies.rs"]
+mod of_attach;
+
+/// Nobody attaches.
+#[cfg(not(target_arch = "x86_64"))]
+mod of_attach {
+    pub fn remedy(_: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+        None
+    }
+}
+
+fn of_output(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    match error.downcast_ref()? {
+        OutputError::Exists { .. } => Some(": choose another name or add --force"),
+        _ => None,
+    }
+}
+
+fn of_selection(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if let Some(AlarmError::Pressure { .. }) = error.downcast_ref() {
+        return Some(": leave out --psi");
+    }
+    match error.downcast_ref()? {
+        SelectionError::Nothing => Some(", or --cgroup PATH"),
+        SelectionError::Id(_) => Some(": leave out --newest, --cgroup and --all, or give a name"),
+        SelectionError::Several { .. } => Some("; give the PID of one, or --newest"),
+        _ => None,
+    }
+}
+
+fn of_recording(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let RecordingError::NoScores(why) = error.downcast_ref()? else {
+        return None;
+    };
+    Some(match why {
+        WhyNoScores::Sums => "; record events (--record events)",
+        WhyNoScores::Samples => "; record all of them (leave --sample and --overhead out)",
+        WhyNoScores::NoAccesses => {
+            "; build the program with the callbacks of 'memhook-rs sdk -o DIR', and record it again"
+        }
+    })
+}
+
+fn of_snapshot(error: &(dyn Error + 'static)) -> Option<String> {
+    Some(match error.downcast_ref()? {
+        HeapError::NoRoom { .. } => "; --max-memory SIZE allows more".to_owned(),
+        HeapError::TooLong { .. } => " (--max-hold)".to_owned(),
+        HeapError::NoShortHold { enough_ms, .. } => {
+            format!(". --max-hold {enough_ms:.0}ms allows it")
+        }
+        // It is an estimate.
+        HeapError::LongCall { needed_ms, .. } => {
+            format!(": --max-hold {:.0}ms allows it", 1.5 * needed_ms + 1.0)
+        }
+        HeapError::HeapOfMusl { .. } => {
+            ": attach --leaks and gate find leaks among the blocks that they trace".to_owned()
+        }
+        _ => return None,
+    })
+}
