@@ -14,11 +14,14 @@ const LARGEST_BUCKET = 64;
 /** "of all live bytes" */
 const wholeText = ({ measure, unit }) => MEASURES.find(([name]) => name === measure)[3](unit);
 
+/** What lives at the end; of a program that has released everything, what lived at the peak. */
+const firstMeasure = (data) => (data.compared || data.sites.live.blocks.some((blocks) => blocks > 0) ? "live" : "peak");
+
 function newSelection(data) {
   return {
     first: 0,
     last: Math.max(data.points - 1, 0),
-    measure: "live",
+    measure: firstMeasure(data),
     unit: "bytes",
     search: "",
     only: false,

@@ -262,3 +262,19 @@ fn who_releases_the_blocks_of_a_site() {
     assert_eq!(shown.as_u64(), Some(frames));
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
+
+/// A program that has released everything has nothing live to begin with.
+#[test]
+fn the_first_view_has_something_to_show() {
+    let mut profile = simulated::profile(5, 2_000, 20);
+    let first = |profile: &Profile, name: &str| {
+        let page = Page::of(profile, name);
+        let mut browser = Browser::open(&page.0, 1400, 900, READY);
+        browser.text_of("app.state.measure")
+    };
+    assert_eq!(first(&profile, "first-live"), "live");
+    for site in &mut profile.sites {
+        site.measures.live = Amount::default();
+    }
+    assert_eq!(first(&profile, "first-peak"), "peak");
+}
