@@ -2,8 +2,9 @@
 
 use memhook_foreign::OutputError;
 use memhook_heap::Error as HeapError;
-use memhook_process::{AlarmError, SelectionError};
+use memhook_process::{AlarmError, CoreError, SelectionError};
 use memhook_recording::{Error as RecordingError, WhyNoScores};
+use memhook_symbols::BundleError;
 use std::error::Error;
 
 /// An error and what caused it, in one line, with what to do about it.
@@ -20,8 +21,9 @@ pub fn in_words(error: &(dyn Error + 'static)) -> String {
 
 /// What follows the words for an error, with the sign that it begins with.
 fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
+    let error = shown(error);
     of_output(error)
-        .or_else(|| of_selection(error))
+        .or_else(|| of_process(error))
         .or_else(|| of_recording(error))
         .map(str::to_owned)
         .or_else(|| of_snapshot(error))
@@ -36,9 +38,29 @@ mod of_attach;
 /// Nobody attaches.
 #[cfg(not(target_arch = "x86_64"))]
 mod of_attach {
-    pub fn remedy(_: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    use std::error::Error;
+
+    pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+        error
+    }
+
+    pub fn remedy(_: &(dyn Error + 'static)) -> Option<&'static str> {
         None
     }
+}
+
+/// The error that a transparent one holds, and shows as if it were that: no source leads to it.
+fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    if let Some(RecordingError::Output(output)) = error.downcast_ref() {
+        return output;
+    }
+    if let Some(BundleError::Output(output)) = error.downcast_ref() {
+        return output;
+    }
+    if let Some(HeapError::Core(core)) = error.downcast_ref() {
+        return core;
+    }
+    of_attach::shown(error)
 }
 
 fn of_output(error: &(dyn Error + 'static)) -> Option<&'static str> {
@@ -48,9 +70,12 @@ fn of_output(error: &(dyn Error + 'static)) -> Option<&'static str> {
     }
 }
 
-fn of_selection(error: &(dyn Error + 'static)) -> Option<&'static str> {
+fn of_process(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(AlarmError::Pressure { .. }) = error.downcast_ref() {
         return Some(": leave out --psi");
+    }
+    if let Some(CoreError::Lz4 { .. }) = error.downcast_ref() {
+        return Some(", which --load reads");
     }
     match error.downcast_ref()? {
         SelectionError::Nothing => Some(", or --cgroup PATH"),

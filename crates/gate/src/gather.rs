@@ -127,17 +127,19 @@ pub fn evidence(
     }
     // Those of one size in an order that the next run has, too.
     possible.sort_by_cached_key(|p| (Reverse(p.blocks.bytes), sites[p.site].identity()));
-    Evidence {
+    let mut evidence = Evidence {
         sites,
         leaks,
         reachable: reached.reachable,
         possible,
-        peak_bytes: totals.peak_live_bytes,
         allocations: totals.allocations,
         gaps: reached.gaps,
         notes: reached.notes,
         ..Evidence::default()
-    }
+    };
+    // What the loader has allocated before the first hooked call is in no event, and lives at the end.
+    evidence.peak_bytes = totals.peak_live_bytes.max(evidence.live().bytes);
+    evidence
 }
 
 /// Sites that grow: backtrace, growth, blocks more than at the begin.

@@ -82,7 +82,7 @@ impl ReportModel {
         for (name, functions, mut report) in heaps {
             // What was lost is said once.
             (report.totals.lost_events, report.totals.truncated_stacks) = (0, 0);
-            report.totals.reentrant_calls = 0;
+            (report.totals.reentrant_calls, report.totals.unkept_stacks) = (0, 0);
             self.heaps.push(HeapTotals::of(&name, functions, &report));
             report.name_heap(&name);
             self.sites.append(&mut report.sites);

@@ -11,13 +11,26 @@ const DEEP: u32 = 64;
 
 /// One line each.
 pub(crate) fn hints(out: &mut String, model: &ReportModel, style: Style) -> Result {
-    if let Some(warning) = cut_stacks(model) {
+    for warning in [unkept_stacks(model), cut_stacks(model)]
+        .into_iter()
+        .flatten()
+    {
         writeln!(out, "  {}", style.warning(&warning))?;
     }
     for hint in [elsewhere(model), short_lived(model)].into_iter().flatten() {
         writeln!(out, "  {hint}")?;
     }
     Ok(())
+}
+
+fn unkept_stacks(model: &ReportModel) -> Option<String> {
+    let unkept = Some(model.totals.unkept_stacks).filter(|&unkept| unkept > 0)?;
+    let kept = model.call_stacks.map_or(0, |stacks| stacks.count);
+    Some(format!(
+        "{} came when the memory for call stacks was full with {}: theirs are not known. A smaller --depth makes room",
+        counted(unkept, "call"),
+        count(kept),
+    ))
 }
 
 fn cut_stacks(model: &ReportModel) -> Option<String> {

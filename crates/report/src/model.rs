@@ -290,6 +290,8 @@ pub struct ReportTotals {
     pub unhooked_releases: u64,
     pub lost_events: u64,
     pub truncated_stacks: u64,
+    /// Calls whose stack is not known, because the table of stacks was full.
+    pub unkept_stacks: u64,
     pub reentrant_calls: u64,
 }
 
@@ -311,7 +313,8 @@ impl ReportTotals {
             unknown_releases: t.unknown_releases,
             unhooked_releases: t.unhooked_releases,
             lost_events: losses.dropped + losses.ringless,
-            truncated_stacks: losses.truncated + losses.stacks_dropped,
+            truncated_stacks: losses.truncated,
+            unkept_stacks: losses.stacks_dropped,
             reentrant_calls: losses.reentrant,
         }
     }

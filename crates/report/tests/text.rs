@@ -344,6 +344,22 @@ fn what_makes_numbers_wrong_comes_first() {
     assert_ne!(rate(&model), rate(&whole));
 }
 
+/// Calls without a stack are not among those whose stacks end early.
+#[test]
+fn call_stacks_that_found_no_room() {
+    let mut model = report();
+    assert!(!model.text(Style::default()).contains("was full"));
+    model.totals.unkept_stacks = 37_652;
+    model.call_stacks = Some(CallStacks {
+        count: 30_609,
+        ..CallStacks::default()
+    });
+    let shown = model.text(Style::default());
+    let warning = "  37,652 calls came when the memory for call stacks was full with 30,609: theirs are not known. A smaller \
+                   --depth makes room\n";
+    assert!(shown.contains(warning), "{shown}");
+}
+
 /// Where the question is another one, a line says which command answers it.
 #[test]
 fn hints() {

@@ -1,7 +1,17 @@
 //! What to type when an attach is refused.
 
-use memhook_attach::{ConfigError, ProbeError};
+use memhook_attach::{ConfigError, Error as AttachError, ProbeError};
 use std::error::Error;
+
+/// The error that a transparent one holds, and shows as if it were that.
+pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    match error.downcast_ref() {
+        Some(AttachError::Config(config)) => config,
+        Some(AttachError::Probe(probe)) => probe,
+        Some(AttachError::Output(output)) => output,
+        _ => error,
+    }
+}
 
 /// What follows the words for an error, with the sign that it begins with.
 pub fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {

@@ -48,6 +48,12 @@ pub enum CoreError {
         /// What the kernel answered. It is part of the text, so it is not a source as well.
         cause: io::Error,
     },
+    /// What its first bytes say has two meanings.
+    #[error("{file}: compressed with LZ4, or a saved snapshot")]
+    Lz4 {
+        /// Its name.
+        file: String,
+    },
     /// It is something else, or damaged.
     #[error("{file}: {reason}")]
     Unusable {
@@ -133,16 +139,15 @@ impl ProgramHeader {
     }
 }
 
+/// How a frame of LZ4 begins (doc/lz4_Frame_format.md of its sources).
+const LZ4: &[u8] = b"\x04\x22\x4d\x18";
+
 /// What a file is that is no core dump of a 64-bit x86 program.
 fn other_kind(start: &[u8]) -> Option<&'static str> {
-    const KINDS: [(&[u8], &str); 6] = [
+    const KINDS: [(&[u8], &str); 5] = [
         (
             b"\x28\xb5\x2f\xfd",
             "compressed with zstd: unpack it first (unzstd)",
-        ),
-        (
-            b"\x04\x22\x4d\x18",
-            "compressed with LZ4, or a snapshot that scan has saved and can load",
         ),
         (
             b"\x1f\x8b",
@@ -193,6 +198,9 @@ impl CoreFile {
         };
         let mut start = [0; ELF_HEADER_BYTES];
         let known = read_as_much(&file, &mut start).map_err(unreadable)?;
+        if start.starts_with(LZ4) {
+            return Err(CoreError::Lz4 { file: name });
+        }
         if let Some(what) = other_kind(&start[..known]) {
             return Err(unusable(what.into()));
         }

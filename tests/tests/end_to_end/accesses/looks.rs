@@ -136,7 +136,7 @@ fn what_cannot_be_drawn_is_refused_in_one_line() {
     refused(&[], "add --scores");
     refused(
         &["--scores", "--min-size", "100"],
-        "--access sampled draws blocks from all",
+        "with --access sampled, leave --sample",
     );
     refused(&["--scores", "--on-full", "adapt"], "--on-full adapt");
     // Nobody would ask for what they say there.

@@ -248,11 +248,11 @@ fn the_text_and_what_is_refused() {
         (&["--overhead", "51%"], "above 0% and up to 50%"),
         (
             &["--overhead", "1%", "--sample", "4K"],
-            "leave the other out",
+            "with --overhead, leave --sample and --on-full adapt out",
         ),
         (
             &["--overhead", "1%", "--on-full", "adapt"],
-            "leave the other out",
+            "with --overhead, leave --sample and --on-full adapt out",
         ),
     ] {
         let (code, _, errors) = run(&[&["attach", &pid], options].concat());

@@ -103,6 +103,19 @@ fn limits_and_exit_codes() {
     }
 }
 
+/// Blocks of the loader, in no event, live at the end: no less was live at the peak.
+#[test]
+fn the_peak_is_no_less_than_what_lives_at_the_end() {
+    let (status, out, text) = gate(&["--json"], &["nothing"]);
+    assert_eq!(status, Some(0), "{text}");
+    let verdict: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    let evidence = &verdict["evidence"];
+    let bytes = |of: &serde_json::Value| of.as_u64().expect("a number");
+    let live = bytes(&evidence["reachable"]["bytes"]);
+    assert!(live > 0, "{out}");
+    assert!(bytes(&evidence["peak_bytes"]) >= live, "{out}");
+}
+
 #[test]
 fn nothing_passes_that_was_not_seen() {
     let lossy = ["--on-full", "drop", "--ring-size", "64K"];
