@@ -6,6 +6,7 @@ mod crates;
 mod documents;
 mod errors;
 mod examples;
+mod file_lengths;
 mod layout;
 mod option_names;
 mod processors;

@@ -1,0 +1,48 @@
+//! How long files are: one subject a file.
+
+use super::root;
+
+/// A file of about 400 lines may have two subjects; one of this many surely has.
+const MOST_LINES: usize = 570;
+/// Those that still have. None may be added.
+const TOO_LONG: [&str; 3] = [
+    "crates/attach/src/session.rs",
+    "crates/report/src/text.rs",
+    "hook-cxx/python.hpp",
+];
+
+#[test]
+fn no_file_is_too_long() {
+    let mut long = Vec::new();
+    let mut folders = vec![root().join("hook-cxx"), root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a directory") {
+            let entry = entry.expect("readable");
+            let (path, kind) = (entry.path(), entry.file_type().expect("readable"));
+            // Of a link, what it leads to is looked at by itself.
+            if kind.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            // The one is generated; tests are lists of cases.
+            let name = path
+                .strip_prefix(root())
+                .expect("inside")
+                .display()
+                .to_string();
+            let is_code = kind.is_file() && (name.ends_with(".rs") || name.ends_with(".hpp"));
+            if !is_code || name == "hook-cxx/abi.hpp" || name.contains("/tests/") {
+                continue;
+            }
+            let lines = std::fs::read_to_string(&path)
+                .expect("text")
+                .lines()
+                .count();
+            if lines > MOST_LINES {
+                long.push(name);
+            }
+        }
+    }
+    long.sort();
+    assert_eq!(long, TOO_LONG, "each over {MOST_LINES} lines");
+}
