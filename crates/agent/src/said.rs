@@ -9,7 +9,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Warnings that are remembered; more different ones within that time are logged as they come.
 const MOST_REMEMBERED: usize = 256;
 
-/// Warnings of late, each with its time and how often it came again.
+/// Recent warnings, each with its time and how often it came again.
 static LATELY: Mutex<Repeats> = Mutex::new(Repeats(BTreeMap::new()));
 
 struct Repeats(BTreeMap<String, (Instant, u64)>);

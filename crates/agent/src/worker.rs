@@ -106,7 +106,7 @@ impl Worker {
 }
 
 impl Ended {
-    /// In a word, for the log.
+    /// One word for the log.
     pub fn name(&self) -> &'static str {
         match self {
             Ended::Gone => "gone",

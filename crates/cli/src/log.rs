@@ -4,8 +4,8 @@
 //! on. The agent logs what it does from the start.
 //!
 //! Lines go through a thread of their own. A reader that stops reading (a pager, a full pipe) would otherwise stop
-//! the attacher in the middle of a step, and with it the threads of a target that it holds. What does not fit into
-//! the queue is counted, and told.
+//! the attacher in the middle of a step, and with it the threads of a target that it holds. Lines that do not
+//! fit into the queue are counted, and their number is printed at the end.
 
 use anyhow::bail;
 use memhook_foreign::{visible_json, visible_lines};
@@ -22,6 +22,8 @@ use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::Subscriber
 const FILTER: &str = "MEMHOOK_LOG";
 /// What the names of our crates, and with them those of the places that log, begin with.
 const OURS: &str = "memhook";
+/// The crate whose events are its command's own.
+const AGENT: &str = "memhook_agent";
 /// Lines that wait to be written; more are lost.
 const MOST_WAITING: usize = 1024;
 /// How long a command waits at its end for a reader of its log.
@@ -77,7 +79,7 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
         Ok(filter) if !filter.is_empty() => {
             let parsed: Result<Targets, _> = filter.parse();
             let Ok(parsed) = parsed else {
-                bail!("{FILTER}={filter} is no filter: try debug, or memhook_heap=trace,info");
+                bail!("{FILTER}={filter} is not a filter: try debug, or memhook_heap=trace,info");
             };
             // A level alone is ours: what libraries log is for their developers.
             let level = parsed.default_level().unwrap_or(LevelFilter::OFF);
@@ -85,13 +87,15 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
             others.with_target(OURS, level)
         }
         _ => {
-            let level = match VERBOSITY.load(Relaxed) {
-                0 => least,
+            let steps = match VERBOSITY.load(Relaxed) {
+                // Each process that the agent traces would add its steps.
+                0 => least.min(LevelFilter::WARN),
                 1 => LevelFilter::INFO,
                 2 => LevelFilter::DEBUG,
                 _ => LevelFilter::TRACE,
             };
-            Targets::new().with_target(OURS, level.max(least))
+            let all = Targets::new().with_target(OURS, steps);
+            all.with_target(AGENT, steps.max(least))
         }
     };
     let is_on = wanted.iter().any(|(_, level)| level != LevelFilter::OFF);
@@ -184,7 +188,11 @@ fn write(lines: &Receiver<Message>) {
             Message::Line(line) => drop(io::stderr().write_all(line.as_bytes())),
             Message::End(done) => {
                 let lost = QUEUE.get().map_or(0, |queue| queue.lost.load(Relaxed));
-                if lost > 0 {
+                // A log of objects stays one.
+                let is_text = QUEUE
+                    .get()
+                    .is_some_and(|queue| queue.format == Format::Text);
+                if lost > 0 && is_text {
                     eprintln!(
                         "memhook-rs: {lost} lines of the log are lost, because nobody read them"
                     );

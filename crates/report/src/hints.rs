@@ -27,7 +27,7 @@ fn unkept_stacks(model: &ReportModel) -> Option<String> {
     let unkept = Some(model.totals.unkept_stacks).filter(|&unkept| unkept > 0)?;
     let kept = model.call_stacks.map_or(0, |stacks| stacks.count);
     Some(format!(
-        "{} came when the memory for call stacks was full with {}: theirs are not known. A smaller --depth makes room",
+        "{} have no call stack: the memory for stacks was full after {}. A smaller --depth makes room",
         counted(unkept, "call"),
         count(kept),
     ))

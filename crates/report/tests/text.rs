@@ -355,8 +355,7 @@ fn call_stacks_that_found_no_room() {
         ..CallStacks::default()
     });
     let shown = model.text(Style::default());
-    let warning = "  37,652 calls came when the memory for call stacks was full with 30,609: theirs are not known. A smaller \
-                   --depth makes room\n";
+    let warning = "  37,652 calls have no call stack: the memory for stacks was full after 30,609. A smaller --depth makes room\n";
     assert!(shown.contains(warning), "{shown}");
 }
 

@@ -6,14 +6,15 @@ use memhook_tests::programs::Folder;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Each line is an object with a time and a level; attach and detach can be told from them.
+/// Each line is an object with a time and a level; attach and detach can be told from them. The steps of each attach are
+/// not among them.
 #[test]
 fn as_json() {
     let folder = Arc::new(Folder::new("agent-log"));
     let (target, program) = service(&folder);
     let pid = target.pid();
     let traced = rule(&program, "mode = \"exact\"");
-    let agent = Agent::start_with(&folder, &traced, &["--log-format", "json", "-v"]);
+    let agent = Agent::start_with(&folder, &traced, &["--log-format", "json"]);
     agent.await_phase(pid, "traced");
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
@@ -24,6 +25,8 @@ fn as_json() {
             line["timestamp"].is_string() && line["level"] == "INFO",
             "{line}"
         );
+        let place = line["target"].as_str().expect("a place");
+        assert!(place.starts_with("memhook_agent"), "{line}");
     }
     let of_target = |what: &str| {
         let is_it = |line: &&Value| line["message"] == what && line["pid"] == pid;

@@ -56,7 +56,7 @@ fn is_off_until_it_is_wanted() {
     assert_eq!((code, &*out), (2, ""));
     assert_eq!(
         why,
-        "memhook-rs: MEMHOOK_LOG=memhook_inject=much is no filter: try debug, or memhook_heap=trace,info\n"
+        "memhook-rs: MEMHOOK_LOG=memhook_inject=much is not a filter: try debug, or memhook_heap=trace,info\n"
     );
     assert!(target.finish().success());
 }
