@@ -2,8 +2,9 @@
 
 use crate::labels::NO_STACK;
 use crate::names::without_parameters;
-use crate::stacks::{from_responsible, shortened};
-use crate::{StackFrame, frame_name};
+use crate::places::{fitted_place, place_of};
+use crate::stacks::{LONGEST_NAME, SHORTEST_NAME, from_responsible, shortened};
+use crate::{StackFrame, Style, frame_name};
 use std::collections::{HashMap, HashSet};
 
 /// Between a function and its caller.
@@ -21,10 +22,22 @@ pub(crate) struct KnownSite<'a> {
     pub frames: &'a [StackFrame],
 }
 
+/// A site on one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// The responsible function.
+    pub name: String,
+    /// Its file and line, or nothing.
+    pub place: String,
+    /// What tells the site from others, then callers, as far as there is room for whole ones.
+    pub callers: String,
+}
+
 /// The labels of sites. Where two of them begin with the same function, each shows the caller in which they differ
 /// right behind it; where all functions are the same, the line in which they differ. Parameters are shown of functions
-/// that differ in nothing else. Names longer than `room` lose parts.
-pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize) -> Vec<String> {
+/// that differ in nothing else. What takes more columns than `room` loses callers, then parts of names and
+/// directories; a line number is never cut off.
+pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<Label> {
     let own: Vec<&[StackFrame]> = sites
         .iter()
         .map(|site| from_responsible(site.frames))
@@ -38,13 +51,138 @@ pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize) -> Vec<String> {
             .or_default()
             .insert(name);
     }
-    let shown = |name: &String| {
+    let shown = |name: &str| {
         let short = without_parameters(name);
         let is_alone = forms.get(short).is_none_or(|forms| forms.len() < 2);
-        shortened(if is_alone { short } else { name }.to_owned(), room)
+        if is_alone { short } else { name }.to_owned()
     };
-    let labels = (0..sites.len()).map(|at| label(at, sites, &own, &names, &shown));
+    let labels = (0..sites.len()).map(|at| {
+        let all = parts(at, sites, &own, &names, &shown);
+        let place = own[at].first().map(|frame| place_of(frame, style));
+        all.fit(place.unwrap_or_default(), room)
+    });
     labels.collect()
+}
+
+/// Columns that such a label takes at least.
+pub(crate) fn least_columns(site: &KnownSite<'_>, style: Style) -> usize {
+    /// A name of a file beyond this is shortened, too.
+    const LONGEST_PLACE: usize = 40;
+    let Some(frame) = from_responsible(site.frames).first() else {
+        return NO_STACK.len();
+    };
+    let name = without_parameters(&frame_name(frame)).chars().count();
+    let place = place_of(frame, style);
+    let place = fitted_place(&place, 0).chars().count();
+    let place = if place > 0 { place + 2 } else { 0 };
+    name.min(SHORTEST_NAME) + place.min(LONGEST_PLACE)
+}
+
+/// What a label consists of, before it is fitted.
+struct Parts {
+    name: String,
+    /// Where the code is, if sites differ in that and the source is not known.
+    place: String,
+    /// In what the site differs from others within the C++ library.
+    aside: String,
+    callers: Vec<Caller>,
+}
+
+struct Caller {
+    name: String,
+    /// Functions are left out in front of it.
+    follows_gap: bool,
+    /// The site differs from others in it.
+    matters: bool,
+    place: String,
+}
+
+impl Caller {
+    fn text(&self, most: usize) -> String {
+        let gap = if self.follows_gap {
+            format!("{CALLED_BY}{LEFT_OUT}")
+        } else {
+            String::new()
+        };
+        let place = match self.place.as_str() {
+            "" => String::new(),
+            place => format!(" ({place})"),
+        };
+        format!(
+            "{gap}{CALLED_BY}{}{place}",
+            shortened(self.name.clone(), most)
+        )
+    }
+}
+
+impl Parts {
+    fn fit(self, place: String, room: usize) -> Label {
+        /// Callers that tell sites apart are not cut shorter.
+        const SHORTEST_CALLER: usize = 12;
+        let place = if place.is_empty() { self.place } else { place };
+        let columns = |text: &str| text.chars().count();
+        let wide = |place: &str| match columns(place) {
+            0 => 0,
+            n => n + 2,
+        };
+        let needed: Vec<&Caller> = self
+            .callers
+            .iter()
+            .filter(|caller| caller.matters)
+            .collect();
+        let tail = |most: usize| {
+            let callers = needed.iter().map(|caller| caller.text(most));
+            self.aside.clone() + &callers.collect::<String>()
+        };
+        let least = columns(&self.name).min(SHORTEST_NAME);
+        let short_place = fitted_place(&place, 0);
+        // In this order, parts become shorter.
+        let forms = [
+            (&place, usize::MAX),
+            (&place, SHORTEST_NAME),
+            (&short_place, SHORTEST_NAME),
+            (&short_place, SHORTEST_CALLER),
+        ];
+        let fits =
+            |(place, most): &(&String, usize)| least + wide(place) + columns(&tail(*most)) <= room;
+        let form = forms.into_iter().find(fits);
+        let (place, mut callers) = match form {
+            Some((place, most)) => (place.clone(), tail(most)),
+            None => {
+                let left = room.saturating_sub(least + 2);
+                (fitted_place(&place, left), tail(SHORTEST_CALLER))
+            }
+        };
+        let rest = wide(&place) + if form.is_some() { columns(&callers) } else { 0 };
+        let name = shortened(self.name, room.saturating_sub(rest));
+        let left = room.saturating_sub(columns(&name) + wide(&place));
+        if columns(&callers) > left {
+            callers = callers.chars().take(left.saturating_sub(1)).collect();
+            callers += LEFT_OUT;
+        } else {
+            // After the last one that matters, the rest as far as the line goes.
+            let last = self.callers.iter().rposition(|caller| caller.matters);
+            let others = &self.callers[last.map_or(0, |last| last + 1)..];
+            let more = format!("{CALLED_BY}{LEFT_OUT}");
+            for (at, caller) in others.iter().enumerate() {
+                let text = caller.text(LONGEST_NAME);
+                let is_last = at + 1 == others.len();
+                let mark = if is_last { 0 } else { columns(&more) };
+                if columns(&callers) + columns(&text) + mark > left {
+                    if columns(&callers) + columns(&more) <= left {
+                        callers += &more;
+                    }
+                    break;
+                }
+                callers += &text;
+            }
+        }
+        Label {
+            name,
+            place,
+            callers,
+        }
+    }
 }
 
 /// What tells each of these sites from the first other one that looks the same: a caller, a line, or what was called in
@@ -90,62 +228,62 @@ fn aside(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
     }
 }
 
-fn label(
+fn parts(
     at: usize,
     sites: &[KnownSite<'_>],
     stacks: &[&[StackFrame]],
     names: &[Vec<String>],
-    shown_name: &dyn Fn(&String) -> String,
-) -> String {
+    shown_name: &dyn Fn(&str) -> String,
+) -> Parts {
     let (site, frames, own) = (&sites[at], stacks[at], &names[at]);
-    let Some(first) = own.first() else {
-        return NO_STACK.to_owned();
+    let mut parts = Parts {
+        name: NO_STACK.to_owned(),
+        place: String::new(),
+        aside: String::new(),
+        callers: Vec::new(),
     };
-    let mut shown = vec![0];
+    let Some(first) = own.first() else {
+        return parts;
+    };
+    parts.name = shown_name(first);
+    let mut matters = vec![0];
     let mut with_place = Vec::new();
-    let mut aside = String::new();
     for (other, others) in names.iter().enumerate() {
         if other == at || others.first() != Some(first) {
             continue;
         }
         let differs = |i: &usize| own.get(*i) != others.get(*i);
         if let Some(caller) = (0..own.len()).find(differs) {
-            shown.push(caller);
+            matters.push(caller);
         } else if own.len() == others.len() {
             let is_elsewhere = |i: &usize| place(&frames[*i]) != place(&stacks[other][*i]);
             if let Some(line) = (0..own.len()).find(is_elsewhere) {
-                shown.push(line);
+                matters.push(line);
                 with_place.push(line);
             } else {
-                aside = format!(" [{}]", in_the_library(site, &sites[other]));
+                parts.aside = format!(" [{}]", in_the_library(site, &sites[other]));
             }
         }
     }
-    // After the last one that matters, the rest as far as the screen goes.
-    let last = shown.iter().copied().max().unwrap_or(0);
-    shown.extend(last + 1..own.len());
-    shown.sort_unstable();
-    shown.dedup();
-    let mut label = String::new();
-    let mut before = None;
-    for i in shown {
-        if let Some(before) = before {
-            label += CALLED_BY;
-            if before + 1 < i {
-                label += LEFT_OUT;
-                label += CALLED_BY;
-            }
-        }
-        label += &shown_name(&own[i]);
-        if with_place.contains(&i) {
-            label += &format!(" ({})", place(&frames[i]));
-        }
-        if i == 0 {
-            label += &aside;
-        }
-        before = Some(i);
+    if with_place.contains(&0) {
+        parts.place = place(&frames[0]);
     }
-    label
+    let last = matters.iter().copied().max().unwrap_or(0);
+    let mut before = 0;
+    for i in (1..own.len()).filter(|i| *i > last || matters.contains(i)) {
+        parts.callers.push(Caller {
+            name: shown_name(&own[i]),
+            follows_gap: before + 1 < i,
+            matters: i <= last,
+            place: if with_place.contains(&i) {
+                place(&frames[i])
+            } else {
+                String::new()
+            },
+        });
+        before = i;
+    }
+    parts
 }
 
 /// In what two sites differ whose functions are the same, but for those of the C++ library.
@@ -199,7 +337,7 @@ mod tests {
         }
     }
 
-    fn shown(stacks: &[&str]) -> Vec<String> {
+    fn shown_in(room: usize, stacks: &[&str]) -> Vec<String> {
         let stacks: Vec<Vec<StackFrame>> = stacks
             .iter()
             .map(|stack| stack.split_whitespace().map(frame).collect())
@@ -209,7 +347,24 @@ mod tests {
             kind: "malloc",
             frames,
         });
-        labels(&sites.collect::<Vec<_>>(), 30)
+        let sites: Vec<KnownSite> = sites.collect();
+        let shown = labels(&sites, room, Style::default());
+        let shown = shown.into_iter().zip(&sites).map(|(label, site)| {
+            let text = format!("{} {}{}", label.name, label.place, label.callers);
+            let columns = text.chars().count() + 1;
+            let least = least_columns(site, Style::default());
+            assert!(columns <= room.max(least), "{text}: {columns} > {room}");
+            text
+        });
+        shown.collect()
+    }
+
+    fn shown(stacks: &[&str]) -> Vec<String> {
+        let shown = shown_in(60, stacks);
+        shown
+            .into_iter()
+            .map(|text| text.replacen(" src/a.cc:1", "", 1))
+            .collect()
     }
 
     #[test]
@@ -238,10 +393,8 @@ mod tests {
                 "a \u{2190} b (a.cc:9) \u{2190} main"
             ]
         );
-        assert_eq!(
-            shown(&["a@1", "a@2", ""]),
-            ["a (a.cc:1)", "a (a.cc:2)", "(no call stack)"]
-        );
+        assert_eq!(shown(&["a@3", "a@2"]), ["a src/a.cc:3", "a src/a.cc:2"]);
+        assert_eq!(shown(&[""]), ["(no call stack) "]);
         // They differ in what is not shown: the allocator's function, or the library's plumbing.
         assert_eq!(
             shown(&["std::x a b", "std::y a b"]),
@@ -268,10 +421,45 @@ mod tests {
             shown(&["f(int) a", "f(char) a"]),
             ["f(int) \u{2190} a", "f(char) \u{2190} a"]
         );
-        assert_eq!(
-            shown(&["shop::Cache<Order,Customer>::place_order a"]),
-            ["shop::Cache<...>::place_order \u{2190} a"]
-        );
+    }
+
+    #[test]
+    fn a_line_number_is_the_last_to_go() {
+        let long = "shop::Cache<Order,Customer>::place_order@42 serve main";
+        for (room, expected) in [
+            (
+                70,
+                "shop::Cache<Order,Customer>::place_order src/a.cc:42 \u{2190} serve",
+            ),
+            (60, "shop::Cache<Order,Customer>::place_order src/a.cc:42"),
+            (42, "shop::Cache<...>::place_order src/a.cc:42"),
+            (31, "...::Cache::place_order a.cc:42"),
+        ] {
+            let shown = &shown_in(room + 1, &[long])[0];
+            assert!(shown.starts_with(expected), "{room}: {shown}");
+        }
+        // What tells them apart stays longer than directories and parts of the name.
+        let alike = [
+            "place_many_orders@42 serve main",
+            "place_many_orders@42 print main",
+        ];
+        for (room, expected) in [
+            (
+                60,
+                "place_many_orders src/a.cc:42 \u{2190} serve \u{2190} main",
+            ),
+            (40, "place_many_orders src/a.cc:42 \u{2190} serve"),
+            (36, "place_many_orders a.cc:42 \u{2190} serve"),
+        ] {
+            let shown = &shown_in(room, &alike)[0];
+            assert!(shown.starts_with(expected), "{room}: {shown}");
+        }
+        // A label is never wider than asked for, and always has its line.
+        for room in 34..100 {
+            for shown in shown_in(room, &[long, alike[0], alike[1]]) {
+                assert!(shown.contains("a.cc:42"), "{room}: {shown}");
+            }
+        }
     }
 
     #[test]

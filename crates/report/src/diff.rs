@@ -8,9 +8,10 @@ pub use by_type::{TypeChange, TypeChanges};
 
 use self::by_type::type_changes;
 use crate::gaps;
+use crate::places::source_root;
 use crate::same_code::Code;
 use crate::scores::{change_text, site_change_text, stacks_scores};
-use crate::stacks::{StackEnd, source_root, stack};
+use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, with_error};
 use crate::{
     Amount, Document, Measure, Profile, RowsBy, ScoreChange, Scores, StackFrame, Style, UnseenTime,

@@ -20,6 +20,7 @@ mod named_run;
 mod names;
 mod output_name;
 mod overhead;
+mod places;
 mod probe_plan;
 mod probe_stacks;
 mod probes;

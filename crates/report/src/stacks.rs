@@ -2,10 +2,10 @@
 
 use crate::labels::one_line;
 use crate::names::{around_parameters, is_plumbing, readable, without_parameters};
+use crate::places::{fitted_place, place_of};
 use crate::recorded::PYTHON;
 use crate::wrappers::is_wrapper;
 use crate::{StackFrame, Style};
-use std::borrow::Cow;
 use std::fmt::{Result, Write};
 
 /// Names up to this many characters share a column; what is longer pushes its own line only.
@@ -29,24 +29,33 @@ pub(crate) struct StackLine {
 }
 
 impl StackLine {
-    /// Leaves out what matters least until the line takes no more columns: the module where there is a place, then
-    /// the middle of the name.
+    /// Leaves out what matters least until the line takes no more columns: the module where there is a place, parts
+    /// of the name, directories, the note, and then what is left of the name. The line number stays.
     fn fit(&mut self, room: usize) {
         let length = |text: &String| match text.chars().count() {
             0 => 0,
             n => n + 2,
         };
-        let taken = |line: &StackLine| {
+        let over = |line: &StackLine| {
             let rest = length(&line.module) + length(&line.place) + line.note.chars().count();
-            line.name.chars().count() + rest
+            (line.name.chars().count() + rest).saturating_sub(room)
         };
-        if taken(self) > room && !self.place.is_empty() {
+        if over(self) > 0 && !self.place.is_empty() {
             self.module.clear();
         }
-        let over = taken(self).saturating_sub(room);
-        if over > 0 {
-            let most = self.name.chars().count().saturating_sub(over);
-            self.name = shortened(std::mem::take(&mut self.name), most.max(SHORTEST_NAME));
+        let columns = |text: &str| text.chars().count();
+        for shortest in [SHORTEST_NAME, 0] {
+            if over(self) > 0 {
+                let most = columns(&self.name).saturating_sub(over(self));
+                self.name = shortened(std::mem::take(&mut self.name), most.max(shortest));
+            }
+            if over(self) > 0 {
+                let most = columns(&self.place).saturating_sub(over(self));
+                self.place = fitted_place(&self.place, most);
+            }
+            if over(self) > 0 {
+                self.note.clear();
+            }
         }
     }
 }
@@ -264,6 +273,7 @@ impl Role {
             Role::Python
         } else if RUNTIME.iter().any(|runtime| module.starts_with(runtime))
             || file.contains("/include/c++/")
+            || (file.starts_with("/usr/include/") && file.contains("/bits/"))
             || frame.function.as_deref().is_some_and(is_library)
         {
             Role::Library
@@ -301,67 +311,6 @@ pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
         true => name,
         false => without_parameters(&name).to_owned(),
     }
-}
-
-/// `directory/file.cc:12`, from the source root on if it is below it; with `-v` the whole path.
-pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
-    let Some(file) = &frame.file else {
-        return String::new();
-    };
-    let line = frame.line.map_or(String::new(), |n| format!(":{n}"));
-    let plain = without_detours(file);
-    let plain = plain.strip_prefix("./").unwrap_or(&plain);
-    let below_root = plain
-        .strip_prefix(style.root)
-        .filter(|_| !style.root.is_empty());
-    let short = match below_root.and_then(|rest| rest.strip_prefix('/')) {
-        _ if style.verbose => file,
-        Some(rest) => rest,
-        None => {
-            let mut slashes = plain.rmatch_indices('/').map(|(at, _)| at + 1);
-            slashes.nth(1).map_or(plain, |at| &plain[at..])
-        }
-    };
-    one_line(format!("{short}{line}"))
-}
-
-/// Directories with sources of others: of the system, of toolchains, and of distributions.
-const OF_OTHERS: [&str; 4] = ["/usr/", "/lib/", "/rustc/", "/build/"];
-
-/// The directory that all sources of the program are below; empty if there is none, or if nearly everything is.
-pub(crate) fn source_root<'a>(frames: impl IntoIterator<Item = &'a StackFrame>) -> String {
-    let files = frames.into_iter().filter_map(|frame| frame.file.as_deref());
-    let is_own = |file: &&str| {
-        let is_of_others = OF_OTHERS.iter().any(|others| file.starts_with(others));
-        file.starts_with('/') && !is_of_others && !file.contains("/.cargo/")
-    };
-    let directory = |file| Some(without_detours(file).rsplit_once('/')?.0.to_owned());
-    let common = files
-        .filter(is_own)
-        .filter_map(directory)
-        .reduce(|one, other| {
-            let parts = one.split('/').zip(other.split('/'));
-            let same = parts.take_while(|(part, other)| part == other);
-            let length: usize = same.map(|(part, _)| part.len() + 1).sum();
-            one[..length.saturating_sub(1)].to_owned()
-        });
-    let common = common.filter(|root| root.matches('/').count() > 1);
-    common.unwrap_or_default()
-}
-
-/// `/svc/lib/a.h` of `/svc/src/../lib/a.h`.
-fn without_detours(file: &str) -> Cow<'_, str> {
-    if !file.contains("/../") {
-        return Cow::Borrowed(file);
-    }
-    let mut parts: Vec<&str> = Vec::new();
-    for part in file.split('/') {
-        match (part, parts.last()) {
-            ("..", Some(&last)) if last != ".." && !last.is_empty() => drop(parts.pop()),
-            _ => parts.push(part),
-        }
-    }
-    Cow::Owned(parts.join("/"))
 }
 
 /// A name without the arguments of its templates; as it is if they are not balanced.
@@ -466,7 +415,14 @@ mod tests {
             file: Some("/usr/include/c++/12/bits/unique_ptr.h".into()),
             ..frame("make_unique<Order>", "shop")
         };
-        assert_eq!(found(&[inlined, own]).as_deref(), Some("shop::place"));
+        let of_header = StackFrame {
+            file: Some("/usr/include/x86_64-linux-gnu/bits/stdio.h".into()),
+            ..frame("getline", "shop")
+        };
+        assert_eq!(
+            found(&[of_header, inlined, own]).as_deref(),
+            Some("shop::place")
+        );
         let below_python = [of_libc.clone(), inner.clone(), python];
         assert_eq!(found(&below_python).as_deref(), Some("handle"));
         assert_eq!(
@@ -483,44 +439,41 @@ mod tests {
     }
 
     #[test]
-    fn paths_begin_at_the_source_root() {
-        let of = |files: &[&str]| {
-            let frame = |file: &&str| StackFrame {
-                file: Some((*file).to_owned()),
-                line: Some(7),
-                ..StackFrame::default()
-            };
-            let frames: Vec<StackFrame> = files.iter().map(frame).collect();
+    fn a_line_of_a_stack_keeps_its_number() {
+        let frame = StackFrame {
+            function: Some("shop::Cache<Order, Customer>::place_order(Order const&)".into()),
+            module: Some("libshop.so.1".into()),
+            file: Some("/w/svc/src/deep/down/orders/cache.cc".into()),
+            line: Some(1234),
+            inlined: true,
+            ..StackFrame::default()
+        };
+        let shown = |columns| {
             let style = Style {
-                root: &source_root(&frames),
+                width: Some(columns),
+                root: "/w/svc",
                 ..Style::default()
             };
-            frames
-                .iter()
-                .map(|frame| place_of(frame, style))
-                .collect::<Vec<_>>()
+            let mut out = String::new();
+            let _ = stack(
+                &mut out,
+                std::slice::from_ref(&frame),
+                StackEnd::Start,
+                style,
+            );
+            out
         };
+        for columns in 40..160 {
+            let line = shown(columns);
+            assert!(
+                line.trim_end().chars().count() <= columns,
+                "{columns}: {line}"
+            );
+            assert!(line.contains("cache.cc:1234"), "{columns}: {line}");
+        }
         assert_eq!(
-            of(&[
-                "/w/svc/src/a.cc",
-                "/usr/include/c++/12/new",
-                "/w/svc/src/db/deep/b.cc",
-                "/w/svc/lib.cc"
-            ]),
-            ["src/a.cc:7", "12/new:7", "src/db/deep/b.cc:7", "lib.cc:7"]
-        );
-        assert_eq!(of(&["/w/svc/a.cc"]), ["a.cc:7"]);
-        assert_eq!(
-            of(&["/w/svc/src/a.cc", "/w/svc/src/../lib/b.h", "/w/../../x/c.h"]),
-            ["src/a.cc:7", "lib/b.h:7", "x/c.h:7"]
-        );
-        assert_eq!(
-            of(&["/w/svc/a.cc", "/w/svc2/a.cc"]),
-            ["svc/a.cc:7", "svc2/a.cc:7"]
-        );
-        assert_eq!(
-            of(&["/w/svc/a.cc", "/opt/x/b.cc", "./src/c.c"]),
-            ["svc/a.cc:7", "x/b.cc:7", "src/c.c:7"]
+            shown(80).trim(),
+            "shop::Cache::place_order  src/deep/down/orders/cache.cc:1234 [inlined]"
         );
     }
 

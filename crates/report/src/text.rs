@@ -8,10 +8,10 @@ use crate::labels::{NO_STACK, one_line};
 use crate::leaks::leaks;
 use crate::mappings::mappings;
 use crate::names::without_parameters;
+use crate::places::{place_of, source_root};
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{
-    SHORTEST_NAME, StackEnd, name_of, place_of, responsible, short_name_of, shortened, source_root,
-    stack,
+    SHORTEST_NAME, StackEnd, name_of, responsible, short_name_of, shortened, stack,
 };
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};

@@ -2,7 +2,8 @@
 //! `memhook-rs/who-frees/1`.
 
 use crate::gaps;
-use crate::stacks::{StackEnd, source_root, stack};
+use crate::places::source_root;
+use crate::stacks::{StackEnd, stack};
 use crate::units::{counted, percent, with_error};
 use crate::{Amount, Document, Flow, Profile, StackFrame, Style, UnseenTime};
 use serde::Serialize;

@@ -1,6 +1,7 @@
 //! `top`: the live heap of a running process on the terminal.
 
 mod recorded;
+mod saved;
 mod several;
 
 use super::ending;
@@ -20,6 +21,7 @@ use memhook_process::{TargetRoot, resident_counters};
 use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
 use memhook_symbols::Symbolizer;
+use saved::ReportKey;
 use std::path::PathBuf;
 use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 
@@ -106,6 +108,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         stale: args.stale.map(|older| StaleSection::new(pid, older, 0)),
         is_stale: true,
         has_ended: false,
+        report: ReportKey::new(pid, depth),
+        reports: Vec::new(),
         notices: Vec::new(),
         failure: None,
     };
@@ -121,6 +125,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
     tell_end(&job.views[0].board, trace.consumer(), code, has_gaps);
+    for report in &job.reports {
+        println!("{report}");
+    }
     Ok(ExitCode::from(code))
 }
 
@@ -206,6 +213,10 @@ struct TopJob {
     is_stale: bool,
     /// The process is gone: what lived at its end stays on the screen.
     has_ended: bool,
+    /// Reports that a key asks for.
+    report: ReportKey,
+    /// Those that were written, for the end.
+    reports: Vec<String>,
     /// Told once the terminal has been restored.
     notices: Vec<String>,
     failure: Option<anyhow::Error>,
@@ -217,18 +228,26 @@ impl TopJob {
             Some(screen) => screen,
             none => none.insert(open()?),
         };
-        for event in screen.events().try_iter() {
+        while let Ok(event) = screen.events().try_recv() {
             let event = event.context("the terminal went away; detached")?;
-            let reaction = self.views[self.shown].board.react(&event);
+            let board = &mut self.views[self.shown].board;
+            let reaction = screen.react(board, &event);
             match reaction {
                 Some(Reaction::Quit) => return Ok(ControlFlow::Break(())),
                 Some(Reaction::Process(by)) => {
                     let place = self.shown as i64 + i64::from(by);
                     self.shown = place.rem_euclid(self.views.len() as i64) as usize;
                 }
-                Some(Reaction::Redraw) | None => {}
+                Some(Reaction::Report) => self.report.press(trace),
+                Some(Reaction::Redraw | Reaction::Mouse) | None => {}
             }
             self.is_stale |= reaction.is_some();
+        }
+        if let Some(saved) = self.report.turn(trace) {
+            let (message, at_the_end) = saved::told(saved);
+            self.views[self.shown].board.message = Some(message);
+            self.reports.extend(at_the_end);
+            self.is_stale = true;
         }
         let (session, now) = (trace.session(), trace.consumer().elapsed());
         if now >= self.next_sample {

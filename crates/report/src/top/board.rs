@@ -6,7 +6,7 @@ use super::past::Past;
 use super::rows::{Numbers, Row, Sort, Subject};
 use super::tree::Tree;
 use crate::names::is_plumbing;
-use crate::stacks::source_root;
+use crate::places::source_root;
 use crate::{Overhead, StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
@@ -63,6 +63,10 @@ pub enum Reaction {
     Redraw,
     /// Show the process, or the heap, that comes this many places later.
     Process(i32),
+    /// Write a report.
+    Report,
+    /// Leave the mouse to the terminal, or take it back.
+    Mouse,
 }
 
 /// The processes of which this one is shown.
@@ -92,6 +96,8 @@ pub struct Board {
     pub unseen: Option<Duration>,
     /// Whether the process is gone.
     pub has_ended: bool,
+    /// Replaces the keys at the bottom until one is pressed.
+    pub message: Option<String>,
     pub(super) totals: Totals,
     pub(super) lost_events: u64,
     pub(super) bounded: Option<Bounded>,
@@ -133,6 +139,7 @@ impl Board {
             heap: None,
             unseen: None,
             has_ended: false,
+            message: None,
             totals: Totals::default(),
             lost_events: 0,
             bounded: None,
@@ -312,6 +319,7 @@ impl Board {
             return Some(Reaction::Redraw);
         }
         let action = action(event, self.is_typing)?;
+        self.message = None;
         match action {
             // Any key ends the help, and a second one the program.
             Action::Quit if self.is_help_shown && !is_end(event) => {}
@@ -319,6 +327,8 @@ impl Board {
             Action::Process(by) if self.among.is_some() || self.heap.is_some() => {
                 return Some(Reaction::Process(by));
             }
+            Action::Write if !self.is_help_shown => return Some(Reaction::Report),
+            Action::Mouse if !self.is_help_shown => return Some(Reaction::Mouse),
             _ => {}
         }
         self.act(action);
@@ -359,7 +369,7 @@ impl Board {
             Action::Rubout => self.is_typing = self.filter.pop().is_some(),
             Action::EndFilter => self.is_typing = false,
             Action::Click(column, row) => self.click(column, row),
-            Action::Quit | Action::Process(_) => {}
+            Action::Quit | Action::Process(_) | Action::Write | Action::Mouse => {}
         }
         self.arrange();
     }

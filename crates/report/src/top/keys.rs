@@ -28,9 +28,15 @@ pub(super) const HELP: [(&str, &str); 17] = [
         "Tab Shift-Tab",
         "of several processes or heaps: the next, or the one before",
     ),
-    ("Mouse wheel", "select a row further down or up"),
-    ("Click", "select a row; on the selected one: Enter"),
-    ("Click on a title", "sort by that column"),
+    ("w", "write a report to a new file in this directory"),
+    (
+        "m",
+        "leave the mouse to the terminal, to select text, or not",
+    ),
+    (
+        "Mouse",
+        "wheel, click: select a row; click a title: sort by it",
+    ),
     ("? h", "show this help"),
     ("q Ctrl-C", "detach and quit"),
 ];
@@ -42,6 +48,10 @@ const WHEEL: i64 = 3;
 pub(super) enum Action {
     Quit,
     Help,
+    /// Write a report.
+    Write,
+    /// Leave the mouse to the terminal, or take it back.
+    Mouse,
     /// Show the stack of the selected row, or what is below a call.
     Enter,
     /// Show what is below a call, or hide it.
@@ -110,6 +120,8 @@ fn pressed(code: KeyCode) -> Option<Action> {
         KeyCode::Char('q') => Action::Quit,
         KeyCode::Char('?' | 'h') | KeyCode::F(1) => Action::Help,
         KeyCode::Char('/') => Action::Filter,
+        KeyCode::Char('w') => Action::Write,
+        KeyCode::Char('m') => Action::Mouse,
         KeyCode::Char('t') => Action::Tree,
         KeyCode::Char('p' | ' ') => Action::Pause,
         KeyCode::Tab => Action::Process(1),

@@ -40,9 +40,26 @@ const fn column(title: &'static str, width: u16, sort: Option<Sort>, goes: u8) -
     }
 }
 
+/// What decides which columns there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub sort: Sort,
+    pub has_past: bool,
+    pub has_stale: bool,
+    /// Columns that the sites on the screen take at least.
+    pub sites: u16,
+}
+
 /// The columns that there is room for, in their order. That by which the rows are sorted is among them.
-pub(super) fn columns(width: u16, sort: Sort, has_past: bool, has_stale: bool) -> Vec<Column> {
-    let room = width - (width / 2).min(ENOUGH_FOR_SITES);
+pub(super) fn columns(width: u16, wanted: Wanted) -> Vec<Column> {
+    let Wanted {
+        sort,
+        has_past,
+        has_stale,
+        sites,
+    } = wanted;
+    let for_sites = (width / 2).min(ENOUGH_FOR_SITES).max(sites);
+    let room = width.saturating_sub(for_sites);
     let mut by_weight = COLUMNS.to_vec();
     by_weight.retain(|column| match column.sort {
         None => has_past,
@@ -77,7 +94,7 @@ pub(super) struct Places {
 
 impl Places {
     /// Layout of a screen with this many lines at its top.
-    pub fn of(area: Rect, head_lines: u16, sort: Sort, is_tree: bool, has_stale: bool) -> Places {
+    pub fn of(area: Rect, head_lines: u16, wanted: Wanted) -> Places {
         let chart_height = if area.height < HIGH_ENOUGH {
             0
         } else {
@@ -95,7 +112,7 @@ impl Places {
             chart,
             body,
             foot,
-            columns: columns(area.width, sort, !is_tree, has_stale),
+            columns: columns(area.width, wanted),
         }
     }
 
@@ -125,8 +142,17 @@ impl Places {
 mod tests {
     use super::*;
 
+    fn wanted(sort: Sort) -> Wanted {
+        Wanted {
+            sort,
+            has_past: true,
+            has_stale: false,
+            sites: 0,
+        }
+    }
+
     fn titles(width: u16, sort: Sort) -> Vec<&'static str> {
-        let columns = columns(width, sort, true, false);
+        let columns = columns(width, wanted(sort));
         columns.iter().map(|column| column.title).collect()
     }
 
@@ -137,11 +163,15 @@ mod tests {
         assert_eq!(titles(60, Sort::Bytes), ["live", "growth/s"]);
         assert_eq!(titles(60, Sort::Age), ["live", "oldest"]);
         assert_eq!(titles(20, Sort::Rate), ["allocs/s"]);
-        let with_stale = columns(80, Sort::Bytes, true, true);
+        let with_stale = Wanted {
+            has_stale: true,
+            ..wanted(Sort::Bytes)
+        };
+        let with_stale = columns(80, with_stale);
         let with_stale = with_stale.iter().map(|column| column.title);
         assert!(with_stale.eq(["live", "stale", "growth/s"]));
         for width in 22..300 {
-            let taken = columns(width, Sort::Age, true, false);
+            let taken = columns(width, wanted(Sort::Age));
             let taken: u16 = taken.iter().map(|column| column.width + 1).sum();
             let left = width.saturating_sub(taken);
             assert!(
@@ -149,11 +179,19 @@ mod tests {
                 "{width}"
             );
         }
+        // Numbers go before a line number does.
+        for (sites, expected) in [(46, 3), (50, 2), (60, 1), (90, 1)] {
+            let wanted = Wanted {
+                sites,
+                ..wanted(Sort::Bytes)
+            };
+            assert_eq!(columns(80, wanted).len(), expected, "{sites}");
+        }
     }
 
     #[test]
     fn what_is_under_the_mouse() {
-        let places = Places::of(Rect::new(0, 0, 80, 24), 2, Sort::Bytes, false, false);
+        let places = Places::of(Rect::new(0, 0, 80, 24), 2, wanted(Sort::Bytes));
         assert_eq!(places.body.y, 6);
         assert_eq!(places.rows(), 16);
         assert_eq!(places.sort_at(5, 6), Some(Sort::Bytes));

@@ -55,6 +55,13 @@ impl Past {
         self.times.back().copied().unwrap_or_default()
     }
 
+    /// The time that growth and rates are averages of.
+    pub fn averaged(&self) -> Duration {
+        let first = self.times.len().saturating_sub(RECENT + 1);
+        let first = self.times.get(first).copied().unwrap_or_default();
+        self.time().saturating_sub(first)
+    }
+
     /// Bytes and allocations a second of the whole heap.
     pub fn changes(&self) -> (f64, f64) {
         self.changes_in(&self.all)
@@ -107,6 +114,7 @@ mod tests {
         assert_eq!(past.bytes_of(2), [0, 0, 7]);
         assert_eq!(past.changes_of(1), (-25.0, 0.5));
         assert_eq!(past.changes_of(3), (0.0, 0.0));
+        assert_eq!(past.averaged(), Duration::from_secs(2));
     }
 
     #[test]
@@ -117,6 +125,7 @@ mod tests {
         }
         assert_eq!(past.bytes_of(1).len(), REMEMBERED);
         assert_eq!(past.changes_of(1).0, 1.0);
+        assert_eq!(past.averaged(), Duration::from_secs(10));
         assert_eq!(past.time(), Duration::from_secs(199));
     }
 }

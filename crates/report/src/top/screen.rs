@@ -2,10 +2,10 @@
 
 use super::board::Board;
 use super::keys::HELP;
-use super::layout::{Column, Places};
+use super::layout::{Column, Places, Wanted};
 use super::pictures::{chart, sparkline};
 use super::rows::{Row, Sort, Subject};
-use crate::apart::{KnownSite, labels};
+use crate::apart::{KnownSite, Label, labels, least_columns};
 use crate::stacks::{INDENT, StackLine, fitted_lines, shortened};
 use crate::{bytes, count, counted, milliseconds};
 use ratatui::{
@@ -24,13 +24,25 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
     let area = frame.area();
     let head = header(board, area.width);
     let lines = head.len() as u16;
-    board.set_places(Places::of(
-        area,
-        lines,
-        board.sort,
-        board.is_tree,
-        board.has_stale,
-    ));
+    let mut wanted = Wanted {
+        sort: board.sort,
+        has_past: !board.is_tree,
+        has_stale: board.has_stale,
+        sites: 0,
+    };
+    // Which rows are on the screen is known once it has its parts.
+    board.set_places(Places::of(area, lines, wanted));
+    let root = board.source_root();
+    let style = crate::Style {
+        root: &root,
+        ..crate::Style::default()
+    };
+    let least = known_sites(board)
+        .iter()
+        .map(|site| least_columns(site, style))
+        .max();
+    wanted.sites = least.unwrap_or(0).try_into().unwrap_or(u16::MAX);
+    board.set_places(Places::of(area, lines, wanted));
     let places = board.places.clone();
     frame.render_widget(Paragraph::new(head), places.head);
     let of_one = board.drilled().and_then(Row::stack);
@@ -48,8 +60,8 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
     };
     let body = match board.drilled() {
         _ if board.is_help_shown => help(),
-        Some(row) => stack(board, row, area.width),
-        None => table(board, &places),
+        Some(row) => stack(board, row, area.width, style),
+        None => table(board, &places, style),
     };
     frame.render_widget(Paragraph::new(body), body_at);
     frame.render_widget(Paragraph::new(footer(board, area.width)), places.foot);
@@ -116,7 +128,12 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
             Span::from(format!(" in {about}{}", counted(t.live_blocks, "block"))),
             Span::from(", "),
             change(growth, 0),
-            Span::from("/s"),
+            Span::from(
+                match milliseconds(board.past().averaged().as_millis() as u64) {
+                    _ if board.past().averaged().is_zero() => "/s".to_owned(),
+                    time => format!("/s over {time}"),
+                },
+            ),
             Span::from(match t.peak_live_bytes {
                 0 if board.is_sampled => String::new(),
                 peak => format!(", peak {}", bytes(peak)),
@@ -164,12 +181,21 @@ fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
 }
 
 fn footer(board: &Board, width: u16) -> Line<'static> {
-    let keys: &[&'static str] = if board.is_typing {
+    let keys: &[&'static str] = if let Some(message) = &board.message {
+        return Line::from(message.clone()).bold();
+    } else if board.is_typing {
         return Line::from(format!("/{}\u{2588}  Enter keep  Esc clear", board.filter));
     } else if board.is_help_shown {
         &["any key: back"]
     } else if board.is_drilled {
-        &["Esc back", "  q quit", "  Up/Down next site", "  p pause"]
+        &[
+            "Esc back",
+            "  q quit",
+            "  Up/Down next site",
+            "  p pause",
+            "  w write report",
+            "  m mouse",
+        ]
     } else if board.is_tree {
         &[
             "? help",
@@ -179,6 +205,8 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
             "  / filter",
             "  s sort",
             "  p pause",
+            "  w write report",
+            "  m mouse",
         ]
     } else {
         &[
@@ -189,6 +217,8 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
             "  / filter",
             "  s sort",
             "  p pause",
+            "  w write report",
+            "  m mouse",
         ]
     };
     let mut keys = fitting(keys.iter().map(|key| Span::from(*key)).collect(), width);
@@ -224,11 +254,13 @@ fn help() -> Vec<Line<'static>> {
         .collect()
 }
 
-fn table(board: &Board, places: &Places) -> Vec<Line<'static>> {
+fn table(board: &Board, places: &Places, style: crate::Style) -> Vec<Line<'static>> {
     let mut lines = vec![titles(board, &places.columns)];
     let taken: u16 = places.columns.iter().map(|column| column.width + 1).sum();
     let room = usize::from(places.body.width.saturating_sub(taken));
-    let names = names(board, room);
+    let known = known_sites(board);
+    let stacks = known.iter().map(|site| site.stack);
+    let names = stacks.zip(labels(&known, room, style)).collect();
     let selected = board.selected();
     for (at, row) in board.visible() {
         let line = line(board, row, places, (&names, room));
@@ -267,8 +299,8 @@ fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
     Line::from(titles)
 }
 
-/// Labels of the sites on the screen, by stack.
-fn names(board: &Board, room: usize) -> HashMap<u32, String> {
+/// The sites on the screen whose names have come.
+fn known_sites(board: &Board) -> Vec<KnownSite<'_>> {
     let stacks = board.visible().filter_map(|(_, row)| row.stack());
     let known = |stack| {
         let named = board.named(stack)?;
@@ -278,16 +310,14 @@ fn names(board: &Board, room: usize) -> HashMap<u32, String> {
             frames: &named.frames,
         })
     };
-    let known: Vec<KnownSite> = stacks.filter_map(known).collect();
-    let stacks = known.iter().map(|site| site.stack);
-    stacks.zip(labels(&known, room)).collect()
+    stacks.filter_map(known).collect()
 }
 
 fn line(
     board: &Board,
     row: &Row,
     places: &Places,
-    (names, room): (&HashMap<u32, String>, usize),
+    (names, room): (&HashMap<u32, Label>, usize),
 ) -> Line<'static> {
     let numbers = &row.numbers;
     let mut spans = Vec::new();
@@ -317,7 +347,17 @@ fn line(
         spans.push(Span::from(format!("{text:>width$} ")));
     }
     let name = match &row.subject {
-        Subject::Site(stack) => names.get(stack).cloned().unwrap_or_else(|| UNKNOWN.into()),
+        Subject::Site(stack) => match names.get(stack).cloned() {
+            Some(label) => {
+                spans.push(Span::from(label.name));
+                if !label.place.is_empty() {
+                    spans.push(Span::from(format!("  {}", label.place)).fg(Color::Cyan));
+                }
+                spans.push(Span::from(label.callers).dim());
+                return Line::from(spans);
+            }
+            None => UNKNOWN.to_owned(),
+        },
         Subject::Call {
             name,
             depth,
@@ -336,7 +376,7 @@ fn line(
     Line::from(spans)
 }
 
-fn stack(board: &Board, row: &Row, width: u16) -> Vec<Line<'static>> {
+fn stack(board: &Board, row: &Row, width: u16, style: crate::Style) -> Vec<Line<'static>> {
     let numbers = &row.numbers;
     let named = row.stack().and_then(|stack| board.named(stack));
     let kind = named.map_or(UNKNOWN, |named| &named.kind);
@@ -353,12 +393,10 @@ fn stack(board: &Board, row: &Row, width: u16) -> Vec<Line<'static>> {
         )),
     ])];
     let frames = named.map_or(&[][..], |named| &named.frames);
-    let root = board.source_root();
     let style = crate::Style {
         // The lines of a report stand further to the right.
         width: Some(usize::from(width) + INDENT - 2),
-        root: &root,
-        ..crate::Style::default()
+        ..style
     };
     lines.extend(fitted_lines(frames, style).into_iter().map(stack_line));
     lines

@@ -1,6 +1,6 @@
 //! The terminal of the user, from the first picture to the last.
 
-use super::{Board, draw};
+use super::{Board, Reaction, draw};
 use crossbeam_channel::{Receiver, bounded};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, Event};
@@ -17,6 +17,7 @@ const WAIT: Duration = Duration::from_millis(100);
 pub struct Screen {
     terminal: DefaultTerminal,
     events: Receiver<Option<Event>>,
+    has_mouse: bool,
 }
 
 impl Screen {
@@ -26,12 +27,36 @@ impl Screen {
     /// When it cannot be used.
     pub fn open() -> Result<Screen> {
         let terminal = ratatui::try_init()?;
-        // A terminal without a mouse takes no notice.
-        let _ = execute!(stdout(), EnableMouseCapture);
-        Ok(Screen {
+        let mut screen = Screen {
             terminal,
             events: listen(),
-        })
+            has_mouse: false,
+        };
+        screen.switch_mouse();
+        Ok(screen)
+    }
+
+    /// Takes the mouse, or gives it back to the terminal, which then selects text with it. A terminal without a mouse
+    /// takes no notice.
+    fn switch_mouse(&mut self) {
+        self.has_mouse = !self.has_mouse;
+        let _ = if self.has_mouse {
+            execute!(stdout(), EnableMouseCapture)
+        } else {
+            execute!(stdout(), DisableMouseCapture)
+        };
+    }
+
+    /// Has the board react to an event, and does itself what concerns the terminal.
+    pub fn react(&mut self, board: &mut Board, event: &Event) -> Option<Reaction> {
+        let reaction = board.react(event);
+        if reaction != Some(Reaction::Mouse) {
+            return reaction;
+        }
+        self.switch_mouse();
+        board.message = (!self.has_mouse)
+            .then(|| "The mouse selects text in the terminal; m brings it back".to_owned());
+        Some(Reaction::Redraw)
     }
 
     /// Keys, the mouse and changes of the size. `None`: the terminal has gone away.

@@ -265,6 +265,62 @@ fn a_narrow_screen_has_the_site_and_a_wide_one_everything() {
 }
 
 #[test]
+fn a_line_number_is_never_cut_off() {
+    let file = "/w/shop/src/storage/engine/write_ahead_log.cc";
+    let long = StackFrame {
+        function: Some(
+            "shop::storage::Engine<Order, Customer>::append_record(Order const&)".into(),
+        ),
+        file: Some(file.into()),
+        line: Some(12345),
+        ..StackFrame::default()
+    };
+    let other = StackFrame {
+        function: Some("main".into()),
+        file: Some("/w/shop/main.cc".into()),
+        line: Some(1),
+        ..StackFrame::default()
+    };
+    let mut board = board();
+    let names = Named {
+        kind: "malloc".into(),
+        frames: vec![long, other],
+    };
+    board.name_sites([(2, names)].into_iter());
+    for width in 40..200 {
+        for is_stack in [false, true] {
+            let text = screen(&mut board, width, 24).join("\n");
+            assert!(text.contains("write_ahead_log.cc:12345"), "{width}: {text}");
+            let is_whole = text.contains("  src/storage/engine/write_ahead_log.cc");
+            assert!(is_whole || !is_stack || width < 100, "{width}: {text}");
+            board.react(&Event::Key(KeyCode::Enter.into()));
+        }
+    }
+}
+
+#[test]
+fn growth_says_over_what_time() {
+    let lines = screen(&mut board(), 100, 24);
+    assert!(lines[1].contains("/s over 2.0 s"), "{lines:?}");
+}
+
+#[test]
+fn the_report_the_mouse_and_a_message() {
+    let mut board = board();
+    let key = |c| Event::Key(KeyCode::Char(c).into());
+    assert_eq!(board.react(&key('w')), Some(Reaction::Report));
+    assert_eq!(board.react(&key('m')), Some(Reaction::Mouse));
+    board.message = Some("Report written to x".into());
+    let foot = screen(&mut board, 80, 24).pop().unwrap();
+    assert_eq!(foot, "Report written to x");
+    assert_eq!(board.react(&key('w')), Some(Reaction::Report));
+    let foot = screen(&mut board, 80, 24).pop().unwrap();
+    assert!(foot.ends_with("w write report"), "{foot}");
+    press(&mut board, "/wm");
+    assert_eq!(board.filter, "wm", "in a filter they are letters");
+}
+
+#[test]
 fn the_mouse_selects_scrolls_and_sorts() {
     let mut board = board();
     screen(&mut board, 100, 12);

@@ -3,7 +3,8 @@
 
 use crate::Profile;
 use crate::labels::name;
-use crate::stacks::{Role, place_of, source_root};
+use crate::places::{place_of, source_root};
+use crate::stacks::Role;
 use crate::{StackFrame, Style};
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;

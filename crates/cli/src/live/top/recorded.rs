@@ -1,13 +1,17 @@
 //! `top --from`: a recording that is still being written, on the screen.
 
+use super::saved::{ROWS, save, told};
 use super::{has_color, open};
 use crate::report::follow::follow;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, bounded, select};
 use memhook_ledger::SiteTotals;
 use memhook_recording::{RESIDENT_NOTE, Recording, resident_of};
-use memhook_report::recorded::{NameSources, module_files, note, symbolizer, window_totals};
+use memhook_report::recorded::{
+    self, Contents, NameSources, Selection, Window, module_files, note, symbolizer, window_totals,
+};
 use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
+use memhook_report::{Measure, RowsBy, SortBy};
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -43,10 +47,14 @@ pub fn run(file: &Path, interval: Duration) -> anyhow::Result<ExitCode> {
         board: Board::new(note(&recording, "name").to_owned(), pid),
         names: Names::new(symbolizer(&recording, NameSources::default()), depth),
         recording,
+        reports: Vec::new(),
     };
     view.board.has_color = has_color();
     view.board.sample(sample);
     let end = view.show(&read)?;
+    for report in &view.reports {
+        println!("{report}");
+    }
     println!(
         "{end} of {} ({pid}): {} live in {}",
         view.board.name,
@@ -76,6 +84,39 @@ struct View {
     recording: Arc<Recording>,
     board: Board,
     names: Names,
+    /// Reports that a key has written, for the end.
+    reports: Vec<String>,
+}
+
+/// What becomes of a report that a thread writes.
+type Written = Receiver<anyhow::Result<PathBuf>>;
+
+/// Writes a report of what has been read on a thread of its own: names take their time.
+fn write(recording: Arc<Recording>) -> Written {
+    let (to, written) = bounded(1);
+    std::thread::spawn(move || to.send(written_report(&recording)));
+    written
+}
+
+fn written_report(recording: &Recording) -> anyhow::Result<PathBuf> {
+    let mut symbols = symbolizer(recording, NameSources::default());
+    let all = Window::default();
+    let profile = recorded::profile(recording, &mut symbols, all, Contents::default())?;
+    let selection = Selection {
+        by: RowsBy::Site,
+        measure: Measure::Live,
+        sort: SortBy::Bytes,
+        top: ROWS,
+        is_window: false,
+        merges_alike: true,
+    };
+    let report = recorded::report(recording, &symbols, &profile, &selection);
+    let report = report.context("the recorder's note of what it saw cannot be read")?;
+    save(
+        &report,
+        note(recording, "name"),
+        recording.meta().pid as i32,
+    )
 }
 
 impl View {
@@ -85,19 +126,30 @@ impl View {
         let mut end = "What was recorded so far";
         let mut is_stale = true;
         let mut read = Some(read);
+        let mut written: Option<Written> = None;
         loop {
             is_stale |= self.names.follow(&*self.recording, &mut self.board);
             if std::mem::take(&mut is_stale) {
                 is_stale = self.draw(&mut screen)?;
             }
-            let never = crossbeam_channel::never();
+            let (never, nothing) = (crossbeam_channel::never(), crossbeam_channel::never());
             select! {
                 recv(screen.events()) -> event => {
                     let event = event.ok().flatten();
                     let event = event.context("the terminal went away")?;
-                    match self.board.react(&event) {
+                    match screen.react(&mut self.board, &event) {
                         Some(Reaction::Quit) => return Ok(end),
+                        Some(Reaction::Report) => written = Some(write(Arc::clone(&self.recording))),
                         reaction => is_stale |= reaction.is_some(),
+                    }
+                }
+                recv(written.as_ref().unwrap_or(&nothing)) -> done => {
+                    written = None;
+                    if let Ok(done) = done {
+                        let (message, at_the_end) = told(done);
+                        self.board.message = Some(message);
+                        self.reports.extend(at_the_end);
+                        is_stale = true;
                     }
                 }
                 recv(read.unwrap_or(&never)) -> found => match found {
@@ -108,7 +160,11 @@ impl View {
                         is_stale = true;
                     }
                     // The screen stays with what was there at the end.
-                    Err(_) => (read, end) = (None, "The recording"),
+                    Err(_) => {
+                        (read, end) = (None, "The recording");
+                        self.board.has_ended = true;
+                        is_stale = true;
+                    }
                 },
                 default(PAUSE) => {}
             }

@@ -4,6 +4,7 @@
 //! may stop taking what is written to it (Ctrl-S): a dlopen(3) of a traced process waits for the thread that traces
 //! it, so that thread never waits for the terminal. Where the board is being drawn, it comes back later.
 
+use super::saved::{ReportKey, told};
 use super::{Args, open, sample};
 use crate::live::ending;
 use crate::live::signals::stop_requested;
@@ -50,6 +51,9 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     for notice in lock(&desk.notices).iter() {
         eprintln!("memhook-rs: {notice}");
     }
+    for report in lock(&desk.reports).iter() {
+        println!("{report}");
+    }
     let count = followed?;
     shown?;
     if desk.has_gaps.load(Relaxed) {
@@ -59,15 +63,21 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     }
     let (left, live) = (desk.left.load(Relaxed), desk.live_at_end.load(Relaxed));
     println!(
-        "Traced {} for {}; {} still run, with {} live. {} ended too soon to be traced",
+        "Traced {} for {}; {}{}",
         match count.traced {
             1 => "1 process".to_owned(),
             traced => format!("{traced} processes"),
         },
         milliseconds(begin.elapsed().as_millis() as u64),
-        left,
-        bytes(live),
-        count.missed,
+        match left {
+            0 => "none still runs".to_owned(),
+            1 => format!("1 still runs, with {} live", bytes(live)),
+            left => format!("{left} still run, with {} live", bytes(live)),
+        },
+        match count.missed {
+            0 => String::new(),
+            missed => format!(". {missed} ended too soon to be traced"),
+        },
     );
     Ok(ExitCode::from(desk.code.load(Relaxed)))
 }
@@ -82,6 +92,8 @@ struct View {
     live_bytes: AtomicU64,
     /// The screen does not show the latest numbers or names.
     is_stale: AtomicBool,
+    /// A report was asked for.
+    wants_report: AtomicBool,
 }
 
 /// What the threads of the processes and that of the terminal share.
@@ -94,6 +106,8 @@ struct Desk {
     is_over: AtomicBool,
     /// Told once the terminal has been restored.
     notices: Mutex<Vec<String>>,
+    /// Reports that a key has written, for the end.
+    reports: Mutex<Vec<String>>,
     /// The highest exit code of a trace that has ended.
     code: AtomicU8,
     has_gaps: AtomicBool,
@@ -150,18 +164,20 @@ impl Desk {
                 none => none.insert(open()?),
             };
             let mut reactions = Vec::new();
-            let event = screen.events().recv_timeout(TURN).ok();
+            let mut next = screen.events().recv_timeout(TURN).ok();
             let mut board = lock(&view.board);
             board.among = Some(among.clone());
-            for event in event.into_iter().chain(screen.events().try_iter()) {
+            while let Some(event) = next {
                 let event = event.context("the terminal went away; detached")?;
-                reactions.extend(board.react(&event));
+                reactions.extend(screen.react(&mut board, &event));
+                next = screen.events().try_recv().ok();
             }
             for reaction in &reactions {
                 match reaction {
                     Reaction::Quit => return Ok(()),
                     Reaction::Process(places) => by += places,
-                    Reaction::Redraw => {}
+                    Reaction::Report => view.wants_report.store(true, Relaxed),
+                    Reaction::Redraw | Reaction::Mouse => {}
                 }
             }
             let is_stale = view.is_stale.swap(false, Relaxed);
@@ -195,6 +211,7 @@ impl Assigner for Processes<'_> {
                 self.depth,
             ),
             next_sample: Duration::ZERO,
+            report: ReportKey::new(pid, self.depth),
             view: None,
             desk: Arc::clone(&self.desk),
         });
@@ -223,8 +240,66 @@ struct Watch {
     interval: Duration,
     names: Names,
     next_sample: Duration,
+    report: ReportKey,
     view: Option<Arc<View>>,
     desk: Arc<Desk>,
+}
+
+impl Watch {
+    /// Brings the board up to date, unless it is being drawn.
+    fn fill(&mut self, trace: &Trace) {
+        let Some(view) = &self.view else { return };
+        let Ok(mut board) = view.board.try_lock() else {
+            return;
+        };
+        let session = trace.session();
+        let stacks = SessionStacks(session);
+        let mut is_stale = self.names.follow(&stacks, &mut board);
+        let now = trace.consumer().elapsed();
+        if now >= self.next_sample {
+            self.next_sample = now + self.interval;
+            board.sample(sample(trace));
+            view.live_bytes.store(board.live_bytes(), Relaxed);
+            is_stale = true;
+        }
+        // Only what is on the screen needs names.
+        if self.desk.shows(self.pid) {
+            is_stale |= self.names.ask(&stacks, || module_files(session), &board);
+        }
+        if view.wants_report.swap(false, Relaxed) {
+            self.report.press(trace);
+        }
+        if let Some(saved) = self.report.turn(trace) {
+            let (message, at_the_end) = told(saved);
+            board.message = Some(message);
+            lock(&self.desk.reports).extend(at_the_end);
+            is_stale = true;
+        }
+        view.is_stale.fetch_or(is_stale, Relaxed);
+    }
+
+    /// What lived in the last process stays on the screen until the user leaves or another process comes.
+    fn show_end(&mut self, trace: &Trace) {
+        let Some(view) = &self.view else { return };
+        let is_last = |desk: &Desk| {
+            let mut views = lock(&desk.views);
+            if views.len() > 1 {
+                views.remove(&self.pid);
+            }
+            views.contains_key(&self.pid)
+        };
+        if !is_last(&self.desk) {
+            return;
+        }
+        lock(&view.board).has_ended = true;
+        self.next_sample = Duration::ZERO;
+        self.fill(trace);
+        while !self.desk.is_over() && lock(&self.desk.views).len() == 1 {
+            self.next_sample = Duration::MAX;
+            self.fill(trace);
+            std::thread::sleep(TURN);
+        }
+    }
 }
 
 impl Job for Watch {
@@ -238,6 +313,7 @@ impl Job for Watch {
             board: Mutex::new(board),
             live_bytes: AtomicU64::new(0),
             is_stale: AtomicBool::new(true),
+            wants_report: AtomicBool::new(false),
         });
         lock(&self.desk.views).insert(self.pid, Arc::clone(&view));
         self.view = Some(view);
@@ -247,31 +323,14 @@ impl Job for Watch {
         if turn.gone || self.desk.is_over() {
             return ControlFlow::Break(());
         }
-        let Some(view) = &self.view else {
-            return ControlFlow::Break(());
-        };
-        let now = trace.consumer().elapsed();
-        let Ok(mut board) = view.board.try_lock() else {
-            return ControlFlow::Continue(());
-        };
-        let session = trace.session();
-        let stacks = SessionStacks(session);
-        let mut is_stale = self.names.follow(&stacks, &mut board);
-        if now >= self.next_sample {
-            self.next_sample = now + self.interval;
-            board.sample(sample(trace));
-            view.live_bytes.store(board.live_bytes(), Relaxed);
-            is_stale = true;
-        }
-        // Only what is on the screen needs names.
-        if self.desk.shows(self.pid) {
-            is_stale |= self.names.ask(&stacks, || module_files(session), &board);
-        }
-        view.is_stale.fetch_or(is_stale, Relaxed);
+        self.fill(trace);
         ControlFlow::Continue(())
     }
 
     fn end(&mut self, trace: &mut Trace, end: &End) {
+        if matches!(end, End::Gone) {
+            self.show_end(trace);
+        }
         let desk = &self.desk;
         lock(&desk.views).remove(&self.pid);
         if let Some(fault) = ending::fault(end, self.pid) {
