@@ -84,6 +84,11 @@ impl Agent {
         self.signal(libc::SIGHUP);
     }
 
+    /// Whether it has not ended.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -11,6 +11,7 @@ mod memory_box;
 pub mod otlp;
 pub mod patience;
 mod probing;
+mod processor_box;
 pub mod programs;
 pub mod releases;
 mod requirements;
@@ -28,6 +29,7 @@ pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
 pub use patience::until;
 pub use probing::{Prober, calls, changed_code};
+pub use processor_box::ProcessorBox;
 pub use requirements::{can_pass_by_filters, not_run};
 pub use sites::{Sites, expect_sites, sites};
 use std::{

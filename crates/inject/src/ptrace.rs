@@ -26,6 +26,7 @@ pub(crate) unsafe fn request(
 ) -> io::Result<i64> {
     // SAFETY: the caller vouches for the pointers; the request itself affects only the tracee.
     let result = unsafe { libc::ptrace(request, tid, address, data) };
+    crate::watchdog::step();
     #[cfg(test)]
     crate::steps::done();
     if result == -1 {

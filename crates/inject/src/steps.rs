@@ -12,6 +12,8 @@ pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
+/// The same, without sleeping.
+pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
 /// To be set beside `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";
 
@@ -25,6 +27,13 @@ fn die() {
     }
     if let Some(milliseconds) = number(BLOCK) {
         std::thread::sleep(Duration::from_millis(milliseconds));
+        return;
+    }
+    if let Some(milliseconds) = number(SPIN) {
+        let until = Instant::now() + Duration::from_millis(milliseconds);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
         return;
     }
     let signal = number(SIGNAL).unwrap_or(libc::SIGKILL as u64);

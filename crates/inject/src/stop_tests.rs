@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::common::{send, state};
-use crate::kill_tests::Target;
-use crate::steps;
+use crate::kill_tests::{Target, target_of_attacher};
+use crate::{hold_all, steps};
 use memhook_process::tracer;
 
 /// Many times as long as a watchdog may need.
@@ -34,6 +34,51 @@ impl Drop for Attacher {
             let _ = child.wait();
         }
     }
+}
+
+/// Started by the tests below. It holds all threads, which nobody may let go in its place.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn holder_of_all() {
+    let Some(pid) = target_of_attacher() else {
+        return;
+    };
+    let held = hold_all(pid as i32).unwrap();
+    if let Ok(cgroup) = std::env::var(STARVED_IN) {
+        wait_for_a_starved_thread(&cgroup);
+    } else {
+        std::thread::sleep(Duration::from_secs(30));
+    }
+    held.release();
+}
+
+/// Where an attacher gets next to no processor: the directory of a cgroup.
+const STARVED_IN: &str = "MEMHOOK_TEST_STARVED_IN";
+
+/// Waits for a lock of another thread, which works with it and hardly gets a turn.
+fn wait_for_a_starved_thread(cgroup: &str) {
+    let lock = std::sync::Mutex::new(());
+    let is_locked = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _locked = lock.lock();
+            // SAFETY: no pointers.
+            let own = unsafe { libc::gettid() }.to_string();
+            std::fs::write(format!("{cgroup}/tasks"), own).unwrap();
+            is_locked.wait();
+            // Of its own time.
+            let mut used = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            while used.tv_sec == 0 && used.tv_nsec < 30_000_000 {
+                // SAFETY: the kernel writes one timespec.
+                unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
+            }
+        });
+        is_locked.wait();
+        drop(lock.lock());
+    });
 }
 
 /// Waits until the attacher is stopped (`true`) or has ended.
@@ -98,6 +143,8 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
 
 /// Steps of a hold with a call, from its begin to its end.
 const WHILE_HOLDING: [u64; 4] = [2, 9, 20, 31];
+/// About as many steps as it makes.
+const LAST_STEP: u64 = 60;
 
 #[test]
 fn who_is_continued_during_a_hold_does_not_stop_after_it() {
@@ -123,6 +170,121 @@ fn who_is_continued_during_a_hold_does_not_stop_after_it() {
     target.ends_well();
 }
 
+/// Runs an attacher that hangs until somebody lets its target go.
+fn lets_go(variable: &str, milliseconds: &str) {
+    let target = Target::start("waits", &["nanosleep"]);
+    for step in WHILE_HOLDING {
+        let mut command = target.attacher("kill_tests::caller", step);
+        let mut attacher = Attacher(Some(command.env(variable, milliseconds).spawn().unwrap()));
+        let pid = target.program.pid();
+        let until = Instant::now() + LIMIT;
+        let mut was_held = false;
+        while attacher.child().try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "it does not end");
+            let is_held = tracer(pid, pid) != 0;
+            if was_held && !is_held {
+                break;
+            }
+            was_held = is_held;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It has been held, and is not any more, while the attacher still hangs.
+        assert!(was_held, "step {step}");
+        assert!(
+            attacher.child().try_wait().unwrap().is_none(),
+            "step {step}"
+        );
+        target.works(&format!("while the attacher hangs at step {step}"));
+        let Output { status, stderr, .. } = attacher.output();
+        let errors = String::from_utf8_lossy(&stderr);
+        assert!(status.success(), "step {step}: {status}: {errors}");
+        target.works(&format!("after step {step}"));
+    }
+    target.ends_well();
+}
+
+#[test]
+fn an_attacher_that_blocks_lets_go() {
+    lets_go(steps::BLOCK, "4000");
+}
+
+#[test]
+fn an_attacher_in_an_endless_loop_lets_go() {
+    lets_go(steps::SPIN, "4000");
+}
+
+#[test]
+fn an_attacher_that_never_leaves_its_loop_is_ended() {
+    ended_by_the_watchdog(steps::SPIN, "60000", || {});
+}
+
+/// At every third step: as if it were killed there, but it lives.
+#[test]
+fn a_target_that_is_let_go_in_the_middle_goes_on() {
+    let targets = [("canary", &[][..]), ("waits", &["epoll"][..])];
+    for (first, (name, args)) in (1..).zip(targets) {
+        let target = Target::start(name, args);
+        for step in (first..LAST_STEP).step_by(3) {
+            let mut command = target.attacher("kill_tests::caller", step);
+            let attacher = command.env(steps::BLOCK, "600").spawn().unwrap();
+            let Output { status, stdout, .. } = Attacher(Some(attacher)).output();
+            // A test that fails says why on its standard output.
+            let said = String::from_utf8_lossy(&stdout);
+            assert!(status.success(), "step {step}: {status}: {said}");
+            target.works(&format!("let go at step {step}"));
+        }
+        target.ends_well();
+    }
+}
+
+/// A holder of all threads waits for a lock of a thread that gets a hundredth of a processor: starved is not stuck.
+#[test]
+fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
+    let directory = format!("/sys/fs/cgroup/cpu/memhook-test-{}", std::process::id());
+    if std::fs::create_dir(&directory).is_err() {
+        println!("not run: no cpu cgroup of version 1 can be made here");
+        return;
+    }
+    let cgroup = Cgroup(directory);
+    let set = |name: &str, value: &str| {
+        std::fs::write(format!("{}/{name}", cgroup.0), value).unwrap();
+    };
+    set("cpu.cfs_period_us", "100000");
+    set("cpu.cfs_quota_us", "1000");
+    let target = Target::start("canary", &[]);
+    let mut command = target.attacher("stop_tests::holder_of_all", u64::MAX);
+    let begin = Instant::now();
+    let attacher = command.env(STARVED_IN, &cgroup.0).spawn().unwrap();
+    let Output { status, stderr, .. } = Attacher(Some(attacher)).output();
+    let errors = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{status}: {errors}");
+    // Twice as long as one may stand still that is not starved.
+    assert!(begin.elapsed() > Duration::from_secs(1));
+    target.works("after it was held");
+    target.ends_well();
+}
+
+/// Nobody can let all threads go in the place of one who holds them, and may be changing their code.
+#[test]
+fn a_holder_of_all_threads_that_blocks_is_ended() {
+    let target = Target::start("waits", &["nanosleep"]);
+    let mut command = target.attacher("stop_tests::holder_of_all", u64::MAX);
+    let Output { status, stderr, .. } = Attacher(Some(command.spawn().unwrap())).output();
+    let errors = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.signal(), Some(libc::SIGKILL), "{errors}");
+    assert!(errors.contains("it stood still"), "{errors}");
+    target.works("after the end of the attacher");
+    target.ends_well();
+}
+
+struct Cgroup(String);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
 /// Makes the attacher hang at some steps, so that only killing it helps.
 fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     let target = Target::start("waits", &["nanosleep"]);
@@ -146,12 +308,6 @@ fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
         again();
     }
     target.ends_well();
-}
-
-#[test]
-fn an_attacher_that_blocks_is_ended() {
-    // Not for ever, in case nobody ends it.
-    ended_by_the_watchdog(steps::BLOCK, "30000", || {});
 }
 
 /// A holder that stands still for three times as long as it may on a calm machine, beside many threads that want to run.
@@ -196,12 +352,6 @@ fn an_attacher_that_is_frozen_is_ended() {
         println!("not run: no cgroup of version 2 can be made here");
         return;
     };
-    struct Cgroup(String);
-    impl Drop for Cgroup {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir(&self.0);
-        }
-    }
     let cgroup = Cgroup(directory);
     let thaw = || std::fs::write(format!("{}/cgroup.freeze", cgroup.0), "0").unwrap();
     ended_by_the_watchdog(steps::FREEZE, &cgroup.0, thaw);

@@ -117,7 +117,7 @@ impl Known {
 }
 
 pub(crate) fn stop_all(pid: i32, known: &Known, limit: Option<Duration>) -> Result<AllHeld, Error> {
-    let mut held = AllHeld::none(pid, limit);
+    let mut held = AllHeld::none(pid, limit, false);
     held.stop_within_limit(known)?;
     if held.threads.is_empty() {
         return Err(Error::TargetGone { pid });
@@ -135,9 +135,9 @@ fn sleeper(pid: i32) -> Option<i32> {
 }
 
 impl AllHeld {
-    /// None of the threads yet.
-    pub(crate) fn none(pid: i32, limit: Option<Duration>) -> AllHeld {
-        let guard = Guard::begin(pid);
+    /// None of the threads yet. `may_let_go` as for [`Guard::begin`].
+    pub(crate) fn none(pid: i32, limit: Option<Duration>, may_let_go: bool) -> AllHeld {
+        let guard = Guard::begin(pid, may_let_go);
         AllHeld {
             pid,
             stopped_at: Instant::now(),

@@ -13,9 +13,11 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn begin(pid: i32) -> Guard {
+    /// `may_let_go`: whether the watchdog may have the threads let go in the middle, because nothing is done that needs all
+    /// of them to stand still.
+    pub(crate) fn begin(pid: i32, may_let_go: bool) -> Guard {
         let terminal = PutOff::begin();
-        let watchdog = Armed::begin(pid);
+        let watchdog = Armed::begin(pid, may_let_go);
         Guard {
             _urgency: Urgency::begin(),
             _watchdog: watchdog,

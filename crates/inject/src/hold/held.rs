@@ -14,7 +14,7 @@ use crate::saved::Saved;
 use crate::slept::Sleep;
 use crate::survey::{Survey, TargetFacts};
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, ptrace, regs, seccomp};
+use crate::{Error, Registers, ptrace, regs, seccomp, watchdog};
 use memhook_process::{RemoteAddress, has_seccomp_filter};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
@@ -31,6 +31,8 @@ pub struct Held {
     pub(crate) work: RemoteWork,
     /// The thread has been killed, or its process has called execve.
     pub(crate) gone: bool,
+    /// The watchdog has had the thread let go.
+    pub(crate) let_go: bool,
     /// There is nothing left to put back or to let go.
     pub(crate) finished: bool,
     /// This is a thread of a program that was started here: it stays stopped when it is released, and
@@ -65,6 +67,7 @@ impl Held {
             saved,
             work: RemoteWork::none(tid, survey),
             gone: false,
+            let_go: false,
             finished: false,
             stays_traced: false,
             others: None,
@@ -141,6 +144,9 @@ impl Held {
         result: io::Result<T>,
     ) -> Result<T, Error> {
         result.map_err(|cause| {
+            if self.notices_let_go() {
+                return self.has_gone_home();
+            }
             let error = Error::ptrace(self.pid, self.tid, request, cause);
             self.gone |= matches!(error, Error::TargetGone { .. });
             error
@@ -203,8 +209,18 @@ impl Held {
         }
     }
 
-    /// Notes that the thread is no more.
+    /// Whether the watchdog has had the thread let go, which then goes home by itself; notes that.
+    fn notices_let_go(&mut self) -> bool {
+        self.let_go |= watchdog::has_let_go();
+        self.work.went_home |= self.let_go;
+        self.let_go
+    }
+
+    /// Notes that the thread is no more, or no more ours.
     pub(crate) fn is_gone(&mut self) -> Error {
+        if self.notices_let_go() {
+            return self.has_gone_home();
+        }
         self.gone = true;
         Error::TargetGone { pid: self.pid }
     }
@@ -243,7 +259,10 @@ impl Held {
 
     /// Writes the target's memory.
     pub(crate) fn write(&self, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
+        // Where a thread runs again, its stack is its own.
+        let kept = watchdog::keep().ok_or_else(|| self.has_gone_home())?;
         let written = self.target.memory.write_all_at(bytes, address.0);
+        drop(kept);
         #[cfg(test)]
         crate::steps::done();
         written.map_err(|cause| self.memory_failure("write", address, bytes.len(), cause))
@@ -258,6 +277,9 @@ impl Held {
         cause: io::Error,
     ) -> Error {
         let pid = self.pid;
+        if watchdog::has_let_go() {
+            return self.has_gone_home();
+        }
         let until = Instant::now() + STEP_DEADLINE;
         while mappings(pid).is_ok_and(|mappings| mappings.is_empty()) && Instant::now() < until {
             if wait::has_ended(pid, self.tid) {

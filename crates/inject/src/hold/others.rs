@@ -98,7 +98,7 @@ pub(crate) const NOBODY: i32 = 0;
 impl AllHeld {
     /// Stops all threads but one. If that takes longer than `limit`, all run again, or will as soon as they stop.
     fn but(pid: i32, tid: i32, known: &Known, limit: Duration) -> Result<AllHeld, Error> {
-        let mut held = AllHeld::none(pid, Some(limit));
+        let mut held = AllHeld::none(pid, Some(limit), true);
         held.left_out = tid;
         let stopped = held.stop_the_rest(known);
         if stopped.is_err() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::held::{Held, STEP_DEADLINE};
 use crate::scratch::Scratch;
-use crate::{Error, Registers, memory, ptrace, regs, resend, restart, wait};
+use crate::{Error, Registers, late, memory, ptrace, regs, resend, restart, wait, watchdog};
 use memhook_process::RemoteAddress;
 use tracing::{debug, warn};
 
@@ -25,6 +25,9 @@ impl Held {
         self.finished = true;
         self.let_others_go();
         let restored = self.restore();
+        if self.let_go || watchdog::has_let_go() {
+            return self.leave_to_itself(restored);
+        }
         if let Err(error) = &restored {
             warn!(pid = self.pid, tid = self.tid, %error, "a thread is not as it was");
         }
@@ -40,10 +43,33 @@ impl Held {
         if self.gone {
             self.collect();
         }
+        if self.let_go {
+            return self.leave_to_itself(restored);
+        }
+        self.send_taken_again();
+        restored.and(detached)
+    }
+
+    /// The thread was let go in the middle: it goes home by itself, or, if everything had been put back, already is there.
+    fn leave_to_itself(&mut self, restored: Result<(), Error>) -> Result<(), Error> {
+        let (pid, tid) = (self.pid, self.tid);
+        warn!(
+            pid,
+            tid, "a thread was let go early: this process got no processor, or stood still"
+        );
+        // Unless it ran just then, and has yet to stop.
+        let _ = ptrace::interrupt(tid);
+        late::let_go_later(pid, tid);
+        late::let_late_threads_go();
+        self.send_taken_again();
+        restored.map_err(|_| self.has_gone_home())
+    }
+
+    /// Sends the signals again that have come meanwhile.
+    fn send_taken_again(&mut self) {
         for (signal, info) in std::mem::take(&mut self.work.taken) {
             resend::send_again(self.pid, self.tid, signal, &info);
         }
-        restored.and(detached)
     }
 
     fn collect(&self) {
@@ -112,6 +138,9 @@ impl Held {
             return;
         };
         let at = RemoteAddress(room.range.start);
+        let Some(_kept) = watchdog::keep() else {
+            return;
+        };
         let written = match room.grows {
             true => self.write(at, &left),
             false => memory::write_writable(self.pid, at, &left),

@@ -224,7 +224,7 @@ pub(crate) fn try_hold(
     options: &HoldOptions<'_>,
     survey: &Survey,
 ) -> Result<Attempt, Error> {
-    let guard = Guard::begin(pid);
+    let guard = Guard::begin(pid, true);
     let sleeper = Sleeper::of(pid, tid, &mut Clocks::default());
     let waits_in = match Activity::of(pid, tid) {
         Activity::Blocked(libc::SYS_restart_syscall) => waits_in(pid, tid),

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::{late, ptrace};
+use crate::{late, ptrace, watchdog};
 use memhook_process::thread_state;
 
 /// Why the thread stopped.
@@ -104,6 +104,7 @@ fn wait_now(tid: i32) -> io::Result<Option<i32>> {
         let mut status = 0;
         // SAFETY: waitpid writes one int.
         let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        watchdog::step();
         if waited >= 0 {
             return Ok((waited == tid).then_some(status));
         }

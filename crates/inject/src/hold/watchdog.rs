@@ -1,14 +1,16 @@
 //! A process that ends a hold whose holder hangs.
 //!
 //! As long as its tracer does not run, a stopped thread stays stopped: SIGSTOP to this process, a
-//! frozen cgroup, a debugger or a file that never answers would stop the target with us. So each
-//! thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been
-//! stopped, and kills a holder that makes no progress all the same: then the kernel lets the held thread go,
-//! and its registers lead it home (`way_home.rs`). Nothing less would do, because only the end of the thread that
-//! traces makes the kernel let go, and a thread cannot be ended by itself.
+//! frozen cgroup, a debugger, a file that never answers, or a machine on which we get no processor would stop the target
+//! with us. So each thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has
+//! been stopped, and a signal to one that has lost too much of a hold's time, for whatever reason: in its handler, the
+//! holder lets the target go (`let_go.rs`), and its work fails.
 //!
-//! Starved is not stuck: a holder that waits for a processor runs in the eyes of the kernel. One that waits for another
-//! thread of ours, or for the disk, gets time in proportion to the threads that want to run.
+//! A holder that does not answer, or that may not let go, is killed: then the kernel lets the held thread go,
+//! and its registers lead it home (`way_home.rs`). But starved is not stuck, and for want of a processor nobody is
+//! killed. A holder that waits for one is runnable in the eyes of the kernel; where it sleeps, one of the threads that it
+//! may wait for wants to run and gets no turn (`course.rs`, `look.rs`). One that runs and does no step of its work
+//! for seconds is stuck as well.
 //!
 //! It is made by clone(2) with our memory, so that nothing is copied, and lives in a session of its
 //! own, where no terminal stops it. It dies with the thread that made it. Where the kernel lets us,
@@ -16,25 +18,35 @@
 //! together with us. Version 1 cannot be helped: a task that it has frozen does not even die before
 //! it is thawed (cgroup-v1/freezer-subsystem.rst).
 
+mod course;
 mod dog;
+mod let_go;
+mod look;
+mod raw;
 
 #[cfg(test)]
 pub(super) use dog::continue_holder;
 
 use std::alloc::{self, Layout};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicI32, AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::time::{Duration, Instant};
 
 use super::continued;
 
 /// What both sides know.
 struct Shared {
-    /// The attacher.
+    /// The attacher, and its thread that holds.
     pid: i32,
+    tid: i32,
+    /// By which the holder is told to let go; 0: none is free.
+    signal: i32,
     /// The status and the scheduling figures of its thread that holds.
     stat: CString,
     schedstat: CString,
@@ -42,8 +54,15 @@ struct Shared {
     processors: u32,
     /// Whether the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// Whether a thread of the target is held. As long as none is, the watchdog sleeps on this word (futex(2)).
+    /// The number of the hold; 0 as long as there is none, and then the watchdog sleeps on this word (futex(2)).
     armed: AtomicU32,
+    /// The hold whose target is to be let go, and that whose target has been.
+    asked: AtomicU32,
+    let_go: AtomicU32,
+    /// For how many reasons the holder may not let go just now.
+    kept: AtomicU32,
+    /// Counts what the holder does.
+    steps: AtomicU32,
     /// The target.
     target: AtomicI32,
 }
@@ -72,11 +91,69 @@ struct Watchdog {
     shared: Box<Shared>,
     stack: *mut u8,
     holds: u32,
+    /// The number of the last hold.
+    last: u32,
 }
 
 thread_local! {
     /// Ends with the thread.
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
+    /// What it shares with us, for the handler, which may interrupt a use of the other variable.
+    static SHARED: Cell<*const Shared> = const { Cell::new(ptr::null()) };
+}
+
+/// What this thread shares with its watchdog, if it has one.
+fn own() -> Option<&'static Shared> {
+    // SAFETY: whoever takes it away, on this thread, resets the variable first; no caller keeps the reference.
+    unsafe { SHARED.get().as_ref() }
+}
+
+/// Counts a step of the holder's work.
+pub(crate) fn step() {
+    if let Some(shared) = own() {
+        shared.steps.fetch_add(1, Relaxed);
+    }
+}
+
+/// Whether this thread has let the target of its present hold go, because it did not get on with its work.
+pub(crate) fn has_let_go() -> bool {
+    own().is_some_and(|shared| {
+        let hold = shared.armed.load(SeqCst);
+        hold != 0 && shared.let_go.load(SeqCst) == hold
+    })
+}
+
+/// As long as it lives, this thread does not let go.
+pub(crate) struct Kept {
+    /// What is kept belongs to this thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Keeps the target held for what must not be interrupted; `None` if it has been let go already. What is done must be
+/// short, or the holder is killed if it stands still.
+pub(crate) fn keep() -> Option<Kept> {
+    let kept = Kept::begin();
+    (!has_let_go()).then_some(kept)
+}
+
+impl Kept {
+    fn begin() -> Kept {
+        if let Some(shared) = own() {
+            shared.kept.fetch_add(1, SeqCst);
+        }
+        Kept {
+            _not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(shared) = own() {
+            shared.kept.fetch_sub(1, SeqCst);
+            let_go::let_go_if_asked(shared);
+        }
+    }
 }
 
 /// Starts the watchdog of this thread if there is none yet. It should be called some time before the thread first holds
@@ -84,7 +161,10 @@ thread_local! {
 pub fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
-            *own = Some(Watchdog::start());
+            *own = None;
+            let dog = Watchdog::start();
+            SHARED.set(&raw const *dog.shared);
+            *own = Some(dog);
         }
     });
 }
@@ -118,11 +198,17 @@ impl Watchdog {
         };
         let shared = Box::new(Shared {
             pid,
+            tid,
+            signal: let_go::signal(),
             stat: path("stat"),
             schedstat: path("schedstat"),
             processors: processors(),
             ready: AtomicU32::new(0),
             armed: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            let_go: AtomicU32::new(0),
+            kept: AtomicU32::new(0),
+            steps: AtomicU32::new(0),
             target: AtomicI32::new(0),
         });
         // SAFETY: the layout is not empty.
@@ -139,6 +225,7 @@ impl Watchdog {
             shared,
             stack,
             holds: 0,
+            last: 0,
         }
     }
 
@@ -162,7 +249,8 @@ impl Watchdog {
             std::thread::sleep(Duration::from_micros(50));
         }
         self.shared.target.store(target, SeqCst);
-        self.shared.armed.store(1, SeqCst);
+        self.last = self.last.wrapping_add(1).max(1);
+        self.shared.armed.store(self.last, SeqCst);
         dog::wake(&self.shared.armed);
     }
 
@@ -183,18 +271,24 @@ impl Watchdog {
 
 /// While it lives, the watchdog checks that this thread makes progress.
 pub(crate) struct Armed {
+    /// Gone before the watchdog is off duty.
+    kept: Option<Kept>,
     /// The watchdog belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Armed {
-    pub(crate) fn begin(target: i32) -> Armed {
+    /// `may_let_go`: whether the target may be let go in the middle.
+    pub(crate) fn begin(target: i32, may_let_go: bool) -> Armed {
         let holds = OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0));
         if !holds {
             start();
         }
+        // First, so that there is no moment without it.
+        let kept = (!may_let_go).then(Kept::begin);
         OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
         Armed {
+            kept,
             _not_send: PhantomData,
         }
     }
@@ -202,12 +296,16 @@ impl Armed {
 
 impl Drop for Armed {
     fn drop(&mut self) {
+        self.kept = None;
         OWN.with_borrow_mut(|own| own.as_mut().map(Watchdog::disarm));
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
+        if ptr::eq(SHARED.get(), &raw const *self.shared) {
+            SHARED.set(ptr::null());
+        }
         if let Some(child) = self.child {
             // SAFETY: no pointers; the child has not been collected, so the number is its own.
             unsafe { libc::kill(child, libc::SIGKILL) };

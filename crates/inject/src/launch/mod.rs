@@ -151,7 +151,7 @@ impl Child {
             return Err(Error::TargetGone { pid });
         };
         survey.refresh(pid)?;
-        let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Guard::begin(pid))?;
+        let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Guard::begin(pid, false))?;
         held.stays_traced = true;
         held.thread_number_at = thread_number_at;
         held.saved

@@ -137,7 +137,7 @@ impl AllHeld {
             let Some(stopped) = self.threads.remove(&tid) else {
                 continue;
             };
-            let guard = Guard::begin(pid);
+            let guard = Guard::begin(pid, false);
             let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
                 // It was killed, so it changes nothing any more, but the others may live.

@@ -6,7 +6,7 @@ use crate::held::Held;
 use crate::native_stack::RESERVED_BYTES;
 use crate::scratch::Scratch;
 use crate::signal_frame::{self, State};
-use crate::{Error, memory, regs, restart, restarted};
+use crate::{Error, memory, regs, restart, restarted, watchdog};
 use memhook_process::RemoteAddress;
 
 /// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
@@ -94,7 +94,10 @@ impl Held {
             // This extends the stack mapping; process_vm_writev(2) no longer does since Linux 6.5.
             true => self.write(lower, &frames.bytes)?,
             // This respects page protection, in case the mapping has changed.
-            false => memory::write_writable(pid, lower, &frames.bytes)?,
+            false => {
+                let _kept = watchdog::keep().ok_or_else(|| self.has_gone_home())?;
+                memory::write_writable(pid, lower, &frames.bytes)?;
+            }
         }
         self.work.frames = Some((lower, frames.bytes.len()));
         // They must be in the address space that was looked at before the stop, not in that of a program that

@@ -11,4 +11,5 @@ mod otlp;
 mod rules;
 mod searches;
 mod served;
+mod starved;
 mod stores;

@@ -2,27 +2,18 @@
 //!
 //! It shares our memory, and with it the thread-local variables of the thread that made it, so it may not call
 //! libc (`errno` is such a variable), allocate, or panic. It makes system calls directly, and for the same
-//! reason reads its two files of /proc itself, although otherwise only `memhook-process` does that.
+//! reason reads its files of /proc itself, although otherwise only `memhook-process` does that.
 
-use std::arch::{asm, naked_asm};
-use std::ffi::CStr;
+use std::arch::naked_asm;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::super::continued::OF_WATCHDOG;
-use super::{CONTINUED, Shared};
+use super::course::{Course, PERIOD_NS, Seen, Verdict, Way, share};
+use super::look::{Look, Wanting, running};
+use super::raw::{call, decimal, now_ns, plain};
+use super::{CONTINUED, Shared, let_go};
 use memhook_process::cgroup_root;
-
-/// The time between two looks.
-const PERIOD_NS: i64 = 50_000_000;
-/// After so many looks without progress the holder is killed. They are counted rather than timed, because nobody is
-/// late after a pause of the whole machine.
-const LOOKS: u32 = 10;
-/// Where more threads want to run than there are processors, whoever the holder waits for gets its turn that much more
-/// rarely, and a look counts for that much less: for this share of a look at least.
-const LEAST_SHARE: u32 = 12;
-/// What a look counts for on a machine that is not busy.
-const WHOLE_LOOK: u32 = 1 << 16;
 
 /// clone3(2); the libc crate has it as an `int`, which it does not fit into.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -111,44 +102,10 @@ extern "C" fn run(shared: *mut libc::c_void) -> i32 {
     watch(shared.cast_const().cast())
 }
 
-/// A system call that does not touch `errno`.
-///
-/// # Safety
-/// That of the call itself.
-unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
-    let [a, b, c, d, e, f] = arguments;
-    let result;
-    // SAFETY: the kernel changes rax, rcx and r11, and the memory that the caller vouches for.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") nr => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-fn plain(nr: i64, a: usize, b: usize, c: usize) -> i64 {
-    // SAFETY: this is used for calls that write no memory, and those that read some get its length too.
-    unsafe { call(nr, [a, b, c, 0, 0, 0]) }
-}
-
 fn exit() -> ! {
     loop {
         plain(libc::SYS_exit_group, 0, 0, 0);
     }
-}
-
-/// What a look at the holder shows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Look {
-    /// The state letter of proc_pid_stat(5).
-    state: u8,
-    /// Time on a processor, time waiting for one, number of turns (Documentation/scheduler/sched-stats).
-    turns: [u8; 64],
 }
 
 extern "C" fn watch(shared: *const Shared) -> ! {
@@ -165,37 +122,61 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     close_descriptors();
     shared.ready.store(1, SeqCst);
 
-    let mut before = None;
-    // In parts of a look.
-    let mut still = 0u32;
+    let mut course = Course::default();
+    let mut wanting = Wanting::none();
+    let (mut hold, mut looked_at) = (0, 0);
     loop {
-        if shared.armed.load(SeqCst) == 0 {
-            (before, still) = (None, 0);
+        let armed = shared.armed.load(SeqCst);
+        if armed != hold {
+            (course, wanting) = (Course::default(), Wanting::none());
+            (hold, looked_at) = (armed, now_ns());
+        }
+        if armed == 0 {
             sleep(&shared.armed);
             continue;
         }
         nap();
-        let now = look(shared);
-        let progressed = match now.state {
-            // It runs, or waits for a processor, which it would need to be killed too.
-            b'R' => true,
-            // The kernel keeps no such figures.
-            state if now.turns[0] == 0 => !matches!(state, b'T' | b't'),
-            _ => before != Some(now.turns),
+        let now = now_ns();
+        let seen = Seen {
+            holder: Look::at(&shared.stat, &shared.schedstat),
+            steps: shared.steps.load(SeqCst),
+            elapsed_ns: now.wrapping_sub(looked_at),
+            way: way(shared, hold),
         };
-        before = Some(now.turns);
-        if progressed {
-            still = 0;
-        } else {
-            still = still.wrapping_add(weight(running(), shared.processors));
+        looked_at = now;
+        let target = shared.target.load(SeqCst);
+        let verdict = course.judge(
+            &seen,
+            || share(running(), shared.processors),
+            || wanting.look([shared.pid, target]),
+        );
+        if shared.armed.load(SeqCst) != hold {
+            continue;
         }
-        if now.state == b'T' && shared.armed.load(SeqCst) != 0 {
+        if seen.holder.state == b'T' {
             CONTINUED.store(1, SeqCst);
             continue_holder(shared.pid);
         }
-        if still >= LOOKS * WHOLE_LOOK && shared.armed.load(SeqCst) != 0 {
-            end(shared);
+        match verdict {
+            Verdict::GoOn => {}
+            Verdict::LetGo => {
+                shared.asked.store(hold, SeqCst);
+                let_go::tell(shared);
+            }
+            Verdict::EndStill => end(shared, STOOD_STILL),
+            Verdict::EndRunning => end(shared, RAN),
         }
+    }
+}
+
+/// Whether the holder can let go just now.
+fn way(shared: &Shared, hold: u32) -> Way {
+    if shared.let_go.load(SeqCst) == hold {
+        Way::Done
+    } else if shared.signal == 0 || shared.kept.load(SeqCst) != 0 {
+        Way::None
+    } else {
+        Way::Signal
     }
 }
 
@@ -251,104 +232,19 @@ pub(super) fn wake(word: &AtomicU32) {
 fn nap() {
     let time = libc::timespec {
         tv_sec: 0,
-        tv_nsec: PERIOD_NS,
+        tv_nsec: PERIOD_NS as i64,
     };
     plain(libc::SYS_nanosleep, (&raw const time).addr(), 0, 0);
 }
 
-fn look(shared: &Shared) -> Look {
-    let mut text = [0u8; 512];
-    read(&shared.stat, &mut text);
-    // The name in parentheses may hold anything, so the state is what follows the last parenthesis.
-    let mut state = 0;
-    let mut at = 0;
-    while at + 2 < text.len() {
-        if text[at] == b')' {
-            state = text[at + 2];
-        }
-        at += 1;
-    }
-    let mut turns = [0u8; 64];
-    read(&shared.schedstat, &mut turns);
-    Look { state, turns }
-}
-
-/// What a look without progress counts for, where so many threads run or want to.
-fn weight(running: u32, processors: u32) -> u32 {
-    let least = WHOLE_LOOK / LEAST_SHARE;
-    let (Some(share), true) = (
-        WHOLE_LOOK.wrapping_mul(processors).checked_div(running),
-        processors < WHOLE_LOOK / 16,
-    ) else {
-        return WHOLE_LOOK;
-    };
-    if share < least {
-        least
-    } else if share > WHOLE_LOOK {
-        WHOLE_LOOK
-    } else {
-        share
-    }
-}
-
-/// How many threads of the machine run or wait for a processor (proc_loadavg(5), the fourth field); 0 if the kernel does
-/// not say.
-fn running() -> u32 {
-    let mut text = [0u8; 128];
-    read(c"/proc/loadavg", &mut text);
-    running_in(&text)
-}
-
-/// The number before the slash.
-fn running_in(text: &[u8; 128]) -> u32 {
-    let (mut number, mut at) = (0u32, 0);
-    while at < text.len() {
-        match text[at] {
-            b'/' => return number,
-            digit @ b'0'..=b'9' => {
-                number = number.wrapping_mul(10).wrapping_add((digit - b'0') as u32);
-            }
-            _ => number = 0,
-        }
-        at += 1;
-    }
-    0
-}
-
-/// Fills the buffer from a file; if that fails, the buffer stays as it is.
-fn read(path: &CStr, into: &mut [u8]) {
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr().addr());
-    let file = plain(libc::SYS_openat, at, path, flags);
-    if file < 0 {
-        return;
-    }
-    let arguments = [file as usize, into.as_mut_ptr().addr(), into.len(), 0, 0, 0];
-    // SAFETY: the kernel writes at most the length of the buffer.
-    unsafe { call(libc::SYS_read, arguments) };
-    plain(libc::SYS_close, file as usize, 0, 0);
-}
-
-const BEFORE_PID: &[u8] = b"memhook-rs: killed by its watchdog: it stood still (stopped, frozen or blocked) while it held threads of process ";
+const KILLED: &[u8] = b"memhook-rs: killed by its watchdog: it ";
+const STOOD_STILL: &[u8] = b"stood still (stopped, frozen or blocked)";
+const RAN: &[u8] = b"ran for ten seconds without getting on";
+const BEFORE_PID: &[u8] = b" while it held threads of process ";
 const BEHIND_PID: &[u8] = b", which goes on\n";
 
-/// A positive number in digits.
-fn decimal(number: i32, room: &mut [u8; 20]) -> &[u8] {
-    let mut left = number.unsigned_abs();
-    let mut at = room.len();
-    while at > 10 {
-        at -= 1;
-        room[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    &room[at..]
-}
-
 /// Kills the attacher, says so, and ends.
-fn end(shared: &Shared) -> ! {
+fn end(shared: &Shared, why: &[u8]) -> ! {
     // Otherwise this process would end together with the attacher, before it has said why.
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
     if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
@@ -367,31 +263,9 @@ fn end(shared: &Shared) -> ! {
     if error.revents & libc::POLLOUT != 0 {
         let mut room = [0; 20];
         let number = decimal(shared.target.load(SeqCst), &mut room);
-        for text in [BEFORE_PID, number, BEHIND_PID] {
+        for text in [KILLED, why, BEFORE_PID, number, BEHIND_PID] {
             plain(libc::SYS_write, 2, text.as_ptr().addr(), text.len());
         }
     }
     exit()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_look_counts_for_less_on_a_busy_machine() {
-        let running = |text: &str| {
-            let mut bytes = [0; 128];
-            bytes[..text.len()].copy_from_slice(text.as_bytes());
-            running_in(&bytes)
-        };
-        assert_eq!(running("15.82 18.75 16.76 27/1071 9532\n"), 27);
-        assert_eq!((running(""), running("0.1 0.2 0.3")), (0, 0));
-        // Nobody else, as many as processors, unknown.
-        for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
-            assert_eq!(weight(threads, processors), WHOLE_LOOK);
-        }
-        assert_eq!(weight(8, 2), WHOLE_LOOK / 4);
-        assert_eq!(weight(5000, 2), WHOLE_LOOK / LEAST_SHARE);
-    }
 }

@@ -1,0 +1,307 @@
+//! What the looks at a holder come to: starved is not stuck.
+
+use super::look::Look;
+
+/// The time between two looks.
+pub(super) const PERIOD_NS: u64 = 50_000_000;
+/// A holder that has lost so much time of a hold, because it got no processor or stood still, has to let its target go.
+const PATIENCE_NS: u64 = 400_000_000;
+/// After so many looks in a row at which it stood still, a holder is ended that cannot be made to let go; and one that is to
+/// let go and could, and has not done so at so many looks. They are counted rather than timed, because nobody is late after
+/// a pause of the whole machine.
+const LOOKS: u32 = 10;
+/// The same where the target has been let go: it takes no harm, and only whoever waits for us wants to know.
+const FREE_LOOKS: u32 = 600;
+/// A holder that has run for so long without a step of its work has to let its target go.
+const PATIENCE_WITH_RUNNING_NS: u64 = 2_000_000_000;
+/// It is ended when it has run for so long.
+const RUNNING_LIMIT_NS: u64 = 10_000_000_000;
+/// Where more threads want to run than there are processors, whoever the holder waits for gets its turn that much more
+/// rarely, and a look counts for that much less: for this share of a look at least.
+const LEAST_SHARE: u32 = 12;
+/// What a look counts for on a machine that is not busy.
+const WHOLE_LOOK: u32 = 1 << 16;
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    GoOn,
+    /// The holder has to let its target go.
+    LetGo,
+    /// It is to be ended, because it stands still.
+    EndStill,
+    /// It is to be ended, because it runs and makes no progress.
+    EndRunning,
+}
+
+/// Whether the target can be let go while the holder lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Not now: all threads have to stand still for what the holder does, or no signal is free for it.
+    None,
+    /// The holder does it as soon as it gets a signal.
+    Signal,
+    /// It has.
+    Done,
+}
+
+/// One hold, from its first look on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Course {
+    before: Option<Look>,
+    /// In parts of a look: for how long it has stood still, and for how long it has not answered although it could.
+    still: u32,
+    unanswered: u32,
+    is_asked: bool,
+    lost_ns: u64,
+    /// Steps of the work at the last look, and how long the holder had run at the last step.
+    steps: u32,
+    ran_ns: u64,
+}
+
+/// One look.
+pub(super) struct Seen {
+    pub holder: Look,
+    /// How many steps of its work it has done.
+    pub steps: u32,
+    /// Time since the look before.
+    pub elapsed_ns: u64,
+    pub way: Way,
+}
+
+impl Course {
+    /// Judges a look. `share`: what a look at which the holder stands still counts for; `starves`: whether a thread that it
+    /// may wait for gets no processor.
+    pub(super) fn judge(
+        &mut self,
+        seen: &Seen,
+        share: impl FnOnce() -> u32,
+        starves: impl FnOnce() -> bool,
+    ) -> Verdict {
+        let now = seen.holder;
+        let before = self.before.replace(now);
+        let has_no_turn = match (before, now.turns) {
+            (None, _) => false,
+            (Some(before), Some(turns)) => before.turns == Some(turns),
+            (Some(_), None) => matches!(now.state, b'T' | b't'),
+        };
+        // It runs, or waits for a processor, which it would need to be ended too.
+        let is_still = has_no_turn && now.state != b'R';
+        let waited = |look: Look| look.turns.map_or(0, |turns| turns[1]);
+        let waited = waited(now).saturating_sub(before.map_or(waited(now), waited));
+        let is_starved = has_no_turn || waited >= seen.elapsed_ns / 2;
+        if is_starved && before.is_some() {
+            self.lost_ns = self.lost_ns.saturating_add(seen.elapsed_ns);
+        }
+        if !is_still {
+            self.still = 0;
+        }
+        // Each signal wakes a frozen holder for a moment, which takes it a turn.
+        let is_silent = self.is_asked && seen.way == Way::Signal && now.state != b'R';
+        let is_silent = is_silent && (is_still || !is_starved);
+        if (is_still || is_silent) && !starves() {
+            let share = share();
+            let counted = |count: u32, is_so| {
+                if is_so {
+                    count.saturating_add(share)
+                } else {
+                    count
+                }
+            };
+            self.still = counted(self.still, is_still);
+            self.unanswered = counted(self.unanswered, is_silent);
+        }
+
+        let ran = now.turns.map_or(0, |turns| turns[0]);
+        if before.is_none() || self.steps != seen.steps {
+            (self.steps, self.ran_ns) = (seen.steps, ran);
+        }
+        // Where all threads are held, much is read between two steps.
+        let ran = match seen.way {
+            Way::None => 0,
+            Way::Signal | Way::Done => ran.saturating_sub(self.ran_ns),
+        };
+        if ran >= RUNNING_LIMIT_NS {
+            return Verdict::EndRunning;
+        }
+        let (count, limit) = match seen.way {
+            Way::None => (self.still, LOOKS),
+            Way::Signal => (self.unanswered, LOOKS),
+            Way::Done => (self.still, FREE_LOOKS),
+        };
+        if count >= limit.saturating_mul(WHOLE_LOOK) {
+            return Verdict::EndStill;
+        }
+        let is_late = self.lost_ns >= PATIENCE_NS || ran >= PATIENCE_WITH_RUNNING_NS;
+        if seen.way == Way::None || !is_late {
+            return Verdict::GoOn;
+        }
+        self.is_asked = true;
+        Verdict::LetGo
+    }
+}
+
+/// What a look without progress counts for, where so many threads run or want to.
+pub(super) fn share(running: u32, processors: u32) -> u32 {
+    let least = WHOLE_LOOK / LEAST_SHARE;
+    let (Some(share), true) = (
+        WHOLE_LOOK.wrapping_mul(processors).checked_div(running),
+        processors < WHOLE_LOOK / 16,
+    ) else {
+        return WHOLE_LOOK;
+    };
+    if share < least {
+        least
+    } else if share > WHOLE_LOOK {
+        WHOLE_LOOK
+    } else {
+        share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+
+    /// A holder, by what the kernel says of it.
+    struct Holder {
+        course: Course,
+        way: Way,
+        turns: [u64; 3],
+        steps: u32,
+    }
+
+    impl Holder {
+        fn new(way: Way) -> Holder {
+            Holder {
+                course: Course::default(),
+                way,
+                turns: [0; 3],
+                steps: 0,
+            }
+        }
+
+        /// Looks until the verdict is another one than to go on; how many looks that took, of a thousand.
+        fn verdict(
+            &mut self,
+            state: u8,
+            starves: bool,
+            mut goes_on: impl FnMut(&mut Holder),
+        ) -> Option<(u32, Verdict)> {
+            (1..=1000).find_map(|looks| {
+                goes_on(self);
+                let seen = Seen {
+                    holder: Look {
+                        state,
+                        turns: Some(self.turns),
+                    },
+                    steps: self.steps,
+                    elapsed_ns: PERIOD_NS,
+                    way: self.way,
+                };
+                let verdict = self.course.judge(&seen, || WHOLE_LOOK, || starves);
+                (verdict != Verdict::GoOn).then_some((looks, verdict))
+            })
+        }
+    }
+
+    #[test]
+    fn a_holder_that_works_is_left_alone() {
+        for way in [Way::None, Way::Signal, Way::Done] {
+            // It polls: a little time, many turns.
+            let verdict = Holder::new(way).verdict(b'S', false, |holder| {
+                holder.turns[0] += MILLISECOND;
+                holder.turns[2] += 45;
+                holder.steps += 45;
+            });
+            assert_eq!(verdict, None);
+        }
+        // Where all threads are held, it may copy for long.
+        let verdict = Holder::new(Way::None).verdict(b'R', false, |holder| {
+            holder.turns[0] += PERIOD_NS;
+        });
+        assert_eq!(verdict, None);
+    }
+
+    #[test]
+    fn a_holder_that_gets_no_processor_lets_go_and_is_never_ended() {
+        // No turn at all; and one of a millisecond now and then.
+        for every in [u64::MAX, 2] {
+            let mut looks = 0;
+            let mut starved = |holder: &mut Holder| {
+                looks += 1;
+                if looks % every == 0 {
+                    holder.turns[0] += MILLISECOND;
+                    holder.turns[1] += 2 * PERIOD_NS - MILLISECOND;
+                    holder.turns[2] += 1;
+                }
+            };
+            let (looks, verdict) = Holder::new(Way::Signal)
+                .verdict(b'R', false, &mut starved)
+                .expect("a verdict");
+            assert_eq!(verdict, Verdict::LetGo);
+            assert!((8..=10).contains(&looks), "{looks}");
+            assert_eq!(Holder::new(Way::None).verdict(b'R', false, starved), None);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_starved_thread_is_not_stuck() {
+        assert_eq!(Holder::new(Way::None).verdict(b'S', true, |_| ()), None);
+        let verdict = Holder::new(Way::Signal).verdict(b'S', true, |_| ());
+        assert_eq!(verdict, Some((9, Verdict::LetGo)));
+    }
+
+    #[test]
+    fn a_holder_that_stands_still_lets_go_or_is_ended() {
+        let ways = [
+            (Way::None, LOOKS, Verdict::EndStill),
+            (Way::Signal, 8, Verdict::LetGo),
+        ];
+        for (way, looks, verdict) in ways {
+            let found = Holder::new(way).verdict(b'D', false, |_| ());
+            assert_eq!(found, Some((looks + 1, verdict)));
+        }
+        // It has been told, and does not answer.
+        let mut holder = Holder::new(Way::Signal);
+        let last = std::iter::from_fn(|| holder.verdict(b'D', false, |_| ()))
+            .find(|&(_, verdict)| verdict != Verdict::LetGo);
+        assert_eq!(last, Some((1, Verdict::EndStill)));
+        // Each signal wakes it up for a moment.
+        let mut frozen = |holder: &mut Holder| {
+            holder.turns[2] += u64::from(holder.course.is_asked);
+        };
+        let mut holder = Holder::new(Way::Signal);
+        let last = std::iter::from_fn(|| holder.verdict(b'S', false, &mut frozen))
+            .find(|&(_, verdict)| verdict != Verdict::LetGo);
+        assert_eq!(last, Some((1, Verdict::EndStill)));
+        // As long as it is starved, that does not count.
+        let mut holder = Holder::new(Way::Signal);
+        let mut silent = std::iter::from_fn(|| holder.verdict(b'S', true, |_| ())).take(500);
+        assert!(silent.all(|(_, verdict)| verdict == Verdict::LetGo));
+    }
+
+    #[test]
+    fn a_holder_that_runs_and_does_nothing_lets_go_and_is_ended() {
+        let mut holder = Holder::new(Way::Signal);
+        let runs = |holder: &mut Holder| holder.turns[0] += PERIOD_NS;
+        let first = holder.verdict(b'R', false, runs).expect("a verdict");
+        assert_eq!(first, (41, Verdict::LetGo));
+        holder.way = Way::Done;
+        let last = std::iter::from_fn(|| holder.verdict(b'R', false, runs))
+            .find(|&(_, verdict)| verdict != Verdict::LetGo);
+        assert_eq!(last, Some((1, Verdict::EndRunning)));
+    }
+
+    #[test]
+    fn a_look_counts_for_less_on_a_busy_machine() {
+        // Nobody else, as many as processors, unknown.
+        for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
+            assert_eq!(share(threads, processors), WHOLE_LOOK);
+        }
+        assert_eq!(share(8, 2), WHOLE_LOOK / 4);
+        assert_eq!(share(5000, 2), WHOLE_LOOK / LEAST_SHARE);
+    }
+}

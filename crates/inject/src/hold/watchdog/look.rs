@@ -1,0 +1,129 @@
+//! What the watchdog sees when it looks at a thread, and at those that it may wait for.
+
+use std::ffi::CStr;
+
+use super::raw::{Path, each_thread, leading_number, read};
+
+/// What a look at a thread shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// The state letter of proc_pid_stat(5).
+    pub state: u8,
+    /// Time on a processor and time in wait for one, in nanoseconds, and number of turns
+    /// (Documentation/scheduler/sched-stats); `None` if the kernel keeps no such figures.
+    pub turns: Option<[u64; 3]>,
+}
+
+impl Look {
+    pub(super) fn at(stat: &CStr, schedstat: &CStr) -> Look {
+        let mut text = [0u8; 512];
+        read(stat, &mut text);
+        let mut figures = [0u8; 64];
+        read(schedstat, &mut figures);
+        Look {
+            state: state_in(&text),
+            turns: figures_in(&figures),
+        }
+    }
+
+    fn of(pid: i32, tid: i32) -> Look {
+        let file = |name| {
+            let thread = Path::threads_of(pid).with(b"/").with_number(tid);
+            thread.with(name)
+        };
+        Look::at(file(b"/stat").as_c_str(), file(b"/schedstat").as_c_str())
+    }
+}
+
+/// The name in parentheses may hold anything, so the state is what follows the last parenthesis.
+fn state_in(text: &[u8; 512]) -> u8 {
+    let end = text.iter().rposition(|&byte| byte == b')');
+    end.and_then(|end| text.get(end + 2)).copied().unwrap_or(0)
+}
+
+fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
+    let mut words = text.split(|&byte| byte == b' ');
+    let mut next = || leading_number(words.next()?);
+    Some([next()?, next()?, next()?])
+}
+
+/// How many threads are remembered that want to run.
+const MOST: usize = 32;
+
+/// Threads that wanted to run at the last look, with their figures then.
+pub(super) struct Wanting {
+    threads: [(i32, Look); MOST],
+    count: usize,
+}
+
+impl Wanting {
+    pub(super) fn none() -> Wanting {
+        Wanting {
+            threads: [(0, Look::default()); MOST],
+            count: 0,
+        }
+    }
+
+    /// Looks at the threads of two processes. Returns whether any of them has wanted to run since the last look and has
+    /// got no turn, so that whoever waits for it is starved and not stuck.
+    pub(super) fn look(&mut self, pids: [i32; 2]) -> bool {
+        let mut now = Wanting::none();
+        let mut starves = false;
+        for pid in pids {
+            each_thread(pid, |tid| {
+                let look = Look::of(pid, tid);
+                if look.state == b'R' && look.turns.is_some() {
+                    starves |= self
+                        .threads
+                        .iter()
+                        .take(self.count)
+                        .any(|&old| old == (tid, look));
+                    if let Some(place) = now.threads.get_mut(now.count) {
+                        *place = (tid, look);
+                        now.count += 1;
+                    }
+                }
+            });
+        }
+        *self = now;
+        starves
+    }
+}
+
+/// How many threads of the machine run or wait for a processor (proc_loadavg(5), the fourth field); 0 if the kernel does
+/// not say.
+pub(super) fn running() -> u32 {
+    let mut text = [0u8; 128];
+    read(c"/proc/loadavg", &mut text);
+    running_in(&text)
+}
+
+/// The number before the slash.
+fn running_in(text: &[u8; 128]) -> u32 {
+    let mut words = text.split(|&byte| byte == b' ');
+    let field = words.nth(3).filter(|field| field.contains(&b'/'));
+    let number = field.and_then(leading_number).unwrap_or(0);
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room<const BYTES: usize>(text: &str) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn files_of_the_kernel_are_read() {
+        assert_eq!(running_in(&room("15.82 18.75 16.76 27/1071 9532\n")), 27);
+        assert_eq!(running_in(&room("")), 0);
+        assert_eq!(running_in(&room("0.1 0.2 0.3")), 0);
+        assert_eq!(state_in(&room("12 (a) R (b)) S 1 2")), b'S');
+        assert_eq!(state_in(&room("")), 0);
+        assert_eq!(figures_in(&room("12 34 5\n")), Some([12, 34, 5]));
+        assert_eq!(figures_in(&room("")), None);
+    }
+}

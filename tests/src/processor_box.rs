@@ -1,0 +1,60 @@
+//! A control group with a limit of processor time, as a container has.
+
+use std::path::{Path, PathBuf};
+
+/// The group; removed when the test is over. Its processes must have ended by then.
+pub struct ProcessorBox {
+    folder: PathBuf,
+    is_v1: bool,
+}
+
+impl ProcessorBox {
+    /// Makes one without a limit, of version 1 or 2, whichever this machine has. `None`: we may not.
+    pub fn new(name: &str) -> Option<ProcessorBox> {
+        let name = format!("memhook-{name}-{}", std::process::id());
+        [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)]
+            .into_iter()
+            .find_map(|(top, is_v1)| {
+                if !is_v1 {
+                    // Refused where the controller is not to be had.
+                    let all = Path::new(top).join("cgroup.subtree_control");
+                    let _ = std::fs::write(all, "+cpu");
+                }
+                let folder = Path::new(top).join(&name);
+                std::fs::create_dir(&folder).ok()?;
+                let made = ProcessorBox { folder, is_v1 };
+                made.set_percent(None).then_some(made)
+            })
+    }
+
+    /// Sets the limit, in hundredths of one processor.
+    pub fn set_percent(&self, percent: Option<u32>) -> bool {
+        let write = |name: &str, value: String| std::fs::write(self.folder.join(name), value);
+        let quota = percent.map(|percent| percent * 1000);
+        match (self.is_v1, quota) {
+            (true, None) => write("cpu.cfs_quota_us", "-1".into()),
+            (true, Some(quota)) => write("cpu.cfs_period_us", "100000".into())
+                .and_then(|()| write("cpu.cfs_quota_us", quota.to_string())),
+            (false, None) => write("cpu.max", "max 100000".into()),
+            (false, Some(quota)) => write("cpu.max", format!("{quota} 100000")),
+        }
+        .is_ok()
+    }
+
+    /// Moves a process into it.
+    pub fn take(&self, pid: u32) {
+        std::fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("moved");
+    }
+}
+
+impl Drop for ProcessorBox {
+    fn drop(&mut self) {
+        // A process that has just ended may still be counted.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
