@@ -1,6 +1,8 @@
 //! Which processes are meant by a name or a control group.
 
-use crate::{Chosen, ControlGroup, living_thread, proc_text, process_ids, thread_start_time};
+use crate::{
+    Chosen, ControlGroup, is_attacher, living_thread, proc_text, process_ids, thread_start_time,
+};
 use std::fmt;
 
 /// What is known of a process when one is chosen.
@@ -120,7 +122,8 @@ impl Selector {
                 .is_none_or(|(_, group)| group.has(&candidate.groups))
     }
 
-    /// All processes that are meant, apart from this one.
+    /// All processes that are meant, apart from this one. Whoever names a control group does not mean those in it that
+    /// attach to others.
     pub fn look(&self) -> Vec<Candidate> {
         let own = std::process::id() as i32;
         process_ids()
@@ -128,6 +131,7 @@ impl Selector {
             .filter(|&pid| pid != own)
             .filter_map(Candidate::of)
             .filter(|candidate| self.matches(candidate))
+            .filter(|candidate| self.name.is_some() || is_attacher(candidate.pid) != Some(true))
             .collect()
     }
 

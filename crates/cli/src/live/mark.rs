@@ -4,6 +4,7 @@ use crate::output::say;
 use crate::target::Choice;
 use anyhow::bail;
 use memhook_foreign::visible;
+use memhook_process::{first_failure, preflight};
 use std::process::ExitCode;
 
 /// Bytes of a name.
@@ -33,6 +34,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("the name of a mark takes {LONGEST} bytes at most, and this one has {length}");
     }
     let pid = args.choice.pid(Some(&args.process))?;
+    // It would have the regions of those that it traces.
+    if let Some(why) = first_failure(&preflight(pid)) {
+        bail!("{why}");
+    }
     let at = memhook_attach::set_mark(pid, name)?;
     let at = memhook_report::milliseconds(at.as_millis() as u64);
     say!("Mark {:?} is set, {at} after the attach", visible(name));

@@ -1,10 +1,10 @@
 //! A running memhook-rs as the target of another: it maps the regions of those that it traces, which are not its own.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, Target, binary, build_target, run};
+use memhook_tests::{Attacher, MemoryBox, Target, binary, build_target, not_run, run};
 
 /// Commands with which something could be done to a process; `top`, which needs a terminal, attaches as `attach` does.
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 15] = [
     &["attach", "PID", "-d", "100ms"],
     &["attach", "PID", "--follow-fork", "-d", "100ms"],
     &["detach", "PID"],
@@ -15,6 +15,10 @@ const COMMANDS: [&[&str]; 11] = [
     &["trim", "PID"],
     &["emit", "PID", "--otel-memory"],
     &["gate", "--pid", "PID", "-d", "100ms"],
+    &["mark", "PID", "here"],
+    &["watch", "PID", "-d", "100ms", "-o", "/dev/null/none"],
+    &["scan", "PID", "--census"],
+    &["rss", "PID", "--pins"],
     &["doctor", "PID"],
 ];
 
@@ -50,6 +54,40 @@ fn attachers_are_refused_by_what_they_are() {
         attacher.finish();
         drop(target);
     }
+}
+
+/// Whoever means a control group does not mean the attachers in it.
+#[test]
+fn attachers_in_a_control_group_are_left_alone() {
+    let Some(group) = MemoryBox::new("attachers", 256 << 20) else {
+        return not_run("no memory cgroup can be made here");
+    };
+    let program = build_target("hammer", &[]);
+    let outside = Target::start(&program, &[]);
+    let inside = Target::run(&mut group.command(&program));
+    let mut attacher = Attacher::start(&outside, &[]);
+    let members = group.path().join("cgroup.procs");
+    std::fs::write(members, attacher.pid().to_string()).expect("moved");
+    let folder = Folder::new("attachers-in-a-group");
+    let path = group.path().to_str().expect("text");
+    let reports = folder.path("reports");
+    for command in [
+        &["watch", "--cgroup", path, "-d", "300ms", "-o", &reports][..],
+        &["attach", "--all", "--cgroup", path, "-d", "300ms"],
+        &["attach", "--cgroup", path, "-d", "300ms"],
+    ] {
+        let (code, out, errors) = run(command);
+        assert_eq!(code, 0, "{command:?}: {errors}");
+        let inside = inside.pid().to_string();
+        assert!(
+            format!("{out}{errors}").contains(&inside),
+            "{command:?}: {errors}"
+        );
+        assert!(!errors.contains(&attacher.pid().to_string()), "{errors}");
+        assert!(attacher.lives(), "{command:?}");
+    }
+    attacher.finish();
+    drop((outside, inside));
 }
 
 /// Whoever attaches with these crates is taken for alive, whatever the program is called.
