@@ -31,7 +31,7 @@ pub struct Choice {
     /// Take the newest of several processes
     #[arg(long)]
     newest: bool,
-    /// Take a process of this control group
+    /// Take a process of this control group; watch takes all
     ///
     /// It may be in a group below it. Name a directory in /sys/fs/cgroup, or a path as in
     /// /proc/PID/cgroup.
@@ -52,19 +52,11 @@ impl Target {
         self.choice.pid(self.process())
     }
 
-    /// Its id; of several processes of a control group that of the largest, which the kernel would kill first.
-    pub fn largest(&self) -> Result<i32, SelectionError> {
-        let selector = match (self.process(), &self.choice.cgroup) {
-            (None, Some(_)) if !self.choice.newest => self.selector()?,
-            _ => return self.pid(),
-        };
-        let found = selector.look();
-        let counters = memhook_process::resident_counters;
-        let resident = |pid| counters(pid).map_or(0, |counters| counters.resident());
-        let largest = found.iter().max_by_key(|candidate| resident(candidate.pid));
-        match largest {
-            Some(largest) => Ok(largest.chosen().keep_for_good()?),
-            None => Ok(selector.choose(&found, false)?.pid),
+    /// All processes of a control group, if nothing but that was given.
+    pub fn whole_group(&self) -> Result<Option<Selector>, SelectionError> {
+        match (self.process(), &self.choice.cgroup) {
+            (None, Some(_)) if !self.choice.newest => Ok(Some(self.selector()?)),
+            _ => Ok(None),
         }
     }
 

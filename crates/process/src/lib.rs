@@ -27,6 +27,7 @@ mod module;
 mod module_bytes;
 mod module_facts;
 mod module_file;
+mod oom_kills;
 mod preflight;
 mod proc_text;
 mod processor_time;
@@ -65,11 +66,12 @@ pub use hook_copies::{
 pub use loader::{Auxiliary, Loader, is_audited, is_static};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
-pub use memory_alarm::{AlarmAt, AlarmError, MemoryAlarm, Trigger};
+pub use memory_alarm::{AlarmAt, AlarmError, MemoryAlarm, PressureTrigger, ResidentAlarm, Trigger};
 pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
+pub use oom_kills::{OomKill, OomKills};
 pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
 };

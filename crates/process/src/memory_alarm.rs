@@ -125,28 +125,75 @@ impl fmt::Display for Trigger {
     }
 }
 
-/// A trigger that the kernel does not take.
+/// How much waiting for memory is too much, in the kernel's words (Documentation/accounting/psi.rst).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PressureTrigger(String);
+
+impl FromStr for PressureTrigger {
+    type Err = String;
+
+    /// `some 150000 1000000`: waiting and window in microseconds.
+    fn from_str(text: &str) -> Result<PressureTrigger, String> {
+        /// What the kernel takes as a window.
+        const WINDOWS: std::ops::RangeInclusive<u64> = 500_000..=10_000_000;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [kind @ ("some" | "full"), waiting, window] = words[..] else {
+            return Err(
+                "expected 'some' or 'full', a time of waiting and a window, both in microseconds, \
+                 like 'some 150000 1000000'"
+                    .into(),
+            );
+        };
+        let number = |text: &str| {
+            text.parse::<u64>()
+                .map_err(|_| format!("{text} is no number"))
+        };
+        let (waiting, window) = (number(waiting)?, number(window)?);
+        if !WINDOWS.contains(&window) {
+            return Err("the window must be between 500000 and 10000000 microseconds".into());
+        }
+        if !(1..=window).contains(&waiting) {
+            return Err("the time of waiting must not be 0, nor longer than the window".into());
+        }
+        Ok(PressureTrigger(format!("{kind} {waiting} {window}")))
+    }
+}
+
+/// Pressure that cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum AlarmError {
-    /// There is no pressure to be watched.
-    #[error("{}: {error}; pressure cannot be watched", .path.display())]
+    /// The kernel keeps no account of it.
+    #[error(
+        "pressure cannot be watched here: this kernel keeps no account of it ({}: {error}), as without CONFIG_PSI or with psi=0",
+        .path.display()
+    )]
+    NoPressure {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        error: std::io::Error,
+    },
+    /// The kernel does not take this trigger from us.
+    #[error(
+        "pressure cannot be watched with '{words}' ({}: {error}): without CAP_SYS_RESOURCE, a window must be a multiple of 2000000",
+        .path.display()
+    )]
     Pressure {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The trigger.
+        words: String,
+        /// What the kernel answered.
         error: std::io::Error,
     },
 }
 
-/// Looks now and then how much memory a process may still have.
+/// Looks now and then how much memory the control groups of a process may still have.
 pub struct MemoryAlarm {
-    pid: i32,
     cgroup: CgroupMemory,
     at: AlarmAt,
     /// The share of a limit at which the next alarm is due.
     next_share: f64,
-    allowed: Option<u64>,
-    next_resident: u64,
     pressure: Option<File>,
     next_pressure: Instant,
     next_look: Instant,
@@ -155,26 +202,21 @@ pub struct MemoryAlarm {
 }
 
 impl MemoryAlarm {
-    /// For a process: `at` of the limits that its groups have, or more than `allowed` resident bytes, or a trigger for
-    /// pressure in the kernel's words (`some 150000 1000000`).
+    /// For the groups of a process: `at` of the limits that they have, or pressure.
     ///
     /// # Errors
     /// When the kernel does not take that trigger.
     pub fn new(
         pid: i32,
         at: AlarmAt,
-        allowed: Option<u64>,
-        pressure: Option<&str>,
+        pressure: Option<&PressureTrigger>,
     ) -> Result<MemoryAlarm, AlarmError> {
         let cgroup = CgroupMemory::of(pid);
-        let pressure = pressure.map(|words| watch_pressure(cgroup.group(), words));
+        let pressure = pressure.map(|trigger| watch_pressure(cgroup.group(), &trigger.0));
         let now = Instant::now();
         Ok(MemoryAlarm {
-            pid,
             at,
             next_share: f64::NAN,
-            allowed,
-            next_resident: allowed.unwrap_or(u64::MAX),
             pressure: pressure.transpose()?,
             next_pressure: now,
             next_look: now,
@@ -187,6 +229,11 @@ impl MemoryAlarm {
     /// How many processes of its group the kernel has killed for want of memory; `None` where it does not say.
     pub fn kills(&self) -> Option<u64> {
         self.cgroup.kills()
+    }
+
+    /// The directory of its own group.
+    pub fn group(&self) -> Option<&Path> {
+        self.cgroup.group()
     }
 
     /// Whether there is an alarm. After one, there is another when half of what was left is used, too, or after the
@@ -237,13 +284,35 @@ impl MemoryAlarm {
                 });
             }
         }
-        let allowed = self.allowed?;
-        let bytes = resident(self.pid)?;
-        if (bytes as f64) < allowed as f64 * FALL {
-            self.next_resident = allowed;
+        None
+    }
+}
+
+/// Looks how much of a process is in memory.
+pub struct ResidentAlarm {
+    pid: i32,
+    allowed: u64,
+    next: u64,
+}
+
+impl ResidentAlarm {
+    /// More than `allowed` resident bytes are too much.
+    pub fn new(pid: i32, allowed: u64) -> ResidentAlarm {
+        ResidentAlarm {
+            pid,
+            allowed,
+            next: allowed,
         }
-        (bytes > self.next_resident).then(|| {
-            self.next_resident = bytes + bytes / 8;
+    }
+
+    /// Whether there is an alarm. After one, there is another when it has grown by an eighth, or after it has fallen.
+    pub fn check(&mut self) -> Option<Trigger> {
+        let (bytes, allowed) = (resident(self.pid)?, self.allowed);
+        if (bytes as f64) < allowed as f64 * FALL {
+            self.next = allowed;
+        }
+        (bytes > self.next).then(|| {
+            self.next = bytes + bytes / 8;
             Trigger::Resident { bytes, allowed }
         })
     }
@@ -260,7 +329,14 @@ fn watch_pressure(group: Option<&Path>, words: &str) -> Result<File, AlarmError>
         file.write_all(words.as_bytes())?;
         Ok(file)
     };
-    open().map_err(|error| AlarmError::Pressure { path, error })
+    open().map_err(|error: std::io::Error| match error.raw_os_error() {
+        Some(nix::libc::ENOENT | nix::libc::EOPNOTSUPP) => AlarmError::NoPressure { path, error },
+        _ => AlarmError::Pressure {
+            path,
+            words: words.to_owned(),
+            error,
+        },
+    })
 }
 
 fn is_raised(file: &File) -> bool {
@@ -295,26 +371,46 @@ mod tests {
     fn resident_memory_of_this_process() {
         let pid = std::process::id() as i32;
         let own = resident(pid).expect("our own");
-        let at = AlarmAt::Bytes(u64::MAX);
-        let mut alarm = MemoryAlarm::new(pid, at, Some(own / 2), None).unwrap();
+        let mut alarm = ResidentAlarm::new(pid, own / 2);
         let trigger = alarm.check().expect("an alarm");
         assert_eq!(trigger.name(), "rss");
-        alarm.next_look = Instant::now();
         assert_eq!(alarm.check(), None, "only once");
-        let mut calm = MemoryAlarm::new(pid, at, Some(u64::MAX), None).unwrap();
-        assert_eq!(calm.check(), None);
-        let wrong = MemoryAlarm::new(pid, at, None, Some("what"));
-        let error = wrong.err().expect("no trigger").to_string();
-        assert!(
-            error.contains("pressure") && !error.contains('\n'),
-            "{error}"
-        );
+        assert_eq!(ResidentAlarm::new(pid, u64::MAX).check(), None);
+    }
+
+    #[test]
+    fn triggers_for_pressure_are_checked() {
+        let trigger: PressureTrigger = " some  150000 1000000 ".parse().expect("a trigger");
+        assert_eq!(trigger.0, "some 150000 1000000");
+        assert!("full 500000 500000".parse::<PressureTrigger>().is_ok());
+        for bad in [
+            "",
+            "nonsense",
+            "some",
+            "some 150000",
+            "many 150000 1000000",
+            "some x 1000000",
+            "some 0 1000000",
+            "some 2000000 1000000",
+            "some 1 400000",
+            "some 1 20000000",
+            "some 1 1000000 1",
+        ] {
+            assert!(bad.parse::<PressureTrigger>().is_err(), "{bad}");
+        }
+        // A kernel that keeps no account of it says so in other words.
+        let path = PathBuf::from("/proc/pressure/memory");
+        let none = AlarmError::NoPressure {
+            path,
+            error: std::io::Error::from_raw_os_error(nix::libc::ENOENT),
+        };
+        assert!(none.to_string().contains("keeps no account"), "{none}");
     }
 
     #[test]
     fn the_machine_has_a_limit() {
         let at = "0.001%".parse().unwrap();
-        let mut alarm = MemoryAlarm::new(std::process::id() as i32, at, None, None).unwrap();
+        let mut alarm = MemoryAlarm::new(std::process::id() as i32, at, None).unwrap();
         let trigger = alarm.check().expect("an alarm");
         assert_eq!(trigger.name(), "limit");
         assert!(trigger.to_string().contains("% of"), "{trigger}");

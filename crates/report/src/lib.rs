@@ -110,6 +110,6 @@ pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
 #[cfg(target_arch = "x86_64")]
-pub use watch::{Death, WatchMoment, WatchReport};
+pub use watch::{Death, KilledProcess, Kills, WatchMoment, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};
 pub use wrap::wrapped;

@@ -24,6 +24,8 @@ pub struct WatchReport {
     pub time_s: u64,
     /// How the process ended, in the last report.
     pub death: Option<Death>,
+    /// Whom the kernel has killed meanwhile, in the last report.
+    pub killed: Vec<KilledProcess>,
     /// What was resident, by mappings; not when the process has ended.
     pub account: Option<RssReport>,
     /// The last minutes, the oldest moment first.
@@ -43,10 +45,72 @@ pub struct WatchMoment {
     pub live_bytes: u64,
 }
 
+/// Whom the kernel has killed for want of memory in the memory cgroup of a process, while that was watched.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Kills {
+    /// How many processes; none where the kernel does not say.
+    pub count: Option<u64>,
+    /// Those that its messages name, which not everybody may read.
+    pub processes: Vec<KilledProcess>,
+}
+
+/// A process that the kernel has killed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KilledProcess {
+    /// Process id.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+}
+
+impl Kills {
+    fn of(&self, pid: i32) -> bool {
+        self.processes.iter().any(|killed| killed.pid == pid)
+    }
+
+    /// Whether anybody was killed.
+    fn any(&self) -> bool {
+        self.count.is_some_and(|count| count > 0) || !self.processes.is_empty()
+    }
+
+    /// Of the others, in words that follow those about process `pid`.
+    fn words(&self, pid: i32) -> String {
+        const MOST: usize = 4;
+        let others = self.processes.iter().filter(|killed| killed.pid != pid);
+        let mut named: Vec<String> = others
+            .map(|killed| format!("{} ({})", killed.pid, killed.name))
+            .collect();
+        let more = named.len().saturating_sub(MOST);
+        named.truncate(MOST);
+        let named = named.join(", ");
+        let who = match (named.is_empty(), more, self.count) {
+            (false, 0, _) => format!("process {named}"),
+            (false, more, _) => format!("process {named} and {more} more"),
+            (true, ..) if self.of(pid) => return String::new(),
+            (true, _, Some(0)) => "no process".into(),
+            (true, _, Some(1)) => "a process".into(),
+            (true, _, Some(_)) => "several processes".into(),
+            (true, _, None) => return "; whether for want of memory is not known".into(),
+        };
+        format!("; the kernel has killed {who} of its memory cgroup for want of memory")
+    }
+
+    /// The end of the watch of a process that goes on.
+    pub fn beside_living(&self, pid: i32) -> String {
+        let others = if self.any() {
+            self.words(pid)
+        } else {
+            String::new()
+        };
+        format!("the watch was ended, and the process goes on{others}")
+    }
+}
+
 /// The end of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Death {
-    /// The kernel has killed a process of its group for want of memory while it was watched.
+    /// The kernel has killed it for want of memory or, where its messages cannot be read, some process of its group while
+    /// it was watched.
     pub out_of_memory: bool,
     /// How many it has killed there since the watch began; none where it does not say.
     pub kills: Option<u64>,
@@ -57,20 +121,29 @@ pub struct Death {
 }
 
 impl Death {
+    /// Of process `pid`, with its wait status if that is known.
+    pub fn new(pid: i32, wait_status: Option<i32>, kills: &Kills) -> Death {
+        let signal = wait_status.map(|status| status & 0x7f);
+        let is_named = !kills.processes.is_empty();
+        Death {
+            out_of_memory: if is_named { kills.of(pid) } else { kills.any() },
+            kills: kills.count,
+            signal: signal.filter(|&signal| signal != 0),
+            status: wait_status
+                .filter(|status| status & 0x7f == 0)
+                .map(|status| status >> 8 & 0xff),
+        }
+    }
+
     /// In words.
-    pub fn explanation(&self) -> String {
+    pub fn explanation(&self, pid: i32, kills: &Kills) -> String {
         let how = match (self.signal, self.status) {
+            _ if kills.of(pid) => "killed by the kernel for want of memory".to_owned(),
             (Some(signal), _) => format!("ended by signal {signal}"),
             (None, Some(status)) => format!("ended with status {status}"),
             (None, None) => "ended".to_owned(),
         };
-        let killed = match self.kills {
-            Some(0) => "no process",
-            Some(1) => "a process",
-            Some(_) => "several processes",
-            None => return format!("{how}; whether for want of memory is not known"),
-        };
-        format!("{how}; the kernel has killed {killed} of its memory cgroup for want of memory")
+        how + &kills.words(pid)
     }
 }
 
@@ -92,6 +165,7 @@ impl WatchReport {
             explanation,
             time_s: since.map_or(0, |time| time.as_secs()),
             death: None,
+            killed: Vec::new(),
             account,
             history: Vec::new(),
             report,
@@ -108,9 +182,13 @@ impl WatchReport {
         WatchReport { history, ..self }
     }
 
-    /// Adds how the process ended.
-    pub fn with_death(self, death: Option<Death>) -> WatchReport {
-        WatchReport { death, ..self }
+    /// Adds how the process ended, and whom the kernel has killed.
+    pub fn with_death(self, death: Option<Death>, kills: Kills) -> WatchReport {
+        WatchReport {
+            death,
+            killed: kills.processes,
+            ..self
+        }
     }
 }
 
@@ -133,5 +211,54 @@ impl Document for WatchReport {
             out += &account.text(style);
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kills(count: Option<u64>, pids: &[i32]) -> Kills {
+        let process = |&pid: &i32| KilledProcess {
+            pid,
+            name: "leaker".into(),
+        };
+        Kills {
+            count,
+            processes: pids.iter().map(process).collect(),
+        }
+    }
+
+    #[test]
+    fn the_heading_says_who_was_killed() {
+        let of = |status, kills: &Kills| {
+            let death = Death::new(7, status, kills);
+            (death.out_of_memory, death.explanation(7, kills))
+        };
+        let killed = kills(Some(1), &[7]);
+        let text = "killed by the kernel for want of memory";
+        assert_eq!(of(Some(9), &killed), (true, text.into()));
+        assert_eq!(of(None, &killed), (true, text.into()));
+        let (out_of_memory, text) = of(Some(0x100), &kills(Some(1), &[8]));
+        assert!(!out_of_memory);
+        assert_eq!(
+            text,
+            "ended with status 1; the kernel has killed process 8 (leaker) of its memory cgroup for want of memory"
+        );
+        // Where the messages of the kernel cannot be read, there are the numbers of the group.
+        let (out_of_memory, text) = of(Some(9), &kills(Some(1), &[]));
+        assert!(
+            out_of_memory && text.contains("signal 9; the kernel has killed a process"),
+            "{text}"
+        );
+        assert!(of(Some(9), &kills(None, &[])).1.contains("not known"));
+        let living = kills(Some(6), &[8, 9, 10, 11, 12]).beside_living(7);
+        assert!(
+            living.contains("goes on; the kernel has killed process 8 (leaker), 9"),
+            "{living}"
+        );
+        assert!(living.contains("and 1 more"), "{living}");
+        let nobody = kills(Some(0), &[]).beside_living(7);
+        assert_eq!(nobody, "the watch was ended, and the process goes on");
     }
 }

@@ -20,6 +20,29 @@ impl Watch {
         Watch::start_with(args, &[])
     }
 
+    /// Returns when so many processes of a group are traced.
+    fn of_group(group: &MemoryBox, count: usize, directory: &str) -> Watch {
+        let path = group.path().to_str().expect("text");
+        let mut watch = Watch::start(&["--cgroup", path, "--at", "80%", "-o", directory]);
+        watch.await_lines("Watching", count - 1);
+        watch
+    }
+
+    /// Waits for so many lines that begin like this.
+    fn await_lines(&mut self, beginning: &str, count: usize) {
+        let mut left = count;
+        while left > 0 {
+            let mut line = Vec::new();
+            let mut byte = [0];
+            let errors = self.child.stderr.as_mut().expect("piped");
+            while errors.read(&mut byte).expect("readable") == 1 && byte != *b"\n" {
+                line.push(byte[0]);
+            }
+            assert!(!line.is_empty(), "the watch has ended");
+            left -= usize::from(line.starts_with(beginning.as_bytes()));
+        }
+    }
+
     fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Watch {
         let mut child = Command::new(binary())
             .arg("watch")
@@ -156,6 +179,98 @@ fn a_process_that_is_killed_leaves_its_site() {
         assert_eq!(said.lines().count(), reports.len(), "{said}{errors}");
         assert!(said.contains("limit ") && said.contains("end "), "{said}");
     }
+}
+
+/// The one that leaks is small at first, or comes last: its report tells its site, and those of all others who it was.
+fn the_leaker_of_a_group_is_found(count: usize, is_late: bool) {
+    const IDLE_BYTES: u64 = 3 << 20;
+    let name = format!("watch-{count}-{is_late}");
+    let limit = LIMIT + count as u64 * 3 * IDLE_BYTES;
+    let Some(group) = MemoryBox::new(&name, limit) else {
+        return not_run("no memory cgroup can be made here");
+    };
+    let program = build_target("leaks_until_killed", &[]);
+    let idle = || {
+        let size = IDLE_BYTES.to_string();
+        let mut idle = Target::run(group.command(&program).args([&size, "0"]));
+        idle.go();
+        idle.expect("done");
+        idle
+    };
+    let others: Vec<Target> = (1..count).map(|_| idle()).collect();
+    let leaker = || Target::run(group.command(&program).args(["1000000000", "5000"]));
+    let early = (!is_late).then(leaker);
+    let folder = Folder::new(&name);
+    let directory = folder.path("evidence");
+    let present = others.len() + usize::from(!is_late);
+    let mut watch = Watch::of_group(&group, present, &directory);
+    let mut leaker = early.unwrap_or_else(|| {
+        let late = leaker();
+        watch.await_lines("Watching", 1);
+        late
+    });
+    let pid = leaker.pid();
+    leaker.go();
+    let status = leaker.finish();
+    assert!(!status.success(), "the kernel kills it: {status}");
+    // The report of its end is there before the others end.
+    watch.await_lines(&format!("memhook-rs: process {pid} "), 1);
+    if count > 1 {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        unsafe { libc::kill(watch.child.id() as i32, libc::SIGTERM) };
+    }
+    let (code, errors) = watch.end();
+    assert_eq!(code, Some(0), "{errors}");
+    for other in others {
+        assert!(other.is_alive());
+        assert!(other.finish().success());
+    }
+    let reports = reports(directory.as_ref());
+    check_schemas(&reports);
+    let ends: Vec<&Value> = reports
+        .iter()
+        .map(|report| &report.1)
+        .filter(|report| report["reason"] == "end")
+        .collect();
+    assert_eq!(ends.len(), count, "{errors}");
+    for report in ends {
+        let explanation = report["explanation"].as_str().expect("a sentence");
+        assert_eq!(report["killed"][0]["pid"], pid, "{explanation}");
+        if report["pid"] != pid {
+            let killed = format!("goes on; the kernel has killed process {pid} (");
+            assert!(explanation.contains(&killed), "{explanation}");
+            assert_eq!(report["death"], Value::Null);
+            continue;
+        }
+        assert_eq!(explanation, "killed by the kernel for want of memory");
+        assert_eq!(report["death"]["out_of_memory"], true);
+        let (of_site, all) = share(report, "planted_leak");
+        assert!(of_site >= 0.9 * all, "{of_site} of {all}");
+        assert!(all > 0.7 * LIMIT as f64, "{all}");
+    }
+    // It is among the largest by then.
+    let is_early = |report: &&(String, Value)| report.1["reason"] != "end";
+    let early = reports.iter().filter(is_early);
+    assert!(
+        early.clone().any(|report| report.1["pid"] == pid),
+        "{errors}"
+    );
+}
+
+#[test]
+fn the_leaker_is_found_where_it_is_alone() {
+    the_leaker_of_a_group_is_found(1, false);
+}
+
+#[test]
+fn the_leaker_is_found_among_four() {
+    the_leaker_of_a_group_is_found(4, false);
+    the_leaker_of_a_group_is_found(4, true);
+}
+
+#[test]
+fn the_leaker_is_found_among_twenty() {
+    the_leaker_of_a_group_is_found(20, false);
 }
 
 #[test]

@@ -14,7 +14,6 @@ use std::thread::JoinHandle;
 /// Reports on their way to the disk, which may be slow: a thread of its own writes them.
 pub struct Evidence {
     directory: PathBuf,
-    pid: i32,
     count: u32,
     to: Option<Sender<Written>>,
     writer: Option<JoinHandle<bool>>,
@@ -26,6 +25,7 @@ pub struct Place(u32);
 
 /// One report.
 struct Written {
+    pid: i32,
     /// Without the end of a name.
     name: String,
     reason: &'static str,
@@ -37,12 +37,7 @@ struct Written {
 
 impl Evidence {
     /// Makes the directory if it is missing. `keep`: how many reports stay beside the last; `exec`: run after each.
-    pub fn new(
-        directory: &Path,
-        pid: i32,
-        keep: usize,
-        exec: Option<String>,
-    ) -> anyhow::Result<Evidence> {
+    pub fn new(directory: &Path, keep: usize, exec: Option<String>) -> anyhow::Result<Evidence> {
         let context = || directory.display().to_string();
         std::fs::create_dir_all(directory).with_context(context)?;
         let probe = directory.join(format!(".memhook-rs.{}", std::process::id()));
@@ -52,7 +47,6 @@ impl Evidence {
         let (to, reports) = unbounded::<Written>();
         let mut shelf = Shelf {
             directory: directory.clone(),
-            pid,
             keep,
             exec,
             kept: VecDeque::new(),
@@ -78,7 +72,6 @@ impl Evidence {
             })?;
         Ok(Evidence {
             directory,
-            pid,
             count: 0,
             to: Some(to),
             writer: Some(writer),
@@ -106,7 +99,8 @@ impl Evidence {
     fn write(&mut self, Place(number): Place, report: &WatchReport, is_again: bool) {
         let json = document(report, true, Style::default()).unwrap_or_default();
         let written = Written {
-            name: format!("{}-{number:03}-{}", self.pid, report.reason),
+            pid: report.pid,
+            name: format!("{}-{number:03}-{}", report.pid, report.reason),
             reason: report.reason,
             text: report.text(Style::default()),
             json: visible_json(&json).into_owned(),
@@ -128,7 +122,6 @@ impl Evidence {
 /// What the writer knows.
 struct Shelf {
     directory: PathBuf,
-    pid: i32,
     keep: usize,
     exec: Option<String>,
     /// Reports written, the oldest first.
@@ -170,7 +163,7 @@ impl Shelf {
                 .args(["-c", command])
                 .env("MEMHOOK_REPORT", &file)
                 .env("MEMHOOK_REASON", report.reason)
-                .env("MEMHOOK_PID", self.pid.to_string())
+                .env("MEMHOOK_PID", report.pid.to_string())
                 .stdin(Stdio::null())
                 .spawn();
             self.running.push(child.context("sh")?);

@@ -1,0 +1,223 @@
+//! What the watches of all processes share: where reports go, when memory is scarce, whom the kernel has killed.
+
+use super::Args;
+use super::evidence::Evidence;
+use crate::exit_code;
+use crate::live::signals::NameWait;
+use memhook_process::{
+    AlarmAt, AlarmError, MemoryAlarm, OomKill, OomKills, PressureTrigger, ResidentAlarm, Trigger,
+    resident_counters,
+};
+use memhook_report::KilledProcess;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// At an alarm of their group, so many of its processes get a report: the largest.
+const MOST_REPORTS: usize = 3;
+/// Between two looks at a group, however many of its processes are watched.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The alarms of a control group, and of those that it is in.
+pub(super) struct GroupAlarm {
+    group: Option<PathBuf>,
+    state: Mutex<AlarmState>,
+}
+
+struct AlarmState {
+    alarm: MemoryAlarm,
+    next: Instant,
+    /// How many have been given, and the last one.
+    given: u64,
+    last: Option<Trigger>,
+}
+
+impl GroupAlarm {
+    fn state(&self) -> MutexGuard<'_, AlarmState> {
+        locked(&self.state)
+    }
+
+    /// An alarm that was given since `answered`.
+    pub(super) fn check(&self, answered: &mut u64) -> Option<Trigger> {
+        let mut state = self.state();
+        let now = Instant::now();
+        if now >= state.next {
+            state.next = now + PAUSE;
+            if let Some(trigger) = state.alarm.check() {
+                state.given += 1;
+                state.last = Some(trigger);
+            }
+        }
+        if std::mem::replace(answered, state.given) == state.given {
+            return None;
+        }
+        state.last.clone()
+    }
+
+    /// How many alarms have been given.
+    pub(super) fn given(&self) -> u64 {
+        self.state().given
+    }
+
+    /// How many of its processes the kernel has killed for want of memory; `None` where it does not say.
+    pub(super) fn kills(&self) -> Option<u64> {
+        self.state().alarm.kills()
+    }
+
+    /// Its directory.
+    pub(super) fn group(&self) -> Option<&Path> {
+        self.group.as_deref()
+    }
+}
+
+/// All watched processes.
+pub(super) struct Watched {
+    at: AlarmAt,
+    rss_above: Option<u64>,
+    pressure: Option<PressureTrigger>,
+    directory: PathBuf,
+    evidence: Mutex<Evidence>,
+    alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<GroupAlarm>>>,
+    kills: Mutex<Killed>,
+    crowd: Mutex<Crowd>,
+    is_one_of_several: bool,
+}
+
+struct Killed {
+    log: OomKills,
+    found: Vec<OomKill>,
+}
+
+#[derive(Default)]
+struct Crowd {
+    /// Processes that are or were watched.
+    pids: BTreeSet<i32>,
+    /// Traces that have not ended.
+    running: usize,
+    code: u8,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watched {
+    /// Makes the directory of the reports. `several`: how many processes there are in a group; 0: one is watched alone.
+    pub(super) fn new(args: &Args, several: usize) -> anyhow::Result<Arc<Watched>> {
+        let evidence = Evidence::new(&args.output, args.keep, args.exec.clone())?;
+        Ok(Arc::new(Watched {
+            at: args.at,
+            rss_above: args.rss_above,
+            pressure: args.psi.clone(),
+            directory: evidence.directory().to_owned(),
+            evidence: Mutex::new(evidence),
+            alarms: Mutex::default(),
+            kills: Mutex::new(Killed {
+                log: OomKills::follow(),
+                found: Vec::new(),
+            }),
+            crowd: Mutex::default(),
+            is_one_of_several: several > 0,
+        }))
+    }
+
+    /// The alarm of the group that a process is in.
+    pub(super) fn alarm_of(&self, pid: i32) -> Result<Arc<GroupAlarm>, AlarmError> {
+        let alarm = MemoryAlarm::new(pid, self.at, self.pressure.as_ref())?;
+        let group = alarm.group().map(Path::to_owned);
+        let mut alarms = locked(&self.alarms);
+        let found = alarms.entry(group.clone()).or_insert_with(|| {
+            Arc::new(GroupAlarm {
+                group,
+                state: Mutex::new(AlarmState {
+                    alarm,
+                    next: Instant::now(),
+                    given: 0,
+                    last: None,
+                }),
+            })
+        });
+        Ok(Arc::clone(found))
+    }
+
+    pub(super) fn resident_alarm(&self, pid: i32) -> Option<ResidentAlarm> {
+        Some(ResidentAlarm::new(pid, self.rss_above?))
+    }
+
+    pub(super) fn evidence(&self) -> MutexGuard<'_, Evidence> {
+        locked(&self.evidence)
+    }
+
+    /// Where the reports go.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether a process is one of the largest that are watched.
+    pub(super) fn is_large(&self, pid: i32) -> bool {
+        let pids: Vec<i32> = locked(&self.crowd).pids.iter().copied().collect();
+        let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
+        let own = size(pid);
+        let larger = pids
+            .iter()
+            .filter(|&&other| other != pid && size(other) > own);
+        larger.count() < MOST_REPORTS
+    }
+
+    /// Whom the kernel has killed of those that are watched, and of the group of this one.
+    pub(super) fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<KilledProcess> {
+        let mut kills = locked(&self.kills);
+        let new = kills.log.take();
+        kills.found.extend(new);
+        let watched = locked(&self.crowd).pids.clone();
+        let is_meant = |kill: &&OomKill| {
+            kill.pid == pid
+                || group.is_some_and(|group| kill.was_in(group))
+                || (kill.group.is_empty() && watched.contains(&kill.pid))
+        };
+        let found = kills.found.iter().filter(is_meant);
+        let process = |kill: &OomKill| KilledProcess {
+            pid: kill.pid,
+            name: kill.name.clone(),
+        };
+        found.map(process).collect()
+    }
+
+    /// Begins to wait for names at the end of the watch of a process.
+    pub(super) fn name_wait(&self) -> NameWait {
+        match self.is_one_of_several {
+            true => NameWait::begin_beside_others(),
+            false => NameWait::begin(),
+        }
+    }
+
+    pub(super) fn begins(&self, pid: i32) {
+        let mut crowd = locked(&self.crowd);
+        crowd.pids.insert(pid);
+        crowd.running += 1;
+    }
+
+    /// A trace has ended, with this exit code.
+    pub(super) fn ends(&self, code: u8) {
+        let mut crowd = locked(&self.crowd);
+        crowd.running = crowd.running.saturating_sub(1);
+        crowd.code = crowd.code.max(code);
+    }
+
+    /// Whether processes have been watched, and none is any more.
+    pub(super) fn is_deserted(&self) -> bool {
+        let crowd = locked(&self.crowd);
+        crowd.running == 0 && !crowd.pids.is_empty()
+    }
+
+    /// Waits until all reports are written; the exit code.
+    pub(super) fn finish(&self) -> u8 {
+        let is_written = self.evidence().finish();
+        let code = locked(&self.crowd).code;
+        match is_written {
+            true => code,
+            false => code.max(exit_code::BAD_INPUT),
+        }
+    }
+}
