@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {
-    let modules = session.modules.iter().chain(&session.gone);
+    let modules = session.modules().iter().chain(session.gone_modules());
     let python = python_of(Arc::clone(session.shared_region()));
     let made = session.made_names().map(|names| made_module(names as _));
     modules

@@ -233,7 +233,7 @@ impl Job<SampledSites> for TargetJob {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         self.began_unix_ms = unix.map_or(0, |time| time.as_millis() as u64);
         let session = trace.session();
-        let (attach, held) = (session.attach_time, session.held_time);
+        let (attach, held) = (session.attach_time(), session.held_time());
         self.numbers.attach = (attach.as_secs_f64(), held.as_secs_f64());
         self.link.tell(&self.numbers);
         self.link.tell_attached();

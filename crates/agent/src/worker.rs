@@ -66,7 +66,7 @@ impl Worker {
             };
             match Trace::observed_sharing(chosen.pid, config, sampled, &shared.files) {
                 Ok(mut trace) => {
-                    let (pid, held) = (chosen.pid, trace.session().held_time);
+                    let (pid, held) = (chosen.pid, trace.session().held_time());
                     tracing::info!(pid, ?held, "traced");
                     trace.watch_from(&shared.lookout);
                     trace.run(None, &mut job).into()

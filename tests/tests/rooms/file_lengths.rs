@@ -5,11 +5,7 @@ use super::root;
 /// A file of about 400 lines may have two subjects; one of this many surely has.
 const MOST_LINES: usize = 570;
 /// Those that still have. None may be added.
-const TOO_LONG: [&str; 3] = [
-    "crates/attach/src/session.rs",
-    "crates/report/src/text.rs",
-    "hook-cxx/python.hpp",
-];
+const TOO_LONG: [&str; 2] = ["crates/report/src/text.rs", "hook-cxx/python.hpp"];
 
 #[test]
 fn no_file_is_too_long() {

@@ -181,7 +181,7 @@ impl Births {
         let Some(heritage) = &state.heritage else {
             return false;
         };
-        if hook_at(pid, heritage.hook_base).is_none() {
+        if hook_at(pid, heritage.hook_base()).is_none() {
             return false;
         }
         let word = |offset: u64| read_word(pid, RemoteAddress(gate) + offset).unwrap_or(0);

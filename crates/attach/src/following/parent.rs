@@ -95,7 +95,7 @@ impl Parent {
         for _ in 0..WAITING {
             self.add_as_needed(session);
         }
-        session.held_time = session.held_time.max(self.held);
+        session.note_held(self.held);
     }
 
     /// Maps one more. `None`: that was not possible.

@@ -1,9 +1,38 @@
 //! Whether the hook of this version is in a process, and holding a thread to call into it.
 
-use crate::{error::Error, hook::object::hook_at};
+use crate::error::Error;
+use crate::hook::object::{EntryPoints, HookObject, hook_at};
 use memhook_inject::{Held, HoldOptions, hold};
-use memhook_process::HookCopy;
+use memhook_process::{HookCopy, RemoteAddress};
 use std::time::Duration;
+
+/// The hook that an attach calls into.
+#[derive(Clone, Copy)]
+pub struct HookInTarget {
+    /// Where it is (avma).
+    pub base: u64,
+    entry: EntryPoints,
+}
+
+impl HookInTarget {
+    /// This build of it, at an address of the target.
+    pub fn new(object: &HookObject, base: u64) -> Result<HookInTarget, Error> {
+        Ok(HookInTarget {
+            base,
+            entry: object.entry_points()?,
+        })
+    }
+
+    /// Its function that takes a region, and patches.
+    pub fn attach(&self) -> RemoteAddress {
+        RemoteAddress(self.base) + self.entry.attach
+    }
+
+    /// Its function that patches what is new in the journal.
+    pub fn patch(&self) -> RemoteAddress {
+        RemoteAddress(self.base) + self.entry.patch
+    }
+}
 
 /// Options for work that takes no lock of the process: a thread may stop anywhere for it.
 pub fn any_point() -> HoldOptions<'static> {

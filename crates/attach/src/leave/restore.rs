@@ -9,6 +9,7 @@ use crate::hook::object::hook_at;
 use crate::hook::presence::{has_hook, hold_with_hook};
 use crate::pads::areas::{held_cells, put_back};
 use crate::survey::target_facts::is_filtered;
+use crate::survey::traced_modules::layout;
 use crate::unwinding::tables::UnwindTables;
 use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
@@ -45,12 +46,6 @@ struct SlotLook {
     slots: Vec<Slot>,
     /// Slots that hold something of a hook that does not say what is behind it.
     unknown: u64,
-}
-
-/// Whether the modules are where they were: maps without what does not come from files.
-pub fn layout(maps: &[Mapping]) -> Vec<Mapping> {
-    let of_file = |m: &&Mapping| m.file_id.2 != 0 && m.path.starts_with('/');
-    maps.iter().filter(of_file).cloned().collect()
 }
 
 impl SlotLook {

@@ -72,17 +72,19 @@ pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> 
     }
     let mut diagnosed_modules = Vec::new();
     if is_well(&checks) {
-        let surveyed = survey(pid)?;
-        let images = surveyed.modules.clone();
-        let plan = Planned::of(surveyed, &config)?.into_modules()?;
-        let is_glibcs_loader = |image: &ModuleImage| image.is_loader && !image.is_libc;
-        let plan = plan
-            .into_iter()
-            .filter(|plan| !is_glibcs_loader(&plan.image));
-        diagnosed_modules.extend(plan.map(diagnosed));
-        checks.push(seen(pid, &diagnosed_modules));
-        if is_well(&checks) {
-            checks.push(safe_thread(pid, images));
+        match planned_modules(pid, &config) {
+            Ok((images, plan)) => {
+                diagnosed_modules.extend(plan.into_iter().map(diagnosed));
+                checks.push(seen(pid, &diagnosed_modules));
+                if is_well(&checks) {
+                    checks.push(safe_thread(pid, images));
+                }
+            }
+            Err(refusal) => checks.push(Check::bad(
+                "plan",
+                refusal.to_string(),
+                "an attach would refuse for the same reason",
+            )),
         }
         let pools = diagnosed_modules
             .iter()
@@ -112,6 +114,18 @@ pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> 
         checks,
         modules: diagnosed_modules,
     })
+}
+
+/// The modules of the process, and what would be hooked of those that matter.
+fn planned_modules(
+    pid: i32,
+    config: &TraceConfig,
+) -> Result<(Vec<ModuleImage>, Vec<PlannedModule>), Error> {
+    let surveyed = survey(pid)?;
+    let images = surveyed.modules.clone();
+    let mut plan = Planned::of(surveyed, config)?.into_modules()?;
+    plan.retain(|plan| plan.image.is_libc || !plan.image.is_loader);
+    Ok((images, plan))
 }
 
 fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedReach>, Error> {

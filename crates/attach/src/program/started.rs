@@ -38,7 +38,7 @@ impl Started {
         }
         let work = move || {
             let left = trace.follow(&told, &mut *job);
-            let _ = tell_modules.send(trace.session().modules.clone());
+            let _ = tell_modules.send(trace.session().modules().to_vec());
             let end = left.unwrap_or_else(|| end.recv().unwrap_or(End::LetGo));
             job.end(&mut trace, &end);
         };

@@ -117,12 +117,12 @@ impl Facts {
     pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
         self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
-        let exe = session.modules.first().map(|module| module.path.clone());
+        let exe = session.modules().first().map(|module| module.path.clone());
         self.note("exe", exe.unwrap_or_default());
         let ms = |time: Duration| format!("{:.3}", time.as_secs_f64() * 1e3);
-        self.note("attach_ms", ms(session.attach_time));
-        self.note("held_ms", ms(session.held_time));
-        self.note("idle_held_ms", ms(session.idle_held_time));
+        self.note("attach_ms", ms(session.attach_time()));
+        self.note("held_ms", ms(session.held_time()));
+        self.note("idle_held_ms", ms(session.idle_held_time()));
         self.note_slots(session);
         self.note_accesses(session);
         if let Memory::Described(heap) = self.memory
@@ -306,7 +306,7 @@ impl Facts {
         recorder.own_code = session.own_code();
         let key = |module: &ModuleImage| (module.base, module.path.clone());
         let there: HashMap<(u64, String), ()> =
-            session.modules.iter().map(|m| (key(m), ())).collect();
+            session.modules().iter().map(|m| (key(m), ())).collect();
         // Those there at the attach were there before the first event.
         let time_ns = if self.modules.is_empty() {
             0
@@ -316,7 +316,7 @@ impl Facts {
         for (base, _) in self.modules.keys().filter(|key| !there.contains_key(*key)) {
             recorder.writer.module_unloaded(*base, time_ns);
         }
-        for module in &session.modules {
+        for module in session.modules() {
             if !self.modules.contains_key(&key(module)) {
                 recorder.writer.module_loaded(&Module {
                     path: module.path.clone(),

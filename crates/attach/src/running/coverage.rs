@@ -106,7 +106,7 @@ impl CallScans {
     pub fn coverage(&self, session: &Session) -> Vec<ModuleCoverage> {
         let slots = session.region().slots();
         let mut found = Vec::new();
-        for module in &session.modules {
+        for module in session.modules() {
             let of = |state| {
                 let of_state = |s: &&_| is_slot_of(s, module) && s.state == state;
                 slots.iter().filter(of_state).count() as u64
@@ -114,7 +114,7 @@ impl CallScans {
             let hooked = of(slot_state::PATCHED) + of(slot_state::RESTORED);
             let refused = of(slot_state::REFUSED) + of(slot_state::CHANGED);
             let mut reasons: Vec<String> = session
-                .unhookable
+                .unhookable()
                 .iter()
                 .filter(|(name, _)| name == module.name())
                 .map(|(_, reason)| (*reason).to_owned())
@@ -170,7 +170,7 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
 /// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event, or leak
 /// without a trace.
 pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
-    let modules = session.modules.iter();
+    let modules = session.modules().iter();
     let others = modules.filter(|m| !m.is_libc && !m.is_loader);
     others.filter_map(|module| {
         if session.is_static() {

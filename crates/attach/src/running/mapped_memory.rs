@@ -101,7 +101,7 @@ impl MappedMemory {
         let traced = joined(before.iter().chain(&after).cloned().collect());
         let there: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
         let both = common(&joined(before), &joined(after));
-        let known = session.mapped_before.iter().filter(|m| m.file_id.2 == 0);
+        let known = session.mapped_before().iter().filter(|m| m.file_id.2 == 0);
         let known = joined(known.map(|m| m.start..m.end).collect());
         let mut found = MappedMemory {
             bytes: bytes(&there),

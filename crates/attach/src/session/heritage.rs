@@ -1,20 +1,21 @@
 //! What a process hands down to the children that it forks, and the session of a child that has used it.
 
+use super::Session;
+use super::journal::SlotJournal;
 use super::made_code::MadeCode;
+use super::marks::Marks;
+use super::prepared::{HeldTimes, Prepared};
 use super::python::Python;
-use super::{Session, with};
 use crate::claim::claim;
 use crate::error::Error;
-use crate::hook::object::{EntryPoints, HookObject};
+use crate::hook::presence::HookInTarget;
 use crate::leave::residue::new_owner;
 use crate::pads::Pads;
+use crate::survey::traced_modules::TracedModules;
 use crate::unwinding::tables::{KnownTables, UnwindTables};
 use memhook_abi::flags;
-use memhook_process::{
-    CLibrary, Mapping, ModuleFiles, ModuleImage, TargetRoot, mappings, seccomp_filters,
-};
+use memhook_process::{CLibrary, Mapping, ModuleImage, TargetRoot, mappings, seccomp_filters};
 use memhook_stream::{Config, Plan, Region};
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,20 +30,11 @@ pub(crate) struct Heritage {
     /// With what a child may take of memory.
     config: Config,
     region: Arc<Region>,
-    object: &'static HookObject,
-    entry: EntryPoints,
-    pub hook_base: u64,
-    may_lose_modules: bool,
-    functions: HashSet<usize>,
-    files: ModuleFiles,
-    layout: Vec<Mapping>,
-    modules: Vec<ModuleImage>,
-    gone: Vec<ModuleImage>,
-    vdso: Option<ModuleImage>,
-    hook: Option<ModuleImage>,
+    hook: HookInTarget,
+    hook_image: Option<ModuleImage>,
+    modules: TracedModules,
+    journal: SlotJournal,
     tables: KnownTables,
-    unhookable: Vec<(String, &'static str)>,
-    next_variant: HashMap<(usize, u64), u32>,
     made: Vec<Range<u64>>,
 }
 
@@ -50,40 +42,32 @@ impl Session {
     /// What children inherit; `None` where a child could not be traced from its birth by that alone: pads, and
     /// counted accesses, have memory of their own, and looks are at one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
+        let own = &self.prepared;
         let has_more =
-            self.config.flags & (flags::ACCESSES | flags::LOOKS) != 0 || !self.pads.is_empty();
-        if self.is_static || has_more {
+            own.config.flags & (flags::ACCESSES | flags::LOOKS) != 0 || !own.pads.is_empty();
+        if own.modules.is_static || has_more {
             return None;
         }
         let config = Config {
             // Another than the parent's: whoever claims the region says so, too.
-            epoch: self.config.epoch % 4095 + 1,
+            epoch: own.config.epoch % 4095 + 1,
             // That would take a system call of the child.
-            flags: self.config.flags & !flags::LONE_RECORDER,
-            plan: share_of(&self.config)?,
-            ..self.config.clone()
+            flags: own.config.flags & !flags::LONE_RECORDER,
+            plan: share_of(&own.config)?,
+            ..own.config.clone()
         };
         let mut tables = KnownTables::default();
-        self.tables.tell(&mut tables);
+        own.tables.tell(&mut tables);
         Some(Heritage {
-            pid: self.pid,
+            pid: own.pid,
             config,
-            region: Arc::clone(&self.region),
-            object: self.object,
-            entry: self.entry,
-            hook_base: self.hook_base,
-            may_lose_modules: self.may_lose_modules,
-            functions: self.functions.clone(),
-            files: self.files.clone(),
-            layout: self.layout.clone(),
-            modules: self.modules.clone(),
-            gone: self.gone.clone(),
-            vdso: self.vdso.clone(),
-            hook: self.hook.clone(),
+            region: Arc::clone(&own.region),
+            hook: self.hook,
+            hook_image: own.hook.clone(),
+            modules: own.modules.clone(),
+            journal: own.journal.clone(),
             tables,
-            unhookable: self.unhookable.clone(),
-            next_variant: self.next_variant.clone(),
-            made: self.made_code.areas().to_vec(),
+            made: own.made_code.areas().to_vec(),
         })
     }
 }
@@ -113,10 +97,15 @@ impl Heritage {
         };
         region.conceive(&config, &self.region)?;
         let mut tables = UnwindTables::with_known(&self.tables);
-        let mut all = with(&self.modules, &self.vdso);
-        all.extend(self.hook.clone());
+        let mut all = self.modules.all();
+        all.extend(self.hook_image.clone());
         tables.publish(region, &all, &self.made)?;
         Ok(tables)
+    }
+
+    /// Where the hook is (avma).
+    pub fn hook_base(&self) -> u64 {
+        self.hook.base
     }
 
     /// Children of the process that found no region.
@@ -137,45 +126,34 @@ impl Heritage {
         let maps = if lives { mappings(pid).ok() } else { None };
         let of_libc = |maps: &Vec<Mapping>| CLibrary::of(pid, maps).map(|libc| libc.kind);
         let python = maps.as_ref().map_or_else(Python::default, |maps| {
-            Python::of(pid, &self.modules, of_libc(maps))
+            Python::of(pid, &self.modules.now, of_libc(maps))
         });
-        Session {
+        let prepared = Prepared {
             pid,
             region,
-            object: self.object,
-            entry: self.entry,
-            hook_base: self.hook_base,
-            may_lose_modules: self.may_lose_modules,
-            functions: self.functions.clone(),
+            config: self.config.clone(),
+            modules: self.modules.clone(),
+            hook: self.hook_image.clone(),
+            journal: self.journal.clone(),
             pads: Pads::none(pid),
             // They take pads.
             heaps: Vec::new(),
-            is_static: false,
-            files: self.files.clone(),
-            layout: self.layout.clone(),
-            modules: self.modules.clone(),
-            gone: self.gone.clone(),
-            vdso: self.vdso.clone(),
-            hook: self.hook.clone(),
             tables,
-            unhookable: self.unhookable.clone(),
-            attach_time: Duration::ZERO,
-            held_time: Duration::ZERO,
-            idle_held_time: Duration::ZERO,
-            next_variant: self.next_variant.clone(),
-            config: self.config.clone(),
-            found: Some(found),
-            filters: seccomp_filters(pid),
-            root: TargetRoot::of(if lives { pid } else { self.pid }),
-            plan: self.config.plan,
             python,
             made_code: maps.as_deref().map_or_else(MadeCode::default, MadeCode::of),
-            marks: Vec::new(),
-            next_mark: 0,
-            has_missed_marks: false,
-            mapped_before: maps.unwrap_or_default(),
+            filters: seccomp_filters(pid),
+            root: TargetRoot::of(if lives { pid } else { self.pid }),
             emission: None,
+            held: HeldTimes::default(),
             _claim: if lives { claim(pid).ok() } else { None },
+        };
+        Session {
+            prepared,
+            hook: self.hook,
+            attach_time: Duration::ZERO,
+            found: Some(found),
+            marks: Marks::default(),
+            mapped_before: maps.unwrap_or_default(),
         }
     }
 }

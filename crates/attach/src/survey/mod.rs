@@ -7,3 +7,4 @@ pub(crate) mod memory_budget;
 pub(crate) mod process;
 pub(crate) mod process_names;
 pub(crate) mod target_facts;
+pub(crate) mod traced_modules;

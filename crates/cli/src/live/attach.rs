@@ -217,7 +217,7 @@ fn announce(session: &Session) {
     let hooked = hooked(session);
     if session.found().is_some() {
         // It may have ended, and then it has no name any more; its program is its parent's.
-        let program = session.modules.first().map(|module| module.name());
+        let program = session.modules().first().map(|module| module.name());
         eprintln!(
             "Attached to {} ({}) at its birth: {hooked}. Ctrl-C to detach",
             session.pid(),
@@ -229,8 +229,8 @@ fn announce(session: &Session) {
         "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {hooked}. Ctrl-C to detach",
         session.pid(),
         memhook_foreign::visible(&process_name(session.pid())),
-        session.attach_time.as_secs_f64() * 1e3,
-        session.held_time.as_secs_f64() * 1e3,
+        session.attach_time().as_secs_f64() * 1e3,
+        session.held_time().as_secs_f64() * 1e3,
     );
 }
 

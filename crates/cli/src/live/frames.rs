@@ -44,7 +44,7 @@ impl TracedRun for Traced<'_> {
 
     fn target(&self) -> Target {
         let pid = self.session.pid();
-        let executable = self.session.modules.first();
+        let executable = self.session.modules().first();
         Target {
             pid,
             // One that has ended has no other name any more.
@@ -61,9 +61,9 @@ impl TracedRun for Traced<'_> {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let (slots, modules) = session.patched();
         AttachInfo {
-            attach_ms: milliseconds(session.attach_time),
-            held_ms: milliseconds(session.held_time),
-            idle_held_ms: milliseconds(session.idle_held_time),
+            attach_ms: milliseconds(session.attach_time()),
+            held_ms: milliseconds(session.held_time()),
+            idle_held_ms: milliseconds(session.idle_held_time()),
             slots,
             modules,
             depth: self.depth,
@@ -71,7 +71,7 @@ impl TracedRun for Traced<'_> {
     }
 
     fn request_coverage(&mut self) {
-        self.call_scans.request(&self.session.modules);
+        self.call_scans.request(self.session.modules());
     }
 
     fn is_coverage_ready(&mut self, wait: Duration) -> bool {

@@ -256,6 +256,6 @@ fn announce(session: &Session, pid: i32, point: StartPoint) {
     eprintln!(
         "Tracing {pid} ({}) from {from}, prepared in {:.1} ms: {hooked}",
         memhook_foreign::visible(&process_name(pid)),
-        session.attach_time.as_secs_f64() * 1e3,
+        session.attach_time().as_secs_f64() * 1e3,
     );
 }

@@ -273,3 +273,19 @@ fn a_dynamic_program() {
     target.expect("done");
     assert!(target.finish().success());
 }
+
+/// A program with a loader and nothing else: `doctor` says so beside all that is well, and an attach refuses.
+#[test]
+fn a_program_without_a_c_library() {
+    let flags = ["-nostdlib", "-ffreestanding", "-fno-stack-protector"];
+    let target = Target::start(&build_target("without_c_library", &flags), &[]);
+    let pid = target.pid().to_string();
+    let (code, out, _) = run(&["doctor", &pid]);
+    assert_eq!(code, 2, "{out}");
+    assert!(out.contains("runs on neither glibc nor musl"), "{out}");
+    assert!(out.contains("permission"), "its other checks: {out}");
+    let (code, _, why) = run(&["attach", &pid, "-d", "100ms"]);
+    assert_eq!(code, 2, "{why}");
+    assert!(why.contains("neither glibc nor musl"), "{why}");
+    assert!(target.finish().success());
+}

@@ -119,7 +119,7 @@ impl Observer for Trial {
             finding,
             scored,
             began_with: (point == StartPoint::BeforeConstructors)
-                .then(|| session.modules.iter().map(|m| m.start).collect()),
+                .then(|| session.modules().iter().map(|m| m.start).collect()),
         };
         Ok(Work {
             job: Box::new(judging),
@@ -201,9 +201,9 @@ impl Judging {
     /// Whether all that the program has allocated was traced: constructors of a library that is opened later run
     /// before its slots are patched.
     fn is_complete(&self, session: &Session) -> bool {
-        let now = session.modules.iter();
-        session.gone.is_empty()
-            && session.unhookable.is_empty()
+        let now = session.modules().iter();
+        session.gone_modules().is_empty()
+            && session.unhookable().is_empty()
             && (self.began_with.as_ref())
                 .is_some_and(|known| now.clone().all(|m| known.contains(&m.start)))
     }

@@ -221,7 +221,7 @@ impl Watching {
                 pid: self.pid,
                 name: self.name.clone(),
                 exe: session
-                    .modules
+                    .modules()
                     .first()
                     .map_or(String::new(), |m| m.path.clone()),
             },

@@ -1,0 +1,63 @@
+//! The first step of an attach: the process is ours, and free of what earlier attaches left.
+
+use crate::claim::{Claim, claim};
+use crate::config::emission::Emission;
+use crate::error::Error;
+use crate::hook::loading::hook_to_emit;
+use crate::leave::residue::{Residue, residue};
+use crate::survey::process::Surveyed;
+use memhook_inject::{IdleThreads, prepare_to_hold};
+use memhook_process::{ModuleFiles, mappings};
+use std::time::Duration;
+
+/// A process that nobody else attaches to meanwhile.
+pub(super) struct Cleared {
+    pub pid: i32,
+    pub claim: Claim,
+    /// The threads that slept as the attach began.
+    pub idle: IdleThreads,
+    /// What of ours is in it by now.
+    pub residue: Residue,
+    pub files: ModuleFiles,
+    /// For how long a thread was held, at most.
+    pub held: Duration,
+}
+
+impl Cleared {
+    /// Claims a process, and puts right what is left in it.
+    pub fn of(pid: i32, mut files: ModuleFiles) -> Result<Cleared, Error> {
+        // First: who holds the claim finds nobody else changing what is looked at here.
+        let claim = claim(pid)?;
+        prepare_to_hold();
+        let idle = IdleThreads::of(pid);
+        let maps = mappings(pid)?;
+        // A probe that was killed has left its pads.
+        crate::probes::remove(pid)?;
+        let mut residue = residue(pid, &maps);
+        if let Some(attacher) = residue.attacher(pid) {
+            return Err(Error::AlreadyTraced { pid, attacher });
+        }
+        let mut held = Duration::ZERO;
+        if residue.is_untidy() {
+            tracing::debug!("what an earlier attach has left is put right");
+            held = residue.tidy_up(pid, &mut files)?.held;
+        }
+        Ok(Cleared {
+            pid,
+            claim,
+            idle,
+            residue,
+            files,
+            held,
+        })
+    }
+
+    /// The process as the attach finds it. `emission`: what the hook is to emit, if it does.
+    pub fn survey(&mut self, emission: Option<&Emission>) -> Result<Surveyed, Error> {
+        let maps = mappings(self.pid)?;
+        if let Some(emission) = emission {
+            self.residue.hook_base = hook_to_emit(self.pid, &maps, emission);
+        }
+        Surveyed::of(self.pid, maps, self.residue.hook_base, &mut self.files)
+    }
+}

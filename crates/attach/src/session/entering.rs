@@ -1,0 +1,178 @@
+//! The step of an attach in which the hook comes into the process, and patches: all that threads are held for.
+
+use super::Session;
+use super::lone_recorder;
+use super::prepared::{Entry, Prepared};
+use crate::error::Error;
+use crate::hold::reach::Reach;
+use crate::hold::safe_point::SAFE_POINT_PATIENCE;
+use crate::hook::loading::Loading;
+use crate::hook::presence::{HookInTarget, any_point};
+use crate::leave::residue::Place;
+use crate::survey::target_facts::{is_filtered, loading_is_filtered, thread_numbers};
+use memhook_abi::{self as abi, hook_error};
+use memhook_inject::{Held, move_region, set_inherited, unmap_region};
+use memhook_process::RemoteAddress;
+use std::time::Duration;
+
+/// How long a thread is looked for that may call the loader, before the hook is mapped without it.
+const LOAD_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Prepared {
+    /// Brings the hook in and lets it patch. If that fails, all that was changed is put back.
+    pub fn enter(mut self, reach: &mut Reach<'_>, entry: Entry) -> Result<Session, Error> {
+        // From here on leaving takes the jumps out.
+        self.pads.keep();
+        match self.bring_in(reach, &entry) {
+            Ok((held, hook)) => {
+                let mut session = Session::of(self, hook);
+                if let Err(error) = session.begin(reach, held, entry.region) {
+                    // Some slots may hold wrappers by now; what this cannot put back, the next attach can.
+                    let _ = session.detach();
+                    return Err(error);
+                }
+                Ok(session)
+            }
+            Err(error) => {
+                let _ = self.leave(None);
+                Err(error)
+            }
+        }
+    }
+
+    /// Holds a thread and has it load the hook, if that is not there yet.
+    fn bring_in(
+        &mut self,
+        reach: &mut Reach<'_>,
+        entry: &Entry,
+    ) -> Result<(Held, HookInTarget), Error> {
+        let pid = self.pid;
+        let (address, bytes) = self.region_at(&entry.region);
+        let (mut held, mut way) = self.hold_to_load(reach, entry.way)?;
+        // The loader reads and closes its file by a number, which another thread could close.
+        let is_in_danger = entry.region.was_disturbed && !held.others_stand_still();
+        let is_filtered = matches!(way, Loading::ByLoader(_)) && loading_is_filtered(&held);
+        if self.emission.is_none() && (is_in_danger || is_filtered) {
+            way = way.without_loader();
+        } else if is_filtered {
+            let _ = unmap_region(&mut held, address, bytes);
+            let call = "what dlopen calls";
+            return Err(memhook_inject::Error::CallIsFiltered { pid, call }.into());
+        }
+        match self.load(&mut held, way) {
+            Ok(hook) => Ok((held, hook)),
+            Err(error) => {
+                // Nobody knows of the region, so nobody would ever use it again.
+                let _ = unmap_region(&mut held, address, bytes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the region is in the target, and its length in bytes.
+    fn region_at(&self, place: &Place) -> (RemoteAddress, u64) {
+        let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
+        (RemoteAddress(place.address), bytes)
+    }
+
+    /// Brings the hook in, if it is not there yet, and tells it what it has to know.
+    fn load(&mut self, held: &mut Held, way: Loading) -> Result<HookInTarget, Error> {
+        let pid = self.pid;
+        let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
+        let loaded = match &self.emission {
+            Some(emission) => way.load_to_emit(held, emission),
+            None => way.load(held),
+        };
+        held.let_others_go();
+        let (base, object) = loaded?;
+        let hook = HookInTarget::new(object, base)?;
+        let (region, modules) = (&self.region, &self.modules.now);
+        self.journal.use_object(object, region, modules);
+        tracing::debug!(base = format_args!("{base:#x}"), "the hook is in place");
+        // The hook's own frames are on the stack of an allocation made below one of its wrappers.
+        self.hook = Some(object.image(base)?);
+        self.publish_modules()?;
+        lone_recorder::register_alone(held, &self.region);
+        self.region.set_thread_numbers(numbers);
+        let is_filtered = is_filtered(held, self.journal.has_mappings());
+        self.region.set_syscalls_filtered(is_filtered);
+        Ok(hook)
+    }
+
+    /// Holds a thread, and decides which way the hook comes in by where one could be held: `dlopen` only where it is proved
+    /// that the thread holds no lock; else the hook is mapped, where that will do, which takes a thread that is outside of
+    /// the loader. So it is, too, with the hook in place, which asks the loader to keep still.
+    fn hold_to_load(
+        &self,
+        reach: &mut Reach<'_>,
+        loading: Loading,
+    ) -> Result<(Held, Loading), Error> {
+        let pid = self.pid;
+        if self.modules.is_static {
+            return Ok((reach.hold(pid, &any_point())?, loading));
+        }
+        let points = self.safe_points();
+        // Where a program starts, nobody holds a lock.
+        if matches!(reach, Reach::AtStart(_)) {
+            return Ok((points.hold(reach, pid, SAFE_POINT_PATIENCE)?, loading));
+        }
+        let mut way = loading;
+        if let Loading::ByLoader(_) = loading {
+            let can_be_mapped = self.emission.is_none();
+            let patience = if can_be_mapped {
+                LOAD_PATIENCE
+            } else {
+                SAFE_POINT_PATIENCE
+            };
+            if !(can_be_mapped && points.never().is_some()) {
+                match points.hold_to_load(reach, pid, patience) {
+                    Ok(held) => return Ok((held, loading)),
+                    Err(memhook_inject::Error::NoSafeThread { .. }) if can_be_mapped => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            way = Loading::WithoutLoader;
+        }
+        let held = points.hold_outside_of_the_loader(reach, pid, SAFE_POINT_PATIENCE)?;
+        Ok((held, way))
+    }
+}
+
+impl Session {
+    /// Has the held thread give the hook its region, and patch.
+    fn begin(&mut self, reach: &mut Reach<'_>, mut held: Held, place: Place) -> Result<(), Error> {
+        let pid = self.prepared.pid;
+        let (mut address, bytes) = self.prepared.region_at(&place);
+        // The hook has children inherit the region when they leave it by themselves, unless one may come back into a
+        // call that has been under way since an earlier attach.
+        if self.region().awaits_threads() {
+            set_inherited(&mut held, address, bytes, true)?;
+        }
+        if let Some(to) = place.replaces.map(RemoteAddress) {
+            move_region(&mut held, address, bytes, to)?;
+            address = to;
+        }
+        self.region().tell_owner();
+        let result = held.call(self.hook.attach(), &[address.0])? as i64;
+        let result = self.patch_until_current(&mut held, result);
+        if let Reach::AtStart(_) = reach {
+            self.fill_cells()?;
+        }
+        self.note_held(held.release()?);
+        match result? {
+            hook_error::NO_WIPE_ON_FORK => return Err(Error::NoWipeOnFork { pid }),
+            // Slots that are still pending are patched with all threads held.
+            hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
+            code => return Err(Error::HookRefused { pid, code }),
+        }
+        // The hook has told what the loader counts. Only lists that are known to be of that count tell a wrapped
+        // dlopen which instruction of its caller's module it can return through.
+        self.prepared.look_at_modules()?;
+        // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
+        if let Ok(all_held) = self.force_slots() {
+            self.note_held(all_held);
+        }
+        self.announce_forwarding_operators();
+        Ok(())
+    }
+}

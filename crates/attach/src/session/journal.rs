@@ -1,0 +1,144 @@
+//! The journal of an attach: which slots lead to which wrappers, and what cannot be hooked.
+
+use crate::hook::loading::{Fate, fate};
+use crate::hook::object::HookObject;
+use crate::pads::Pads;
+use crate::plan::hooking::is_of_allocator;
+use memhook_abi::{self as abi, HOOKED_FUNCTIONS, Role, function_by_name, slot_state};
+use memhook_process::{ModuleImage, SlotScan};
+use memhook_stream::{Region, SlotSpec};
+use std::collections::{HashMap, HashSet};
+
+/// What decides which slots are written into it; the slots are in the region.
+#[derive(Clone)]
+pub(super) struct SlotJournal {
+    /// The build of the hook that it is written for.
+    object: &'static HookObject,
+    /// The ids of the functions that are hooked.
+    functions: HashSet<usize>,
+    /// The variant of each original (avma) of a function: the program may have copied a wrapper's address, so a variant
+    /// keeps its function.
+    variants: HashMap<(usize, u64), u32>,
+    /// Functions and slots that cannot be hooked: the module, and the reason.
+    pub unhookable: Vec<(String, &'static str)>,
+}
+
+impl SlotJournal {
+    /// An empty one.
+    pub fn new(
+        object: &'static HookObject,
+        functions: HashSet<usize>,
+        variants: HashMap<(usize, u64), u32>,
+    ) -> SlotJournal {
+        SlotJournal {
+            object,
+            functions,
+            variants,
+            unhookable: Vec::new(),
+        }
+    }
+
+    /// Whether calls of a function are traced.
+    pub fn wants(&self, name: &str) -> bool {
+        function_by_name(name).is_some_and(|f| self.functions.contains(&f))
+    }
+
+    /// Whether mappings are traced, too.
+    pub fn has_mappings(&self) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|&function| HOOKED_FUNCTIONS[function].role == Role::Maps)
+    }
+
+    /// Takes another build of the hook than it was written for: slots that this one leaves alone are struck out.
+    pub fn use_object(
+        &mut self,
+        object: &'static HookObject,
+        region: &Region,
+        modules: &[ModuleImage],
+    ) {
+        if std::ptr::eq(object, self.object) {
+            return;
+        }
+        self.object = object;
+        for slot in region.slots() {
+            let fate = fate(object, slot.function as usize);
+            if fate == Fate::Hooked {
+                continue;
+            }
+            region.set_slot_state(slot.index, slot_state::UNUSED);
+            if let Fate::Refused(reason) = fate {
+                let module = modules.iter().find(|m| m.base == slot.module_base);
+                let name = module.map(|m| m.name().to_owned()).unwrap_or_default();
+                self.unhookable.push((name, reason));
+            }
+        }
+    }
+
+    /// Writes the slots of a scan of these modules, those that are not in it yet, and notes what cannot be hooked.
+    pub fn write(
+        &mut self,
+        region: &Region,
+        modules: &[ModuleImage],
+        pads: &Pads,
+        scan: &SlotScan,
+    ) {
+        let known: HashSet<u64> = region.slots().iter().map(|s| s.address).collect();
+        let name = |index: usize| modules[index].name().to_owned();
+        let unhookable = scan.unhookable.iter();
+        let mut unhookable: Vec<_> = unhookable.map(|u| (name(u.module), u.reason)).collect();
+        for slot in &scan.slots {
+            let of_cell = pads.function_of_cell(slot.address);
+            let Some(function) = of_cell.or_else(|| function_by_name(&slot.symbol)) else {
+                continue;
+            };
+            let module = &modules[slot.module];
+            if known.contains(&slot.address) || is_of_allocator(function, module) {
+                continue;
+            }
+            match fate(self.object, function) {
+                Fate::Hooked => {}
+                Fate::PassedBy => continue,
+                Fate::Refused(reason) => {
+                    unhookable.push((name(slot.module), reason));
+                    continue;
+                }
+            }
+            let Some(variant) = self.variant_of(function, slot.target) else {
+                let hooked = HOOKED_FUNCTIONS.get(function);
+                if hooked.is_some_and(|f| f.role == Role::Touches) {
+                    continue;
+                }
+                let reason = "more than four different originals of one function";
+                unhookable.push((name(slot.module), reason));
+                continue;
+            };
+            let pushed = region.push_slot(SlotSpec {
+                address: slot.address,
+                original: slot.target,
+                expected: slot.value,
+                module_base: module.base,
+                function: function as u32,
+                variant,
+                protection: slot.protection,
+                by_force: slot.is_unsettled,
+                is_permanent: slot.is_permanent,
+            });
+            if pushed.is_err() {
+                unhookable.push((name(slot.module), "there are too many slots"));
+            }
+        }
+        self.unhookable = unhookable;
+    }
+
+    /// Where slots of one symbol hold different originals, each keeps its own.
+    fn variant_of(&mut self, function: usize, original: u64) -> Option<u32> {
+        if let Some(&variant) = self.variants.get(&(function, original)) {
+            return Some(variant);
+        }
+        let of_function = self.variants.iter().filter(|((f, _), _)| *f == function);
+        let taken: HashSet<u32> = of_function.map(|(_, &variant)| variant).collect();
+        let free = (0..abi::MAX_VARIANTS as u32).find(|variant| !taken.contains(variant))?;
+        self.variants.insert((function, original), free);
+        Some(free)
+    }
+}

@@ -1,0 +1,32 @@
+//! The marks that were set in a process so far.
+
+use memhook_stream::{NamedMoment, Region};
+use std::time::Duration;
+
+/// More marks are not kept.
+const MOST_MARKS: usize = 100_000;
+
+/// They are taken out of the region one by one, because it has room for few.
+#[derive(Default)]
+pub(super) struct Marks {
+    taken: Vec<NamedMoment>,
+    next: u64,
+    has_missed: bool,
+}
+
+impl Marks {
+    /// Takes those that are new. Returns how many are missing, once: who sets marks without end is not to fill the screen.
+    pub fn take(&mut self, region: &Region, elapsed: Duration) -> Option<u64> {
+        let now_ns = elapsed.as_nanos() as u64;
+        let (taken, missed) = region.take_marks(&mut self.next, now_ns);
+        self.taken.extend(taken);
+        self.taken.truncate(MOST_MARKS);
+        let is_first = missed > 0 && !std::mem::replace(&mut self.has_missed, true);
+        is_first.then_some(missed)
+    }
+
+    /// In order.
+    pub fn all(&self) -> &[NamedMoment] {
+        &self.taken
+    }
+}

@@ -1,0 +1,321 @@
+//! The step of an attach before the hook comes in: all that it will need is written.
+
+use super::cleared::Cleared;
+use super::found::Found;
+use super::journal::SlotJournal;
+use super::lone_recorder;
+use super::made_code::MadeCode;
+use super::python::Python;
+use crate::claim::Claim;
+use crate::config::emission::Emission;
+use crate::config::{Accesses, TraceConfig};
+use crate::error::Error;
+use crate::hold::reach::Reach;
+use crate::hold::safe_point::SafePoints;
+use crate::hook::loading::Loading;
+use crate::leave::residue::Place;
+use crate::leave::restore::restore;
+use crate::pads::{Pads, TracedHeap};
+use crate::survey::known_files::KnownFiles;
+use crate::survey::limits::{fitting_room_of_ring, plan};
+use crate::survey::target_facts::{charges_mappings, main_stack};
+use crate::survey::traced_modules::TracedModules;
+use crate::unwinding::tables::UnwindTables;
+use memhook_abi::{self as abi, slot_state};
+use memhook_inject::IdleThreads;
+use memhook_process::{
+    ElfView, ModuleImage, RemoteAddress, TargetRoot, find_slots, hook_copies, mappings, read_word,
+    seccomp_filters, vdso,
+};
+use memhook_stream::{Config, Region, barrier};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long threads were held, at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldTimes {
+    /// One that may have had something to do.
+    pub any: Duration,
+    /// One that had nothing to do at the time.
+    pub idle: Duration,
+}
+
+/// An attach whose region, journal and tables are written. Dropping it gives the region's memory back.
+pub(super) struct Prepared {
+    pub pid: i32,
+    pub region: Arc<Region>,
+    /// What the hook is told.
+    pub config: Config,
+    pub modules: TracedModules,
+    /// The hook as a module, where it is in the process by now.
+    pub hook: Option<ModuleImage>,
+    pub journal: SlotJournal,
+    /// The functions that no slot of the GOT leads to.
+    pub pads: Pads,
+    /// The heaps of the allocators that the user has described.
+    pub heaps: Vec<TracedHeap>,
+    pub tables: UnwindTables,
+    pub python: Python,
+    /// The code that is made while the process runs.
+    pub made_code: MadeCode,
+    /// Seccomp filters of the process before the hook was told what they allow.
+    pub filters: Option<u32>,
+    /// Its file system.
+    pub root: TargetRoot,
+    /// If it tells listeners, and records nothing.
+    pub emission: Option<Emission>,
+    pub held: HeldTimes,
+    /// None of a process that has ended.
+    pub _claim: Option<Claim>,
+}
+
+/// How the hook is to come in, and where it finds the region.
+pub(super) struct Entry {
+    pub way: Loading,
+    pub region: Place,
+}
+
+impl Prepared {
+    /// Writes all of it. `config`: what [`limited`] gave.
+    pub fn of(
+        reach: &mut Reach<'_>,
+        cleared: Cleared,
+        found: Found,
+        settings: &TraceConfig,
+        mut config: Config,
+        known: &mut KnownFiles,
+    ) -> Result<(Prepared, Entry), Error> {
+        let Cleared {
+            pid,
+            claim,
+            idle,
+            residue,
+            files,
+            held,
+        } = cleared;
+        let Found {
+            survey,
+            maps,
+            functions,
+            mut pads,
+            scan,
+            counts_accesses,
+        } = found;
+        if counts_accesses {
+            count_accesses(&mut config, abi::flags::ACCESSES);
+        }
+        // A static program loads no modules.
+        if !survey.is_static {
+            config.iterate_modules = survey.function("dl_iterate_phdr")?;
+        }
+        config.owner = residue.owner(pid);
+        config.main_stack = main_stack(&maps);
+        config.charges_mappings = charges_mappings();
+        let libc = survey.libc.as_ref().map(|libc| libc.kind);
+        let python = Python::of(pid, &survey.modules, libc);
+        config.python = python.config();
+        let mut vdso = vdso(pid, &maps);
+        if let Some(v) = &mut vdso {
+            known.share_vdso(v);
+            config.vdso_clock = clock_of(v);
+        }
+        let modules = TracedModules::of(&survey, &maps, files, vdso);
+        let mut tables = known.tables();
+        // Nothing can refuse the attach any more for what was found in the target.
+        let registered = make_tables(&mut tables, &modules, settings, reach, &idle, pid);
+        if registered.is_some() {
+            config.flags |= abi::flags::LONE_RECORDER;
+        }
+        known.learn(&modules.files, &tables, &modules.all());
+        let variants = residue.originals();
+        let variants = variants.map(|(f, variant, o)| ((f as usize, o), variant));
+        let variants = variants.collect();
+        pads.number_described(&variants)?;
+        config.described = pads.described().collect();
+        let mut held = HeldTimes {
+            any: held.max(pads.held),
+            idle: registered.unwrap_or_default(),
+        };
+        let present = residue.hook_base;
+        let (region, place, epoch) =
+            residue.region_for(reach, pid, config.ring_bytes, &mut held.any)?;
+        config.epoch = epoch;
+        region.initialize(&config)?;
+        let mut prepared = Prepared {
+            pid,
+            region: Arc::new(region),
+            modules,
+            hook: present.and_then(|base| survey.object.image(base).ok()),
+            journal: SlotJournal::new(survey.object, functions, variants),
+            heaps: pads.heaps(settings.allocators.iter().map(|a| a.name.clone())),
+            pads,
+            tables,
+            python,
+            made_code: MadeCode::of(&maps),
+            filters: seccomp_filters(pid),
+            root: TargetRoot::of(pid),
+            config,
+            emission: settings.emits.clone(),
+            held,
+            _claim: Some(claim),
+        };
+        let (region, modules) = (&prepared.region, &prepared.modules.now);
+        let journal = &mut prepared.journal;
+        journal.write(region, modules, &prepared.pads, &scan);
+        prepared.publish_modules()?;
+        // So that nothing slow is left for the hold.
+        let anywhere = survey.object.image(0)?;
+        prepared.tables.prepare(&prepared.region, &[anywhere]);
+        let way = survey.loading;
+        let entry = Entry { way, region: place };
+        Ok((prepared, entry))
+    }
+
+    /// Writes where modules are, and how to unwind through them.
+    pub fn publish_modules(&mut self) -> Result<(), Error> {
+        let all = self.all_code();
+        let made = self.made_code.areas();
+        self.tables.publish(&self.region, &all, made)
+    }
+
+    /// The modules, the vDSO, and the hook.
+    fn all_code(&self) -> Vec<ModuleImage> {
+        let mut all = self.modules.all();
+        all.extend(self.hook.clone());
+        all
+    }
+
+    /// Where its threads can be held.
+    pub fn safe_points(&self) -> SafePoints {
+        SafePoints::new(&self.tables, &self.all_code())
+    }
+
+    /// A word of the process.
+    pub fn word(&self, address: u64) -> Option<u64> {
+        read_word(self.pid, RemoteAddress(address))
+    }
+
+    /// Brings journal and module list up to date.
+    pub fn look_at_modules(&mut self) -> Result<(), Error> {
+        // Before the mappings are read: what comes or goes after this makes the lists out of date.
+        let count = self.region.loader_count_now();
+        let maps = mappings(self.pid)?;
+        if !self.modules.are_as_seen_in(&maps) {
+            self.modules.renew(self.pid, &maps)?;
+            self.forget_slots();
+            let modules = &self.modules.now;
+            let copies = hook_copies(self.pid, &maps);
+            let wanted = |name: &str| self.journal.wants(name);
+            let mut scan = find_slots(self.pid, modules, &maps, &wanted, &copies)?;
+            self.pads.add_to(&mut scan, modules, &copies);
+            self.journal.write(&self.region, modules, &self.pads, &scan);
+            let (modules, slots) = (modules.len(), scan.slots.len());
+            self.publish_modules()?;
+            self.modules.settle(&maps);
+            tracing::debug!(pid = self.pid, modules, slots, "its modules are looked at");
+        }
+        self.region.set_loader_count_seen(count);
+        Ok(())
+    }
+
+    /// Slots of modules that are gone; those that do not hold our value although they did, as their module
+    /// was replaced by another; and all that are not patched: what the journal says of their pages may
+    /// have been true of a module that was there before, while another is being relocated now.
+    fn forget_slots(&self) {
+        for slot in self.region.slots() {
+            let modules = self.modules.now.iter();
+            let there = modules
+                .filter(|m| m.base == slot.module_base)
+                .any(|m| m.contains(slot.address) || self.pads.has_cell(slot.address));
+            let is_patched = slot.state == slot_state::PATCHED
+                && self.word(slot.address) == Some(slot.replacement);
+            if !there || !is_patched {
+                self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            }
+        }
+    }
+
+    /// Closes the gate and restores the slots; returns how many could not be restored. `hook`: where the hook is (avma),
+    /// if it came in.
+    pub fn leave(&mut self, hook: Option<u64>) -> Result<u64, Error> {
+        let pid = self.pid;
+        let safe = self.safe_points();
+        let restored = restore(pid, hook, Some(safe), &mut self.modules.files);
+        let restored = restored.map_err(|source| Error::Restore {
+            pid,
+            source: Box::new(source),
+        })?;
+        barrier();
+        for slot in self.region.slots() {
+            if matches!(slot.state, slot_state::PATCHED)
+                && self.word(slot.address) != Some(slot.replacement)
+            {
+                self.region.set_slot_state(slot.index, slot_state::RESTORED);
+            }
+        }
+        Ok(restored.left)
+    }
+}
+
+impl Drop for Prepared {
+    /// By now the gate is closed and everything has been read. Where it could not be closed, the hook
+    /// goes on with what it finds: rings without an owner, in which it neither waits nor counts.
+    fn drop(&mut self) {
+        // The next attacher need not wait until this process has ended; the claim is given back after this.
+        self.region.forget_attacher();
+        self.region.give_all_back();
+    }
+}
+
+/// What the hook is told, as far as settings and limits decide it. Refuses where memory is too scarce.
+pub(super) fn limited(pid: i32, settings: &TraceConfig) -> Result<Config, Error> {
+    let mut config = settings.hook_config();
+    config.plan = plan(pid, settings)?;
+    config.ring_bytes = fitting_room_of_ring(pid, settings);
+    if settings.accesses == Accesses::Sampled {
+        count_accesses(&mut config, abi::flags::LOOKS);
+    }
+    Ok(config)
+}
+
+/// Reads and writes are counted, or seen of some blocks, as a flag says, and dated more exactly than by the coarse
+/// clock, in one step of which a short-lived block has all of its accesses.
+fn count_accesses(config: &mut Config, flag: u32) {
+    config.flags |= flag;
+    config.flags &= !abi::flags::FOLD_PAIRS;
+    if config.clock_mode == abi::clock_mode::COARSE {
+        config.clock_mode = abi::clock_mode::TSC;
+    }
+}
+
+/// Makes the unwind tables, while a thread that sleeps registers the process for barriers: both take long, and neither
+/// needs the other. Returns for how long that thread was held, if one did. No other thread is held meanwhile.
+fn make_tables(
+    tables: &mut UnwindTables,
+    modules: &TracedModules,
+    settings: &TraceConfig,
+    reach: &Reach<'_>,
+    idle: &IdleThreads,
+    pid: i32,
+) -> Option<Duration> {
+    let held = std::thread::scope(|scope| {
+        let registers = matches!(reach, Reach::Running) && !lone_recorder::is_alone(pid);
+        let registering =
+            registers.then(|| scope.spawn(|| lone_recorder::register_idle(pid, idle)));
+        if settings.keep_tables {
+            tables.find_or_compile(&modules.all());
+        } else {
+            tables.compile(&modules.all());
+        }
+        registering.and_then(|registering| registering.join().ok()?)
+    });
+    tracing::debug!("unwind tables are made");
+    held
+}
+
+/// Where the vDSO has its clock (avma), which the hook calls without the C library; 0: it has none.
+fn clock_of(vdso: &ModuleImage) -> u64 {
+    let elf = ElfView::parse(&vdso.bytes).ok();
+    let clock = elf.and_then(|elf| elf.exported("__vdso_clock_gettime"));
+    clock.map_or(0, |clock| vdso.base.wrapping_add(clock.svma))
+}
