@@ -5,19 +5,31 @@ use crate::marked_pages::MarkedPages;
 use crate::measure::Means;
 use memhook_inject::{Pace, WriteWatch, with_gaps};
 use memhook_process::{Mapping, filter_may_kill, mappings, proc_path};
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
 const MOST_AREA_BYTES: u64 = 256 << 30;
 
+/// The page at the edge of a mapping that has not grown for a part of the age that is asked for is watched, too: for this
+/// part, and within these times.
+const REST_SHARE: u32 = 4;
+const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
+/// So many edges at most are ever watched: a mapping that grows after that is one mapping more, until its process ends.
+const MOST_WATCHED_EDGES: usize = 2048;
+
 /// What sees writes to pages of a process.
 pub(crate) struct PageWatch {
     pid: i32,
     watch: WriteWatch,
     pub marks: MarkedPages,
+    /// In order, and apart from each other.
     registered: Vec<Range<u64>>,
+    /// Pages at the edges of mappings that are not watched, and since when they are there.
+    open_edges: FxHashMap<u64, u32>,
+    /// How many were watched after all.
+    watched_edges: usize,
 }
 
 impl PageWatch {
@@ -43,21 +55,16 @@ impl PageWatch {
             watch: WriteWatch::start(pid).map_err(|error| none(&error))?,
             marks: MarkedPages::of(pid),
             registered: Vec::new(),
+            open_edges: FxHashMap::default(),
+            watched_edges: 0,
         })
     }
 
     /// Looks at the pages, and protects those whose turn it is. Returns how long that took.
     pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Duration {
         let begin = Instant::now();
-        let registered: FxHashSet<Range<u64>> = self.registered.drain(..).collect();
-        for (area, is_heap) in watchable_mappings(self.pid) {
-            // A program may watch an area itself.
-            let watch = &self.watch;
-            if registered.contains(&area) || self.marks.watch(watch, area.clone(), is_heap) {
-                self.registered.push(area);
-            }
-        }
-        let areas = joined(&self.registered);
+        self.register(controller.settings().older_ms, now_ms);
+        let areas = self.registered.clone();
         controller.pages.set_areas(&areas, now_ms);
         let (mut written, mut pace) = (Vec::new(), Pace::default());
         // What is found between the areas is of no page that is known.
@@ -87,6 +94,43 @@ impl PageWatch {
         begin.elapsed()
     }
 
+    /// Watches what is new, where mappings do not grow.
+    fn register(&mut self, older_ms: u32, now_ms: u32) {
+        let maps = mappings(self.pid).unwrap_or_default();
+        let before = std::mem::take(&mut self.registered);
+        let edges_before = std::mem::take(&mut self.open_edges);
+        let rest_ms = (older_ms / REST_SHARE).clamp(*REST_MS.start(), *REST_MS.end());
+        let mut now = Vec::new();
+        for found in self.watch.watchable(&maps, &may_have_blocks) {
+            let mapping = &maps[found.mapping];
+            let is_heap = mapping.path == "[heap]";
+            let mut add = |range: Range<u64>| {
+                let mut new = uncovered(range.clone(), &before).into_iter();
+                // A program may watch an area itself.
+                let is_watched = new.all(|part| self.marks.watch(&self.watch, part, is_heap));
+                if is_watched {
+                    now.push(range);
+                }
+                is_watched
+            };
+            if !add(found.part.clone()) {
+                continue;
+            }
+            for edge in found.edges(mapping) {
+                let is_new = !uncovered(edge.clone(), &before).is_empty();
+                let since = edges_before.get(&edge.start).copied().unwrap_or(now_ms);
+                let is_at_rest = now_ms.saturating_sub(since) >= rest_ms;
+                if is_new && !(is_at_rest && self.watched_edges < MOST_WATCHED_EDGES) {
+                    self.open_edges.insert(edge.start, since);
+                } else if add(edge) {
+                    self.watched_edges += usize::from(is_new);
+                }
+            }
+        }
+        now.sort_by_key(|range| range.start);
+        self.registered = joined(&now);
+    }
+
     /// Looks at the marks now.
     pub fn look_again(&mut self, now_ms: u32) {
         self.marks.look_again(clock_from(now_ms));
@@ -105,7 +149,7 @@ impl Drop for PageWatch {
     fn drop(&mut self) {
         let other = self.marks.other();
         let mut pace = Pace::default();
-        for (area, _) in watchable_mappings(self.pid) {
+        for area in watchable(self.pid) {
             // Fails where it is not watched, or the other one watches it.
             let _ = pace.in_slices(area, |slice| {
                 let removed = self.watch.remove(slice.clone());
@@ -129,20 +173,16 @@ fn uses_userfaultfd(pid: i32) -> bool {
 
 /// Mappings that heap blocks may be in: private memory without a file.
 pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
-    let all = watchable_mappings(pid).into_iter();
-    all.map(|(mapping, _)| mapping).collect()
+    let all = mappings(pid).unwrap_or_default().into_iter();
+    let all = all.filter(may_have_blocks);
+    all.map(|m| m.start..m.end).collect()
 }
 
-/// The same, and whether each is the heap that brk(2) makes.
-fn watchable_mappings(pid: i32) -> Vec<(Range<u64>, bool)> {
-    let all = mappings(pid).unwrap_or_default().into_iter();
-    let may_have_blocks = |m: &Mapping| {
-        let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");
-        m.read && m.write && !m.shared && m.file_id.2 == 0 && is_memory
-    };
-    all.filter(|m| may_have_blocks(m) && m.end - m.start <= MOST_AREA_BYTES)
-        .map(|m| (m.start..m.end, m.path == "[heap]"))
-        .collect()
+/// Whether heap blocks may be in a mapping.
+fn may_have_blocks(m: &Mapping) -> bool {
+    let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");
+    let is_own = m.read && m.write && !m.shared && m.file_id.2 == 0 && is_memory;
+    is_own && m.end - m.start <= MOST_AREA_BYTES
 }
 
 /// Ranges in order, with neighbours made one.
@@ -154,6 +194,22 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
             _ => found.push(range.clone()),
         }
     }
+    found
+}
+
+/// What of a range is in none of these, which are in order and apart.
+fn uncovered(range: Range<u64>, covered: &[Range<u64>]) -> Vec<Range<u64>> {
+    let (mut at, mut found) = (range.start, Vec::new());
+    let first = covered.partition_point(|one| one.end <= range.start);
+    for one in covered[first..]
+        .iter()
+        .take_while(|one| one.start < range.end)
+    {
+        found.push(at..one.start.max(at));
+        at = one.end;
+    }
+    found.push(at..range.end.max(at));
+    found.retain(|part| !part.is_empty());
     found
 }
 

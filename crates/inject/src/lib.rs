@@ -35,7 +35,7 @@ use hold::{
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
     forced_write, huge_pages, kernel_places, load, map, memory, pace, page_scan, region,
-    remote_call, remote_fork, remote_work, robust_list, way_home, write_watch,
+    remote_call, remote_fork, remote_work, robust_list, watchable, way_home, write_watch,
 };
 
 #[cfg(test)]
@@ -86,6 +86,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Judge;
 pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
+pub use watchable::Watchable;
 pub use watchdog::{dismiss as hold_nothing_for_long, start as prepare_to_hold};
 pub use watchpoint::{Access, AccessRing, Watchpoint, Width, own_thread};
 pub use write_watch::WriteWatch;

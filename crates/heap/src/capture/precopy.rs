@@ -8,7 +8,9 @@ use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;
-use memhook_inject::{Pace, WriteWatch};
+use memhook_inject::{Pace, Watchable, WriteWatch};
+use memhook_process::{Mapping, mappings};
+use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
 /// Rounds of copying before a hold. One that is not shorter than the round before is the last.
@@ -34,7 +36,7 @@ fn add_all(runs: &mut Runs, more: Runs) {
 struct Copying<'a> {
     prepared: &'a mut Prepared,
     watch: &'a WriteWatch,
-    watched: Vec<Area>,
+    watched: Runs,
     regions: Vec<CopiedRegion>,
     /// Reported as written, and not copied yet.
     pending: Runs,
@@ -75,20 +77,28 @@ impl<'a> Copying<'a> {
     /// The first copy of everything.
     fn begin(prepared: &'a mut Prepared, watch: &'a WriteWatch) -> Result<Copying<'a>, Error> {
         let areas = prepared.areas()?;
-        let mut watched = Vec::new();
-        let mut runs = Runs::new();
-        for area in &areas {
-            let can = matches!(
+        let can = |area: &&Area| {
+            matches!(
                 area.kind,
                 AreaKind::Brk | AreaKind::Stack | AreaKind::Anonymous | AreaKind::Shared
-            );
+            )
+        };
+        let wanted: FxHashSet<(u64, u64)> = areas
+            .iter()
+            .filter(can)
+            .map(|area| (area.start, area.end))
+            .collect();
+        let maps = mappings(prepared.reader)?;
+        let is_wanted = |m: &Mapping| wanted.contains(&(m.start, m.end));
+        let (mut watched, mut runs) = (Runs::new(), Runs::new());
+        // What is left out is copied with all threads held.
+        for Watchable { part, .. } in watch.watchable(&maps, &is_wanted) {
             let count = runs.len();
             // The first round gives everything there is.
-            let armed = can
-                && watch.add(area.start..area.end).is_ok()
-                && watch.written(area.start..area.end, &mut runs).is_ok();
+            let armed =
+                watch.add(part.clone()).is_ok() && watch.written(part.clone(), &mut runs).is_ok();
             if armed {
-                watched.push(area.clone());
+                watched.push(part);
             } else {
                 runs.truncate(count);
             }
@@ -130,9 +140,9 @@ impl<'a> Copying<'a> {
     fn round(&mut self) -> Result<u64, Error> {
         let begin = Instant::now();
         let mut written = Runs::new();
-        for area in &self.watched {
+        for part in &self.watched {
             // Fails where the target has unmapped it meanwhile.
-            let _ = self.watch.written(area.start..area.end, &mut written);
+            let _ = self.watch.written(part.clone(), &mut written);
         }
         self.asking = begin.elapsed();
         add_all(&mut self.pending, written);
@@ -213,9 +223,9 @@ impl<'a> Copying<'a> {
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
         let mut pace = Pace::default();
-        for area in &self.watched {
+        for part in &self.watched {
             // Fails where the target has unmapped it meanwhile.
-            let _ = pace.in_slices(area.start..area.end, |slice| self.watch.remove(slice));
+            let _ = pace.in_slices(part.clone(), |slice| self.watch.remove(slice));
         }
     }
 }

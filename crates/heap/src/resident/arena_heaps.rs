@@ -38,9 +38,17 @@ pub fn arena_heaps(
     });
     let candidates = places.filter_map(|place| {
         let at = mappings.partition_point(|used| used.mapping.end <= place);
-        let mapping = &mappings.get(at)?.mapping;
-        let is_own = mapping.start <= place && mapping.path.is_empty() && !mapping.shared;
-        is_own.then_some((place, mapping.end))
+        // A heap may be several mappings: parts of it were advised, locked or watched at some time.
+        let is_own = |used: &&MappingUse| used.mapping.path.is_empty() && !used.mapping.shared;
+        let mut end = place;
+        let parts = mappings[at..].iter().take_while(is_own);
+        for MappingUse { mapping, .. } in parts {
+            if mapping.start > end || end - place >= HEAP_MAX_BYTES {
+                break;
+            }
+            end = mapping.end;
+        }
+        (end > place).then_some((place, end))
     });
     let mut heaps = BTreeMap::new();
     for (place, end) in candidates.take(MOST_CANDIDATES) {
@@ -121,6 +129,23 @@ mod tests {
         // What the kernel would have to bring first is not read.
         let less = vec![one..one + 0x3000, other + 0x1000..other + 0x2000];
         assert_eq!(found(&maps, &less, &memory), heaps[..1]);
+    }
+
+    #[test]
+    fn a_heap_may_be_several_mappings() {
+        let at = 4 * HEAP;
+        let maps = format!(
+            "{at:x}-{:x} rw-p 0 00:00 0\n{:x}-{:x} rw-p 0 00:00 0\n{:x}-{:x} ---p 0 00:00 0\n",
+            at + 0x3000,
+            at + 0x3000,
+            at + 0x8000,
+            at + 0x8000,
+            at + HEAP
+        );
+        let resident = vec![at..at + 0x8000];
+        let header = [at + 48, 0, 0x8000];
+        let heap = at..at + 0x8000;
+        assert_eq!(found(&maps, &resident, &[(at, header)]), [heap]);
     }
 
     #[test]

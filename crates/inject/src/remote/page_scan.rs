@@ -49,7 +49,7 @@ const IS_ZERO: u64 = 1 << 5;
 /// Write-protect what is found, and refuse mappings that are not watched asynchronously.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: u64 = 1024;
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// While the kernel goes through a range, threads of the target that map or unmap memory wait for it. So it is asked for
 /// so many bytes at a time, and for more where there is little to go through.
 const BYTES_AT_ONCE: u64 = 64 << 20;
@@ -100,6 +100,37 @@ impl PageScan {
         found: &mut Vec<Range<u64>>,
     ) -> io::Result<()> {
         self.each_region(range, state, |region| append(found, region))
+    }
+
+    /// Whether a range of a private mapping has a page that is its own ([`PageState::Own`]).
+    pub fn has_own(&self, range: Range<u64>) -> io::Result<bool> {
+        let mut region = PageRegion::default();
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(at.saturating_add(MOST_AT_ONCE));
+            let mut argument = ScanArgument {
+                size: size_of::<ScanArgument>() as u64,
+                start: at,
+                end,
+                vec: (&raw mut region) as u64,
+                vec_len: 1,
+                // The first one is enough.
+                max_pages: 1,
+                ..ScanArgument::default()
+            };
+            argument.ask_for(PageState::Own);
+            // SAFETY: the kernel reads and writes one pm_scan_arg and at most one region, both live for the call.
+            let count = unsafe {
+                let argument = &raw mut argument;
+                libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN as _, argument)
+            };
+            match count {
+                0 => at = end,
+                1.. => return Ok(true),
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(false)
     }
 
     /// Appends the pages of an address range that are [`PageState::Resident`] to `found`. Returns how many bytes that

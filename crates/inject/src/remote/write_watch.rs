@@ -10,6 +10,9 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use memhook_process::Mapping;
+
+use crate::watchable::{Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
 /// With this flag no privileges are needed. Asynchronous write protection never asks a handler, so writes by
@@ -111,7 +114,17 @@ impl WriteWatch {
         self.held
     }
 
-    /// Begins to watch an address range, which must be mapped without holes. At first,
+    /// What can be watched of the wanted ones among these mappings of the process, so that they go on growing as one.
+    pub fn watchable(
+        &self,
+        maps: &[Mapping],
+        is_wanted: &dyn Fn(&Mapping) -> bool,
+    ) -> Vec<Watchable> {
+        watchable(&self.pages, maps, is_wanted)
+    }
+
+    /// Begins to watch an address range, which must be mapped without holes, and be (part of) one that is
+    /// [watchable](WriteWatch::watchable). At first,
     /// [`WriteWatch::written`] gives all its pages.
     pub fn add(&self, range: Range<u64>) -> io::Result<()> {
         let mut register = Register {

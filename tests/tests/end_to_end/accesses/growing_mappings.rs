@@ -1,0 +1,63 @@
+//! Mappings that grow while they are watched stay as many as they were: a process has room for 65,530.
+
+use memhook_tests::{Target, build_target, run};
+use std::time::Duration;
+
+/// Two of an arena's heap, one of brk, one of mapped pieces, and what threads and the C library may begin meanwhile.
+const FEW: usize = 8;
+
+/// How many mappings of its own memory a process has, but for ours.
+fn own_mappings(target: &Target) -> usize {
+    let maps = target.maps();
+    let mut is_after_ours = false;
+    let is_own = |line: &&str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_anonymous = words.len() == 5 || words.get(5) == Some(&"[heap]");
+        // The zeroed data of our hook.
+        let is_ours = line.contains("/memfd:memhook") || is_after_ours && is_anonymous;
+        is_after_ours = is_ours;
+        is_anonymous && !is_ours
+    };
+    maps.lines().filter(is_own).count()
+}
+
+fn growing() -> Target {
+    let target = Target::start(&build_target("growing_mappings", &["-O2"]), &[]);
+    // All of them have begun.
+    std::thread::sleep(Duration::from_millis(100));
+    target
+}
+
+#[test]
+fn under_scans() {
+    let target = growing();
+    let pid = target.pid().to_string();
+    let before = own_mappings(&target);
+    for command in ["scan", "rss"].into_iter().cycle().take(24) {
+        let (code, _, why) = run(&[command, &pid]);
+        assert!(code < 2, "{command}: {why}");
+    }
+    let after = own_mappings(&target);
+    assert!(
+        after <= before + FEW,
+        "{before} -> {after}\n{}",
+        target.maps()
+    );
+    assert!(target.finish().success());
+}
+
+#[test]
+fn under_a_watch() {
+    let target = growing();
+    let pid = target.pid().to_string();
+    let before = own_mappings(&target);
+    let (code, _, why) = run(&["stale", &pid, "--older", "2s", "-d", "5s"]);
+    assert!(code < 2, "{why}");
+    let after = own_mappings(&target);
+    assert!(
+        after <= before + FEW,
+        "{before} -> {after}\n{}",
+        target.maps()
+    );
+    assert!(target.finish().success());
+}
