@@ -114,6 +114,24 @@ impl FunctionSelector {
             matches(&full) || matches(without_parameters(&full))
         }
     }
+
+    /// Whether a function is meant whose scopes were left out, as reports leave out `(anonymous namespace)::`: `f` is also
+    /// `ns::f`. To be asked where no function has the whole name.
+    pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
+        let Wanted::Name(wanted) = &self.wanted else {
+            return false;
+        };
+        let symbol = original_of(symbol);
+        let is_mangled = symbol.starts_with("_Z") || symbol.starts_with("_R");
+        is_mangled && {
+            let full = demangle(symbol).replace("(anonymous namespace)::", "");
+            let ends = |name: &str| {
+                let scopes = name.strip_suffix(wanted.as_str());
+                scopes.is_some_and(|scopes| scopes.is_empty() || scopes.ends_with("::"))
+            };
+            ends(&full) || ends(without_parameters(&full))
+        }
+    }
 }
 
 /// Of the symbol of a copy that a compiler calls instead of a function, the symbol of that function: gcc makes them for
@@ -241,6 +259,21 @@ mod tests {
         }
         assert!(!one("take").is_name("_ZNK4pool4takeEm", &demangle));
         assert_eq!(without_parameters("a::operator()(int)"), "a::operator()");
+    }
+
+    #[test]
+    fn scopes_may_be_left_out() {
+        let demangle = |_: &str| "shop::(anonymous namespace)::take(int)".to_owned();
+        for name in ["take", "take(int)", "shop::take", "shop::take(int)"] {
+            let selector = one(name);
+            assert!(selector.is_unscoped_name("_ZTake", &demangle), "{name}");
+            assert!(!selector.is_name("_ZTake", &demangle), "{name}");
+        }
+        for name in ["ake", "hop::take", "take(long)", "op::take", "*take"] {
+            let selector = one(name);
+            assert!(!selector.is_unscoped_name("_ZTake", &demangle), "{name}");
+        }
+        assert!(!one("take").is_unscoped_name("mistake", &demangle));
     }
 
     #[test]

@@ -7,10 +7,12 @@ mod by_type;
 pub use by_type::{TypeChange, TypeChanges};
 
 use self::by_type::type_changes;
+use crate::apart::KnownSite;
 use crate::gaps;
 use crate::places::source_root;
 use crate::same_code::Code;
 use crate::scores::{change_text, site_change_text, stacks_scores};
+use crate::site_head::{SiteRow, heads};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, with_error};
 use crate::{
@@ -332,19 +334,36 @@ impl Diff {
             counted(self.sites.len() as u64 + self.more_sites, "site"),
             count(self.same_sites)
         )?;
+        let known = self.sites.iter().enumerate();
+        let known = known.map(|(number, site)| KnownSite {
+            // Sites of two runs have no number in common.
+            stack: number as u32,
+            kind: &site.kind,
+            frames: &site.stack,
+        });
+        let heads = heads(&known.collect::<Vec<_>>(), style);
         for (number, site) in self.sites.iter().enumerate() {
-            writeln!(
-                out,
-                "\n{} {} {}: {} in {} -> {} in {}, by {}",
-                style.strong(&format!("#{}", number + 1)),
-                style.number(&changed(site.change_bytes, site.error_bytes)),
-                site.fate.word(),
+            writeln!(out)?;
+            let from = format!(
+                "{} in {}",
                 bytes(site.old_bytes),
-                counted(site.old_blocks, "block"),
+                counted(site.old_blocks, "block")
+            );
+            let to = format!(
+                "{} in {}",
                 bytes(site.new_bytes),
-                counted(site.new_blocks, "block"),
-                visible(&site.kind)
-            )?;
+                counted(site.new_blocks, "block")
+            );
+            let row = SiteRow {
+                label: format!("#{}", number + 1),
+                amount: changed(site.change_bytes, site.error_bytes),
+                share: None,
+                facts: vec![
+                    format!("{}: {from} -> {to}", site.fate.word()),
+                    format!(", by {}", visible(&site.kind)),
+                ],
+            };
+            row.write(out, &heads[number], style)?;
             site_change_text(
                 out,
                 site.old_scores.as_ref(),
@@ -506,7 +525,7 @@ mod tests {
         assert_eq!(few.more_sites, 3);
         assert!(
             few.text(Style::default())
-                .contains("#1 +990 B grew: 10 B in 1 block -> 1000 B")
+                .contains("#1 +990 B  grows  grew: 10 B in 1 block -> 1000 B")
         );
     }
 }

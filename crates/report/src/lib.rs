@@ -36,6 +36,7 @@ mod rss;
 mod same_code;
 mod scan;
 mod scores;
+mod site_head;
 mod stacks;
 mod stale;
 mod style;

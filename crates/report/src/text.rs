@@ -1,18 +1,17 @@
 //! Text for a terminal.
 
-use crate::apart::{KnownSite, asides};
+use crate::apart::KnownSite;
 use crate::gaps;
 use crate::heaps::MAIN_HEAP;
 use crate::hints::hints;
-use crate::labels::{NO_STACK, one_line};
+use crate::labels::one_line;
 use crate::leaks::leaks;
 use crate::mappings::mappings;
 use crate::names::without_parameters;
 use crate::places::{place_of, source_root};
 use crate::scores::{inferences_text, run_text, site_text};
-use crate::stacks::{
-    SHORTEST_NAME, StackEnd, name_of, responsible, short_name_of, shortened, stack,
-};
+use crate::site_head::{SiteHead, SiteRow, heads};
+use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
 use memhook_foreign::visible;
@@ -429,7 +428,12 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     if is_table && !model.sites.is_empty() {
         writeln!(out)?;
     }
-    let heads = heads(model, style);
+    let known = model.sites.iter().map(|site| KnownSite {
+        stack: site.stack_id,
+        kind: &site.kind,
+        frames: &site.stack,
+    });
+    let heads = heads(&known.collect::<Vec<_>>(), style);
     for (i, (site, head)) in model.sites.iter().zip(&heads).enumerate() {
         if !is_table {
             writeln!(out)?;
@@ -446,50 +450,14 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     more(out, model, "site")
 }
 
-/// What a site is known by.
-struct Head {
-    name: String,
-    /// What tells it from another site of this name and place.
-    aside: String,
-    place: String,
-}
-
-fn heads(model: &ReportModel, style: Style) -> Vec<Head> {
-    let mut heads = Vec::new();
-    for site in &model.sites {
-        let frame = responsible(&site.stack);
-        let name = frame.map(|frame| short_name_of(frame, style));
-        heads.push(Head {
-            name: name.unwrap_or_else(|| NO_STACK.to_owned()),
-            aside: String::new(),
-            place: frame.map_or(String::new(), |frame| place_of(frame, style)),
-        });
-    }
-    let looks = heads
-        .iter()
-        .map(|head| format!("{} {}", head.name, head.place));
-    let sites = model.sites.iter().map(|site| KnownSite {
-        stack: site.stack_id,
-        kind: &site.kind,
-        frames: &site.stack,
-    });
-    let asides = asides(&sites.collect::<Vec<_>>(), &looks.collect::<Vec<_>>());
-    for (head, aside) in heads.iter_mut().zip(asides) {
-        head.aside = aside;
-    }
-    heads
-}
-
 /// `#1 6.3 MiB 51.9 %  ImageCache::get  shop/cache.cc:28  400 blocks, oldest 199 ms, by new`
 fn site_header(
     out: &mut String,
     model: &ReportModel,
     at: usize,
-    head: &Head,
+    head: &SiteHead,
     style: Style,
 ) -> Result {
-    /// Left for a name, whatever stands beside it.
-    const LEAST_NAME: usize = 12;
     let site = &model.sites[at];
     let mut facts = counted(site.blocks, "block");
     if site.unseen_bytes > 0 {
@@ -510,43 +478,14 @@ fn site_header(
         by += &format!(" of heap {}", visible(heap));
     }
     facts.push(by);
-    let number = format!("#{}", at + 1);
-    let amount = with_error(site.bytes, site.error_bytes);
-    let share = format!(
-        "{:.1} %",
-        percent(site.bytes, model.bytes_of_heap(site.heap.as_deref()))
-    );
-    let (mut name, aside) = (head.name.clone(), &head.aside);
-    let mut place = match head.place.as_str() {
-        "" => String::new(),
-        place => format!("  {place}"),
+    let share = percent(site.bytes, model.bytes_of_heap(site.heap.as_deref()));
+    let row = SiteRow {
+        label: format!("#{}", at + 1),
+        amount: with_error(site.bytes, site.error_bytes),
+        share: Some(format!("{share:.1} %")),
+        facts,
     };
-    if let Some(width) = style.width.filter(|_| !style.verbose) {
-        let rest = [&number, &amount, &share, aside];
-        let length = |text: &String| text.chars().count();
-        let room = |place: &String, facts: &[String]| {
-            let rest = rest.into_iter().chain([place]).chain(facts);
-            width.saturating_sub(rest.map(length).sum::<usize>() + 6)
-        };
-        // The name matters more than what is behind it.
-        while room(&place, &facts) < length(&name) && facts.len() > 1 {
-            facts.pop();
-        }
-        if room(&place, &facts) < LEAST_NAME.min(length(&name))
-            && let Some((_, file)) = place.rsplit_once('/')
-        {
-            place = format!("  {file}");
-        }
-        name = shortened(name, room(&place, &facts).max(LEAST_NAME));
-    }
-    writeln!(
-        out,
-        "{} {} {share}  {}{aside}{place}  {}",
-        style.strong(&number),
-        style.number(&amount),
-        style.name(&name),
-        facts.concat(),
-    )
+    row.write(out, head, style)
 }
 
 /// A program that holds nothing may allocate a lot all the same.
@@ -690,16 +629,26 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
         return Ok(());
     }
     writeln!(out, "\n{}", style.strong("Who releases:"))?;
-    for (i, site) in model.releases.iter().enumerate() {
-        writeln!(
-            out,
-            "\n{} {} {:.1} % in {}, by {}",
-            style.strong(&format!("R{}", i + 1)),
-            style.number(&with_error(site.bytes, site.error_bytes)),
-            percent(site.bytes, model.totals.released_bytes),
-            counted(site.blocks, "block"),
-            visible(&site.kind)
-        )?;
+    let known = model.releases.iter().enumerate();
+    let known = known.map(|(number, site)| KnownSite {
+        stack: number as u32,
+        kind: &site.kind,
+        frames: &site.stack,
+    });
+    let heads = heads(&known.collect::<Vec<_>>(), style);
+    for (i, (site, head)) in model.releases.iter().zip(&heads).enumerate() {
+        writeln!(out)?;
+        let share = percent(site.bytes, model.totals.released_bytes);
+        let row = SiteRow {
+            label: format!("R{}", i + 1),
+            amount: with_error(site.bytes, site.error_bytes),
+            share: Some(format!("{share:.1} %")),
+            facts: vec![
+                counted(site.blocks, "block"),
+                format!(", by {}", visible(&site.kind)),
+            ],
+        };
+        row.write(out, head, style)?;
         let end = StackEnd::of(&site.stack, false, model.attach.depth);
         stack(out, &site.stack, end, style)?;
     }

@@ -1,8 +1,10 @@
 //! Which call stack releases what another one allocated: text, and JSON with the schema
 //! `memhook-rs/who-frees/1`.
 
+use crate::apart::KnownSite;
 use crate::gaps;
 use crate::places::source_root;
+use crate::site_head::{SiteHead, SiteRow, heads};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{counted, percent, with_error};
 use crate::{Amount, Document, Flow, Profile, StackFrame, Style, UnseenTime};
@@ -88,18 +90,28 @@ impl WhoFrees {
         &self,
         out: &mut String,
         number: usize,
-        pair: &Freed,
+        (from, to): (&SiteHead, &SiteHead),
         style: Style,
     ) -> std::fmt::Result {
-        writeln!(
-            out,
-            "\n{} {} {:.1} % in {}, allocated by",
-            style.strong(&format!("#{number}")),
-            style.number(&with_error(pair.bytes, pair.error_bytes)),
-            percent(pair.bytes, self.bytes),
-            counted(pair.blocks, "block"),
-        )?;
+        let pair = &self.pairs[number];
+        let share = percent(pair.bytes, self.bytes);
+        let released = if !pair.released_by.is_empty() {
+            format!(", freed by {}", to.text())
+        } else if pair.kind == Flow::OTHERS {
+            ", freed by many".to_owned()
+        } else {
+            String::new()
+        };
+        writeln!(out)?;
+        let row = SiteRow {
+            label: format!("#{}", number + 1),
+            amount: with_error(pair.bytes, pair.error_bytes),
+            share: Some(format!("{share:.1} %")),
+            facts: vec![counted(pair.blocks, "block") + &released],
+        };
+        row.write(out, from, style)?;
         let end = |frames: &[StackFrame]| StackEnd::of(frames, false, self.depth);
+        writeln!(out, "   allocated by")?;
         stack(out, &pair.allocated_by, end(&pair.allocated_by), style)?;
         if !pair.released_by.is_empty() {
             writeln!(out, "   released with {} by", pair.kind)?;
@@ -137,8 +149,23 @@ impl Document for WhoFrees {
             "{head} {sum} in {} released",
             counted(self.blocks, "block")
         );
-        for (number, pair) in self.pairs.iter().enumerate() {
-            let _ = self.pair(&mut out, number + 1, pair, style);
+        let known = |frames_of: fn(&Freed) -> &[StackFrame]| {
+            let pairs = self.pairs.iter().enumerate();
+            let known = pairs.map(|(number, pair)| KnownSite {
+                stack: number as u32,
+                kind: pair.kind,
+                frames: frames_of(pair),
+            });
+            // A stack may be in many pairs, and is called the same in all of them.
+            known
+                .flat_map(|site| heads(&[site], style))
+                .collect::<Vec<_>>()
+        };
+        let from = known(|pair| &pair.allocated_by);
+        let to = known(|pair| &pair.released_by);
+        for number in 0..self.pairs.len() {
+            let heads = (&from[number], &to[number]);
+            let _ = self.pair(&mut out, number, heads, style);
         }
         if self.more_pairs > 0 {
             let more = counted(self.more_pairs, "more pair");

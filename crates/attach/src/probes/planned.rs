@@ -238,12 +238,13 @@ fn choose(
             found.push((n, known.unwrap_or_else(unnamed)));
             continue;
         }
-        let mut places = BTreeSet::new();
-        let matching = symbols[n]
-            .iter()
-            .filter(|s| selector.is_name(&s.name, &demangle));
-        let first_names = matching.filter(|symbol| places.insert(symbol.start));
-        found.extend(first_names.map(|symbol| (n, symbol.clone())));
+        found.extend(named(n, &symbols[n], &|s| selector.is_name(s, &demangle)));
+    }
+    if found.is_empty() {
+        for &n in &inside {
+            let is_meant = |symbol: &str| selector.is_unscoped_name(symbol, &demangle);
+            found.extend(named(n, &symbols[n], &is_meant));
+        }
     }
     let is_one = !matches!(selector.wanted, Wanted::Pattern(_));
     if found.is_empty() {
@@ -275,6 +276,18 @@ fn choose(
             .or_insert(Candidate { name, symbol });
     }
     Ok(())
+}
+
+/// The functions of module number `n` that are meant, each once.
+fn named<'a>(
+    n: usize,
+    symbols: &'a [FunctionSymbol],
+    is_meant: &'a dyn Fn(&str) -> bool,
+) -> impl Iterator<Item = (usize, FunctionSymbol)> + 'a {
+    let mut places = BTreeSet::new();
+    let matching = symbols.iter().filter(|s| is_meant(&s.name));
+    let first_names = matching.filter(move |symbol| places.insert(symbol.start));
+    first_names.map(move |symbol| (n, symbol.clone()))
 }
 
 fn unknown(

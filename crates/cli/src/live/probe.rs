@@ -31,8 +31,8 @@ pub struct Args {
     /// Functions to probe, separated by commas
     ///
     /// A name is mangled or demangled, with or without its parameters; module!name and module+0xOFFSET (an address in
-    /// the module's file) say where it is. * and ? stand for any letters: then all matching functions that can be
-    /// probed are probed.
+    /// the module's file) say where it is. Where no function has the whole name, its scopes may be left out. * and ?
+    /// stand for any letters: then all matching functions that can be probed are probed.
     #[arg(long, value_name = "NAMES", required = true, num_args = 1)]
     func: Vec<String>,
     /// Count calls, in all and by thread; this is the default

@@ -43,6 +43,7 @@ use memhook_inject::{
 use memhook_process::{
     ModuleFiles, ModuleImage, filter_may_kill, living_thread, mappings, modules,
 };
+use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -310,6 +311,13 @@ impl Prepared {
         }
     }
 
+    /// Makes one of the mappings that were cut at these addresses while that was done.
+    pub fn join_mappings(&mut self, cuts: &FxHashSet<u64>) {
+        if let Look::Done(found) = &mut self.look {
+            found.join_mappings(cuts);
+        }
+    }
+
     fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
         let residency = match self.look {
             Look::No => None,
@@ -445,7 +453,17 @@ pub fn capture_resident(
     capture_prepared(prepared, method)
 }
 
-fn capture_prepared(mut prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
+/// By a thread of its own: only the one that has told threads of the process to stop can let those go that stop too late,
+/// and what follows a snapshot may take long. When this one ends, the kernel lets all of them go (`exit_ptrace` of
+/// kernel/ptrace.c).
+fn capture_prepared(prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
+    std::thread::scope(|scope| {
+        let captured = scope.spawn(|| capture_by(prepared, method)).join();
+        captured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
     let pid = prepared.pid;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
     // Without its initial thread, what is asked of a process by its id fails.

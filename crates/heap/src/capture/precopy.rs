@@ -37,6 +37,8 @@ struct Copying<'a> {
     prepared: &'a mut Prepared,
     watch: &'a WriteWatch,
     watched: Runs,
+    /// Where the watch cuts mappings, for as long as it lasts.
+    cuts: FxHashSet<u64>,
     regions: Vec<CopiedRegion>,
     /// Reported as written, and not copied yet.
     pending: Runs,
@@ -91,8 +93,10 @@ impl<'a> Copying<'a> {
         let maps = mappings(prepared.reader)?;
         let is_wanted = |m: &Mapping| wanted.contains(&(m.start, m.end));
         let (mut watched, mut runs) = (Runs::new(), Runs::new());
+        let mut cuts = FxHashSet::default();
         // What is left out is copied with all threads held.
         for Watchable { part, .. } in watch.watchable(&maps, &is_wanted) {
+            cuts.extend([part.start, part.end]);
             let count = runs.len();
             // The first round gives everything there is.
             let armed =
@@ -108,6 +112,7 @@ impl<'a> Copying<'a> {
             prepared,
             watch,
             watched,
+            cuts,
             regions,
             pending: runs,
             unread: Runs::new(),
@@ -196,6 +201,7 @@ impl<'a> Copying<'a> {
         let threads = thread_states(held.threads());
         if done {
             self.prepared.look(&held);
+            self.prepared.join_mappings(&self.cuts);
         }
         let held = held.release();
         if !done {
@@ -209,13 +215,30 @@ impl<'a> Copying<'a> {
         patch.apply(&mut regions);
         Ok(Some(Shot {
             threads,
-            areas,
+            areas: joined_areas(areas, &self.cuts),
             regions,
             held,
             held_bytes: patch.len(),
             unread,
         }))
     }
+}
+
+/// As they are without the watch.
+fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
+    let mut found: Vec<Area> = Vec::with_capacity(areas.len());
+    for area in areas {
+        match found.last_mut() {
+            Some(last)
+                if (last.end, last.kind, &last.name) == (area.start, area.kind, &area.name)
+                    && cuts.contains(&area.start) =>
+            {
+                last.end = area.end;
+            }
+            _ => found.push(area),
+        }
+    }
+    found
 }
 
 /// Gives back what is watched part by part: when a userfaultfd is closed, the kernel does so at one go, and threads of the

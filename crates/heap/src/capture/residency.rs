@@ -7,6 +7,7 @@ use memhook_inject::PageScan;
 use memhook_process::{
     Mapping, MappingUse, MemoryUse, ResidentCounters, mappings, resident_counters, smaps,
 };
+use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
 /// The kernel keeps its counters in parts, one for each processor, and may leave so many pages in each of them
@@ -102,6 +103,23 @@ impl Residency {
         };
         found.memory.swap = after.swap;
         Ok(agree(found.memory.rss, &before, &after).then_some(found))
+    }
+
+    /// Makes one of the mappings that are cut at these addresses.
+    pub(super) fn join_mappings(&mut self, cuts: &FxHashSet<u64>) {
+        let kind = |m: &Mapping| (m.read, m.write, m.exec, m.shared);
+        self.mappings.dedup_by(|next, before| {
+            let (last, mapping) = (&mut before.mapping, &next.mapping);
+            let is_cut = last.end == mapping.start
+                && cuts.contains(&mapping.start)
+                && kind(last) == kind(mapping)
+                && last.path == mapping.path;
+            if is_cut {
+                last.end = mapping.end;
+                before.memory.add(&next.memory);
+            }
+            is_cut
+        });
     }
 
     /// How long it takes to look at this process.

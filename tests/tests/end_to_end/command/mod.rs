@@ -7,6 +7,7 @@ mod help;
 mod log;
 mod marks;
 mod outputs;
+mod recipes;
 mod run;
 mod run_duration;
 mod schemas;

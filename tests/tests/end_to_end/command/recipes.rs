@@ -1,0 +1,211 @@
+//! The README, as typed: its first minute and its five recipes, on the service of the demo.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::terminal::Terminal;
+use memhook_tests::{Target, binary, run};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The text of the README below a heading, up to the next one of that or a higher level.
+fn section(heading: &str) -> String {
+    let text = std::fs::read_to_string(root().join("README.md")).expect("the README");
+    let level = heading.split(' ').next().expect("signs").len();
+    let mut lines = text.lines().skip_while(|line| *line != heading).skip(1);
+    let is_inside = |line: &&str| {
+        let signs = line.split(' ').next().unwrap_or_default();
+        signs.is_empty() || signs.chars().any(|c| c != '#') || signs.len() > level
+    };
+    let text: Vec<&str> = lines.by_ref().take_while(is_inside).collect();
+    assert!(!text.is_empty(), "no {heading:?}");
+    text.join("\n")
+}
+
+/// The lines of the code blocks in a text.
+fn code(text: &str) -> Vec<&str> {
+    let parts = text.split("```").skip(1).step_by(2);
+    // Behind the language.
+    parts.flat_map(|part| part.lines().skip(1)).collect()
+}
+
+/// The commands in a section that are memhook-rs.
+fn commands(heading: &str) -> Vec<String> {
+    let text = section(heading);
+    let lines = code(&text).into_iter();
+    let lines = lines.filter(|line| line.starts_with("memhook-rs "));
+    let lines = lines.map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned());
+    lines.collect()
+}
+
+/// The service, with debug information as the one in the binary has it.
+fn service(folder: &Folder) -> Target {
+    let program = folder.path("demo-service");
+    let built = Command::new("g++")
+        .args(["-g", "-O2", "-std=c++20", "-pthread", "-o", &program])
+        .arg(root().join("crates/cli/demo/service.cc"))
+        .status();
+    assert!(built.expect("g++").success());
+    Target::run(&mut Command::new(program))
+}
+
+/// Runs a command line of the README in a folder, with what a reader would put into it.
+fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
+    let line = line
+        .replace("PID", &pid.to_string())
+        .replace("-d 10m", "-d 2s")
+        .replace("-d 1m", "-d 2s")
+        .replace("-d 30s", "-d 2s")
+        // Ctrl-C, for one that has no end.
+        .replace("--func pool_alloc", "-d 1s --func export_history");
+    let folder_of_binary = binary().parent().expect("a folder").display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-ec", &line])
+        .current_dir(folder.path(""))
+        .env("PATH", format!("{folder_of_binary}:{path}"))
+        .env("XDG_CACHE_HOME", "/dev/null");
+    shell.output().expect("sh")
+}
+
+/// What the README promises of each of its commands, by how the command begins.
+const PROMISES: &[(&str, &[&str])] = &[
+    (
+        "memhook-rs attach PID -d 10m -o run.mhk",
+        &["Recorded", "export_history", "open_session"],
+    ),
+    ("memhook-rs view run.mhk", &["run.html"]),
+    (
+        "memhook-rs scan PID",
+        &["leaked", "a user with a rather long name"],
+    ),
+    (
+        "memhook-rs rss PID --pins",
+        &["live heap", "fragmentation", "Pinned is"],
+    ),
+    ("memhook-rs trim PID --dry-run", &["would give back"]),
+    (
+        "memhook-rs attach PID -d 30s --by function",
+        &["function\n", "export_history"],
+    ),
+    (
+        "memhook-rs attach PID -d 30s --stacks all",
+        &["Who frees what", "freed by handle_search"],
+    ),
+    (
+        "memhook-rs report who.mhk --measure temporary",
+        &["render_page"],
+    ),
+    ("memhook-rs probe PID", &["export_history", "handle_export"]),
+    ("memhook-rs rss PID", &["live heap", "file pages", "stacks"]),
+    (
+        "memhook-rs attach PID -d 1m --rss --mappings",
+        &["Mappings:", "resident", "export_history"],
+    ),
+];
+
+#[test]
+fn every_command_does_what_it_says() {
+    let folder = Folder::new("recipes");
+    let service = service(&folder);
+    let headings = [
+        "### It grows",
+        "### Is it a leak, or the allocator?",
+        "### Who allocates here?",
+        "### What does my RSS consist of?",
+    ];
+    let lines: Vec<String> = headings.into_iter().flat_map(commands).collect();
+    assert!(lines.len() >= PROMISES.len(), "{lines:?}");
+    for line in lines {
+        let promise = PROMISES.iter().find(|(begin, _)| line.starts_with(begin));
+        let (_, words) = promise.unwrap_or_else(|| panic!("what does {line:?} promise?"));
+        let output = typed(&line, service.pid(), &folder);
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text += &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {}\n{text}", output.status);
+        for word in *words {
+            assert!(text.contains(word), "{line}: no {word:?} in\n{text}");
+        }
+    }
+    // A reader opens what `view` wrote.
+    let page = Command::new(installed("chromium"))
+        .args(["--headless", "--no-sandbox", "--disable-gpu"])
+        // Until its scripts have nothing more to do.
+        .args(["--virtual-time-budget=10000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", folder.path("browser")))
+        .arg(format!("file://{}", folder.path("run.html")))
+        .stderr(Stdio::null())
+        .output()
+        .expect("chromium");
+    // What the page carries is packed, so this is on the screen.
+    let page = String::from_utf8_lossy(&page.stdout);
+    let is_shown = page.contains("export_history");
+    assert!(
+        is_shown,
+        "{}",
+        page.split("<script").next().unwrap_or_default()
+    );
+}
+
+/// What a line looks like without its numbers: `0x1f`, `1,234`, `2.4 MiB`, `31354`.
+fn shape(line: &str) -> String {
+    let mut shape = String::new();
+    for word in line.split_ascii_whitespace() {
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        let word = if is_number { "0" } else { word };
+        let is_unit = [
+            "B", "KiB", "MiB", "GiB", "B,", "KiB,", "MiB,", "ms", "s", "ms,",
+        ];
+        if !is_unit.contains(&word) {
+            shape += word;
+            shape.push(' ');
+        }
+    }
+    shape
+}
+
+/// The first example is what the demo prints today, but for the numbers.
+#[test]
+fn the_first_minute_is_as_shown() {
+    let text = section("## Sixty seconds");
+    let example = code(&text).into_iter();
+    let example: Vec<&str> = example
+        .skip_while(|line| *line != "$ memhook-rs demo")
+        .skip(1)
+        .collect();
+    let end = example
+        .iter()
+        .position(|line| line.starts_with("memhook-rs doctor"));
+    let printed = loop {
+        let (code, out, err) = run(&["demo", "-d", "3s"]);
+        assert_eq!(code, 0, "{err}");
+        // On a busy machine they are estimates.
+        if !out.contains('\u{b1}') {
+            break out + &err;
+        }
+    };
+    let shapes: Vec<String> = printed.lines().map(shape).collect();
+    let shown = example[..end.expect("a process of one's own")].iter();
+    let shown = shown.filter(|line| !line.is_empty() && **line != "...");
+    for line in shown {
+        let shape = shape(line);
+        assert!(
+            shapes.contains(&shape),
+            "{shape:?} ({line}) is not in\n{printed}"
+        );
+    }
+}
+
+/// `top` shows the site that grows, on the terminal that the picture shows.
+#[test]
+fn top_shows_what_grows() {
+    let folder = Folder::new("top-recipe");
+    let service = service(&folder);
+    let command = format!("{} top {}", binary().display(), service.pid());
+    let terminal = Terminal::of_size("recipe", &command, 80, 24);
+    terminal.wait_for("export_history");
+    terminal.wait_for("service.cc");
+}
