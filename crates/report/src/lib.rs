@@ -7,6 +7,7 @@ mod diff;
 mod fail_on;
 pub mod formats;
 mod gaps;
+mod group_table;
 mod heaps;
 mod hints;
 mod labels;

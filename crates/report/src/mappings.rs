@@ -1,6 +1,7 @@
 //! The mappings of a process, as a part of its report.
 
-use crate::text::{groups, sites};
+use crate::group_table::groups;
+use crate::text::sites;
 use crate::units::{bytes, change, counted, percent};
 use crate::{GroupRow, ReportModel, SiteRow, Style};
 use memhook_foreign::visible;

@@ -4,8 +4,8 @@ use super::root;
 
 /// A file of about 400 lines may have two subjects; one of this many surely has.
 const MOST_LINES: usize = 570;
-/// Those that still have. None may be added.
-const TOO_LONG: [&str; 2] = ["crates/report/src/text.rs", "hook-cxx/python.hpp"];
+/// The one that still has. None may be added.
+const TOO_LONG: [&str; 1] = ["hook-cxx/python.hpp"];
 
 #[test]
 fn no_file_is_too_long() {

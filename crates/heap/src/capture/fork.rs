@@ -2,7 +2,8 @@
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
-use crate::capture::{HOLDS, Prepared, Shot, thread_states};
+use crate::capture::prepared::Prepared;
+use crate::capture::{HOLDS, Shot, thread_states};
 use crate::ranges::{Runs, add_run, intersection, run_bytes, within};
 use crate::room::Room;
 use memhook_foreign::size_text;

@@ -4,7 +4,8 @@
 use crate::Error;
 use crate::capture::copy::{self, Patch};
 use crate::capture::limits::Speed;
-use crate::capture::{HOLDS, Prepared, Shot, thread_states};
+use crate::capture::prepared::Prepared;
+use crate::capture::{HOLDS, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;

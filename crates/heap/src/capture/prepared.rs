@@ -1,0 +1,367 @@
+//! What is known of the target before any thread is held, and what a snapshot of it may take.
+
+use crate::Error;
+use crate::capture::areas::areas;
+use crate::capture::kernel_words::{KernelWords, kernel_words};
+use crate::capture::limits::Limits;
+use crate::capture::modules::{module_info, vtable_names};
+use crate::capture::residency::{Look, Residency};
+use crate::capture::settle::{MallocPlaces, hold_settled};
+use crate::capture::shared_pages::add_untouched;
+use crate::capture::{Captured, Shot, pagemap};
+use crate::graph::roots::dead_stacks;
+use crate::ranges::{Runs, run_bytes, without};
+use crate::room::Room;
+use crate::snapshot::{Area, AreaKind, Meta, Method, ModuleInfo, Snapshot, inside_malloc_note};
+use memhook_inject::{AllHeld, InVain, PageScan, PageState, memory_sharers};
+use memhook_process::{ModuleFiles, ModuleImage, living_thread, mappings, modules};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use tracing::info;
+
+/// The search of a copy takes a quarter of the copy's size beside it: two bits for 16 bytes of heap, and
+/// bounds and marks of each block.
+const SEARCH_SHARE: u64 = 4;
+
+/// What is known of the target before any thread is held.
+pub(crate) struct Prepared {
+    pub pid: i32,
+    /// By which its memory and its files are read: its id, or that of a thread that lives.
+    pub reader: i32,
+    pub(super) begin: Instant,
+    pub(super) images: Vec<ModuleImage>,
+    pub(super) modules: Vec<ModuleInfo>,
+    pub pages: Option<PageScan>,
+    pub(super) kernel: KernelWords,
+    pub notes: Vec<String>,
+    /// Mappings left out.
+    pub(super) unsearched: Vec<Area>,
+    /// Threads inside malloc at the hold.
+    pub(super) in_malloc: u32,
+    /// What the snapshot may cost.
+    pub limits: Limits,
+    /// Bytes to be copied, as they were at the start.
+    pub populated_bytes: u64,
+    /// The longest hold that did not lead to a copy.
+    pub held_in_vain: Duration,
+    /// Methods that did not work.
+    pub(super) failed: Vec<(Method, Error)>,
+    /// Which pages are in memory.
+    pub(super) look: Look,
+}
+
+impl Prepared {
+    pub(super) fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
+        let begin = Instant::now();
+        let reader = living_thread(pid);
+        let images = modules(reader, &mappings(reader)?, &mut ModuleFiles::new())?;
+        let mut prepared = Prepared {
+            begin,
+            limits,
+            // Asked once more after the hold: an entry that is there at the hold is in one of the two answers,
+            // or comes and goes meanwhile.
+            kernel: kernel_words(reader),
+            ..Prepared::with(pid, images)
+        };
+        prepared.check_room()?;
+        Ok(prepared)
+    }
+
+    /// Fails if the copy would not fit into memory: before any thread is held.
+    fn check_room(&mut self) -> Result<(), Error> {
+        let mut runs = Runs::new();
+        for area in &self.areas()? {
+            self.populated(area, &mut runs);
+        }
+        self.populated_bytes = run_bytes(&runs);
+        self.has_room(0, self.populated_bytes)
+    }
+
+    /// Fails if there is no room for so much beside what is copied already, with what the search takes.
+    pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
+        let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
+        // What was asked for includes what is copied already; what is available does not.
+        let needed = match self.limits.memory {
+            Some(_) => with_search(copied + more),
+            None => with_search(more),
+        };
+        match Room::for_copy(self.limits.memory) {
+            Some(room) if room.bytes < needed => Err(Error::NoRoom {
+                pid: self.pid,
+                needed: with_search(copied + more),
+                room,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a hold that would take so long, or took it.
+    pub fn too_long(&self, needed: Duration, reason: String) -> Error {
+        let allowed = self.limits.hold.unwrap_or(Duration::MAX);
+        Error::TooLong {
+            needed_ms: needed.max(allowed).as_secs_f64() * 1e3,
+            allowed_ms: allowed.as_secs_f64() * 1e3,
+            reason,
+        }
+    }
+
+    /// Whether a hold of this length is allowed.
+    pub fn may_hold(&self, time: Duration) -> bool {
+        self.limits.hold.is_none_or(|most| time <= most)
+    }
+
+    /// When a hold has to end.
+    pub fn end_of(&self, held: &AllHeld) -> Option<Instant> {
+        let most = self.limits.hold?;
+        Some(Instant::now() + most.saturating_sub(held.held_for()))
+    }
+
+    pub(super) fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
+        let reader = living_thread(pid);
+        Prepared {
+            pid,
+            reader,
+            begin: Instant::now(),
+            modules: images.iter().map(module_info).collect(),
+            images,
+            pages: PageScan::open(reader).ok(),
+            kernel: KernelWords::default(),
+            notes: Vec::new(),
+            unsearched: Vec::new(),
+            in_malloc: 0,
+            limits: Limits::NONE,
+            populated_bytes: 0,
+            held_in_vain: Duration::ZERO,
+            failed: Vec::new(),
+            look: Look::No,
+        }
+    }
+
+    pub(super) fn malloc(&self) -> MallocPlaces {
+        MallocPlaces::of(self.modules.iter().find(|m| m.glibc_minor.is_some()))
+    }
+
+    /// Notes why another method is used; an error if none can help.
+    pub(super) fn fall_back(
+        &mut self,
+        method: Method,
+        instead: &str,
+        error: Error,
+    ) -> Result<(), Error> {
+        match &error {
+            Error::Inject(memhook_inject::Error::TargetGone { .. }) => return Err(error),
+            Error::Inject(_) | Error::TooLong { .. } | Error::NoRoomToFork { .. } => {}
+            _ => return Err(error),
+        }
+        let name = method.name();
+        info!(pid = self.pid, method = name, %error, "no snapshot in this way");
+        self.notes
+            .push(format!("no {name}, {instead} instead: {error}"));
+        self.failed.push((method, error));
+        Ok(())
+    }
+
+    /// The error if each method would take too long, or fails.
+    pub(super) fn no_way(&mut self, last: Error) -> Error {
+        let Error::TooLong { allowed_ms, .. } = last else {
+            return last;
+        };
+        self.failed.push((Method::Stop, last));
+        let mut enough_ms = f64::MAX;
+        let mut ways = Vec::new();
+        for (method, error) in &self.failed {
+            let name = method.name();
+            ways.push(match error {
+                Error::TooLong {
+                    needed_ms, reason, ..
+                } => {
+                    // Estimates are rough.
+                    enough_ms = enough_ms.min(1.5 * needed_ms + 1.0);
+                    format!("about {needed_ms:.0} ms by {name} ({reason})")
+                }
+                other => format!("not by {name} ({other})"),
+            });
+        }
+        Error::NoShortHold {
+            pid: self.pid,
+            allowed_ms,
+            ways: ways.join(", "),
+            enough_ms,
+        }
+    }
+
+    /// Adds the pages with contents, and not those that nobody touched or that were only read.
+    pub fn populated(&self, area: &Area, found: &mut Runs) {
+        let (start, end) = (area.start, area.end);
+        let before = found.len();
+        // A page of a file has contents even if nobody has touched it. Copying makes it resident, so it is left out where
+        // resident pages are counted.
+        if area.kind != AreaKind::File || !matches!(self.look, Look::No) {
+            let scan = self.pages.as_ref();
+            let scanned = scan.map(|p| p.find(start..end, PageState::Populated, found));
+            if matches!(scanned, Some(Ok(()))) {
+                return;
+            }
+            found.truncate(before);
+            // Before Linux 6.7.
+            if let Ok(runs) = pagemap::populated(self.reader, start, end) {
+                found.extend(runs);
+                return;
+            }
+        }
+        found.push(start..end);
+    }
+
+    /// The mappings to be copied, as they are now.
+    pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
+        let maps = mappings(self.reader)?;
+        let (areas, unsearched) = areas(self.reader, &maps, &self.modules, self.pages.as_ref());
+        self.unsearched = unsearched;
+        Ok(areas)
+    }
+
+    /// Holds all threads, outside malloc if possible.
+    pub fn hold(&mut self) -> Result<AllHeld, Error> {
+        let limit = self.limits.hold;
+        let (held, in_malloc) = hold_settled(self.pid, self.reader, &self.malloc(), limit)?;
+        self.in_malloc = in_malloc;
+        let InVain {
+            holds,
+            longest,
+            tid,
+        } = held.in_vain();
+        self.held_in_vain = self.held_in_vain.max(longest);
+        if holds > 0 {
+            self.notes.push(format!(
+                "all threads were let go {holds} times, after at most {:.0} ms, because thread {tid} did not stop (it sleeps uninterruptibly, as in vfork)",
+                longest.as_secs_f64() * 1e3
+            ));
+        }
+        self.kernel.words.extend(held.queued_values());
+        self.kernel.words.extend(held.rseq_places());
+        Ok(held)
+    }
+
+    /// Looks which pages are in memory, if that was asked for and fits into the hold.
+    pub fn look(&mut self, held: &AllHeld) {
+        if let Look::Takes(time) = self.look
+            // Once more as long, because a busy machine has other things to do.
+            && self.may_hold(held.held_for() + 2 * time)
+            && let Ok(found) = Residency::read(self.reader)
+        {
+            self.look = Look::Done(Residency {
+                is_of_snapshot: true,
+                ..found
+            });
+        }
+    }
+
+    /// Makes one of the mappings that were cut at these addresses while that was done.
+    pub fn join_mappings(&mut self, cuts: &FxHashSet<u64>) {
+        if let Look::Done(found) = &mut self.look {
+            found.join_mappings(cuts);
+        }
+    }
+
+    pub(super) fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
+        let residency = match self.look {
+            Look::No => None,
+            Look::Done(residency) => Some(residency),
+            Look::Takes(_) => Residency::read(self.reader).ok(),
+        };
+        let left_out = add_untouched(self.reader, &shot.areas, &mut shot.regions);
+        self.unsearched.extend(left_out);
+        let mut classes = BTreeMap::new();
+        for image in &self.images {
+            vtable_names(image, &mut classes);
+        }
+        if self.in_malloc > 0 {
+            self.notes.push(inside_malloc_note(self.in_malloc));
+        }
+        // All that is asked of a process at its end, where nothing changes any more.
+        let after = kernel_words(self.reader);
+        self.kernel.words.extend(after.words);
+        self.kernel.unseen.extend(after.unseen);
+        let mut snapshot = Snapshot {
+            meta: Meta {
+                pid: self.pid,
+                method,
+                held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
+                prepare_held_ms: prepare.as_secs_f64() * 1e3,
+                taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
+                held_bytes: shot.held_bytes,
+                in_malloc: self.in_malloc,
+                notes: self.notes,
+                threads: shot.threads,
+                areas: shot.areas,
+                modules: self.modules,
+                kernel_words: self.kernel.words,
+                unsearched: Vec::new(),
+                classes,
+            },
+            regions: shot.regions,
+        };
+        let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
+        unsearched.extend(hiding(&snapshot, self.reader, shot.unread).iter().map(
+            |Range { start, end }| format!("memory at {start:#x}-{end:#x}, which can't be read"),
+        ));
+        self.kernel.unseen.sort_unstable();
+        self.kernel.unseen.dedup();
+        unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
+        let sharers = memory_sharers(self.reader);
+        unsearched.extend(
+            sharers
+                .iter()
+                .map(|other| format!("process {other}, which runs in the same memory")),
+        );
+        snapshot.meta.notes.extend(
+            unsearched
+                .iter()
+                .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
+        );
+        snapshot.meta.unsearched = unsearched;
+        let meta = &snapshot.meta;
+        info!(
+            pid = meta.pid,
+            method = method.name(),
+            held_ms = meta.held_ms,
+            taken_ms = meta.taken_ms,
+            bytes = snapshot.copied_bytes(),
+            "a snapshot is taken"
+        );
+        Captured {
+            snapshot,
+            images: self.images,
+            residency,
+        }
+    }
+}
+
+/// The part of what could not be read that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with which
+/// glibc 2.42 ends the stacks of threads) holds nothing, and what is below a stack pointer is no root; before
+/// Linux 6.15, which marks such pages, guard pages of stacks are known by that alone.
+fn hiding(snapshot: &Snapshot, reader: i32, unread: Runs) -> Runs {
+    if unread.is_empty() {
+        return unread;
+    }
+    let dead = dead_stacks(snapshot);
+    unread
+        .into_iter()
+        .flat_map(|run| without(run.start, run.end, &dead))
+        .flat_map(|run| {
+            let guards = pagemap::guards(reader, run.start, run.end).unwrap_or_default();
+            without(run.start, run.end, &guards)
+        })
+        .collect()
+}
+
+fn describe(area: &Area) -> String {
+    let name = if area.name.is_empty() {
+        "memory"
+    } else {
+        &area.name
+    };
+    format!("{name} at {:#x}-{:#x}", area.start, area.end)
+}

@@ -1,0 +1,123 @@
+//! The table of rows that are no sites: functions, modules, threads, sizes.
+
+use crate::names::{readable, without_parameters};
+use crate::places::place_of;
+use crate::stacks::{SHORTEST_NAME, name_of, shortened};
+use crate::text::{is_live, more};
+use crate::units::{bytes, change, count, milliseconds, percent};
+use crate::{GroupRow, ReportModel, Style};
+use memhook_foreign::visible;
+use std::fmt::{Result, Write};
+
+/// Columns below which a table of rows leaves out what matters least.
+const WIDE_ENOUGH: usize = 100;
+/// Columns that a function's name gets in such a table before others get any.
+const ENOUGH_FOR_NAMES: usize = 40;
+
+pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    if model.by == "site" {
+        return Ok(());
+    }
+    let inclusive = matches!(model.by, "frame" | "function");
+    let released = model.groups.iter().any(|g| g.released_blocks > 0);
+    let is_estimate = model.groups.iter().any(|g| g.error_bytes.is_some());
+    // On a narrow terminal the names matter more.
+    let is_narrow = style.width.is_some_and(|width| width < WIDE_ENOUGH);
+    let has_past = is_live(model) && !is_narrow;
+    let mut header = format!("\n{:>11} ", "bytes");
+    if is_estimate {
+        header += &format!("{:>13} ", "± error");
+    }
+    header += &format!("{:>7} ", "share");
+    // The number of blocks goes last.
+    let names = model.groups.iter().map(|group| {
+        let name = group.frame.as_ref().map(|frame| name_of(frame, style));
+        let name = name.unwrap_or_else(|| readable(&group.name));
+        without_parameters(&name).chars().count()
+    });
+    let wanted = names.max().unwrap_or(0).min(ENOUGH_FOR_NAMES);
+    let fits = |header: &String, more: usize| {
+        let taken = header.chars().count() + more + 1;
+        style.width.is_none_or(|width| width >= taken + wanted)
+    };
+    let has_itself = inclusive && fits(&header, 12 + 11);
+    if has_itself {
+        header += &format!("{:>11} ", "itself");
+    }
+    let has_blocks = has_past || released || fits(&header, 11);
+    if has_blocks {
+        header += &format!("{:>11}", "blocks");
+    }
+    if has_past {
+        header += &format!(" {:>11} {:>12}", "growth", "oldest");
+    }
+    if released {
+        header += &format!(" {:>11} {:>11}", "released", "blocks");
+    }
+    writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
+    // The header begins with the end of a line, and two spaces follow it.
+    let room = style
+        .width
+        .map(|width| width.saturating_sub(header.len() + 1));
+    for g in &model.groups {
+        let total = style.number(&format!("{:>11}", bytes(g.bytes)));
+        let share = percent(g.bytes, model.bytes_of_heap(g.heap.as_deref()));
+        write!(out, "{total} ")?;
+        if is_estimate {
+            let error = g
+                .error_bytes
+                .map_or(String::new(), |e| format!("± {}", bytes(e)));
+            write!(out, "{error:>13} ")?;
+        }
+        write!(out, "{share:>6.1}% ")?;
+        if has_itself {
+            write!(out, "{:>11} ", bytes(g.self_bytes))?;
+        }
+        let (growth, oldest) = (change(g.growth_bytes), milliseconds(g.oldest_ms));
+        if has_blocks {
+            write!(out, "{:>11}", count(g.blocks))?;
+        }
+        if has_past {
+            write!(out, " {growth:>11} {oldest:>12}")?;
+        }
+        if released {
+            let (total, blocks) = (bytes(g.released_bytes), count(g.released_blocks));
+            write!(out, " {total:>11} {blocks:>11}")?;
+        }
+        writeln!(out, "  {}", group_name(g, room, style))?;
+    }
+    if inclusive {
+        let note = "every row that a stack touches carries the whole block: the rows add up to more than 100 %";
+        writeln!(out, "{}", style.faint(note))?;
+    }
+    more(out, model, "row")
+}
+
+/// In `room` columns, if there is a limit: the rest is left out then.
+fn group_name(group: &GroupRow, room: Option<usize>, style: Style) -> String {
+    let cut = |name: String| match room {
+        Some(room) if !style.verbose => shortened(name, room.max(SHORTEST_NAME)),
+        _ => name,
+    };
+    let Some(frame) = &group.frame else {
+        let name = readable(&group.name);
+        return style.name(&visible(&cut(name)));
+    };
+    let mut name = style.name(&cut(name_of(frame, style)));
+    if room.is_some_and(|room| room < WIDE_ENOUGH / 2) {
+        return name;
+    }
+    let place = place_of(frame, style);
+    if !place.is_empty() {
+        name += &style.faint(&format!(" at {place}"));
+    }
+    if let (Some(_), Some(module)) = (&frame.function, &frame.module) {
+        // Two calls of one function look alike without lines.
+        let offset = match (&frame.file, &frame.offset) {
+            (None, Some(offset)) => format!("+{offset}"),
+            _ => String::new(),
+        };
+        name += &style.faint(&visible(&format!(" ({module}{offset})")));
+    }
+    name
+}
