@@ -1,5 +1,5 @@
-// Mappings that grow without pause, in each of the three ways in which the kernel makes them longer: the heap by brk,
-// the heap of an arena by mprotect, and memory that is mapped below what was mapped before.
+// Mappings that grow without pause, in each way in which the kernel makes them longer: the heap by brk, the heap of an
+// arena by mprotect, and a mapping of the program's own by mremap, which refuses what has become several mappings.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -31,43 +31,61 @@ bool holds(const unsigned char* block, std::size_t bytes, std::size_t number) {
   return true;
 }
 
-template <typename Make>
-bool grow(std::size_t bytes, Make make) {
-  std::vector<unsigned char*> blocks;
-  blocks.reserve(MOST);
-  while (!ends) {
-    if (blocks.size() < MOST) {
-      blocks.push_back(make());
-      fill(blocks.back(), bytes, blocks.size());
-    }
-    timespec pause{0, 5'000'000};
-    nanosleep(&pause, nullptr);
-  }
-  std::size_t number = 0;
-  for (unsigned char* block : blocks) {
-    if (!holds(block, bytes, ++number)) return false;
-  }
-  return true;
-}
-
 unsigned char* allocated() {
   void* block = std::malloc(BLOCK);
   if (block == nullptr) std::abort();
   return static_cast<unsigned char*>(block);
 }
 
-unsigned char* mapped() {
-  void* piece = mmap(nullptr, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (piece == MAP_FAILED) std::abort();
-  return static_cast<unsigned char*>(piece);
+bool grow() {
+  std::vector<unsigned char*> blocks;
+  blocks.reserve(MOST);
+  while (!ends) {
+    if (blocks.size() < MOST) {
+      blocks.push_back(allocated());
+      fill(blocks.back(), BLOCK, blocks.size());
+    }
+    timespec pause{0, 5'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  std::size_t number = 0;
+  for (unsigned char* block : blocks) {
+    if (!holds(block, BLOCK, ++number)) return false;
+  }
+  return true;
+}
+
+bool remap() {
+  std::size_t bytes = PIECE;
+  auto* piece = static_cast<unsigned char*>(
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (piece == MAP_FAILED) return false;
+  fill(piece, PIECE, 0);
+  while (!ends) {
+    const std::size_t more = bytes < MOST * PIECE ? bytes + PIECE : PIECE;
+    void* moved = mremap(piece, bytes, more, MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED) {
+      std::perror("mremap");
+      return false;
+    }
+    piece = static_cast<unsigned char*>(moved);
+    bytes = more;
+    fill(piece + bytes - PIECE, PIECE, bytes / PIECE - 1);
+    timespec pause{0, 2'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  for (std::size_t number = 0; number < bytes / PIECE; number++) {
+    if (!holds(piece + number * PIECE, PIECE, number)) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 int main() {
-  bool of_arena = false, of_mappings = false, of_main = false;
-  std::thread arena([&] { of_arena = grow(BLOCK, allocated); });
-  std::thread mappings([&] { of_mappings = grow(PIECE, mapped); });
+  bool of_arena = false, of_mapping = false, of_main = false;
+  std::thread arena([&] { of_arena = grow(); });
+  std::thread mapping([&] { of_mapping = remap(); });
   std::thread input([] {
     while (std::getchar() != EOF) {
     }
@@ -75,9 +93,9 @@ int main() {
   });
   std::puts("ready");
   std::fflush(stdout);
-  of_main = grow(BLOCK, allocated);
+  of_main = grow();
   arena.join();
-  mappings.join();
+  mapping.join();
   input.join();
-  return of_arena && of_mappings && of_main ? 0 : 1;
+  return of_arena && of_mapping && of_main ? 0 : 1;
 }

@@ -138,10 +138,10 @@ impl MarkedPages {
         self.other.as_ref()
     }
 
-    /// Watches writes to a mapping, in pieces if it is the heap.
-    pub fn watch(&mut self, watch: &WriteWatch, mapping: Range<u64>, is_heap: bool) -> bool {
+    /// Watches writes to a part of the heap, in pieces.
+    pub fn watch(&mut self, watch: &WriteWatch, mapping: Range<u64>) -> bool {
         let is_full = self.piece_count >= MOST_PIECES_EVER;
-        let (Some(other), true) = (&self.other, is_heap && !is_full) else {
+        let (Some(other), false) = (&self.other, is_full) else {
             return watch.add(mapping).is_ok();
         };
         let left = MOST_PIECES_EVER - self.piece_count;

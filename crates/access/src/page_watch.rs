@@ -3,21 +3,20 @@
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
 use crate::measure::Means;
-use memhook_inject::{Pace, WriteWatch, with_gaps};
+use memhook_inject::{Pace, WriteWatch, to_let_go, with_gaps};
 use memhook_process::{Mapping, filter_may_kill, mappings, proc_path};
-use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
 const MOST_AREA_BYTES: u64 = 256 << 30;
 
-/// The page at the edge of a mapping that has not grown for a part of the age that is asked for is watched, too: for this
-/// part, and within these times.
+/// New mappings beside watched ones, which the kernel would have joined with them, and the last page of a heap, which
+/// may grow again, make one mapping more until the process ends. So many of them are watched at most.
+const MOST_APART: usize = 2048;
+/// The last page of a heap is watched when it has not grown for a part of the age that is asked for, within these times.
 const REST_SHARE: u32 = 4;
 const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
-/// So many edges at most are ever watched: a mapping that grows after that is one mapping more, until its process ends.
-const MOST_WATCHED_EDGES: usize = 2048;
 
 /// What sees writes to pages of a process.
 pub(crate) struct PageWatch {
@@ -26,10 +25,10 @@ pub(crate) struct PageWatch {
     pub marks: MarkedPages,
     /// In order, and apart from each other.
     registered: Vec<Range<u64>>,
-    /// Pages at the edges of mappings that are not watched, and since when they are there.
-    open_edges: FxHashMap<u64, u32>,
-    /// How many were watched after all.
-    watched_edges: usize,
+    /// The last page of the heap, and since when it is that.
+    open_edge: Option<(u64, u32)>,
+    /// How many mappings are apart that would be one.
+    apart: usize,
 }
 
 impl PageWatch {
@@ -55,8 +54,8 @@ impl PageWatch {
             watch: WriteWatch::start(pid).map_err(|error| none(&error))?,
             marks: MarkedPages::of(pid),
             registered: Vec::new(),
-            open_edges: FxHashMap::default(),
-            watched_edges: 0,
+            open_edge: None,
+            apart: 0,
         })
     }
 
@@ -94,41 +93,58 @@ impl PageWatch {
         begin.elapsed()
     }
 
-    /// Watches what is new, where mappings do not grow.
+    /// Watches what is new.
     fn register(&mut self, older_ms: u32, now_ms: u32) {
         let maps = mappings(self.pid).unwrap_or_default();
         let before = std::mem::take(&mut self.registered);
-        let edges_before = std::mem::take(&mut self.open_edges);
-        let rest_ms = (older_ms / REST_SHARE).clamp(*REST_MS.start(), *REST_MS.end());
         let mut now = Vec::new();
         for found in self.watch.watchable(&maps, &may_have_blocks) {
-            let mapping = &maps[found.mapping];
+            let (mapping, part) = (&maps[found.mapping], found.part.clone());
             let is_heap = mapping.path == "[heap]";
-            let mut add = |range: Range<u64>| {
-                let mut new = uncovered(range.clone(), &before).into_iter();
-                // A program may watch an area itself.
-                let is_watched = new.all(|part| self.marks.watch(&self.watch, part, is_heap));
-                if is_watched {
-                    now.push(range);
-                }
-                is_watched
-            };
-            if !add(found.part.clone()) {
+            let new = uncovered(part.clone(), &before);
+            let is_apart = !is_heap && new.first() == Some(&part) && touches(&part, &before);
+            if is_apart && self.apart >= MOST_APART {
                 continue;
             }
-            for edge in found.edges(mapping) {
-                let is_new = !uncovered(edge.clone(), &before).is_empty();
-                let since = edges_before.get(&edge.start).copied().unwrap_or(now_ms);
-                let is_at_rest = now_ms.saturating_sub(since) >= rest_ms;
-                if is_new && !(is_at_rest && self.watched_edges < MOST_WATCHED_EDGES) {
-                    self.open_edges.insert(edge.start, since);
-                } else if add(edge) {
-                    self.watched_edges += usize::from(is_new);
-                }
+            let is_watched = match is_heap {
+                true => new
+                    .into_iter()
+                    .all(|new| self.marks.watch(&self.watch, new)),
+                // A program may watch an area itself.
+                false => new.is_empty() || self.watch.add_whole(&found).is_ok(),
+            };
+            if !is_watched {
+                continue;
+            }
+            self.apart += usize::from(is_apart);
+            let edge = part.end..mapping.end;
+            now.push(part);
+            if !edge.is_empty() && self.watches_edge(edge.clone(), &before, older_ms, now_ms) {
+                now.push(edge);
             }
         }
-        now.sort_by_key(|range| range.start);
         self.registered = joined(&now);
+    }
+
+    /// Watches the last page of the heap where that has not grown for some time. Whether it is watched.
+    fn watches_edge(
+        &mut self,
+        edge: Range<u64>,
+        before: &[Range<u64>],
+        older_ms: u32,
+        now_ms: u32,
+    ) -> bool {
+        if uncovered(edge.clone(), before).is_empty() {
+            return true;
+        }
+        let rest_ms = (older_ms / REST_SHARE).clamp(*REST_MS.start(), *REST_MS.end());
+        let open = self.open_edge.filter(|(at, _)| *at == edge.start);
+        let (_, since) = *self.open_edge.insert(open.unwrap_or((edge.start, now_ms)));
+        let is_at_rest = now_ms.saturating_sub(since) >= rest_ms;
+        let is_watched =
+            is_at_rest && self.apart < MOST_APART && self.marks.watch(&self.watch, edge);
+        self.apart += usize::from(is_watched);
+        is_watched
     }
 
     /// Looks at the marks now.
@@ -149,9 +165,10 @@ impl Drop for PageWatch {
     fn drop(&mut self) {
         let other = self.marks.other();
         let mut pace = Pace::default();
-        for area in watchable(self.pid) {
+        let maps = mappings(self.pid).unwrap_or_default();
+        for area in to_let_go(&maps, &may_have_blocks) {
             // Fails where it is not watched, or the other one watches it.
-            let _ = pace.in_slices(area, |slice| {
+            let _ = pace.let_go(area, |slice| {
                 let removed = self.watch.remove(slice.clone());
                 let _ = removed.or_else(|error| match other {
                     Some(other) => other.remove(slice),
@@ -195,6 +212,14 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         }
     }
     found
+}
+
+/// Whether one of these, which are in order and apart, begins where a range ends, or ends where it begins.
+fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
+    let first = others.partition_point(|one| one.end < range.start);
+    let near = others[first..].iter().take(2);
+    near.into_iter()
+        .any(|one| one.end == range.start || one.start == range.end)
 }
 
 /// What of a range is in none of these, which are in order and apart.

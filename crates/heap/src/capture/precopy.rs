@@ -9,7 +9,7 @@ use crate::capture::{HOLDS, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;
-use memhook_inject::{Pace, Watchable, WriteWatch};
+use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go};
 use memhook_process::{Mapping, mappings};
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ struct Copying<'a> {
     prepared: &'a mut Prepared,
     watch: &'a WriteWatch,
     watched: Runs,
+    /// The same, with what they grow into.
+    wholes: Runs,
     /// Where the watch cuts mappings, for as long as it lasts.
     cuts: FxHashSet<u64>,
     regions: Vec<CopiedRegion>,
@@ -94,16 +96,17 @@ impl<'a> Copying<'a> {
         let maps = mappings(prepared.reader)?;
         let is_wanted = |m: &Mapping| wanted.contains(&(m.start, m.end));
         let (mut watched, mut runs) = (Runs::new(), Runs::new());
-        let mut cuts = FxHashSet::default();
+        let (mut wholes, mut cuts) = (Runs::new(), FxHashSet::default());
         // What is left out is copied with all threads held.
-        for Watchable { part, .. } in watch.watchable(&maps, &is_wanted) {
-            cuts.extend([part.start, part.end]);
+        for found in watch.watchable(&maps, &is_wanted) {
             let count = runs.len();
+            let armed = watch.add_whole(&found);
+            let Watchable { part, whole, .. } = found;
             // The first round gives everything there is.
-            let armed =
-                watch.add(part.clone()).is_ok() && watch.written(part.clone(), &mut runs).is_ok();
-            if armed {
+            if armed.is_ok() && watch.written(part.clone(), &mut runs).is_ok() {
+                cuts.insert(part.end);
                 watched.push(part);
+                wholes.push(whole);
             } else {
                 runs.truncate(count);
             }
@@ -113,6 +116,7 @@ impl<'a> Copying<'a> {
             prepared,
             watch,
             watched,
+            wholes,
             cuts,
             regions,
             pending: runs,
@@ -246,10 +250,17 @@ fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
 /// process that map or unmap memory wait for that.
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
+        // As they are now: one that has grown is watched whole.
+        let maps = mappings(self.prepared.reader).unwrap_or_default();
+        let is_watched = |m: &Mapping| {
+            let first = self.wholes.partition_point(|whole| whole.end <= m.start);
+            let whole = self.wholes.get(first);
+            whole.is_some_and(|whole| whole.start < m.end)
+        };
         let mut pace = Pace::default();
-        for part in &self.watched {
+        for mapping in to_let_go(&maps, &is_watched) {
             // Fails where the target has unmapped it meanwhile.
-            let _ = pace.in_slices(part.clone(), |slice| self.watch.remove(slice));
+            let _ = pace.let_go(mapping, |slice| self.watch.remove(slice));
         }
     }
 }

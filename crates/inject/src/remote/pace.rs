@@ -41,6 +41,27 @@ impl Pace {
     /// Behind memory that is empty, and is gone through in no time, comes memory that is not.
     pub const MOST_BYTES: u64 = 64 << 20;
 
+    /// What is no longer, with room to grow, is let go whole: let go in slices, it would be two mappings between one and the next, and
+    /// mremap(2) refuses such a range. The kernel takes some 17 ms for a GiB in memory.
+    const MOST_WHOLE_BYTES: u64 = 320 << 20;
+
+    /// Lets a mapping go, in slices only if it is large: asks as [`Pace::in_slices`] does.
+    pub fn let_go<E>(
+        &mut self,
+        mapping: Range<u64>,
+        mut ask: impl FnMut(Range<u64>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if mapping.end.saturating_sub(mapping.start) > Pace::MOST_WHOLE_BYTES {
+            return self.in_slices(mapping, ask);
+        }
+        let begin = Instant::now();
+        ask(mapping)?;
+        if let Some(pause) = self.took(begin.elapsed()) {
+            std::thread::sleep(pause);
+        }
+        Ok(())
+    }
+
     /// How long to let go of the locks after requests that took so long: as long as they have held them.
     pub fn after(time: Duration) -> Duration {
         time.clamp(Duration::from_micros(100), Pace::TOO_LONG)

@@ -123,8 +123,7 @@ impl WriteWatch {
         watchable(&self.pages, maps, is_wanted)
     }
 
-    /// Begins to watch an address range, which must be mapped without holes, and be (part of) one that is
-    /// [watchable](WriteWatch::watchable). At first,
+    /// Begins to watch an address range, which must be mapped without holes. At first,
     /// [`WriteWatch::written`] gives all its pages.
     pub fn add(&self, range: Range<u64>) -> io::Result<()> {
         let mut register = Register {
@@ -145,6 +144,13 @@ impl WriteWatch {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    /// Begins to watch what is [watchable](WriteWatch::watchable).
+    pub fn add_whole(&self, found: &Watchable) -> io::Result<()> {
+        let added = self.add(found.whole.clone());
+        // Something else may have been mapped into what it grows into.
+        added.or_else(|_| self.add(found.part.clone()))
     }
 
     /// Watches an address range no longer. Where everything is closed at once, threads that map or unmap memory wait until
