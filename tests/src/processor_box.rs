@@ -1,5 +1,6 @@
 //! A control group with a limit of processor time, as a container has.
 
+use crate::until;
 use std::path::{Path, PathBuf};
 
 /// The group; removed when the test is over. Its processes must have ended by then.
@@ -41,9 +42,12 @@ impl ProcessorBox {
         .is_ok()
     }
 
-    /// Moves a process into it.
+    /// Moves a process into it. That is refused while one of its threads has real-time priority, as during a hold.
     pub fn take(&self, pid: u32) {
-        std::fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("moved");
+        let members = self.folder.join("cgroup.procs");
+        until("it may be moved", || {
+            std::fs::write(&members, pid.to_string()).is_ok()
+        });
     }
 }
 
