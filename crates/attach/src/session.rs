@@ -42,6 +42,13 @@ use prepared::{Prepared, limited};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Before an attach is tried again that had to let go because this process got no processor.
+const PAUSES_OF_THE_STARVED: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_millis(1000),
+];
+
 /// An attach to one process, which runs.
 pub struct Session {
     prepared: Prepared,
@@ -78,7 +85,30 @@ impl Session {
     }
 
     /// As [`Session::start`], with another way to its threads, and with files that were read before.
+    ///
+    /// On a machine where we get no processor, a thread is let go in the middle, and what was done is put back. Such a
+    /// machine may have one for us the next time.
     pub(crate) fn start_by(
+        reach: &mut Reach<'_>,
+        pid: i32,
+        settings: &TraceConfig,
+        known: &mut KnownFiles,
+    ) -> Result<Session, Error> {
+        for pause in PAUSES_OF_THE_STARVED {
+            match Session::try_to_start(reach, pid, settings, known) {
+                Err(Error::Inject(memhook_inject::Error::WentHome { tid, .. }))
+                    if matches!(reach, Reach::Running) =>
+                {
+                    tracing::warn!(pid, tid, "the attach had to let go, and is tried again");
+                    std::thread::sleep(pause);
+                }
+                other => return other,
+            }
+        }
+        Session::try_to_start(reach, pid, settings, known)
+    }
+
+    fn try_to_start(
         reach: &mut Reach<'_>,
         pid: i32,
         settings: &TraceConfig,
