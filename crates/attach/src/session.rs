@@ -201,6 +201,11 @@ impl Session {
         }
     }
 
+    /// Whether it cuts small objects from larger blocks, as far as is known.
+    pub(crate) fn uses_pools(&self) -> bool {
+        self.prepared.python.uses_pools()
+    }
+
     /// Looks at the interpreter of a Python process as long as that is necessary; called every few milliseconds.
     /// Returns what the user should be told.
     pub fn look_at_python(&mut self) -> Option<String> {

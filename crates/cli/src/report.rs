@@ -61,6 +61,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["tree", "scores"])]
     who_frees: bool,
     /// Show a tree of calls: top-down or bottom-up
+    ///
+    /// Names are shortened so that lines fit the terminal, and in a file or a pipe 160 columns; with -v they are whole.
     #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with = "scores")]
     tree: Option<Direction>,
     /// Count blocks instead of bytes

@@ -27,7 +27,7 @@ pub struct AllocatorCalls {
 pub struct Pool {
     /// A function that it exports.
     mark: &'static str,
-    /// The variable of the environment that turns it off.
+    /// The variable of the environment that turns it off; `_debug` behind it is the same with checks.
     avoided_by: &'static str,
     /// What is not seen, and what to do about it.
     pub advice: &'static str,
@@ -42,8 +42,16 @@ static POOLS: [Pool; 1] = [Pool {
 impl Pool {
     /// Whether the process was started without it.
     pub fn is_avoided(&self, pid: i32) -> bool {
-        has_variable(pid, |variable| variable == self.avoided_by.as_bytes())
+        has_variable(pid, |variable| {
+            let behind = variable.strip_prefix(self.avoided_by.as_bytes());
+            matches!(behind, Some(b"" | b"_debug"))
+        })
     }
+}
+
+/// Whether a process was started without any allocator that hands out parts of larger blocks.
+pub fn avoids_pools(pid: i32) -> bool {
+    POOLS.iter().all(|pool| pool.is_avoided(pid))
 }
 
 impl AllocatorCalls {

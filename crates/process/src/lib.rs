@@ -43,7 +43,7 @@ mod target_root;
 mod thread_state;
 mod threads;
 
-pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
+pub use allocator_calls::{AllocatorCalls, allocator_calls, avoids_pools, built_in_allocator};
 pub use allocator_functions::{AllocatorFunction, allocator_functions, own_allocator_functions};
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;

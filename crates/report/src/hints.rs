@@ -1,5 +1,6 @@
 //! What to ask instead, where the answer is not in the numbers below.
 
+use crate::labels::one_line;
 use crate::units::{bytes, count, counted, percent};
 use crate::{ReportModel, Style};
 use std::fmt::{Result, Write};
@@ -9,18 +10,87 @@ const MUCH: u64 = 64 << 20;
 /// Frames that are recorded for `run`, `gate` and recordings.
 const DEEP: u32 = 64;
 
-/// One line each.
+/// More hints than this are read by nobody.
+const MOST: usize = 2;
+
+/// One line each. What makes the numbers wrong comes first, and what is nearly always so last.
 pub(crate) fn hints(out: &mut String, model: &ReportModel, style: Style) -> Result {
-    for warning in [unkept_stacks(model), cut_stacks(model)]
-        .into_iter()
-        .flatten()
-    {
-        writeln!(out, "  {}", style.warning(&warning))?;
-    }
-    for hint in [elsewhere(model), short_lived(model)].into_iter().flatten() {
-        writeln!(out, "  {hint}")?;
+    for hint in found(model).into_iter().take(MOST) {
+        let text = match &hint {
+            Hint::Warning(text) => style.warning(text),
+            Hint::Advice(text) => text.clone(),
+        };
+        writeln!(out, "  {text}")?;
     }
     Ok(())
+}
+
+/// The hints of a report, each a line.
+pub fn in_words(model: &ReportModel) -> Vec<String> {
+    let text = |hint| match hint {
+        Hint::Warning(text) | Hint::Advice(text) => text,
+    };
+    found(model).into_iter().take(MOST).map(text).collect()
+}
+
+enum Hint {
+    Warning(String),
+    Advice(String),
+}
+
+fn found(model: &ReportModel) -> Vec<Hint> {
+    let advice = [
+        short_lived(model),
+        hidden(model),
+        elsewhere(model),
+        other_allocator(model),
+    ];
+    let advice = advice.into_iter().flatten().map(Hint::Advice);
+    let unkept = unkept_stacks(model).map(Hint::Warning);
+    let cut = cut_stacks(model).map(Hint::Warning);
+    unkept.into_iter().chain(advice).chain(cut).collect()
+}
+
+/// Objects that are parts of larger blocks.
+fn hidden(model: &ReportModel) -> Option<String> {
+    let mut of_modules = model.coverage.iter().map(|module| &module.hidden);
+    let hidden = of_modules.find(|hidden| !hidden.is_empty())?;
+    model.is_final.then(|| one_line(hidden.clone()))
+}
+
+/// Some commands know the heap of glibc alone.
+fn other_allocator(model: &ReportModel) -> Option<String> {
+    let mut modules = model
+        .coverage
+        .iter()
+        .filter(|module| !module.allocator.is_empty());
+    let module = modules.next().filter(|_| model.is_final)?;
+    if modules.next().is_some() {
+        return None;
+    }
+    // What a recording says of its process is of no use any more.
+    let pid = match model.rss_bytes {
+        Some(_) => model.target.pid.to_string(),
+        None => "PID".to_owned(),
+    };
+    let name = one_line(module.allocator.clone());
+    let leaks = match &model.leaks {
+        Some(_) => "scan does not know its heap",
+        None => "scan does not know its heap, attach --leaks does",
+    };
+    let more = match (module.is_linked_in, name.as_str()) {
+        (false, "jemalloc" | "tcmalloc") => {
+            format!("; rss {pid} asks it what it holds, trim {pid} has it give memory back")
+        }
+        (false, "mimalloc") => format!("; trim {pid} has it give memory back"),
+        _ => String::new(),
+    };
+    let place = if module.is_linked_in {
+        format!(", which is part of {}", one_line(module.module.clone()))
+    } else {
+        String::new()
+    };
+    Some(format!("These blocks are of {name}{place}: {leaks}{more}"))
 }
 
 fn unkept_stacks(model: &ReportModel) -> Option<String> {
@@ -40,8 +110,13 @@ fn cut_stacks(model: &ReportModel) -> Option<String> {
         0..DEEP => format!(" (--depth {DEEP} shows more)"),
         _ => String::new(),
     };
+    let end = if stacks.cut_at_depth == 1 {
+        "ends"
+    } else {
+        "end"
+    };
     Some(format!(
-        "{} of {} end at --depth {depth}: who called their outermost functions is not known{deeper}",
+        "{} of {} {end} at --depth {depth}: who called their outermost functions is not known{deeper}",
         count(stacks.cut_at_depth),
         counted(stacks.count, "call stack"),
     ))
@@ -86,16 +161,30 @@ fn has_account(_: &ReportModel) -> bool {
     false
 }
 
+/// Less than this is not worth a hint about what was released again.
+const MUCH_RELEASED: u64 = 4 << 20;
+
 /// Next to nothing stays: what costs is the allocating. Where nothing at all stays, that is in the place of the sites.
 fn short_lived(model: &ReportModel) -> Option<String> {
     let t = &model.totals;
     let is_nothing = t.live_bytes.max(t.peak_live_bytes) < t.allocated_bytes / 1_000;
     let asks_for_live = model.measured.measure == "live" && model.is_final;
-    if !asks_for_live || !is_nothing || t.live_blocks == 0 || t.allocated_bytes < MUCH {
+    let is_in_place_of_sites = t.live_blocks == 0 && model.by == "site";
+    if !asks_for_live || !is_nothing || is_in_place_of_sites || t.allocated_bytes < MUCH_RELEASED {
         return None;
     }
     Some(format!(
-        "Nearly all of the {} was released again: who allocates it is in a recording (attach -o FILE; report FILE --measure allocated)",
+        "Nearly all of the {} was released again. Who allocates it: {}",
         bytes(t.allocated_bytes),
+        who_allocates(model),
     ))
+}
+
+/// What shows who allocates what is released again.
+pub(crate) fn who_allocates(model: &ReportModel) -> String {
+    if model.is_recorded {
+        return "report --measure allocated, or --measure temporary".to_owned();
+    }
+    let pid = model.target.pid;
+    format!("attach {pid} -o run.mhk, then report run.mhk --measure allocated")
 }

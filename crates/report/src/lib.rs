@@ -63,6 +63,7 @@ pub use formats::{
 };
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use heaps::{HeapTotals, MAIN_HEAP};
+pub use hints::in_words as hints_in_words;
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, SetAside, TracedRun, described};

@@ -17,6 +17,9 @@ pub struct ReportModel {
     /// Whether the end of the recording is missing.
     #[serde(skip)]
     pub is_cut: bool,
+    /// Whether it is of a recording.
+    #[serde(skip)]
+    pub is_recorded: bool,
     /// What the rows are: site, frame, function, module, thread, size or lifetime.
     pub by: &'static str,
     /// The process.
@@ -297,10 +300,7 @@ pub struct ReportTotals {
 
 impl ReportTotals {
     /// The sums of a ledger, and the events that it never saw.
-    pub(crate) fn exact(
-        t: &memhook_ledger::Totals,
-        losses: &memhook_stream::Losses,
-    ) -> ReportTotals {
+    pub fn exact(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> ReportTotals {
         ReportTotals {
             allocations: t.allocations,
             releases: t.releases,
@@ -338,6 +338,15 @@ pub struct Coverage {
     /// one of its addresses is in a report.
     #[serde(skip_deserializing)]
     pub symbols: Option<&'static str>,
+    /// The allocator, other than the C library's, that it is or has in it; may be empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub allocator: String,
+    /// That allocator is only a part of it.
+    #[serde(rename = "linked_in", skip_serializing_if = "std::ops::Not::not")]
+    pub is_linked_in: bool,
+    /// What an allocator of its own hides, and what to do about it; may be empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hidden: String,
 }
 
 fn is_zero(number: &u64) -> bool {

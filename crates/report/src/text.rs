@@ -4,7 +4,7 @@ use crate::apart::KnownSite;
 use crate::gaps;
 use crate::group_table::groups;
 use crate::heaps::MAIN_HEAP;
-use crate::hints::hints;
+use crate::hints::{hints, who_allocates};
 use crate::labels::one_line;
 use crate::leaks::leaks;
 use crate::mappings::mappings;
@@ -494,10 +494,11 @@ fn nothing_live(model: &ReportModel) -> String {
         return "No block was allocated since the attach.".into();
     }
     format!(
-        "No block that was allocated since the attach is live: all of {} in {} was released again.\n\
-         To see who allocates that, record it (attach -o FILE) and use report FILE --measure allocated.",
+        "Nothing grows: all of {} in {} was released again, and no block that was allocated since the attach is live.\n\
+         Who allocates it: {}",
         bytes(totals.allocated_bytes),
         counted(totals.allocations, "block"),
+        who_allocates(model),
     )
 }
 

@@ -128,16 +128,20 @@ impl Tree {
     }
 }
 
+/// Columns of a line in a file or a pipe, where nobody says how many there are.
+const COLUMNS_ELSEWHERE: usize = 160;
+
 /// The indentation of a line, and how long a name may be behind it. No line is longer than the terminal is wide, or the
-/// rest of a name would stand where names of other levels begin.
+/// rest of a name would stand where names of other levels begin. With `-v`, names are whole.
 fn room(depth: usize, error_columns: usize, style: Style) -> (String, usize) {
     /// A number and a share.
     const COLUMNS: usize = 11 + 1 + 6 + 1 + 2;
     /// Left for a name, however deep it stands.
     const LEAST_NAME: usize = 24;
-    let Some(width) = style.width.filter(|_| !style.verbose) else {
+    if style.verbose {
         return ("  ".repeat(depth), usize::MAX);
-    };
+    }
+    let width = style.width.unwrap_or(COLUMNS_ELSEWHERE);
     let left = width.saturating_sub(COLUMNS + error_columns);
     let indent = (2 * depth).min(left.saturating_sub(LEAST_NAME));
     (" ".repeat(indent), (left - indent).max(LEAST_NAME))
@@ -218,6 +222,17 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(tree.text(of(None)).lines().any(|line| line.len() > 200));
+        // A file or a pipe has a width, too, but where nothing may be left out.
+        let widest = |style| {
+            let text = tree.text(style);
+            let widths = text.lines().map(|line| line.chars().count());
+            widths.max().unwrap_or(0)
+        };
+        assert!((120..=COLUMNS_ELSEWHERE).contains(&widest(of(None))));
+        let verbose = Style {
+            verbose: true,
+            ..of(None)
+        };
+        assert!(widest(verbose) > 200);
     }
 }

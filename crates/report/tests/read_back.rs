@@ -35,6 +35,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         schema: "memhook-rs/report/1",
         is_final: true,
         is_cut: false,
+        is_recorded: false,
         by: "site",
         target: Target {
             pid: 7,

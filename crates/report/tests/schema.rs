@@ -28,6 +28,7 @@ fn full_report() -> ReportModel {
         schema: "memhook-rs/report/1",
         is_final: true,
         is_cut: false,
+        is_recorded: false,
         by: "frame",
         target: Target {
             pid: 1,
@@ -111,6 +112,9 @@ fn full_report() -> ReportModel {
             note: String::new(),
             calls_seen: 1,
             symbols: Some("symbols"),
+            allocator: "jemalloc".into(),
+            is_linked_in: true,
+            hidden: "small objects".into(),
         }],
         sites: vec![SiteRow {
             stack_id: 0,

@@ -21,6 +21,7 @@ fn report() -> ReportModel {
         schema: "memhook-rs/report/1",
         is_final: false,
         is_cut: false,
+        is_recorded: false,
         by: "site",
         target: Target {
             pid: 7,
@@ -70,6 +71,7 @@ fn report() -> ReportModel {
                 note: "jemalloc is part of it: 87 direct calls (je_malloc, ...) use no slot".into(),
                 calls_seen: 1200,
                 symbols: Some("debug info"),
+                ..Coverage::default()
             },
             Coverage {
                 module: "libc.so.6".into(),
@@ -78,6 +80,7 @@ fn report() -> ReportModel {
                 note: String::new(),
                 calls_seen: 1631,
                 symbols: None,
+                ..Coverage::default()
             },
         ],
         sites: vec![SiteRow {
@@ -403,7 +406,9 @@ fn hints() {
     model.is_final = true;
     let shown = model.text(Style::default());
     assert!(
-        shown.contains("  Nearly all of the 266.6 MiB was released again: "),
+        shown.contains(
+            "  Nearly all of the 266.6 MiB was released again. Who allocates it: attach 7 "
+        ),
         "{shown}"
     );
 
@@ -477,4 +482,74 @@ fn alike_rows_and_narrow_rows() {
         assert!(shown.contains(shown_at_80), "{shown}");
         assert_eq!(shown.contains("itself"), name == "main", "{shown}");
     }
+}
+
+/// Commands that know glibc's heap alone are named beside what works instead; two lines at most.
+#[test]
+fn hints_about_other_allocators() {
+    let with = |allocator: &str, is_linked_in, is_final, rss_bytes| {
+        let mut model = report();
+        model.coverage = vec![Coverage {
+            module: "lib\u{202e}.so".into(),
+            allocator: allocator.into(),
+            is_linked_in,
+            ..Coverage::default()
+        }];
+        model.is_final = is_final;
+        model.rss_bytes = rss_bytes;
+        model.text(Style::default())
+    };
+    let shown = with("jemalloc", false, true, Some(1));
+    let hint = "  These blocks are of jemalloc: scan does not know its heap, attach --leaks does; \
+                rss 7 asks it what it holds, trim 7 has it give memory back\n";
+    assert!(shown.contains(hint), "{shown}");
+    let shown = with("tcmalloc", false, true, None);
+    assert!(shown.contains("; rss PID asks it"), "{shown}");
+    let shown = with("mimalloc", false, true, Some(1));
+    assert!(
+        shown.contains("attach --leaks does; trim 7 has it"),
+        "{shown}"
+    );
+    let shown = with("jemalloc", true, true, Some(1));
+    assert!(
+        shown.contains("These blocks are of jemalloc, which is part of lib"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("rss 7") && !shown.contains('\u{202e}'),
+        "{shown}"
+    );
+    let shown = with("jemalloc", false, false, Some(1));
+    assert!(!shown.contains("jemalloc"), "once, at the end: {shown}");
+
+    let mut model = report();
+    model.is_final = true;
+    model.totals.live_bytes = 9_000;
+    model.totals.peak_live_bytes = 10_000;
+    model.rss_bytes = Some(512 << 20);
+    model.coverage = vec![Coverage {
+        allocator: "jemalloc".into(),
+        hidden: "Small objects are hidden.".into(),
+        ..Coverage::default()
+    }];
+    let shown = memhook_report::hints_in_words(&model);
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    assert!(shown[0].starts_with("Nearly all of "), "{shown:?}");
+    assert_eq!(shown[1], "Small objects are hidden.");
+
+    model.sites.clear();
+    model.totals.live_blocks = 0;
+    model.totals.live_bytes = 0;
+    let shown = model.text(Style::default());
+    let line = "Who allocates it: attach 7 -o run.mhk, then report run.mhk --measure allocated\n";
+    assert!(
+        shown.contains("Nothing grows: all of ") && shown.contains(line),
+        "{shown}"
+    );
+    model.is_recorded = true;
+    let shown = model.text(Style::default());
+    assert!(
+        shown.contains("Who allocates it: report --measure allocated, or"),
+        "{shown}"
+    );
 }

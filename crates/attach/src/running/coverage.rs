@@ -3,6 +3,7 @@
 use crate::plan::hooking::is_hooked;
 use crate::session::Session;
 use crossbeam_channel::{Receiver, Sender, bounded};
+use memhook_abi::known_allocator;
 use memhook_abi::slot_state;
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls, built_in_allocator};
 use std::{
@@ -34,6 +35,19 @@ pub struct ModuleCoverage {
     pub reasons: Vec<String>,
     /// Calls in its code that go through slots.
     pub calls_seen: u64,
+    /// The allocator that it is, if blocks come from it, or that is part of it and is seen.
+    pub allocator: Option<ModuleAllocator>,
+    /// What an allocator of its own hides, and what to do about it; may be empty.
+    pub hidden: &'static str,
+}
+
+/// An allocator other than the C library's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleAllocator {
+    /// What it is called.
+    pub name: &'static str,
+    /// It is part of a program or library that is more than an allocator.
+    pub is_linked_in: bool,
 }
 
 /// Scans the modules' code for calls to allocators, in the background.
@@ -131,6 +145,7 @@ impl CallScans {
                 unhookable += 1;
             }
             let calls = self.calls.get(&module.path).cloned().flatten();
+            let allocator = allocator_of(session, module, calls.as_ref(), &slots);
             let calls = if session.covers_allocator_of(module) {
                 calls.map(AllocatorCalls::all_seen)
             } else {
@@ -143,10 +158,9 @@ impl CallScans {
                 reasons.push(text);
             }
             let pool = calls.as_ref().and_then(|calls| calls.pool);
-            if let Some(pool) = pool.filter(|pool| !pool.is_avoided(session.pid())) {
-                reasons.push(pool.advice.into());
-            }
-            if hooked + unhookable == 0 && reasons.is_empty() {
+            let pool = pool.filter(|_| session.uses_pools());
+            let says_something = !reasons.is_empty() || pool.is_some() || allocator.is_some();
+            if hooked + unhookable == 0 && !says_something {
                 continue;
             }
             reasons.dedup();
@@ -157,10 +171,39 @@ impl CallScans {
                 unhookable,
                 reasons,
                 calls_seen: calls.map_or(0, |calls| calls.through_slots),
+                allocator,
+                hidden: pool.map_or("", |pool| pool.advice),
             });
         }
         found
     }
+}
+
+/// The allocator that blocks come from in this module, if that is another one than the C library's.
+fn allocator_of(
+    session: &Session,
+    module: &ModuleImage,
+    calls: Option<&AllocatorCalls>,
+    slots: &[memhook_stream::SlotView],
+) -> Option<ModuleAllocator> {
+    if module.is_libc || module.is_loader {
+        return None;
+    }
+    if session.covers_allocator_of(module) {
+        let name = calls?.allocator?;
+        return Some(ModuleAllocator {
+            name,
+            is_linked_in: true,
+        });
+    }
+    let exports = |name: &str| module.facts.exported(name).is_some();
+    let is_used = || slots.iter().any(|slot| module.contains(slot.original));
+    let is_library = !module.is_main && exports("malloc") && is_used();
+    let name = known_allocator(exports).filter(|_| is_library)?;
+    Some(ModuleAllocator {
+        name,
+        is_linked_in: false,
+    })
 }
 
 fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {

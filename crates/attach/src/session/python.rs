@@ -1,7 +1,7 @@
 //! The Python functions of a process that has a CPython interpreter.
 
 use memhook_abi::python_state;
-use memhook_process::{CLibraryKind, Interpreter, ModuleImage, PythonError, Verdict};
+use memhook_process::{CLibraryKind, Interpreter, ModuleImage, PythonError, Verdict, avoids_pools};
 use memhook_stream::{PythonConfig, Region};
 
 /// Looks at the attach, in a row, before the hook has to be careful. The process runs meanwhile, and a
@@ -16,6 +16,8 @@ pub(super) struct Python {
     interpreter: Option<Interpreter>,
     is_settled: bool,
     wrong_looks: usize,
+    /// Whether its objects are blocks of malloc each; `None`: it was not looked at.
+    avoids_pools: Option<bool>,
     /// What the user has not been told yet.
     notice: Option<String>,
 }
@@ -23,7 +25,10 @@ pub(super) struct Python {
 impl Python {
     /// Looks at a process before it is touched.
     pub fn of(pid: i32, modules: &[ModuleImage], c_library: Option<CLibraryKind>) -> Python {
-        let mut python = Python::default();
+        let mut python = Python {
+            avoids_pools: Some(avoids_pools(pid)),
+            ..Python::default()
+        };
         match Interpreter::of(pid, modules, c_library) {
             Some(Ok(mut interpreter)) => {
                 let looks = (0..LOOKS_AT_ATTACH).map(|_| interpreter.verify(pid));
@@ -38,6 +43,11 @@ impl Python {
             None => {}
         }
         python
+    }
+
+    /// Whether its small objects are known to be parts of larger blocks.
+    pub fn uses_pools(&self) -> bool {
+        self.avoids_pools == Some(false)
     }
 
     /// For the hook.

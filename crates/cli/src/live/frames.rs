@@ -88,6 +88,14 @@ impl TracedRun for Traced<'_> {
                 note: found.reasons.join("; "),
                 calls_seen: found.calls_seen,
                 symbols: source.map(|s| source_text(s.source)),
+                allocator: found
+                    .allocator
+                    .map_or("", |allocator| allocator.name)
+                    .into(),
+                is_linked_in: found
+                    .allocator
+                    .is_some_and(|allocator| allocator.is_linked_in),
+                hidden: found.hidden.into(),
             }
         };
         let found = self.call_scans.coverage(self.session);

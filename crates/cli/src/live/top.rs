@@ -5,6 +5,7 @@ mod saved;
 mod several;
 
 use super::ending;
+use super::frames::Traced;
 use super::model::overhead;
 use super::signals::{self, stop_requested};
 use super::stale::StaleSection;
@@ -14,12 +15,14 @@ use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_agent::{SessionStacks, module_files};
-use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
+use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn, process_name};
 use memhook_foreign::units;
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
 use memhook_process::{TargetRoot, resident_counters};
 use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
-use memhook_report::{bytes, counted, milliseconds};
+use memhook_report::{
+    Measured, ReportModel, ReportTotals, TracedRun, bytes, counted, milliseconds,
+};
 use memhook_symbols::Symbolizer;
 use saved::ReportKey;
 use std::path::PathBuf;
@@ -108,6 +111,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         stale: args.stale.map(|older| StaleSection::new(pid, older, 0)),
         is_stale: true,
         has_ended: false,
+        call_scans: CallScans::default(),
+        resident_bytes: None,
         report: ReportKey::new(pid, depth),
         reports: Vec::new(),
         notices: Vec::new(),
@@ -125,6 +130,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
     tell_end(&job.views[0].board, trace.consumer(), code, has_gaps);
+    for hint in job.hints(&trace, depth) {
+        println!("{hint}");
+    }
     for report in &job.reports {
         println!("{report}");
     }
@@ -213,6 +221,10 @@ struct TopJob {
     is_stale: bool,
     /// The process is gone: what lived at its end stays on the screen.
     has_ended: bool,
+    /// What is seen of each module, for the hints at the end.
+    call_scans: CallScans,
+    /// What was in memory when that was last looked at.
+    resident_bytes: Option<u64>,
     /// Reports that a key asks for.
     report: ReportKey,
     /// Those that were written, for the end.
@@ -259,10 +271,11 @@ impl TopJob {
             let stale = self.stale.as_ref();
             let stale = stale.and_then(|section| section.stale_bytes(trace));
             let (of_malloc, of_heaps) = self.views.split_at_mut(1);
-            of_malloc[0].board.sample(Sample {
-                stale,
-                ..sample(trace)
-            });
+            let sample = sample(trace);
+            let resident = sample.resident.as_ref();
+            let resident = resident.map(|resident| resident.rss_bytes);
+            self.resident_bytes = resident.or(self.resident_bytes);
+            of_malloc[0].board.sample(Sample { stale, ..sample });
             for (number, view) in of_heaps.iter_mut().enumerate() {
                 view.board.sample(sample_of_heap(trace, number));
             }
@@ -283,6 +296,48 @@ impl TopJob {
 }
 
 impl TopJob {
+    /// What to ask instead, where the numbers do not have the answer.
+    fn hints(&mut self, trace: &Trace, depth: u32) -> Vec<String> {
+        if self.views.len() > 1 || trace.session().traces_mappings() {
+            return Vec::new();
+        }
+        // What takes longer is not worth a wait.
+        const PATIENCE: Duration = Duration::from_millis(500);
+        let is_known = self.call_scans.is_ready(PATIENCE);
+        let session = trace.session();
+        let run = Traced {
+            session,
+            call_scans: &mut self.call_scans,
+            depth,
+        };
+        let totals = totals_of(trace.consumer());
+        let model = ReportModel {
+            is_final: true,
+            target: run.target(),
+            totals: ReportTotals::exact(&totals, &session.region().losses()),
+            coverage: match is_known {
+                true => run.coverage(&Symbolizer::new(Vec::new())),
+                false => Vec::new(),
+            },
+            rss_bytes: self.resident_bytes,
+            measured: Measured {
+                measure: "live",
+                ..Measured::default()
+            },
+            ..ReportModel::default()
+        };
+        if is_sampled(trace.consumer()) {
+            // Sums of samples cannot be compared with what is resident.
+            let of_modules = ReportModel {
+                totals: ReportTotals::default(),
+                rss_bytes: None,
+                ..model
+            };
+            return memhook_report::hints_in_words(&of_modules);
+        }
+        memhook_report::hints_in_words(&model)
+    }
+
     /// Shows what lived when the process ended, until the user leaves.
     fn show_end(&mut self, trace: &Trace) -> anyhow::Result<()> {
         for view in &mut self.views {
@@ -302,6 +357,10 @@ impl TopJob {
 }
 
 impl Job for TopJob {
+    fn begin(&mut self, trace: &Trace) {
+        self.call_scans.request(trace.session().modules());
+    }
+
     fn listen<'a>(&'a self, select: &mut Select<'a>) {
         if let Some(screen) = &self.screen {
             select.recv(screen.events());

@@ -202,6 +202,7 @@ pub fn report(
         schema: ReportModel::SCHEMA,
         is_final: true,
         is_cut: recording.end().is_none(),
+        is_recorded: true,
         by: by.name(),
         target: profile.target.clone(),
         attach: AttachInfo {

@@ -4,6 +4,7 @@ mod bad_input;
 mod documentation;
 mod heaptrack;
 mod help;
+mod hints;
 mod log;
 mod marks;
 mod outputs;

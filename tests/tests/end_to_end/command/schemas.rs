@@ -74,10 +74,12 @@ fn reports() {
     schema.check(&json(&["report", &scored, "--json", "--scores"]));
     let kept = ["--overhead", "50%", "--rss", "--pins"];
     schema.check(&traced("sampled", &[], &kept));
-    // The tests of marks, of `stale` and of described allocators look at theirs.
+    // The tests of marks, of `stale`, of described allocators and of hints look at theirs.
     let mut unseen = unseen_but_estimates(&schema);
     unseen.retain(|field| !field.starts_with("/marks") && !field.starts_with("/stale"));
     unseen.retain(|field| !field.starts_with("/heaps") && !field.ends_with("/heap"));
+    let of_hints = ["/allocator", "/linked_in", "/hidden"].map(|name| format!("/coverage[]{name}"));
+    unseen.retain(|field| !of_hints.contains(field));
     assert_eq!(unseen, [""; 0]);
 }
 

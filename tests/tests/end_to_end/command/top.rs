@@ -1,5 +1,6 @@
 //! `top` in a real terminal: tmux, whose keys are pressed and whose screen is read.
 
+use memhook_tests::programs::Folder;
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, run, until};
 
@@ -287,43 +288,24 @@ fn children_one_at_a_time() {
     assert!(server.finish().success());
 }
 
-/// An empty directory that is removed at the end.
-struct Directory(std::path::PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let name = format!("memhook-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).expect("a directory");
-        Directory(path)
-    }
-
-    /// A command that runs in it.
-    fn command(&self, command: &str) -> String {
-        format!("cd '{}' && {command}", self.0.display())
-    }
-
-    /// A file in it, which is for its owner alone.
-    fn read(&self, name: &str) -> String {
-        let path = self.0.join(name);
-        let metadata = std::fs::metadata(&path).expect("a report");
-        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
-        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
-        std::fs::read_to_string(path).expect("text")
-    }
+/// A command that runs in a folder.
+fn inside(folder: &Folder, command: &str) -> String {
+    format!("cd '{}' && {command}", folder.path(""))
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A report, which is for its owner alone.
+fn report_in(folder: &Folder, name: &str) -> String {
+    let path = folder.path(name);
+    let metadata = std::fs::metadata(&path).expect("a report");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+    assert_eq!(mode & 0o777, 0o600, "{path}");
+    std::fs::read_to_string(path).expect("text")
 }
 
 /// A key writes what `attach` would print, under names that no file has.
 #[test]
 fn a_report_of_the_moment() {
-    let directory = Directory::new("top-reports");
+    let folder = Folder::new("top-reports");
     let mut target = Target::start(&build_target("leaks", &[]), &[]);
     let pid = target.pid();
     // Somebody else's file, or a link to one.
@@ -331,9 +313,9 @@ fn a_report_of_the_moment() {
         format!("heap-leaks-{pid}-1.txt"),
         format!("heap-leaks-{pid}-2.txt"),
     );
-    std::fs::write(directory.0.join(&taken), "mine").expect("written");
-    std::os::unix::fs::symlink("/etc/passwd", directory.0.join(&link)).expect("a link");
-    let terminal = Terminal::start("top-w", &directory.command(&top(&target)));
+    std::fs::write(folder.path(&taken), "mine").expect("written");
+    std::os::unix::fs::symlink("/etc/passwd", folder.path(&link)).expect("a link");
+    let terminal = Terminal::start("top-w", &inside(&folder, &top(&target)));
     terminal.wait_for("No block that was allocated");
     target.go();
     target.expect("done");
@@ -347,17 +329,17 @@ fn a_report_of_the_moment() {
     terminal.press("q", "exit=0");
     let screen = terminal.screen();
     for name in &names {
-        let path = directory.0.join(name);
-        let line = format!("Report: {}", path.display());
+        let path = folder.path(name);
+        let line = format!("Report: {path}");
         assert!(screen.contains(&line), "{screen}");
-        let report = directory.read(name);
+        let report = report_in(&folder, name);
         assert!(report.starts_with("leaks"), "{report}");
         assert!(
             report.contains("\n#1 ") && report.contains("leak_by_growing"),
             "{report}"
         );
     }
-    let taken = std::fs::read_to_string(directory.0.join(taken));
+    let taken = std::fs::read_to_string(folder.path(&taken));
     assert_eq!(taken.expect("still there"), "mine");
     assert!(target.finish().success(), "the target's self-check");
 }
@@ -365,12 +347,12 @@ fn a_report_of_the_moment() {
 /// Where it cannot be written, the screen says so and goes on.
 #[test]
 fn a_report_that_cannot_be_written() {
-    let directory = Directory::new("top-no-reports");
+    let folder = Folder::new("top-no-reports");
     let target = Target::start(&build_target("leaks", &[]), &[]);
-    let command = directory.command(&top(&target));
+    let command = inside(&folder, &top(&target));
     let terminal = Terminal::start("top-no-w", &command);
     terminal.wait_for("live in");
-    std::fs::remove_dir(&directory.0).expect("removed");
+    std::fs::remove_dir(folder.path("")).expect("removed");
     terminal.press("w", "No report: ");
     terminal.press("Down", "q quit");
     terminal.press("q", "exit=0");
@@ -395,12 +377,12 @@ fn the_mouse_goes_back_to_the_terminal_and_comes_again() {
 /// The last process of a family stays on the screen, with its names and a report, and so does a recording.
 #[test]
 fn the_end_of_a_family_and_of_a_recording() {
-    let directory = Directory::new("top-ends");
+    let folder = Folder::new("top-ends");
     let program = build_target("leaks", &[]);
     let mut target = Target::start(&program, &[]);
     let pid = target.pid();
     let words = format!("{pid} --follow-fork");
-    let command = directory.command(&top_words(&words));
+    let command = inside(&folder, &top_words(&words));
     let terminal = Terminal::start("top-family-end", &command);
     terminal.wait_for("live in");
     target.go();
@@ -411,35 +393,23 @@ fn the_end_of_a_family_and_of_a_recording() {
     terminal.press("Down", "q quit");
     terminal.press("Enter", "by realloc");
     terminal.press("w", &format!("Report written to heap-leaks-{pid}-1.txt"));
-    assert!(
-        directory
-            .read(&format!("heap-leaks-{pid}-1.txt"))
-            .contains("leak_by_growing")
-    );
+    assert!(report_in(&folder, &format!("heap-leaks-{pid}-1.txt")).contains("leak_by_growing"));
     terminal.press("q", "exit=0");
     let screen = terminal.screen();
     assert!(screen.contains("Traced 1 process for "), "{screen}");
     assert!(screen.contains("; none still runs"), "{screen}");
 
     let mut target = Target::start(&program, &[]);
-    let (pid, file) = (target.pid(), directory.0.join("run.mhk"));
+    let (pid, file) = (target.pid(), folder.path("run.mhk"));
     let recorded = std::thread::spawn({
         let file = file.clone();
-        move || {
-            run(&[
-                "attach",
-                &pid.to_string(),
-                "-q",
-                "-o",
-                &file.display().to_string(),
-            ])
-        }
+        move || run(&["attach", &pid.to_string(), "-q", "-o", &file])
     });
     until("the attach", || target.our_mappings() > 0);
     // Slots are patched a moment later.
     std::thread::sleep(std::time::Duration::from_secs(2));
-    let words = format!("--from '{}'", file.display());
-    let terminal = Terminal::start("top-from-end", &directory.command(&top_words(&words)));
+    let words = format!("--from '{file}'");
+    let terminal = Terminal::start("top-from-end", &inside(&folder, &top_words(&words)));
     target.go();
     target.expect("done");
     terminal.wait_for("leak_by_growing");
@@ -457,7 +427,10 @@ fn the_end_of_a_family_and_of_a_recording() {
     let screen = terminal.screen();
     assert!(screen.contains("The recording of leaks"), "{screen}");
     assert!(
-        screen.contains(&format!("Report: {}", directory.0.display())),
+        screen.contains(&format!(
+            "Report: {}",
+            folder.path("").trim_end_matches('/')
+        )),
         "{screen}"
     );
 }

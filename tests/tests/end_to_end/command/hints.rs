@@ -1,0 +1,211 @@
+//! Reports name the command that answers another question, where that is true of the process.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::terminal::Terminal;
+use memhook_tests::{JsonSchema, Target, binary, build_target, run, until};
+use serde_json::Value;
+use std::process::Command;
+
+const OTHER: &str = "These blocks are of ";
+const HIDDEN: &str = "Python cuts objects of up to 512 bytes from its own arenas";
+const NOTHING: &str = "Nothing grows: ";
+
+/// The last report of a short attach.
+fn attached(target: &Target, more: &[&str]) -> String {
+    let pid = target.pid().to_string();
+    let words = [&["attach", &pid, "-q", "-d", "1500ms"], more].concat();
+    let (code, output, errors) = run(&words);
+    assert_eq!(code, 0, "{errors}");
+    output
+}
+
+/// What JSON says of the one module that has this field.
+fn in_json(target: &Target, field: &str) -> Value {
+    let report: Value = serde_json::from_str(&attached(target, &["--json"])).expect("JSON");
+    JsonSchema::load("report-1").check(&report);
+    let modules = report["coverage"].as_array().expect("modules");
+    let mut found = modules.iter().filter(|module| !module[field].is_null());
+    let module = found.next().expect("a module").clone();
+    assert!(found.next().is_none(), "{report:#}");
+    module
+}
+
+/// Debian's is linked to jemalloc.
+#[test]
+fn redis_on_jemalloc() {
+    let folder = Folder::new("hints-redis");
+    let socket = folder.path("socket");
+    let mut server = Command::new(installed("redis-server"));
+    server.args(["--port", "0", "--save", "", "--unixsocket", &socket]);
+    let server = Target::silent(&mut server);
+    until("the server listens", || {
+        std::path::Path::new(&socket).exists()
+    });
+    let pid = server.pid();
+    let report = attached(&server, &[]);
+    let hint = format!(
+        "{OTHER}jemalloc: scan does not know its heap, attach --leaks does; rss {pid} asks it what it holds, \
+         trim {pid} has it give memory back\n"
+    );
+    assert_eq!(report.matches(OTHER).count(), 1, "{report}");
+    assert!(report.contains(&hint), "{report}");
+    let module = in_json(&server, "allocator");
+    assert_eq!(
+        (&module["allocator"], &module["linked_in"]),
+        (&"jemalloc".into(), &Value::Null)
+    );
+    // All of it is true.
+    let id = pid.to_string();
+    let (code, _, errors) = run(&["scan", &id]);
+    assert!(
+        code == 2 && errors.contains("jemalloc, which scan does not know"),
+        "{errors}"
+    );
+    let (code, account, errors) = run(&["rss", &id]);
+    assert!(
+        code == 0 && account.contains("as jemalloc counts"),
+        "{account}{errors}"
+    );
+    let (code, _, errors) = run(&["trim", &id]);
+    assert_eq!(code, 0, "{errors}");
+
+    let file = folder.path("run.mhk");
+    attached(&server, &["-o", &file]);
+    let (_, report, _) = run(&["report", &file]);
+    assert!(report.contains("; rss PID asks it"), "{report}");
+    let (_, report, _) = run(&["report", &file, "--by", "size"]);
+    assert!(!report.contains(OTHER), "not beside details: {report}");
+
+    let command = format!(
+        "'{}' top {pid}; echo exit=$?; sleep 1000",
+        binary().display()
+    );
+    let terminal = Terminal::of_size("hints-top", &command, 200, 40);
+    terminal.wait_for("live in");
+    terminal.press("q", "exit=0");
+    let screen = terminal.screen();
+    assert!(screen.contains(&format!("{OTHER}jemalloc: ")), "{screen}");
+}
+
+#[test]
+fn other_allocators_and_none() {
+    let program = build_target("leaks", &[]);
+    for (library, expected) in [
+        ("", ""),
+        (
+            "libtcmalloc_minimal.so.4",
+            "tcmalloc: scan does not know its heap",
+        ),
+        ("libmimalloc.so.2", "mimalloc: scan does not know its heap"),
+    ] {
+        let mut command = Command::new(&program);
+        let target = Target::run(command.env("LD_PRELOAD", library));
+        let report = attached(&target, &[]);
+        assert_eq!(report.contains(OTHER), !library.is_empty(), "{report}");
+        assert!(report.contains(expected), "{report}");
+        assert_eq!(
+            report.contains("; rss "),
+            library.contains("tcmalloc"),
+            "{report}"
+        );
+    }
+    // It is loaded, but serves nobody.
+    let mut python = Command::new(installed("python3"));
+    let idle =
+        "import ctypes; ctypes.CDLL('libmimalloc.so.2'); print('ready', flush=True); input()";
+    let target = Target::run(python.env("PYTHONMALLOC", "malloc").args(["-c", idle]));
+    let report = attached(&target, &[]);
+    assert!(
+        !report.contains(OTHER) && !report.contains(HIDDEN),
+        "{report}"
+    );
+    // As part of the program.
+    let program = build_target("leaks", &["-l:libjemalloc.a"]);
+    let target = Target::start(&program, &[]);
+    let report = attached(&target, &[]);
+    assert!(
+        report.contains(&format!("{OTHER}jemalloc, which is part of leaks")),
+        "{report}"
+    );
+    assert_eq!(in_json(&target, "allocator")["linked_in"], true);
+}
+
+#[test]
+fn python_with_its_own_arenas_and_without() {
+    let text =
+        "print('ready', flush=True)\nkept = []\nfor line in iter(input, ''): kept.append({})";
+    for (value, is_hidden) in [("", true), ("malloc", false), ("malloc_debug", false)] {
+        let python = || {
+            let mut python = Command::new(installed("python3"));
+            if !value.is_empty() {
+                python.env("PYTHONMALLOC", value);
+            }
+            python
+        };
+        let target = Target::run(python().args(["-c", text]));
+        let report = attached(&target, &[]);
+        assert_eq!(report.contains(HIDDEN), is_hidden, "{value}: {report}");
+        if is_hidden {
+            let module = in_json(&target, "hidden");
+            let hidden = module["hidden"].as_str().expect("text");
+            assert!(hidden.starts_with(HIDDEN), "{hidden}");
+        }
+        drop(target);
+        // It has ended when the report is made.
+        let variable = format!("PYTHONMALLOC={value}");
+        let python = installed("python3").display().to_string();
+        let program = [
+            python.as_str(),
+            "-c",
+            "print(len([{} for n in range(1000)]))",
+        ];
+        let mut command = Command::new(binary());
+        command.args(["run", "--"]).args(if value.is_empty() {
+            program.to_vec()
+        } else {
+            [&["env", variable.as_str()], &program[..]].concat()
+        });
+        let output = command.output().expect("it runs");
+        let report = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(report.contains(HIDDEN), is_hidden, "{value}: {report}");
+    }
+}
+
+/// Everything is released again: the question is who allocates.
+#[test]
+fn only_temporary_blocks() {
+    let text = "print('ready', flush=True)\nwhile True: bytearray(100_000)";
+    let mut python = Command::new(installed("python3"));
+    let target = Target::run(python.env("PYTHONMALLOC", "malloc").args(["-c", text]));
+    let report = attached(&target, &["--min-size", "50000"]);
+    let hint = format!(
+        "Who allocates it: attach {} -o run.mhk, then report run.mhk --measure allocated",
+        target.pid()
+    );
+    let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
+    assert!(is_said && report.contains(&hint), "{report}");
+    // What is to be typed works.
+    let folder = Folder::new("hints-temporary");
+    let file = folder.path("run.mhk");
+    attached(&target, &["--min-size", "50000", "-o", &file]);
+    let (code, report, errors) = run(&["report", &file, "--measure", "allocated"]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(
+        report.contains("#1 ") && !report.contains(NOTHING),
+        "{report}"
+    );
+    // One that keeps what it allocates is not told so.
+    let mut kept = Target::start(&build_target("leaks", &[]), &[]);
+    let pid = kept.pid().to_string();
+    let attacher = std::thread::spawn(move || run(&["attach", &pid, "-q", "-d", "3s"]));
+    until("the attach", || kept.our_mappings() > 0);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    kept.go();
+    kept.expect("done");
+    let (_, report, _) = attacher.join().expect("attach runs");
+    assert!(report.contains("#1 "), "{report}");
+    assert!(
+        !report.contains(NOTHING) && !report.contains("Nearly all"),
+        "{report}"
+    );
+}
