@@ -25,7 +25,7 @@ pub struct OutputOptions {
     /// Print suppressions for what was found, before the verdict.
     pub suppressions: bool,
     /// Print only the line with the verdict.
-    pub is_quiet: bool,
+    pub is_verdict_only: bool,
     /// List every process, those that passed too.
     pub is_verbose: bool,
     /// The line with the verdict has the colour of the outcome.
@@ -100,7 +100,7 @@ impl Outputs {
             .map_err(Error::Verdict)?;
         }
         let mut text = String::new();
-        if !options.is_quiet {
+        if !options.is_verdict_only {
             text += &visible_lines(&details(verdicts, &options.format));
         }
         if options.suppressions {
@@ -135,7 +135,7 @@ fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
 fn concluded(options: &OutputOptions, verdicts: &[Verdict]) -> String {
     let (line, remedy) = conclusion(verdicts, &options.format);
     let line = visible_lines(line.trim_end());
-    let remedy = if options.is_quiet { "" } else { remedy };
+    let remedy = if options.is_verdict_only { "" } else { remedy };
     let color = match outcome(verdicts) {
         Outcome::Passed => "32",
         Outcome::Failed => "31",

@@ -326,8 +326,8 @@ pub struct OutputOptions {
     #[command(flatten)]
     color: ColorArgs,
     /// Print only the line with the verdict
-    #[arg(short, long)]
-    quiet: bool,
+    #[arg(long)]
+    verdict_only: bool,
 }
 
 impl OutputOptions {
@@ -359,7 +359,7 @@ impl OutputOptions {
             github: self.github,
             github_output: output_of_step.map(PathBuf::from),
             suppressions: exceptions.gen_suppressions,
-            is_quiet: self.quiet,
+            is_verdict_only: self.verdict_only,
             is_verbose: log::is_verbose(),
             is_colored: is_colored(self.color.color, is_terminal),
             is_beside_program,

@@ -219,3 +219,31 @@ fn mistakes_keep_their_lines() {
         assert_eq!(err.lines().collect::<Vec<_>>(), lines, "{words:?}");
     }
 }
+
+/// `-q` and `-v` are typed without reading what they mean here.
+#[test]
+fn quiet_and_verbose_mean_the_same_everywhere() {
+    for (short, meaning) in [
+        ("-q, --quiet", "Print no status lines"),
+        (
+            "-v, --verbose...",
+            "Leave nothing out, and log each step (-vv: in detail)",
+        ),
+    ] {
+        let mut commands = 0;
+        for words in COMMANDS {
+            let text = help(words, "--help", COLUMNS);
+            let mut lines = text.lines().map(str::trim);
+            if lines.any(|line| line == short) {
+                assert_eq!(lines.next(), Some(meaning), "{words:?}");
+                commands += 1;
+            }
+            let others = text.lines().map(str::trim_start).filter(|line| {
+                let is_short = line.starts_with(&short[..2]);
+                is_short && !line.starts_with(short)
+            });
+            assert_eq!(others.collect::<Vec<_>>(), [""; 0], "{words:?}");
+        }
+        assert!(commands >= 3, "{short}");
+    }
+}

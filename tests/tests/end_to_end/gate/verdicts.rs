@@ -67,8 +67,7 @@ fn the_verdict_is_the_end_of_the_log() {
     );
     let (_, _, text) = gate(&["--gen-suppressions"], &["plain"]);
     assert_eq!(text.lines().last(), Some(remedy), "{text}");
-    // With --quiet, only the verdict.
-    let (_, _, text) = gate(&["-q"], &["plain"]);
+    let (_, _, text) = gate(&["--verdict-only"], &["plain"]);
     assert_eq!(text.trim_end(), verdict, "{text}");
     // A program that fails by itself did not pass.
     let (status, _, text) = gate(&["--max-leaked", "1K"], &["ends", "exit 3"]);
