@@ -59,7 +59,12 @@ impl FromStr for Measure {
         let found = Measure::ALL.into_iter().find(|m| m.name() == word);
         found.ok_or_else(|| {
             let names = Measure::ALL.map(Measure::name).join(", ");
-            format!("unknown measure {word}: use one of {names}")
+            // The page has it among the measures.
+            let hint = match word {
+                "growth" => " (rows in the order of their growth: --sort growth)",
+                _ => "",
+            };
+            format!("unknown measure {word}: use one of {names}{hint}")
         })
     }
 }

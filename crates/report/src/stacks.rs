@@ -342,9 +342,11 @@ pub(crate) fn without_template_arguments(name: &str) -> String {
 
 /// If it is longer, without its parameters; if it still is, without template arguments; then without the signs of what
 /// was left out, without scopes from the left, and without what stands behind the parameters. Only a longer name yet
-/// loses its middle. `fittingName` in `view/names.js` does the same.
+/// loses its middle, or its end where only the beginning says something. `fittingName` in `view/names.js` does the same.
 pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
+    /// Less than this has no room for a beginning and an end.
+    const BOTH_ENDS: usize = 9;
     if name.chars().count() <= most {
         return name;
     }
@@ -382,7 +384,11 @@ pub fn shortened(name: String, most: usize) -> String {
     if let Some(form) = [own, alone].into_iter().find(fits) {
         return form.to_owned();
     }
-    let (length, room) = (alone.chars().count(), most.saturating_sub(GAP.len()));
+    if most < BOTH_ENDS {
+        let start: String = alone.chars().take(most.saturating_sub(1)).collect();
+        return format!("{start}\u{2026}");
+    }
+    let (length, room) = (alone.chars().count(), most - GAP.len());
     let start: String = alone.chars().take(room / 2).collect();
     let end: String = alone.chars().skip(length - (room - room / 2)).collect();
     format!("{start}{GAP}{end}")
@@ -498,7 +504,7 @@ mod tests {
         let call = "operator()<std::vector<int>>(int) const";
         assert_eq!(shortened(call.to_owned(), 20), "operator() const");
         assert_eq!(shortened("a_name_of_c".into(), 9), "a_n...f_c");
-        assert_eq!(shortened("buffer(unsigned long)".into(), 5), "b...r");
+        assert_eq!(shortened("buffer(unsigned long)".into(), 5), "buff\u{2026}");
         for same in ["a.operator<(b)", "f<g", "operator->", "x > y"] {
             assert_eq!(without_template_arguments(same), same);
         }

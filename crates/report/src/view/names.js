@@ -52,7 +52,9 @@ function fittingName(name, most) {
   const alone = isCut && own.endsWith(around[1]) ? own.slice(0, own.length - around[1].length) : own;
   const form = [short, plain, bare, ...ends.map((end) => `...${end}`), own, alone].find((one) => one.length <= most);
   if (form !== undefined) return form;
-  const room = Math.max(most - 3, 0);
+  // There is no room for a beginning and an end.
+  if (most < 9) return `${alone.slice(0, Math.max(most - 1, 0))}\u2026`;
+  const room = most - 3;
   const front = Math.floor(room / 2);
   return `${alone.slice(0, front)}...${alone.slice(alone.length - (room - front))}`;
 }

@@ -100,6 +100,10 @@ fn bad_input() {
             vec!["report", &good, "--measure", "hope"],
             "unknown measure",
         ),
+        (
+            vec!["report", &good, "--measure", "growth"],
+            "--sort growth",
+        ),
         (vec!["report", &good, "--who-frees"], "--stacks all"),
         (
             vec!["report", &good, "--symbols", &text],
