@@ -9,7 +9,7 @@
 //! A holder that does not answer, or that may not let go, is killed: then the kernel lets the held thread go,
 //! and its registers lead it home (`way_home.rs`). But starved is not stuck, and for want of a processor nobody is
 //! killed. A holder that waits for one is runnable in the eyes of the kernel; where it sleeps, one of the threads that it
-//! may wait for wants to run and gets no turn (`course.rs`, `look.rs`). One that runs and does no step of its work
+//! may wait for wants to run and hardly gets a turn (`course.rs`, `look.rs`). One that runs and does no step of its work
 //! for seconds is stuck as well.
 //!
 //! It is made by clone(2) with our memory, so that nothing is copied, and lives in a session of its

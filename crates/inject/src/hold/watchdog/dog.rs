@@ -145,10 +145,11 @@ extern "C" fn watch(shared: *const Shared) -> ! {
         };
         looked_at = now;
         let target = shared.target.load(SeqCst);
+        let elapsed_ns = seen.elapsed_ns;
         let verdict = course.judge(
             &seen,
             || share(running(), shared.processors),
-            || wanting.look([shared.pid, target]),
+            || wanting.look([shared.pid, target], elapsed_ns),
         );
         if shared.armed.load(SeqCst) != hold {
             continue;

@@ -26,6 +26,12 @@ impl Look {
         }
     }
 
+    /// Whether the thread, which wanted to run both times, had less than a part of a processor in between.
+    fn is_starved_since(&self, before: &Look, elapsed_ns: u64) -> bool {
+        let ran = |look: &Look| look.turns.map_or(0, |turns| turns[0]);
+        ran(self).saturating_sub(ran(before)) < elapsed_ns / STARVED_SHARE
+    }
+
     fn of(pid: i32, tid: i32) -> Look {
         let file = |name| {
             let thread = Path::threads_of(pid).with(b"/").with_number(tid);
@@ -47,6 +53,10 @@ fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
+/// Who gets less than this part of a processor is starved. A quota hands out milliseconds in each tenth of a second, so no
+/// turn at all would be too much to ask.
+const STARVED_SHARE: u64 = 8;
+
 /// How many threads are remembered that want to run.
 const MOST: usize = 32;
 
@@ -64,20 +74,18 @@ impl Wanting {
         }
     }
 
-    /// Looks at the threads of two processes. Returns whether any of them has wanted to run since the last look and has
-    /// got no turn, so that whoever waits for it is starved and not stuck.
-    pub(super) fn look(&mut self, pids: [i32; 2]) -> bool {
+    /// Looks at the threads of two processes, `elapsed_ns` after the last look. Returns whether any of them has wanted to
+    /// run since then and has hardly got a turn, so that whoever waits for it is starved and not stuck.
+    pub(super) fn look(&mut self, pids: [i32; 2], elapsed_ns: u64) -> bool {
         let mut now = Wanting::none();
         let mut starves = false;
         for pid in pids {
             each_thread(pid, |tid| {
                 let look = Look::of(pid, tid);
                 if look.state == b'R' && look.turns.is_some() {
-                    starves |= self
-                        .threads
-                        .iter()
-                        .take(self.count)
-                        .any(|&old| old == (tid, look));
+                    starves |= self.threads.iter().take(self.count).any(|(old, before)| {
+                        *old == tid && look.is_starved_since(before, elapsed_ns)
+                    });
                     if let Some(place) = now.threads.get_mut(now.count) {
                         *place = (tid, look);
                         now.count += 1;
@@ -114,6 +122,23 @@ mod tests {
         let mut bytes = [0; BYTES];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
         bytes
+    }
+
+    #[test]
+    fn who_hardly_gets_a_turn_is_starved() {
+        let look = |ran: u64, turns: u64| Look {
+            state: b'R',
+            turns: Some([ran, 0, turns]),
+        };
+        let before = look(5_000_000, 7);
+        for (now, is_starved) in [
+            (before, true),
+            (look(6_000_000, 8), true),
+            (look(25_000_000, 9), false),
+            (look(55_000_000, 8), false),
+        ] {
+            assert_eq!(now.is_starved_since(&before, 50_000_000), is_starved);
+        }
     }
 
     #[test]
