@@ -497,7 +497,7 @@ mod tests {
         let shortest = shortened(name.to_owned(), 27);
         assert_eq!(shortest, "std::map::operator[] (shop)");
         assert_eq!(shortened(name.to_owned(), 23), "...::operator[] (shop)");
-        for (most, shown) in [(12, "place const"), (9, "place"), (4, "...e")] {
+        for (most, shown) in [(12, "place const"), (9, "place"), (4, "pla\u{2026}")] {
             let name = "shop::Cache<A, B>::place(int) const";
             assert_eq!(shortened(name.to_owned(), most), shown);
         }
