@@ -31,7 +31,10 @@ fn a_planted_regression_comes_out_first() {
     );
     assert_eq!(sites.len(), 2, "fill_cache is the same in both: {diff:#}");
     let text = output(&["diff", &old, &new]);
-    assert!(text.contains("#1 +20.5 KiB appeared"), "{text}");
+    assert!(
+        text.contains("#1 +20.5 KiB  serve_request  regression.cc:13  appeared"),
+        "{text}"
+    );
     // What a pipeline asks.
     for (expression, code) in [
         ("growth > 1K", 1),
@@ -41,7 +44,10 @@ fn a_planted_regression_comes_out_first() {
     ] {
         let (found, out, err) = run(&["diff", &old, &new, "--fail-on", expression]);
         assert_eq!(found, code, "{expression}: {err}");
-        assert!(out.contains("#1 +20.5 KiB appeared"), "{out}");
+        assert!(
+            out.contains("#1 +20.5 KiB  serve_request  regression.cc:13  appeared"),
+            "{out}"
+        );
         assert_eq!(
             err.contains(&format!("memhook-rs: {expression}: ")),
             code == 1,
