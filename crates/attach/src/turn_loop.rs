@@ -35,6 +35,9 @@ enum Over {
     Told(Course),
 }
 
+/// How long threads are waited for at the end that were told to stop and sleep uninterruptibly.
+const LATE_PATIENCE: Duration = Duration::from_secs(2);
+
 impl<O: Observer + Send> Trace<O> {
     /// Follows a running process, and detaches when `duration` is over, the job asks for it, or a signal
     /// counted by [`memhook_inject::catch_stops`] comes. Returns when the job has ended.
@@ -81,7 +84,10 @@ impl<O: Observer + Send> Trace<O> {
     fn leave(&mut self, job: &mut dyn Job<O>) -> End {
         tracing::debug!(pid = self.session.pid(), "the trace ends");
         job.before_detach(self);
-        End::Detached(self.upkeep.detach(&mut self.session))
+        let detached = self.upkeep.detach(&mut self.session);
+        // What follows is a report, which may take long, and only this thread can let those go that stop too late.
+        memhook_inject::wait_for_late_threads(LATE_PATIENCE);
+        End::Detached(detached)
     }
 
     /// Whether it is time to leave a process that runs on.

@@ -1,5 +1,8 @@
 //! What nobody touches, by allocation site; serialized as is, this is the JSON schema `memhook-rs/stale/1`.
 
+use crate::apart::KnownSite;
+use crate::places::source_root;
+use crate::site_head::{SiteHead, SiteRow, heads};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, count, counted};
 use crate::{Document, StackFrame, Style, Target};
@@ -305,8 +308,20 @@ fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
     if let Some(history) = &report.history {
         ages_text(out, history, style)?;
     }
-    for (i, site) in report.sites.iter().enumerate() {
-        site_text(out, report, i, site, style)?;
+    let root = source_root(report.sites.iter().flat_map(|site| &site.stack));
+    let style = Style {
+        root: &root,
+        ..style
+    };
+    let known = report.sites.iter().enumerate();
+    let known = known.map(|(number, site)| KnownSite {
+        stack: number as u32,
+        kind: &site.kind,
+        frames: &site.stack,
+    });
+    let heads = heads(&known.collect::<Vec<_>>(), style);
+    for (i, (site, head)) in report.sites.iter().zip(&heads).enumerate() {
+        site_text(out, report, i, (site, head), style)?;
     }
     if report.more_sites > 0 {
         let more = format!("\n{} (--top)", counted(report.more_sites, "more site"));
@@ -345,7 +360,7 @@ fn site_text(
     out: &mut String,
     report: &StaleReport,
     index: usize,
-    site: &StaleSite,
+    (site, head): (&StaleSite, &SiteHead),
     style: Style,
 ) -> Result {
     let by = if site.before_attach {
@@ -363,20 +378,28 @@ fn site_text(
         Some(ago) => format!("last access seen {} ago", seconds(ago)),
         None => "no access seen".to_owned(),
     };
-    writeln!(
-        out,
-        "\n{} {} of {} live in {} {}, {by}; {state}{last}",
-        style.strong(&format!("S{}", index + 1)),
-        interval(
-            site.stale_bytes,
-            site.stale_bytes_low,
-            site.stale_bytes_high,
-            style
-        ),
+    writeln!(out)?;
+    let label = format!("S{}", index + 1);
+    let (low, high) = (site.stale_bytes_low, site.stale_bytes_high);
+    let of = format!(
+        "of {} live in {} {}",
         bytes(site.live_bytes),
         counted(site.live_blocks, "block"),
-        verb(report),
-    )?;
+        verb(report)
+    );
+    if site.stack.is_empty() {
+        let label = style.strong(&label);
+        let amount = interval(site.stale_bytes, low, high, style);
+        writeln!(out, "{label} {amount} {of}, {by}; {state}{last}")?;
+    } else {
+        let row = SiteRow {
+            label,
+            amount: interval(site.stale_bytes, low, high, Style::default()),
+            share: None,
+            facts: vec![of, format!(", {by}"), format!("; {state}{last}")],
+        };
+        row.write(out, head, style)?;
+    }
     if !site.before_attach {
         let end = StackEnd::of(&site.stack, site.truncated, report.depth);
         stack(out, &site.stack, end, style)?;
