@@ -42,7 +42,7 @@ impl Pace {
     pub const MOST_BYTES: u64 = 64 << 20;
 
     /// What is no longer, with room to grow, is let go whole: let go in slices, it would be two mappings between one and the next, and
-    /// mremap(2) refuses such a range. The kernel takes some 17 ms for a GiB in memory.
+    /// mremap(2) refuses such a range. More would keep threads waiting for longer than a hold.
     const MOST_WHOLE_BYTES: u64 = 320 << 20;
 
     /// Lets a mapping go, in slices only if it is large: asks as [`Pace::in_slices`] does.
