@@ -90,7 +90,9 @@ fn other_allocator(model: &ReportModel) -> Option<String> {
     } else {
         String::new()
     };
-    Some(format!("These blocks are of {name}{place}: {leaks}{more}"))
+    Some(format!(
+        "These blocks come from {name}{place}: {leaks}{more}"
+    ))
 }
 
 fn unkept_stacks(model: &ReportModel) -> Option<String> {

@@ -500,7 +500,7 @@ fn hints_about_other_allocators() {
         model.text(Style::default())
     };
     let shown = with("jemalloc", false, true, Some(1));
-    let hint = "  These blocks are of jemalloc: scan does not know its heap, attach --leaks does; \
+    let hint = "  These blocks come from jemalloc: scan does not know its heap, attach --leaks does; \
                 rss 7 asks it what it holds, trim 7 has it give memory back\n";
     assert!(shown.contains(hint), "{shown}");
     let shown = with("tcmalloc", false, true, None);
@@ -512,7 +512,7 @@ fn hints_about_other_allocators() {
     );
     let shown = with("jemalloc", true, true, Some(1));
     assert!(
-        shown.contains("These blocks are of jemalloc, which is part of lib"),
+        shown.contains("These blocks come from jemalloc, which is part of lib"),
         "{shown}"
     );
     assert!(

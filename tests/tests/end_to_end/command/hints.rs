@@ -6,7 +6,7 @@ use memhook_tests::{JsonSchema, Target, binary, build_target, run, until};
 use serde_json::Value;
 use std::process::Command;
 
-const OTHER: &str = "These blocks are of ";
+const OTHER: &str = "These blocks come from ";
 const HIDDEN: &str = "Python cuts objects of up to 512 bytes from its own arenas";
 const NOTHING: &str = "Nothing grows: ";
 

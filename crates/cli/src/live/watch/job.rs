@@ -281,7 +281,8 @@ impl Job for Watch {
         } else {
             exit_code::HAS_GAPS
         };
-        self.watched.ends(of_trace(end, self.pid).max(of_gaps));
+        self.watched
+            .ends(self.pid, of_trace(end, self.pid).max(of_gaps));
     }
 
     fn notice(&mut self, text: &str) {

@@ -93,8 +93,8 @@ struct Killed {
 struct Crowd {
     /// Processes that are or were watched.
     pids: BTreeSet<i32>,
-    /// Traces that have not ended.
-    running: usize,
+    /// Those whose trace has not ended.
+    running: BTreeSet<i32>,
     code: u8,
 }
 
@@ -156,7 +156,7 @@ impl Watched {
 
     /// Whether a process is one of the largest that are watched.
     pub(super) fn is_large(&self, pid: i32) -> bool {
-        let pids: Vec<i32> = locked(&self.crowd).pids.iter().copied().collect();
+        let pids: Vec<i32> = locked(&self.crowd).running.iter().copied().collect();
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
         let own = size(pid);
         let larger = pids
@@ -195,20 +195,20 @@ impl Watched {
     pub(super) fn begins(&self, pid: i32) {
         let mut crowd = locked(&self.crowd);
         crowd.pids.insert(pid);
-        crowd.running += 1;
+        crowd.running.insert(pid);
     }
 
-    /// A trace has ended, with this exit code.
-    pub(super) fn ends(&self, code: u8) {
+    /// The trace of a process has ended, with this exit code.
+    pub(super) fn ends(&self, pid: i32, code: u8) {
         let mut crowd = locked(&self.crowd);
-        crowd.running = crowd.running.saturating_sub(1);
+        crowd.running.remove(&pid);
         crowd.code = crowd.code.max(code);
     }
 
     /// Whether processes have been watched, and none is any more.
     pub(super) fn is_deserted(&self) -> bool {
         let crowd = locked(&self.crowd);
-        crowd.running == 0 && !crowd.pids.is_empty()
+        crowd.running.is_empty() && !crowd.pids.is_empty()
     }
 
     /// Waits until all reports are written; the exit code.
