@@ -27,7 +27,7 @@ pub use debian_sources::debian_source;
 pub use debug_server::{DebugServer, build_id};
 pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
-pub use patience::until;
+pub use patience::{stop, until};
 pub use probing::{Prober, calls, changed_code};
 pub use processor_box::ProcessorBox;
 pub use requirements::{can_pass_by_filters, not_run};

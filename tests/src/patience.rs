@@ -53,6 +53,20 @@ pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
     line
 }
 
+/// Stops a process as Ctrl-Z does, and waits until none of its threads runs: one of them has to get a processor before
+/// the others stop, and until then they go on (signal(7), kernel/signal.c: do_signal_stop).
+pub fn stop(pid: u32) {
+    // SAFETY: kill takes plain integers.
+    assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGSTOP) }, 0);
+    until("all of its threads are stopped", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+        tasks.flatten().all(|task| {
+            let status = std::fs::read_to_string(task.path().join("status"));
+            status.is_ok_and(|status| status.contains("\nState:\tT"))
+        })
+    });
+}
+
 /// Waits until `done`; the pauses are short.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Attachers that are stopped, told to end in other ways, or that nobody listens to any more.
 
-use memhook_tests::{Attacher, Target, build_target, run};
+use memhook_tests::{Attacher, Target, build_target, run, stop};
 use std::fs::File;
 
 fn check_untouched(mut target: Target) {
@@ -20,7 +20,7 @@ fn a_stopped_attacher_does_not_stop_the_target() {
     let program = build_target("oracle", &[]);
     let mut target = Target::start(&program, &["300000", "4"]);
     let attacher = Attacher::start(&target, &[]);
-    attacher.signal(libc::SIGSTOP);
+    stop(attacher.pid());
     target.go();
     target.expect("live ");
     target.expect("done");
@@ -43,7 +43,7 @@ fn a_short_stop_loses_nothing() {
     let attacher = Attacher::start(&target, &[]);
     target.go();
     for _ in 0..5 {
-        attacher.signal(libc::SIGSTOP);
+        stop(attacher.pid());
         std::thread::sleep(std::time::Duration::from_millis(60));
         attacher.signal(libc::SIGCONT);
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -2,7 +2,7 @@
 //! says so. What happened before and afterwards is exact.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, Target, binary, build_target, run};
+use memhook_tests::{Attacher, Target, binary, build_target, run, stop};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ fn told(target: &mut Target, what: &str) {
 
 /// Stops the recorder, and has the target fill its ring and go on.
 fn forsake(target: &mut Target, attacher: &Attacher) {
-    attacher.signal(libc::SIGSTOP);
+    stop(attacher.pid());
     told(target, "p");
     std::thread::sleep(STOP);
 }
@@ -242,7 +242,7 @@ impl Started {
     }
 
     fn forsake_and_come_back(&mut self) {
-        self.signal(libc::SIGSTOP);
+        stop(self.child.id());
         self.told("p");
         std::thread::sleep(STOP);
         self.signal(libc::SIGCONT);

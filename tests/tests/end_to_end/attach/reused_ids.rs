@@ -2,7 +2,7 @@
 
 use memhook_tests::agents::{Agent, wrapped_slots};
 use memhook_tests::programs::{Folder, copy_program};
-use memhook_tests::{Attacher, Target, build_target, until};
+use memhook_tests::{Attacher, Target, build_target, stop, until};
 use std::fs::File;
 use std::process::Command;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Claimed {
     }
 
     /// Waits until an attacher wants the process too, and stops the attacher.
-    fn stop_who_waits(&self, attacher: u32, signal: impl Fn(i32)) {
+    fn stop_who_waits(&self, attacher: u32) {
         let wanted = format!("/proc/{}/mem", self.target.pid());
         until("the attacher is at the claim", || {
             let files = std::fs::read_dir(format!("/proc/{attacher}/fd")).expect("it runs");
@@ -32,11 +32,7 @@ impl Claimed {
                 .into_iter()
                 .any(|link| link.to_string_lossy() == wanted)
         });
-        signal(libc::SIGSTOP);
-        until("the attacher is stopped", || {
-            let status = std::fs::read_to_string(format!("/proc/{attacher}/status"));
-            status.is_ok_and(|status| status.contains("State:\tT"))
-        });
+        stop(attacher);
     }
 
     /// Has another program get its id.
@@ -67,7 +63,7 @@ fn a_process_that_gets_the_id_of_the_chosen_one_is_left_alone() {
     let pid = target.pid();
     let claimed = Claimed::new(target);
     let attacher = Attacher::to(&[&pid.to_string(), "-i", "1h", "-d", "10s"]);
-    claimed.stop_who_waits(attacher.pid(), |signal| attacher.signal(signal));
+    claimed.stop_who_waits(attacher.pid());
     let mut other = claimed.replace(program.to_str().expect("UTF-8"));
     attacher.signal(libc::SIGCONT);
     let (status, _, errors) = attacher.outcome();
@@ -91,7 +87,7 @@ fn an_agent_leaves_a_forbidden_program_alone_that_gets_the_id_of_a_chosen_one() 
     let claimed = Claimed::new(target);
     let rule = format!("[[rule]]\nname = \"web\"\nexecutable = \"{web}\"\nmode = \"exact\"\n");
     let mut agent = Agent::start(&folder, &rule);
-    claimed.stop_who_waits(agent.pid(), |signal| agent.signal(signal));
+    claimed.stop_who_waits(agent.pid());
     let mut other = claimed.replace(&secret);
     agent.signal(libc::SIGCONT);
     until("the agent has given the process up", || {

@@ -1,7 +1,7 @@
 //! An attacher that lives and does nothing must not keep its target waiting.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, Target, binary, build_target, run, until};
+use memhook_tests::{Attacher, Target, binary, build_target, run, stop, until};
 use std::process::{Command, Stdio};
 
 fn calls(target: &mut Target) -> u64 {
@@ -20,7 +20,7 @@ fn goes_on(target: &mut Target) {
 fn a_stopped_attacher() {
     let mut target = Target::start(&build_target("progress", &[]), &[]);
     let mut attacher = Attacher::start(&target, &[]);
-    attacher.signal(libc::SIGSTOP);
+    stop(attacher.pid());
     goes_on(&mut target);
     attacher.signal(libc::SIGCONT);
     attacher.wait_for("waited too long for memhook-rs and went on untraced");

@@ -2,7 +2,7 @@
 //! processes of a name.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, binary, build_target, run, until};
+use memhook_tests::{Attacher, Target, binary, build_target, run, stop, until};
 use serde_json::Value;
 use std::fs::File;
 use std::path::PathBuf;
@@ -176,7 +176,7 @@ fn all_of_a_name_one_of_which_refuses() {
     // It is traced by another one.
     let (mut refusing, other) = {
         // Stopped, the attacher does not see the process before the other one has it.
-        attacher.signal(libc::SIGSTOP);
+        stop(attacher.pid());
         let target = Target::start(&program, &[]);
         let other = Attacher::start(&target, &[]);
         attacher.signal(libc::SIGCONT);

@@ -2,7 +2,7 @@
 //! every field of the schemas was in it.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program};
+use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
 use serde_json::Value;
 use std::process::Command;
 
@@ -89,7 +89,7 @@ fn forsaken(file: &str) -> Value {
     let mut attacher = Attacher::start(&target, &["--stacks", "all", "-o", file]);
     for what in ["b", "p", "a"] {
         if what == "p" {
-            attacher.signal(libc::SIGSTOP);
+            stop(attacher.pid());
         }
         target.send(what);
         target.expect("done");
