@@ -30,7 +30,9 @@ pub(super) use dog::continue_holder;
 use std::alloc::{self, Layout};
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
+use std::fs::File;
 use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{
     AtomicI32, AtomicU32,
@@ -65,6 +67,9 @@ struct Shared {
     steps: AtomicU32,
     /// The target.
     target: AtomicI32,
+    /// The descriptor of its list of threads: when the holder has to let go, none may be free to open that by. -1: it
+    /// could not be opened.
+    threads: AtomicI32,
 }
 
 /// Whether a watchdog has continued this process, which somebody had stopped.
@@ -93,6 +98,8 @@ struct Watchdog {
     holds: u32,
     /// The number of the last hold.
     last: u32,
+    /// What `Shared::threads` is the number of.
+    threads: Option<File>,
 }
 
 thread_local! {
@@ -210,6 +217,7 @@ impl Watchdog {
             kept: AtomicU32::new(0),
             steps: AtomicU32::new(0),
             target: AtomicI32::new(0),
+            threads: AtomicI32::new(-1),
         });
         // SAFETY: the layout is not empty.
         let stack = unsafe { alloc::alloc(STACK) };
@@ -226,6 +234,7 @@ impl Watchdog {
             stack,
             holds: 0,
             last: 0,
+            threads: None,
         }
     }
 
@@ -249,6 +258,9 @@ impl Watchdog {
             std::thread::sleep(Duration::from_micros(50));
         }
         self.shared.target.store(target, SeqCst);
+        self.threads = File::open(format!("/proc/{target}/task")).ok();
+        let threads = self.threads.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        self.shared.threads.store(threads, SeqCst);
         self.last = self.last.wrapping_add(1).max(1);
         self.shared.armed.store(self.last, SeqCst);
         dog::wake(&self.shared.armed);
@@ -260,6 +272,9 @@ impl Watchdog {
             return;
         }
         self.shared.armed.store(0, SeqCst);
+        // From here on the handler does nothing.
+        self.shared.threads.store(-1, SeqCst);
+        self.threads = None;
         continued::let_handler_run(&CONTINUED);
         if CONTINUED.swap(0, SeqCst) != 0 {
             // Somebody wants us to stop, and now nothing stops with us.

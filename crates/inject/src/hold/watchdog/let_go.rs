@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::raw::{call, each_thread};
+use super::raw::{call, each_thread, each_thread_in};
 use super::{Shared, own};
 use crate::{regs, restart, signals};
 
@@ -54,7 +54,10 @@ pub(super) fn let_go_if_asked(shared: &Shared) {
     }
     // First of all: from the first thread on that runs, the hold is over.
     shared.let_go.store(hold, SeqCst);
-    each_thread(shared.target.load(SeqCst), let_thread_go);
+    match usize::try_from(shared.threads.load(SeqCst)) {
+        Ok(directory) => each_thread_in(directory, let_thread_go),
+        Err(_) => each_thread(shared.target.load(SeqCst), let_thread_go),
+    }
 }
 
 /// Lets one thread go, if it is held by this one. One that runs is told to stop, and is let go at the next signal.

@@ -98,7 +98,7 @@ impl Path {
 }
 
 /// Calls `each` with the id of each thread of a process. Nothing happens if they cannot be listed.
-pub(super) fn each_thread(pid: i32, mut each: impl FnMut(i32)) {
+pub(super) fn each_thread(pid: i32, each: impl FnMut(i32)) {
     let path = Path::threads_of(pid);
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
     let (at, path) = (libc::AT_FDCWD as usize, path.as_c_str().as_ptr().addr());
@@ -106,13 +106,20 @@ pub(super) fn each_thread(pid: i32, mut each: impl FnMut(i32)) {
     if directory < 0 {
         return;
     }
+    each_thread_in(directory as usize, each);
+    plain(libc::SYS_close, directory as usize, 0, 0);
+}
+
+/// The same with an open `/proc/PID/task`, which is read from its beginning.
+pub(super) fn each_thread_in(directory: usize, mut each: impl FnMut(i32)) {
+    plain(libc::SYS_lseek, directory, 0, libc::SEEK_SET as usize);
     // struct linux_dirent64 (getdents64(2)), which begins with two 64-bit numbers.
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
     let mut entries = [0u64; 128];
     let room = size_of_val(&entries);
     loop {
-        let arguments = [directory as usize, (&raw mut entries).addr(), room, 0, 0, 0];
+        let arguments = [directory, (&raw mut entries).addr(), room, 0, 0, 0];
         // SAFETY: the kernel writes at most the length of the buffer.
         let filled = unsafe { call(libc::SYS_getdents64, arguments) };
         let Some(mut rest) = usize::try_from(filled)
@@ -136,7 +143,6 @@ pub(super) fn each_thread(pid: i32, mut each: impl FnMut(i32)) {
             rest = rest.get(length..).unwrap_or(&[]);
         }
     }
-    plain(libc::SYS_close, directory as usize, 0, 0);
 }
 
 fn bytes_of(words: &[u64; 128]) -> &[u8] {
@@ -176,6 +182,7 @@ pub(super) fn now_ns() -> u64 {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn threads_are_listed_as_the_library_lists_them() {
@@ -190,6 +197,12 @@ mod tests {
             let own = std::process::id() as i32;
             let mut found = BTreeSet::new();
             each_thread(own, |tid| _ = found.insert(tid));
+            let directory = std::fs::File::open(format!("/proc/{own}/task")).unwrap();
+            for _ in 0..2 {
+                let mut again = BTreeSet::new();
+                each_thread_in(directory.as_raw_fd() as usize, |tid| _ = again.insert(tid));
+                assert!(found.intersection(&again).count() > 100);
+            }
             let listed: BTreeSet<i32> = memhook_process::thread_ids(own)
                 .unwrap()
                 .into_iter()

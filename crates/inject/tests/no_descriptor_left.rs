@@ -1,0 +1,43 @@
+//! A holder that hangs where no descriptor is free. It is a program of its own because of its limit.
+
+mod common;
+
+use common::{Program, anywhere, state};
+use memhook_inject::hold;
+use std::time::Duration;
+
+/// No descriptor gets a number from this one on.
+fn limit_descriptors(limit: libc::rlim_t) -> libc::rlim_t {
+    // SAFETY: rlimit is plain integers; all-zero is valid.
+    let mut limits: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: both calls get a live structure.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits), 0);
+        let before = std::mem::replace(&mut limits.rlim_cur, limit);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limits), 0);
+        before
+    }
+}
+
+/// It would be ended if it did not answer.
+#[test]
+fn the_target_is_let_go() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let pid = program.pid();
+    let held = hold(pid, &anywhere()).expect("it can be held");
+    let tid = held.tid();
+    let before = limit_descriptors(0);
+    // It stands still for so long that it is told. Where the machine is busy, the watchdog looks late.
+    let has_let_go = (0..20).any(|_| {
+        std::thread::sleep(Duration::from_secs(1));
+        // SAFETY: a live number. A thread that is held answers, another one is not ours (ptrace(2), ESRCH).
+        unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &mut 0u64) != 0 }
+    });
+    limit_descriptors(before);
+    assert!(has_let_go);
+    assert_ne!(state(pid, tid), 't');
+    drop(held);
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}
