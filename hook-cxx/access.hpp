@@ -39,7 +39,8 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
   long hint = static_cast<long>(reinterpret_cast<uint64_t>(region) - 2 * bytes);
   auto fails = [](long result) { return result < 0 && result > -4096; };
   if (__atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) {
-    long start = sys::call(sys::nr_mmap, hint, static_cast<long>(bytes), read_write, private_anonymous_noreserve, -1, 0);
+    long start =
+        sys::call(sys::nr_mmap, hint, static_cast<long>(bytes), read_write, private_anonymous_noreserve, -1, 0);
     return fails(start) ? 0 : static_cast<uint64_t>(start);
   }
   long start = sys::call(sys::nr_mmap, hint, page, none, private_anonymous_noreserve, -1, 0);
@@ -70,8 +71,8 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
   }
   if (!index.base) return;
   __atomic_store_n(&control()->access_index_bytes, 0, __ATOMIC_RELAXED);
-  sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base),
-            static_cast<long>(index.units * access_unit), madv_dontneed);
+  sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base), static_cast<long>(index.units * access_unit),
+            madv_dontneed);
   __atomic_store_n(&index.next, access_gigabytes * 8 / access_unit, __ATOMIC_RELEASE);
 }
 
@@ -80,8 +81,8 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
   constexpr long madv_dontneed = 4;
   const AccessIndex& index = access_index;
   if (!index.base || __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) return;
-  sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base),
-            static_cast<long>(index.units * access_unit), madv_dontneed);
+  sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base), static_cast<long>(index.units * access_unit),
+            madv_dontneed);
 }
 
 template <typename T>
@@ -120,15 +121,12 @@ inline uint64_t* make_access_page(uint64_t address) {
     uint64_t taken = take_access_units(access_pages * 8 / access_unit, 4096);
     if (!taken) return nullptr;
     // Another thread may have been faster; what was taken then stays unused, and costs nothing.
-    if (__atomic_compare_exchange_n(top, &unit, taken, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-      unit = taken;
+    if (__atomic_compare_exchange_n(top, &unit, taken, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) unit = taken;
   }
   return access_table<uint64_t>(unit) + ((address >> 12) & (access_pages - 1));
 }
 
-inline uint32_t* granules_of(uint64_t entry) {
-  return entry >> 32 ? access_table<uint32_t>(entry >> 32) : nullptr;
-}
+inline uint32_t* granules_of(uint64_t entry) { return entry >> 32 ? access_table<uint32_t>(entry >> 32) : nullptr; }
 
 inline uint32_t* make_granules(uint64_t* page) {
   uint64_t entry = __atomic_load_n(page, __ATOMIC_ACQUIRE);
@@ -136,8 +134,7 @@ inline uint32_t* make_granules(uint64_t* page) {
     uint64_t taken = take_access_units(1, access_unit);
     if (!taken) return nullptr;
     uint64_t with = (entry & 0xffff'ffff) | taken << 32;
-    if (__atomic_compare_exchange_n(page, &entry, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-      entry = with;
+    if (__atomic_compare_exchange_n(page, &entry, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) entry = with;
   }
   return granules_of(entry);
 }
@@ -149,14 +146,11 @@ inline uint32_t find_accessed(uint64_t address) {
   uint64_t entry = __atomic_load_n(page, __ATOMIC_ACQUIRE);
   if (entry & 0xffff'ffff) return static_cast<uint32_t>(entry);
   uint32_t* granules = granules_of(entry);
-  return granules ? __atomic_load_n(granules + ((address >> 4) & (access_granules - 1)),
-                                    __ATOMIC_ACQUIRE)
-                  : 0;
+  return granules ? __atomic_load_n(granules + ((address >> 4) & (access_granules - 1)), __ATOMIC_ACQUIRE) : 0;
 }
 
 // Enters a block into the index, or, with `to` 0, takes it out. False: there is no room for it.
-[[gnu::noinline]] inline bool mark_accessed(uint64_t start, uint64_t size, uint32_t from,
-                                            uint32_t to) {
+[[gnu::noinline]] inline bool mark_accessed(uint64_t start, uint64_t size, uint32_t from, uint32_t to) {
   uint64_t end = (start + (size ? size : 1) + 15) & ~15ull;
   for (uint64_t at = start; at < end;) {
     uint64_t page_start = at & ~4095ull, page_end = page_start + 4096;
@@ -165,8 +159,7 @@ inline uint32_t find_accessed(uint64_t address) {
     if (at == page_start && end >= page_end) {
       // The lower half: the processor is little-endian (see abi).
       auto* whole = reinterpret_cast<uint32_t*>(page);
-      if (to || __atomic_load_n(whole, __ATOMIC_RELAXED) == from)
-        __atomic_store_n(whole, to, __ATOMIC_RELEASE);
+      if (to || __atomic_load_n(whole, __ATOMIC_RELAXED) == from) __atomic_store_n(whole, to, __ATOMIC_RELEASE);
       at = page_end;
       continue;
     }
@@ -174,16 +167,13 @@ inline uint32_t find_accessed(uint64_t address) {
     if (!granules) return false;
     for (; at < end && at < page_end; at += 16) {
       uint32_t* granule = granules + ((at >> 4) & (access_granules - 1));
-      if (to || __atomic_load_n(granule, __ATOMIC_RELAXED) == from)
-        __atomic_store_n(granule, to, __ATOMIC_RELEASE);
+      if (to || __atomic_load_n(granule, __ATOMIC_RELAXED) == from) __atomic_store_n(granule, to, __ATOMIC_RELEASE);
     }
   }
   return true;
 }
 
-inline AccessRecord* access_record(uint32_t number) {
-  return at<AccessRecord>(access_offset) + number;
-}
+inline AccessRecord* access_record(uint32_t number) { return at<AccessRecord>(access_offset) + number; }
 
 // A record that is not in use; 0: there is none.
 inline uint32_t take_access_record() {
@@ -194,16 +184,14 @@ inline uint32_t take_access_record() {
     uint64_t next = __atomic_load_n(&access_record(number)->next_unused, __ATOMIC_RELAXED);
     // The count makes the exchange fail where the record was taken and put back meanwhile.
     uint64_t with = ((list >> 32) + 1) << 32 | (next & 0xffff'ffff);
-    if (__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE))
+    if (__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
       return number;
   }
   uint64_t limit = __atomic_load_n(&c->access_limit, __ATOMIC_ACQUIRE);
   if (limit > access_records) limit = access_records;
   uint64_t next = __atomic_load_n(&c->access_next, __ATOMIC_RELAXED);
   while (next < limit)
-    if (__atomic_compare_exchange_n(&c->access_next, &next, next + 1, false, __ATOMIC_RELAXED,
-                                    __ATOMIC_RELAXED))
+    if (__atomic_compare_exchange_n(&c->access_next, &next, next + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       return static_cast<uint32_t>(next);
   return 0;
 }
@@ -214,8 +202,7 @@ inline void put_access_record(uint32_t number) {
   do {
     __atomic_store_n(&access_record(number)->next_unused, list & 0xffff'ffff, __ATOMIC_RELAXED);
     with = ((list >> 32) + 1) << 32 | number;
-  } while (!__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_ACQUIRE));
+  } while (!__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
 inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) {
@@ -229,8 +216,7 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
   if (uint32_t old = find_accessed(address)) {
     AccessRecord* r = access_record(old);
     uint64_t start = __atomic_load_n(&r->address, __ATOMIC_RELAXED);
-    if (start && __atomic_compare_exchange_n(&r->address, &start, 0, false, __ATOMIC_ACQ_REL,
-                                             __ATOMIC_RELAXED))
+    if (start && __atomic_compare_exchange_n(&r->address, &start, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
       forget_accesses(old, r, start);
   }
   // Two blocks can share a granule only if one of them begins in the middle of it.
@@ -241,9 +227,8 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
     return;
   }
   AccessRecord* r = access_record(number);
-  uint64_t* zeros[] = {&r->first,        &r->last,        &r->high,       &r->reads,
-                       &r->writes,       &r->thread,      &r->other_reads, &r->other_writes,
-                       &r->last_writer,  &r->last_write,  &r->false_shares};
+  uint64_t* zeros[] = {&r->first,       &r->last,         &r->high,        &r->reads,      &r->writes,      &r->thread,
+                       &r->other_reads, &r->other_writes, &r->last_writer, &r->last_write, &r->false_shares};
   for (uint64_t* word : zeros) __atomic_store_n(word, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&r->low, ~0ull, __ATOMIC_RELAXED);
   __atomic_store_n(&r->size, size, __ATOMIC_RELAXED);
@@ -258,8 +243,7 @@ inline void write_access_words(RingHeader* ring, uint64_t index, const uint64_t 
   if (!reserve(ring)) return;
   uint64_t head = ring->head;
   for (uint64_t i = 0; i < 2; i++)
-    event_at(ring, head++) = {
-        (words[2 * i] & address_mask) | op_access << 45 | (index + i) << 53, words[2 * i + 1]};
+    event_at(ring, head++) = {(words[2 * i] & address_mask) | op_access << 45 | (index + i) << 53, words[2 * i + 1]};
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
 }
 
@@ -269,20 +253,17 @@ inline void write_access_words(RingHeader* ring, uint64_t index, const uint64_t 
   if (!number) return;
   AccessRecord* r = access_record(number);
   uint64_t start = address;
-  if (!__atomic_compare_exchange_n(&r->address, &start, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-    return;
+  if (!__atomic_compare_exchange_n(&r->address, &start, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
   auto word = [](const uint64_t& w) { return __atomic_load_n(&w, __ATOMIC_RELAXED); };
   uint64_t other_reads = word(r->other_reads), other_writes = word(r->other_writes);
   uint64_t several = other_reads + other_writes ? 1ull << 44 : 0;
   uint64_t shares = word(r->false_shares);
   uint64_t most_shares = (1ull << 44) - 1;
   uint64_t high = word(r->high);
-  write_access_words(ring, 0,
-                     {address >> 3, word(r->first),
-                      several | (shares < most_shares ? shares : most_shares), word(r->last)});
+  write_access_words(
+      ring, 0, {address >> 3, word(r->first), several | (shares < most_shares ? shares : most_shares), word(r->last)});
   write_access_words(ring, 2,
-                     {high ? word(r->low) : 0, word(r->reads) + other_reads, high,
-                      word(r->writes) + other_writes});
+                     {high ? word(r->low) : 0, word(r->reads) + other_reads, high, word(r->writes) + other_writes});
   forget_accesses(number, r, address);
 }
 
@@ -295,15 +276,13 @@ inline void count_access(uint64_t& own, uint64_t& others, bool is_own) {
 }
 
 // Whether two threads wrote into one cache line, but not to the same bytes.
-inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start, uint64_t offset,
-                                   uint64_t bytes) {
+inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start, uint64_t offset, uint64_t bytes) {
   uint64_t last = __atomic_load_n(&r->last_write, __ATOMIC_RELAXED);
   uint64_t writer = __atomic_load_n(&r->last_writer, __ATOMIC_RELAXED);
   uint64_t last_offset = last >> 16, last_bytes = last & 0xffff;
   bool is_near = (start + offset) / 64 == (start + last_offset) / 64;
   bool is_apart = offset + bytes <= last_offset || last_offset + last_bytes <= offset;
-  if (writer && writer != me && is_near && is_apart)
-    __atomic_fetch_add(&r->false_shares, 1, __ATOMIC_RELAXED);
+  if (writer && writer != me && is_near && is_apart) __atomic_fetch_add(&r->false_shares, 1, __ATOMIC_RELAXED);
   if (writer != me) __atomic_store_n(&r->last_writer, me, __ATOMIC_RELAXED);
   __atomic_store_n(&r->last_write, offset << 16 | (bytes < 0xffff ? bytes : 0xffff), __ATOMIC_RELAXED);
 }
@@ -325,17 +304,15 @@ inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start,
     __atomic_compare_exchange_n(&r->first, &none, time, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   __atomic_store_n(&r->last, time, __ATOMIC_RELAXED);
   uint64_t low = __atomic_load_n(&r->low, __ATOMIC_RELAXED);
-  while (offset < low && !__atomic_compare_exchange_n(&r->low, &low, offset, true, __ATOMIC_RELAXED,
-                                                      __ATOMIC_RELAXED)) {
+  while (offset < low &&
+         !__atomic_compare_exchange_n(&r->low, &low, offset, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
   uint64_t high = __atomic_load_n(&r->high, __ATOMIC_RELAXED);
-  while (end > high && !__atomic_compare_exchange_n(&r->high, &high, end, true, __ATOMIC_RELAXED,
-                                                    __ATOMIC_RELAXED)) {
+  while (end > high && !__atomic_compare_exchange_n(&r->high, &high, end, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
   uint64_t me = cpu::thread_pointer();
   uint64_t owner = __atomic_load_n(&r->thread, __ATOMIC_RELAXED);
-  if (owner == 0 && __atomic_compare_exchange_n(&r->thread, &owner, me, false, __ATOMIC_RELAXED,
-                                                __ATOMIC_RELAXED))
+  if (owner == 0 && __atomic_compare_exchange_n(&r->thread, &owner, me, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     owner = me;
   if (is_write) {
     count_access(r->writes, r->other_writes, owner == me);

@@ -91,8 +91,7 @@ inline void record_all(RingHeader* ring) {
 inline void begin_samples(RingHeader* ring) {
   uint64_t now = clock_now();
   bool soon = ring->sampling_ns != 0 && now < ring->sampling_turn_ns + 4 * ring->sampling_ns;
-  uint64_t longer = ring->sampling_ns < longest_sampling_ns ? 2 * ring->sampling_ns
-                                                            : longest_sampling_ns;
+  uint64_t longer = ring->sampling_ns < longest_sampling_ns ? 2 * ring->sampling_ns : longest_sampling_ns;
   ring->sampling_ns = soon ? longer : shortest_sampling_ns;
   ring->sampling_turn_ns = now + ring->sampling_ns;
   ring->sampling = records_samples;

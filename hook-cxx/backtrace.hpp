@@ -31,18 +31,16 @@ inline uint64_t* scratch_of(RingHeader* ring) {
 
 // Finds the backtrace by the tables, or along frame pointers.
 template <typename Trace>
-[[gnu::always_inline]] inline uint32_t find_frames(RingHeader* ring, uint64_t tag,
-                                                   const Position& start, uint64_t* pcs,
+[[gnu::always_inline]] inline uint32_t find_frames(RingHeader* ring, uint64_t tag, const Position& start, uint64_t* pcs,
                                                    bool* truncated, Trace& trace) {
   const Gate& g = gate();
-  if (__builtin_expect(g.flags & flag_frame_pointers, 0))
-    return walk_frame_pointers(ring, start, pcs, g.depth, trace);
+  if (__builtin_expect(g.flags & flag_frame_pointers, 0)) return walk_frame_pointers(ring, start, pcs, g.depth, trace);
   return unwind(ring, tag, start, pcs, g.depth, truncated, trace);
 }
 
 // Unwinds once more, without what is remembered, and counts a difference.
-[[gnu::noinline, gnu::cold]] inline void check_memo(RingHeader* ring, uint64_t tag,
-                                                    const Position& start, const Memo* memo) {
+[[gnu::noinline, gnu::cold]] inline void check_memo(RingHeader* ring, uint64_t tag, const Position& start,
+                                                    const Memo* memo) {
   uint64_t* pcs = scratch_of(ring);
   NoTrace none;
   bool truncated = false;
@@ -56,9 +54,8 @@ template <typename Trace>
 }
 
 // pre: the caches are of the current module list.
-[[gnu::noinline]] inline uint32_t unwind_and_remember(RingHeader* ring, uint32_t function,
-                                                      uint64_t tag, const Position& start,
-                                                      Memo* memo) {
+[[gnu::noinline]] inline uint32_t unwind_and_remember(RingHeader* ring, uint32_t function, uint64_t tag,
+                                                      const Position& start, Memo* memo) {
   uint64_t* pcs = scratch_of(ring);
   bool truncated = false;
   uint32_t count, stack;
@@ -80,8 +77,7 @@ template <typename Trace>
 }
 
 // The id of the backtrace from here on; 0 when the stack table is full.
-[[gnu::always_inline]] inline uint32_t stack_from(RingHeader* ring, uint32_t function,
-                                                  const Position& start) {
+[[gnu::always_inline]] inline uint32_t stack_from(RingHeader* ring, uint32_t function, const Position& start) {
   uint64_t version = module_list() >> 32;
   if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
   uint64_t tag = version << 48;
@@ -114,8 +110,7 @@ template <typename Trace>
 }
 
 // The id of the calling thread's native backtrace; 0 when the stack table is full.
-[[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function,
-                                                            Frame frame) {
+[[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function, Frame frame) {
   if (__builtin_expect(!has_stack_room(ring, reinterpret_cast<uint64_t>(frame), room_for_unwinding), 0))
     return call_site_of(ring, function, frame);
   return stack_from(ring, function, caller_of(frame));
@@ -132,14 +127,11 @@ template <typename Trace>
 }
 
 // The same if it is remembered and nothing else is to be done; else 0.
-[[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function,
-                                                        Frame frame) {
+[[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t version = module_list() >> 32;
   Position start = caller_of(frame);
   uint64_t high = ring->stack_high;
-  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < ring->stack_low ||
-                           start.sp >= high,
-                       0))
+  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < ring->stack_low || start.sp >= high, 0))
     return 0;
   const Memo* memo = memo_of(ring, first_place(ring, start, high).hash);
   bool holds = still_holds(memo, start.pc | version << 48, start, function, high);

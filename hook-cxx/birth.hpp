@@ -130,8 +130,8 @@ inline Control* take_spare() {
     uint32_t offered = birth_offered;
     // Acquire: whoever finds it offered finds all of its contents.
     if (__atomic_load_n(&c->birth, __ATOMIC_RELAXED) == offered &&
-        __atomic_compare_exchange_n(&c->birth, &offered, static_cast<uint32_t>(birth_taken), false,
-                                    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        __atomic_compare_exchange_n(&c->birth, &offered, static_cast<uint32_t>(birth_taken), false, __ATOMIC_ACQUIRE,
+                                    __ATOMIC_RELAXED))
       return c;
   }
   return nullptr;
@@ -150,7 +150,8 @@ extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __st
   StackEntry* entry = stack_entry(stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   auto start = reinterpret_cast<uint64_t>(__ehdr_start), end = reinterpret_cast<uint64_t>(_end);
-  auto forks = reinterpret_cast<uint64_t>(__start_memhook_fork), forks_end = reinterpret_cast<uint64_t>(__stop_memhook_fork);
+  auto forks = reinterpret_cast<uint64_t>(__start_memhook_fork),
+       forks_end = reinterpret_cast<uint64_t>(__stop_memhook_fork);
   for (uint32_t i = 0; i < entry->depth && i < max_depth; i++)
     if (frames[i] >= start && frames[i] < end && !(frames[i] >= forks && frames[i] <= forks_end)) return true;
   return false;
@@ -209,8 +210,7 @@ inline bool begin_life(Control* c, Frame frame) {
   auto* listed = reinterpret_cast<Control*>(gate_area.spares[0]);
   if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
   leave_spares(is_born ? spare : nullptr);
-  __atomic_store_n(&gate().birth, static_cast<uint32_t>(is_born ? birth_done : birth_declined),
-                   __ATOMIC_RELEASE);
+  __atomic_store_n(&gate().birth, static_cast<uint32_t>(is_born ? birth_done : birth_declined), __ATOMIC_RELEASE);
   return epoch_now();
 }
 

@@ -28,9 +28,7 @@ inline constexpr uint64_t timings_a_pass_timing = 8;
 // meanwhile.
 inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
 
-inline void add_count(uint64_t* counter, uint64_t more) {
-  __atomic_fetch_add(counter, more, __ATOMIC_RELAXED);
-}
+inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
 // A time stamp at the beginning of something, and what a time stamp takes.
 struct Timing {

@@ -10,13 +10,13 @@
 // by which a call inside of the same heap is told; and that one is believed only if the stack has the frame.
 #pragma once
 #include "arch/x86_64/described_entry.hpp"
-#include "wrappers.hpp"
+#include "calls.hpp"
 
 namespace memhook {
 
 // Words of the frame, by their places below rbp.
-inline constexpr int described_original = -1, described_epoch = -11, described_number = -12,
-                     described_mark = -13, described_old = -14;
+inline constexpr int described_original = -1, described_epoch = -11, described_number = -12, described_mark = -13,
+                     described_old = -14;
 
 // What the attacher says of a function: abi::DescribedFunction::pack.
 struct Described {
@@ -31,14 +31,10 @@ struct Described {
   uint64_t success() const { return part(24, 2); }
 };
 
-inline Described described_at(uint64_t number) {
-  return {at<uint64_t>(described_offset)[number]};
-}
+inline Described described_at(uint64_t number) { return {at<uint64_t>(described_offset)[number]}; }
 
 // 1 to 6.
-inline uint64_t argument_of(const uint64_t* frame, uint64_t number) {
-  return frame[-1 - static_cast<int64_t>(number)];
-}
+inline uint64_t argument_of(const uint64_t* frame, uint64_t number) { return frame[-1 - static_cast<int64_t>(number)]; }
 
 // By four bits: the number, and whether only 32 bits of the argument mean something.
 inline uint64_t number_in(const uint64_t* frame, uint64_t argument) {
@@ -83,8 +79,8 @@ inline uint64_t key_of(uint64_t heap, uint64_t address) {
   for (uint64_t i = 0; i < heap_windows && address < key_bit; i++) {
     uint64_t window = (first + i) & (heap_windows - 1);
     uint32_t found = __atomic_load_n(&windows[window], __ATOMIC_RELAXED);
-    if (found == 0 && __atomic_compare_exchange_n(&windows[window], &found, high, false, __ATOMIC_RELAXED,
-                                                  __ATOMIC_RELAXED))
+    if (found == 0 &&
+        __atomic_compare_exchange_n(&windows[window], &found, high, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       found = high;
     if (found == high)
       return key_bit | heap << key_heap_shift | window << key_window_shift |
@@ -182,8 +178,7 @@ extern "C" uint64_t memhook_described_begin(uint64_t* frame) {
     frame[described_mark] = mark;
     frame[described_old] = 0;
     uint64_t old = d.role() == role_reallocates ? old_in(ring, frame, d) : 0;
-    if (old && record_described_release(ring, frame, f, d, op_realloc_release, old))
-      frame[described_old] = old;
+    if (old && record_described_release(ring, frame, f, d, op_realloc_release, old)) frame[described_old] = old;
     ring->described_olds[d.heap()] = old;
     ring->described_frames[d.heap()] = reinterpret_cast<uint64_t>(frame);
   }
@@ -218,12 +213,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
     if (key) record_or_pass(ring, f, frame, decided, reinterpret_cast<void*>(key), size);
   } else if (frame[described_old] && size != 0) {
     // The old block stays.
-    begin_recording(ring, frame);
-    uint64_t key = key_of(d.heap(), frame[described_old]);
-    if (gate().flags & flag_live_filter) enter_filter(key);
-    forget_passed(reinterpret_cast<void*>(key));
-    if (reserve(ring)) commit(ring, op_realloc_failed, key, 0, 0, 0);
-    end_recording(ring, frame);
+    record_standing(ring, frame, key_of(d.heap(), frame[described_old]));
   }
   end_in_heap(ring, outer);
 }

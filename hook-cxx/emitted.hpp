@@ -47,8 +47,8 @@ inline void enter_emitted(uint64_t address, uint64_t size) {
   bool is_placed = false;
   for (uint64_t i = 0; i < emitted_bucket_blocks && !is_placed; i++) {
     uint64_t found = 0;
-    is_placed = __atomic_compare_exchange_n(&bucket[i].address, &found, address, false, __ATOMIC_RELAXED,
-                                            __ATOMIC_RELAXED);
+    is_placed =
+        __atomic_compare_exchange_n(&bucket[i].address, &found, address, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     if (is_placed || found == address) __atomic_store_n(&bucket[i].size, size, __ATOMIC_RELAXED);
     // Still here: it was released where we do not see it.
     if (!is_placed && found == address) return;
@@ -72,8 +72,8 @@ inline Emitted leave_emitted(uint64_t address) {
     if (!__atomic_compare_exchange_n(&bucket[i].address, &expected, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       continue;  // the program releases it twice
     __atomic_fetch_sub(&emitted_live, 1, __ATOMIC_RELAXED);
-    while (count < crowded && !__atomic_compare_exchange_n(counter, &count, count - 1, true, __ATOMIC_RELAXED,
-                                                           __ATOMIC_RELAXED)) {
+    while (count < crowded &&
+           !__atomic_compare_exchange_n(counter, &count, count - 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
     return {true, size};
   }

@@ -64,151 +64,109 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
 }
 
 // Of calls that cannot be passed by; the others never come here.
-namespace telling {
+struct Telling {
+  using Full = Telling;
 
-template <typename... A>
-[[gnu::always_inline]] inline void* allocate(uint32_t f, uint32_t v, Frame frame, uint64_t size, A... args) {
-  RingHeader* ring = begin_call(frame);
-  if (!ring) return original<void*>(f, v, args...);
-  if (!is_drawn(ring, size)) return pass_allocation(f, v, ring, args...);
-  void* block = original<void*>(f, v, args...);
-  if (block) tell_allocation(ring, frame, block, size);
-  leave(ring);
-  return block;
-}
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
+    end_call_on_exception();
+    Frame frame = own_frame();
+    RingHeader* ring = begin_call(frame);
+    if (!ring) return original<void*>(F, V, args...);
+    if (!is_drawn(ring, size)) return pass_allocation(F, V, ring, args...);
+    void* block = original<void*>(F, V, args...);
+    if (block) tell_allocation(ring, frame, block, size);
+    leave(ring);
+    return block;
+  }
 
-// Two-phase, as in reallocate().
-template <typename... A>
-[[gnu::always_inline]] inline void* reallocate_and_tell(uint32_t f, uint32_t v, Frame frame, uint64_t size,
-                                                        bool zero_releases, void* old, A... args) {
-  RingHeader* ring = is_listened_to() ? begin_call(frame) : nullptr;
-  bool is_one = ring && is_drawn(ring, size);
-  Emitted released = old && may_be_emitted(old) ? tell_release(old) : Emitted{};
-  void* block = original<void*>(f, v, old, args...);
-  if (block && is_one)
-    tell_allocation(ring, frame, block, size);
-  else if (!block && released.size != 0 && !zero_releases)
-    tell_allocation(ring, frame, old, released.size);
-  if (ring) leave(ring);
-  return block;
-}
+  template <uint32_t F, uint32_t V, auto full>
+  [[gnu::always_inline]] static int allocate_into(void** out, uint64_t align, uint64_t size) {
+    end_call_on_exception();
+    Frame frame = own_frame();
+    RingHeader* ring = begin_call(frame);
+    if (!ring) return original<int>(F, V, out, align, size);
+    bool is_one = is_drawn(ring, size);
+    int error = original<int>(F, V, out, align, size);
+    if (is_one && error == 0 && *out) tell_allocation(ring, frame, *out, size);
+    leave(ring);
+    return error;
+  }
 
-MEMHOOK_WRAPPER void* Size(uint64_t size) {
-  MEMHOOK_PERSONALITY;
-  return allocate(F, V, MEMHOOK_FRAME, size, size);
-}
-MEMHOOK_WRAPPER void* SizeX(uint64_t size, uint64_t x) {
-  MEMHOOK_PERSONALITY;
-  return allocate(F, V, MEMHOOK_FRAME, size, size, x);
-}
-MEMHOOK_WRAPPER void* SizeXX(uint64_t size, uint64_t x, uint64_t y) {
-  MEMHOOK_PERSONALITY;
-  return allocate(F, V, MEMHOOK_FRAME, size, size, x, y);
-}
-MEMHOOK_WRAPPER void* CountSize(uint64_t count, uint64_t size) {
-  MEMHOOK_PERSONALITY;
-  return allocate(F, V, MEMHOOK_FRAME, product(count, size), count, size);
-}
-MEMHOOK_WRAPPER void* AlignSize(uint64_t align, uint64_t size) {
-  MEMHOOK_PERSONALITY;
-  return allocate(F, V, MEMHOOK_FRAME, size, align, size);
-}
-MEMHOOK_WRAPPER int PosixMemalign(void** out, uint64_t align, uint64_t size) {
-  MEMHOOK_PERSONALITY;
-  Frame frame = MEMHOOK_FRAME;
-  RingHeader* ring = begin_call(frame);
-  if (!ring) return original<int>(F, V, out, align, size);
-  bool is_one = is_drawn(ring, size);
-  int error = original<int>(F, V, out, align, size);
-  if (is_one && error == 0 && *out) tell_allocation(ring, frame, *out, size);
-  leave(ring);
-  return error;
-}
-MEMHOOK_WRAPPER void Free(void* block) {
-  tell_release(block);
-  original<void>(F, V, block);
-}
-MEMHOOK_WRAPPER void FreeX(void* block, uint64_t x) {
-  tell_release(block);
-  original<void>(F, V, block, x);
-}
-MEMHOOK_WRAPPER void FreeXX(void* block, uint64_t x, uint64_t y) {
-  tell_release(block);
-  original<void>(F, V, block, x, y);
-}
-MEMHOOK_WRAPPER void* Realloc(void* old, uint64_t size) {
-  return reallocate_and_tell(F, V, MEMHOOK_FRAME, size, size == 0, old, size);
-}
-MEMHOOK_WRAPPER void* ReallocArray(void* old, uint64_t count, uint64_t size) {
-  uint64_t bytes = product(count, size);
-  return reallocate_and_tell(F, V, MEMHOOK_FRAME, bytes, bytes == 0, old, count, size);
-}
-MEMHOOK_WRAPPER void* Rallocx(void* old, uint64_t size, int flags) {
-  return reallocate_and_tell(F, V, MEMHOOK_FRAME, size, false, old, size, flags);
-}
-// Resizes in place; the block never changes its owner.
-MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int flags) {
-  Frame frame = MEMHOOK_FRAME;
-  RingHeader* ring = is_listened_to() ? begin_call(frame) : nullptr;
-  uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
-  if (may_be_emitted(block)) tell_release(block);
-  if (!ring) return bytes;
-  if (is_drawn(ring, bytes)) tell_allocation(ring, frame, block, bytes);
-  leave(ring);
-  return bytes;
-}
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void release(void* block, A... args) {
+    tell_release(block);
+    original<void>(F, V, block, args...);
+  }
 
-}  // namespace telling
+  // Two-phase, as in Recording.
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
+    Frame frame = own_frame();
+    RingHeader* ring = is_listened_to() ? begin_call(frame) : nullptr;
+    bool is_one = ring && is_drawn(ring, size);
+    Emitted released = old && may_be_emitted(old) ? tell_release(old) : Emitted{};
+    void* block = original<void*>(F, V, old, args...);
+    if (block && is_one)
+      tell_allocation(ring, frame, block, size);
+    else if (!block && released.size != 0 && !zero_releases)
+      tell_allocation(ring, frame, old, released.size);
+    if (ring) leave(ring);
+    return block;
+  }
+
+  template <uint32_t F, uint32_t V, auto full>
+  [[gnu::always_inline]] static uint64_t resize(void* block, uint64_t size, uint64_t extra, int flags) {
+    Frame frame = own_frame();
+    RingHeader* ring = is_listened_to() ? begin_call(frame) : nullptr;
+    uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
+    if (may_be_emitted(block)) tell_release(block);
+    if (!ring) return bytes;
+    if (is_drawn(ring, bytes)) tell_allocation(ring, frame, block, bytes);
+    leave(ring);
+    return bytes;
+  }
+};
 
 // What slots hold: each decides without a frame of its own, and jumps.
-namespace emitting {
+struct Emitting {
+  using Full = Telling;
 
-#define MEMHOOK_TELL_UNLESS(condition, type, name, ...) \
-  return __builtin_expect((condition), 1) ? original<type>(F, V, __VA_ARGS__) : telling::name<F, V>(__VA_ARGS__)
+  template <typename R, uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static R pass_if(bool condition, A... args) {
+    return __builtin_expect(condition, 1) ? original<R>(F, V, args...) : full(args...);
+  }
 
-MEMHOOK_SELECTIVE void* Size(uint64_t size) {
-  MEMHOOK_TELL_UNLESS((!is_listened_to() || passes<F, V>(size)), void*, Size, size);
-}
-MEMHOOK_SELECTIVE void* SizeX(uint64_t size, uint64_t x) {
-  MEMHOOK_TELL_UNLESS((!is_listened_to() || passes<F, V>(size)), void*, SizeX, size, x);
-}
-MEMHOOK_SELECTIVE void* SizeXX(uint64_t size, uint64_t x, uint64_t y) {
-  MEMHOOK_TELL_UNLESS((!is_listened_to() || passes<F, V>(size)), void*, SizeXX, size, x, y);
-}
-MEMHOOK_SELECTIVE void* CountSize(uint64_t count, uint64_t size) {
-  MEMHOOK_TELL_UNLESS((!is_listened_to() || passes<F, V>(product(count, size))), void*, CountSize, count, size);
-}
-MEMHOOK_SELECTIVE void* AlignSize(uint64_t align, uint64_t size) {
-  MEMHOOK_TELL_UNLESS((!is_listened_to() || passes<F, V>(size)), void*, AlignSize, align, size);
-}
-MEMHOOK_SELECTIVE int PosixMemalign(void** out, uint64_t align, uint64_t size) {
-  MEMHOOK_TELL_UNLESS((!is_listened_to() || passes<F, V>(size)), int, PosixMemalign, out, align, size);
-}
-MEMHOOK_SELECTIVE void Free(void* block) { MEMHOOK_TELL_UNLESS(!may_be_emitted(block), void, Free, block); }
-MEMHOOK_SELECTIVE void FreeX(void* block, uint64_t x) {
-  MEMHOOK_TELL_UNLESS(!may_be_emitted(block), void, FreeX, block, x);
-}
-MEMHOOK_SELECTIVE void FreeXX(void* block, uint64_t x, uint64_t y) {
-  MEMHOOK_TELL_UNLESS(!may_be_emitted(block), void, FreeXX, block, x, y);
-}
-// Calls that are counted down by passes() come last: they are counted once.
-MEMHOOK_SELECTIVE void* Realloc(void* old, uint64_t size) {
-  MEMHOOK_TELL_UNLESS((!may_be_emitted(old) && (!is_listened_to() || passes<F, V>(size))), void*, Realloc, old, size);
-}
-MEMHOOK_SELECTIVE void* ReallocArray(void* old, uint64_t count, uint64_t size) {
-  MEMHOOK_TELL_UNLESS((!may_be_emitted(old) && (!is_listened_to() || passes<F, V>(product(count, size)))), void*,
-                      ReallocArray, old, count, size);
-}
-MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
-  MEMHOOK_TELL_UNLESS((!may_be_emitted(old) && (!is_listened_to() || passes<F, V>(size))), void*, Rallocx, old, size,
-                      flags);
-}
-MEMHOOK_SELECTIVE uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int flags) {
-  MEMHOOK_TELL_UNLESS((!may_be_emitted(block) && !is_listened_to()), uint64_t, Xallocx, block, size, extra, flags);
-}
+  // Counts down, so it is asked once for each call, and last.
+  template <uint32_t F, uint32_t V>
+  [[gnu::always_inline]] static bool is_not_drawn(uint64_t size) {
+    return !is_listened_to() || passes<F, V>(size);
+  }
 
-// They allocate nothing that is told.
-using namespace others;
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
+    return pass_if<void*, F, V, full>(is_not_drawn<F, V>(size), args...);
+  }
 
-}  // namespace emitting
+  template <uint32_t F, uint32_t V, auto full>
+  [[gnu::always_inline]] static int allocate_into(void** out, uint64_t align, uint64_t size) {
+    return pass_if<int, F, V, full>(is_not_drawn<F, V>(size), out, align, size);
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void release(void* block, A... args) {
+    pass_if<void, F, V, full>(!may_be_emitted(block), block, args...);
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
+    return pass_if<void*, F, V, full>(!may_be_emitted(old) && is_not_drawn<F, V>(size), old, args...);
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static uint64_t resize(void* block, A... args) {
+    return pass_if<uint64_t, F, V, full>(!may_be_emitted(block) && !is_listened_to(), block, args...);
+  }
+};
+
 }  // namespace memhook

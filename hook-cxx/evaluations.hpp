@@ -19,7 +19,7 @@ struct Evaluations {
   uint64_t place;   // stack pointer | version of the module list << 48; 0: empty
   uint64_t native;  // the id of the native backtrace
   uint16_t count;
-  bool is_whole;  // there are no others
+  bool is_whole;       // there are no others
   uint32_t ends[18];   // where their frames end (CFA), in bytes from the stack pointer
   uint16_t sizes[18];  // how many bytes these have
 };
@@ -77,13 +77,12 @@ struct EvaluationTrace {
 }
 
 // The calls on the stack of the calling thread. `again`: not those that are remembered.
-[[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at,
-                                                                uint32_t native, uint64_t start, uint64_t bytes,
-                                                                bool again) {
+[[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at, uint32_t native,
+                                                                uint64_t start, uint64_t bytes, bool again) {
   uint64_t place = at.sp | (module_list() >> 32) << 48;
   uint64_t hash = (place ^ uint64_t{native} << 20) * 0x9e3779b97f4a7c15;
-  auto* found = reinterpret_cast<Evaluations*>(in_ring(ring, evaluations_offset)) +
-                ((hash >> 40) & (evaluations_kept - 1));
+  auto* found =
+      reinterpret_cast<Evaluations*>(in_ring(ring, evaluations_offset)) + ((hash >> 40) & (evaluations_kept - 1));
   if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
   find_evaluations(ring, at, start, bytes, found);
   found->native = native;

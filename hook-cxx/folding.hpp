@@ -50,8 +50,7 @@ inline uint64_t op_of(const RawEvent& event) { return (event.word0 >> 45) & 7; }
   if (folds) {
     uint64_t same = (before.word0 ^ last.word0) & address_mask;
     same |= (before.word1 ^ last.word1) << 6;
-    if (head > claimed + 1 && op_of(before) == op_pair && same == 0 &&
-        before.word0 >> 48 != most_pairs) {
+    if (head > claimed + 1 && op_of(before) == op_pair && same == 0 && before.word0 >> 48 != most_pairs) {
       before.word0 += pair_step;
       __atomic_store_n(&ring->head, head - 1, __ATOMIC_RELEASE);
     } else {

@@ -8,8 +8,7 @@ namespace memhook {
 // On a stack whose bounds are not known (a coroutine, an alternate signal stack, a thread the attacher
 // has not yet looked at): every read goes through the kernel, which answers EFAULT where we would
 // crash.
-[[gnu::noinline, gnu::cold]] inline uint32_t walk_unknown_stack(const Position& start,
-                                                                uint64_t* pcs, uint32_t depth) {
+[[gnu::noinline, gnu::cold]] inline uint32_t walk_unknown_stack(const Position& start, uint64_t* pcs, uint32_t depth) {
   uint64_t previous = start.sp - 16, fp = start.rbp;
   uint32_t count = 1;
   while (count < depth && fp > previous && fp - previous < (8u << 20) && (fp & 7) == 0) {
@@ -25,9 +24,8 @@ namespace memhook {
 // Fills `pcs` as `unwind` does, and tells `trace` the same. [sp, stack_high) is mapped as long as the
 // thread runs on it, so the reads cannot fault. pre: depth > 0.
 template <typename Trace>
-[[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start,
-                                                           uint64_t* pcs, uint32_t depth,
-                                                           Trace& trace) {
+[[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start, uint64_t* pcs,
+                                                           uint32_t depth, Trace& trace) {
   uint64_t high = ring->stack_high;
   pcs[0] = start.pc;
   if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0)) {

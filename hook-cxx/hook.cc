@@ -29,32 +29,27 @@ int fork_by(uint64_t original) {
   return child;
 }
 
-#define MEMHOOK_REPLACEMENTS(space, id, signature)          \
-  {                                                         \
-      reinterpret_cast<uint64_t>(&space::signature<id, 0>), \
-      reinterpret_cast<uint64_t>(&space::signature<id, 1>), \
-      reinterpret_cast<uint64_t>(&space::signature<id, 2>), \
-      reinterpret_cast<uint64_t>(&space::signature<id, 3>), \
+#define MEMHOOK_REPLACEMENTS(id, symbol, signature)                             \
+  {                                                                             \
+      reinterpret_cast<uint64_t>(&Wrappers<Policy>::template signature<id, 0>), \
+      reinterpret_cast<uint64_t>(&Wrappers<Policy>::template signature<id, 1>), \
+      reinterpret_cast<uint64_t>(&Wrappers<Policy>::template signature<id, 2>), \
+      reinterpret_cast<uint64_t>(&Wrappers<Policy>::template signature<id, 3>), \
   },
-#define MEMHOOK_FULL(id, symbol, signature) MEMHOOK_REPLACEMENTS(wrap, id, signature)
-#define MEMHOOK_SELECTIVE_ONES(id, symbol, signature) MEMHOOK_REPLACEMENTS(selective, id, signature)
-#define MEMHOOK_EMITTING_ONES(id, symbol, signature) MEMHOOK_REPLACEMENTS(emitting, id, signature)
 static_assert(max_variants == 4);
 
-#define MEMHOOK_STUB(stub) reinterpret_cast<uint64_t>(&memhook_described_stubs[(stub) * described_stub_bytes])
-#define MEMHOOK_STUBS_OF(n) {MEMHOOK_STUB(4 * (n)), MEMHOOK_STUB(4 * (n) + 1), MEMHOOK_STUB(4 * (n) + 2), MEMHOOK_STUB(4 * (n) + 3)},
+#define MEMHOOK_STUB(n, variant) \
+  reinterpret_cast<uint64_t>(&memhook_described_stubs[(4ul * (n) + (variant)) * described_stub_bytes])
+#define MEMHOOK_STUBS_OF(n) {MEMHOOK_STUB(n, 0), MEMHOOK_STUB(n, 1), MEMHOOK_STUB(n, 2), MEMHOOK_STUB(n, 3)},
 #define MEMHOOK_STUBS_OF_4(n) \
   MEMHOOK_STUBS_OF(n) MEMHOOK_STUBS_OF((n) + 1) MEMHOOK_STUBS_OF((n) + 2) MEMHOOK_STUBS_OF((n) + 3)
 #define MEMHOOK_STUBS_OF_16(n) \
   MEMHOOK_STUBS_OF_4(n) MEMHOOK_STUBS_OF_4((n) + 4) MEMHOOK_STUBS_OF_4((n) + 8) MEMHOOK_STUBS_OF_4((n) + 12)
 static_assert(max_described == 32);
 
-const uint64_t replacements[function_count][max_variants] = {
-    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_FULL) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
-const uint64_t selective_replacements[function_count][max_variants] = {
-    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_SELECTIVE_ONES) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
-const uint64_t emitting_replacements[function_count][max_variants] = {
-    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_EMITTING_ONES) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
+template <typename Policy>
+const uint64_t Replacements<Policy>::all[function_count][max_variants] = {
+    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_REPLACEMENTS) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
 
 }  // namespace memhook
 
@@ -72,12 +67,12 @@ extern "C" {
     function_count,
     max_variants,
     2,
-    reinterpret_cast<uint64_t>(&replacements),
-    reinterpret_cast<uint64_t>(&selective_replacements),
+    reinterpret_cast<uint64_t>(&Replacements<Recording>::all),
+    reinterpret_cast<uint64_t>(&Replacements<Passing>::all),
     reinterpret_cast<uint64_t>(&originals),
     reinterpret_cast<uint64_t>(&gate_area.page),
     reinterpret_cast<uint64_t>(&region),
-    reinterpret_cast<uint64_t>(&emitting_replacements),
+    reinterpret_cast<uint64_t>(&Replacements<Emitting>::all),
 };
 // Not among the zeros that no file has: see arch/x86_64/otel_memory.hpp.
 [[gnu::section(".probes")]] uint32_t memhook_listeners = 0;
@@ -94,8 +89,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   if (!end_of_birth() || (gate().owner != 0 && gate().owner != c->owner)) return not_our_region;
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
   constexpr long madv_wipeonfork = 18;
-  if (sys::call(sys::nr_madvise, reinterpret_cast<long>(&gate_area.page), sizeof gate_area.page,
-                madv_wipeonfork) != 0)
+  if (sys::call(sys::nr_madvise, reinterpret_cast<long>(&gate_area.page), sizeof gate_area.page, madv_wipeonfork) != 0)
     return no_wipe_on_fork;
   region = new_region;
   trust(c);

@@ -23,12 +23,12 @@
 namespace memhook {
 
 struct Memo {
-  uint64_t key;            // return address | version; 0: empty
-  uint64_t sp_function;    // see sp_and_function()
+  uint64_t key;          // return address | version; 0: empty
+  uint64_t sp_function;  // see sp_and_function()
   uint64_t rbp;
   uint32_t stack;
-  uint16_t span;           // words from sp to the end of the highest one read
-  uint8_t blocks;          // MemoBlocks that follow
+  uint16_t span;   // words from sp to the end of the highest one read
+  uint8_t blocks;  // MemoBlocks that follow
   uint8_t flags;
 };
 static_assert(sizeof(Memo) == memo_header_bytes);
@@ -45,9 +45,7 @@ static_assert(sizeof(MemoBlock) == memo_block_bytes);
 inline constexpr uint8_t memo_uses_rbp = 1, memo_truncated = 2;
 
 inline MemoBlock* blocks_of(Memo* memo) { return reinterpret_cast<MemoBlock*>(memo + 1); }
-inline const MemoBlock* blocks_of(const Memo* memo) {
-  return reinterpret_cast<const MemoBlock*>(memo + 1);
-}
+inline const MemoBlock* blocks_of(const Memo* memo) { return reinterpret_cast<const MemoBlock*>(memo + 1); }
 
 // Notes what an unwinding reads.
 struct MemoTrace {
@@ -116,13 +114,10 @@ struct MemoPlace {
   uint16_t tag;
 };
 
-[[gnu::always_inline]] inline uint16_t tag_of(uint64_t hash) {
-  return static_cast<uint16_t>(hash >> 24);
-}
+[[gnu::always_inline]] inline uint16_t tag_of(uint64_t hash) { return static_cast<uint16_t>(hash >> 24); }
 
 // pre: `at.sp` is inside the stack, which ends at `high`.
-[[gnu::always_inline]] inline MemoPlace first_place(RingHeader* ring, const Position& at,
-                                                    uint64_t high) {
+[[gnu::always_inline]] inline MemoPlace first_place(RingHeader* ring, const Position& at, uint64_t high) {
   uint64_t hash = (at.pc ^ (at.sp << 17)) * 0x9e3779b97f4a7c15;
   auto* guide = reinterpret_cast<MemoGuide*>(in_ring(ring, memo_guides_offset)) + (hash >> 56);
   static_assert(memo_guides == 256);
@@ -148,25 +143,22 @@ inline uint64_t memos_in(uint64_t bytes) {
 }
 
 // Whether everything that `memo`'s unwinding depended on is as it was.
-[[gnu::always_inline]] inline bool still_holds(const Memo* memo, uint64_t key, const Position& at,
-                                               uint32_t function, uint64_t high) {
+[[gnu::always_inline]] inline bool still_holds(const Memo* memo, uint64_t key, const Position& at, uint32_t function,
+                                               uint64_t high) {
   uint64_t differs = (memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function));
   if (memo->flags & memo_uses_rbp) differs |= memo->rbp ^ at.rbp;
   if (differs != 0 || at.sp + 8 * uint64_t{memo->span} > high) return false;
   auto* words = reinterpret_cast<const uint64_t*>(at.sp);
   const MemoBlock* block = blocks_of(memo);
   for (uint32_t i = memo->blocks; i != 0; i--, block++)
-    differs |= (block->values[0] ^ words[block->offsets[0]]) |
-               (block->values[1] ^ words[block->offsets[1]]) |
-               (block->values[2] ^ words[block->offsets[2]]) |
-               (block->values[3] ^ words[block->offsets[3]]);
+    differs |= (block->values[0] ^ words[block->offsets[0]]) | (block->values[1] ^ words[block->offsets[1]]) |
+               (block->values[2] ^ words[block->offsets[2]]) | (block->values[3] ^ words[block->offsets[3]]);
   return differs == 0;
 }
 
 // The first word that keeps `memo` from holding, if it is of an unwinding that began alike and has its
 // words inside the stack; else null.
-[[gnu::always_inline]] inline const uint64_t* first_difference(const Memo* memo, uint64_t key,
-                                                               const Position& at,
+[[gnu::always_inline]] inline const uint64_t* first_difference(const Memo* memo, uint64_t key, const Position& at,
                                                                uint32_t function, uint64_t high) {
   if ((memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function))) return nullptr;
   if ((memo->flags & memo_uses_rbp) && memo->rbp != at.rbp) return &at.rbp;
@@ -181,8 +173,8 @@ inline uint64_t memos_in(uint64_t bytes) {
 }
 
 // Notes the word by which two backtraces that begin alike were found to differ.
-[[gnu::always_inline]] inline void learn(const MemoPlace& place, const uint64_t* word,
-                                         const Position& at, uint64_t high) {
+[[gnu::always_inline]] inline void learn(const MemoPlace& place, const uint64_t* word, const Position& at,
+                                         uint64_t high) {
   auto address = reinterpret_cast<uint64_t>(word);
   if (address <= at.sp || address >= high) return;  // it was rbp
   auto offset = static_cast<uint16_t>((address - at.sp) / 8);
@@ -223,9 +215,8 @@ inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
   uint64_t misses = ring->memo_misses + 1, head = ring->head;
   __atomic_store_n(&ring->memo_misses, misses, __ATOMIC_RELAXED);
   if (__builtin_expect((misses & 63) != 0, 1)) return;
-  ring->memo_window = head << 1 | (head - (ring->memo_window >> 1) < 64 * 16);
-  if (ring->memo_mask != gate().memo_mask &&
-      __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE))
+  ring->memo_window = head << 1 | (head - (ring->memo_window >> 1) < 1024);
+  if (ring->memo_mask != gate().memo_mask && __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE))
     use_caches(ring, true);
 }
 
@@ -258,9 +249,8 @@ struct FoundMemo {
 
 // Completes the memo that `trace` has written words to, or leaves it empty. Its key comes last: a signal handler
 // may leave us by siglongjmp(3) at any place.
-[[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key,
-                                            const Position& start, uint32_t function,
-                                            uint32_t stack, bool truncated) {
+[[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key, const Position& start,
+                                            uint32_t function, uint32_t stack, bool truncated) {
   Memo* memo = trace.memo;
   if (trace.spoiled || stack == 0) return;
   uint32_t words = trace.words;
@@ -273,8 +263,7 @@ struct FoundMemo {
   memo->stack = stack;
   memo->span = static_cast<uint16_t>(trace.span);
   memo->blocks = static_cast<uint8_t>(words / 4);
-  memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
-                                     (truncated ? memo_truncated : 0));
+  memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) | (truncated ? memo_truncated : 0));
   asm volatile("" ::: "memory");
   memo->key = key;
 }

@@ -23,8 +23,8 @@ inline bool ask_for_modules(int64_t start) {
     if (static_cast<int32_t>(answer - request) >= 0) return true;
     sys::timespec64 timeout{0, 1'000'000};
     if (may_call_kernel())
-      sys::call(sys::nr_futex, reinterpret_cast<long>(&c->module_answers), 0 /* FUTEX_WAIT */,
-                answer, reinterpret_cast<long>(&timeout));
+      sys::call(sys::nr_futex, reinterpret_cast<long>(&c->module_answers), 0 /* FUTEX_WAIT */, answer,
+                reinterpret_cast<long>(&timeout));
     else
       rest_ns(10'000);
     int64_t now = waiting_clock();
@@ -33,8 +33,7 @@ inline bool ask_for_modules(int64_t start) {
       clock = clock_now;
       moved = now;
     }
-    if (epoch_now() == 0 || now - moved > answer_silence_ns || now - start > answer_patience_ns)
-      return false;
+    if (epoch_now() == 0 || now - moved > answer_silence_ns || now - start > answer_patience_ns) return false;
   }
 }
 

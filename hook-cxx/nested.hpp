@@ -31,8 +31,7 @@ struct FrameSearch {
 };
 
 // Decides about a call whose frame is below that of the outer one. True: the outer one was left.
-[[gnu::noinline, gnu::cold]] inline bool judge_nested(RingHeader* ring, uint64_t frame,
-                                                      uint64_t outer) {
+[[gnu::noinline, gnu::cold]] inline bool judge_nested(RingHeader* ring, uint64_t frame, uint64_t outer) {
   if (ring->nested_head != ring->head) {
     ring->nested_head = ring->head;
     ring->nested = 0;
@@ -47,8 +46,7 @@ struct FrameSearch {
   auto words = reinterpret_cast<const uint64_t*>(frame);
   FrameSearch search{outer + 8};
   bool truncated = false;
-  uint32_t count = unwind(ring, tag, {words[1], frame + 16, words[0]}, scratch_of(ring), max_depth,
-                          &truncated, search);
+  uint32_t count = unwind(ring, tag, {words[1], frame + 16, words[0]}, scratch_of(ring), max_depth, &truncated, search);
   asm volatile("" ::: "memory");
   ring->outer = outer;
   bool from_handler = search.found && search.signal;

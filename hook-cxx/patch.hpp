@@ -49,9 +49,7 @@ template <typename Work>
 
 // Tells the attacher the loader's counts. pre: the loader keeps still, which also means that no other
 // thread does this.
-inline void tell_count(uint64_t count) {
-  __atomic_store_n(&control()->loader_count_now, count, __ATOMIC_RELEASE);
-}
+inline void tell_count(uint64_t count) { __atomic_store_n(&control()->loader_count_now, count, __ATOMIC_RELEASE); }
 
 // Whether the journal and the module list are still true.
 inline bool lists_are_current(uint64_t count) {
@@ -89,8 +87,7 @@ class WritablePage {
 
  private:
   long protect(uint64_t protection) {
-    return sys::call(sys::nr_mprotect, static_cast<long>(page_), 4096,
-                     static_cast<long>(protection));
+    return sys::call(sys::nr_mprotect, static_cast<long>(page_), 4096, static_cast<long>(protection));
   }
   void close() {
     if (changed_) protect(protection_);
@@ -106,28 +103,30 @@ class WritablePage {
 
 // Writes `to` where the word at `address` holds `from` or `or_from`: a slot that lazy binding had not
 // resolved when the attacher looked may hold the function by now. Returns the new state.
-inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection,
-                              uint64_t from, uint64_t or_from, uint64_t to, uint32_t done) {
+inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection, uint64_t from,
+                              uint64_t or_from, uint64_t to, uint32_t done) {
   uint32_t state = page.open(address, protection);
   if (state != slot_patched) return state;
   auto* slot = reinterpret_cast<uint64_t*>(address);
-  bool exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST,
-                                               __ATOMIC_SEQ_CST);
+  bool exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   if (!exchanged && from == or_from)  // the failed exchange has put the slot's value into `from`
-    exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST,
-                                            __ATOMIC_SEQ_CST);
+    exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return exchanged ? done : static_cast<uint32_t>(slot_changed);
 }
 
-// Our wrappers.
-extern const uint64_t replacements[function_count][max_variants];
-extern const uint64_t selective_replacements[function_count][max_variants];
-extern const uint64_t emitting_replacements[function_count][max_variants];
+// Our wrappers, by policy (wrappers.hpp).
+struct Recording;
+struct Passing;
+struct Emitting;
+template <typename Policy>
+struct Replacements {
+  static const uint64_t all[function_count][max_variants];
+};
 
 inline auto& wrappers_in_use() {
-  if (gate().flags & flag_emits) return emitting_replacements;
+  if (gate().flags & flag_emits) return Replacements<Emitting>::all;
   bool passes_calls_by = gate().flags & (flag_live_filter | flag_budget);
-  return passes_calls_by ? selective_replacements : replacements;
+  return passes_calls_by ? Replacements<Passing>::all : Replacements<Recording>::all;
 }
 
 // Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
@@ -157,9 +156,8 @@ inline long patch_pending(bool only_forks = false) {
       entry->replacement = wrappers[entry->function][entry->variant];
       // Journal first: if the attacher dies now, recovery looks at this slot.
       __atomic_store_n(&entry->state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
-      uint32_t state =
-          exchange_word(page, entry->address, entry->protection, entry->expected, entry->original,
-                        entry->replacement, slot_patched);
+      uint32_t state = exchange_word(page, entry->address, entry->protection, entry->expected, entry->original,
+                                     entry->replacement, slot_patched);
       __atomic_store_n(&entry->state, state, __ATOMIC_RELEASE);
       patched += state == slot_patched;
     }
@@ -170,16 +168,15 @@ inline long patch_pending(bool only_forks = false) {
 // Exchanges each of the words that holds what it must; returns 0, `stale` or `no_loader`. The attacher
 // makes the list from what the slots hold, so this needs no region: in a fork child that has one, it
 // is its parent's.
-inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_modules,
-                           uint64_t loader_count_seen, uint64_t* loader_count_now) {
+inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_modules, uint64_t loader_count_seen,
+                           uint64_t* loader_count_now) {
   return with_loader_still(iterate_modules, [=](uint64_t loader_count) -> long {
     *loader_count_now = loader_count;
     if (loader_count_seen != any_loader_count && loader_count != loader_count_seen) return stale;
     WritablePage page(true);
     for (uint64_t i = 0; i < count; i++) {
       Exchange& word = words[i];
-      word.state = exchange_word(page, word.address, word.protection, word.from, word.from, word.to,
-                                 slot_restored);
+      word.state = exchange_word(page, word.address, word.protection, word.from, word.from, word.to, slot_restored);
     }
     return 0;
   });

@@ -100,9 +100,7 @@ inline uint64_t spread(uint64_t key) { return key * 0x9e37'79b9'7f4a'7c15ull; }
 ProbeConfig config;
 
 inline uint64_t own_tid() {
-  return config.tid_offset
-             ? *reinterpret_cast<const volatile uint32_t*>(cpu::thread_pointer() + config.tid_offset)
-             : 1;
+  return config.tid_offset ? *reinterpret_cast<const volatile uint32_t*>(cpu::thread_pointer() + config.tid_offset) : 1;
 }
 
 inline uint64_t number_of(uint64_t block) { return (block - config.blocks) / config.block_bytes; }
@@ -113,8 +111,7 @@ inline RingHeader* ring_numbered(uint64_t number) {
 }
 
 // The first call of a thread that has this block: it may be the memory of one that has ended. `tid` goes last.
-[[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid,
-                                               uint64_t sp) {
+[[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid, uint64_t sp) {
   thread->ring = 0;
   uint64_t number = number_of(block);
   Control* c = control();
@@ -128,8 +125,7 @@ inline RingHeader* ring_numbered(uint64_t number) {
     __atomic_store_n(&ring->tid, static_cast<uint32_t>(tid), __ATOMIC_RELAXED);
     __atomic_store_n(&ring->state, static_cast<uint32_t>(ring_claimed), __ATOMIC_RELEASE);
     uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
-    while (used < number && !__atomic_compare_exchange_n(&c->rings_used, &used,
-                                                         static_cast<uint32_t>(number), true,
+    while (used < number && !__atomic_compare_exchange_n(&c->rings_used, &used, static_cast<uint32_t>(number), true,
                                                          __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
     thread->ring = 1;
@@ -140,8 +136,7 @@ inline RingHeader* ring_numbered(uint64_t number) {
 
 // Takes over what the attacher has found of the thread's stack, once. The pair is believed if it is this thread's
 // before and after.
-[[gnu::noinline, gnu::cold]] void take_bounds(RingHeader* ring, const ProbeThread* thread,
-                                              uint64_t tid) {
+[[gnu::noinline, gnu::cold]] void take_bounds(RingHeader* ring, const ProbeThread* thread, uint64_t tid) {
   if (__atomic_load_n(&thread->stack_tid, __ATOMIC_ACQUIRE) != tid) return;
   uint64_t low = __atomic_load_n(&thread->stack_low, __ATOMIC_RELAXED);
   uint64_t high = __atomic_load_n(&thread->stack_high, __ATOMIC_RELAXED);
@@ -159,8 +154,8 @@ using namespace memhook;
 
 // Called by a pad. `arguments`: the registers of the first six, in their order. `sp`: the stack pointer at the
 // entry of the function, where its return address is.
-MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint64_t* arguments,
-                                      uint64_t sp, uint64_t rbp) {
+MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint64_t* arguments, uint64_t sp,
+                                      uint64_t rbp) {
   // The shared block has no owner.
   if (__builtin_expect(block == config.blocks, 0)) return;
   auto* thread = reinterpret_cast<ProbeThread*>(block + config.thread);

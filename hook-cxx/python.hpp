@@ -147,7 +147,7 @@ inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
     for (; bytes > 0; bytes--)
       if (!table.take(&byte)) return false;
     current += delta;
-    address += ((head & 7) + 1) * 2;
+    address += 2l * ((head & 7) + 1);
     if (address > offset) {
       *line = code == 15 ? -1 : current;
       return true;
@@ -158,8 +158,8 @@ inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
 
 // A text's characters behind `into`, at most `most` bytes: the first or the last ones. Their width goes to
 // `kind`, whether some are missing to `cut`. Returns how many bytes; -1 if it is no text.
-inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most,
-                         bool from_end, uint64_t* kind, bool* cut) {
+inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
+                         uint64_t* kind, bool* cut) {
   const PythonLayout* p = layout();
   uint64_t buffer[5], word;
   const uint64_t* head = reader.view(object, sizeof buffer, buffer);
@@ -208,8 +208,7 @@ inline uint64_t* location_words(RingHeader* ring) {
 static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
 
 // Writes a location into the stack table; 0 if it cannot be had.
-[[gnu::noinline]] inline uint32_t write_location(RingHeader* ring, const Reader& reader,
-                                                 const Seen& seen) {
+[[gnu::noinline]] inline uint32_t write_location(RingHeader* ring, const Reader& reader, const Seen& seen) {
   const PythonLayout* p = layout();
   uint64_t* words = location_words(ring);
   uint64_t buffer[4];
@@ -233,9 +232,8 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   if (name < 0) return 0;
   int64_t file = copy_text(reader, seen.file, text + name, python_file_bytes, true, &file_kind, &file_cut);
   if (file < 0) return 0;
-  words[0] = static_cast<uint64_t>(line) | static_cast<uint64_t>(name) << 32 |
-             static_cast<uint64_t>(file) << 42 | name_kind << 52 | file_kind << 55 |
-             uint64_t{name_cut} << 58 | uint64_t{file_cut} << 59;
+  words[0] = static_cast<uint64_t>(line) | static_cast<uint64_t>(name) << 32 | static_cast<uint64_t>(file) << 42 |
+             name_kind << 52 | file_kind << 55 | uint64_t{name_cut} << 58 | uint64_t{file_cut} << 59;
   auto count = static_cast<uint32_t>(1 + (name + file + 7) / 8);
   return intern_stack(python_location, words, count, false);
 }
@@ -258,8 +256,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
 
 // Finds a location that is not remembered, and remembers it at `place`; 0 if it cannot be had.
 [[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
-                                                           const uint64_t* object, uint64_t code,
-                                                           int64_t offset, Seen* place) {
+                                                           const uint64_t* object, uint64_t code, int64_t offset,
+                                                           Seen* place) {
   const PythonLayout* p = layout();
   if (offset > 1 << 24 || offset < -64) return 0;
   // First and last, as for a chain: a signal handler may leave us by siglongjmp(3) at any place.
@@ -292,10 +290,9 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   else
     offset = static_cast<int64_t>(instruction - (code + p->code_instructions));
   uint64_t hash = (code ^ static_cast<uint64_t>(offset) << 20) * 0x9e3779b97f4a7c15;
-  auto* seen = reinterpret_cast<Seen*>(in_ring(ring, python_cache_offset)) +
-               ((hash >> 40) & (python_cache_entries - 1));
-  bool holds = (seen->code == code) & (seen->offset == offset) &
-               (seen->name == field<uint64_t>(object, p->code_name)) &
+  auto* seen =
+      reinterpret_cast<Seen*>(in_ring(ring, python_cache_offset)) + ((hash >> 40) & (python_cache_entries - 1));
+  bool holds = (seen->code == code) & (seen->offset == offset) & (seen->name == field<uint64_t>(object, p->code_name)) &
                (seen->file == field<uint64_t>(object, p->code_file)) &
                (seen->lines == field<uint64_t>(object, p->code_lines)) &
                (seen->first_line == field<int32_t>(object, p->code_first_line)) & (seen->id != 0);
@@ -327,8 +324,8 @@ struct Walk {
   // The interpreter's own variables: the attacher says that they are never unmapped.
   Reader variables{may_be_direct};
   uint64_t newest, main, key, holder, locked = 1;
-  if (!variables.word(p->interpreters, &newest) || !variables.word(p->main_interpreter, &main) ||
-      newest == 0 || newest != main || !variables.word(p->key, &key))
+  if (!variables.word(p->interpreters, &newest) || !variables.word(p->main_interpreter, &main) || newest == 0 ||
+      newest != main || !variables.word(p->key, &key))
     return 0;
   uint64_t number = key >> 32;
   if ((key & 0xffff'ffff) != 1 || number >= python_keys) return 0;
@@ -379,9 +376,7 @@ struct Chain {
 };
 static_assert(sizeof(Chain) == python_chain_bytes);
 
-inline bool is_function(const PythonLayout* p, uint8_t entry) {
-  return p->entry_kind <= python_marked || entry < 3;
-}
+inline bool is_function(const PythonLayout* p, uint8_t entry) { return p->entry_kind <= python_marked || entry < 3; }
 
 inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   return p->frame_entry == no_offset ? 1 : field<uint8_t>(words, p->frame_entry);
@@ -528,8 +523,8 @@ inline bool are_alike(uint64_t a, uint64_t b) {
 }
 
 // Walks once more, without what is remembered of the chain, and counts a difference.
-[[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, Walk walk, uint32_t native,
-                                                     uint64_t frame, uint32_t id) {
+[[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, Walk walk, uint32_t native, uint64_t frame,
+                                                     uint32_t id) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   words[0] = python_native | native;

@@ -58,8 +58,7 @@ namespace memhook {
   ring->sample_left -= size;
   if (static_cast<int64_t>(ring->sample_left) >= 0) return is_passed;
   begin_recording(ring, frame);
-  uint32_t decided = gate().flags & flag_budget ? decide_by_order(ring, size)
-                                                : uint32_t{decide_sample(ring, size)};
+  uint32_t decided = gate().flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};
   end_recording(ring, frame);
   return decided;
 }
@@ -70,8 +69,8 @@ namespace memhook {
 // the stack; whatever else comes up, it leaves all of it to the second, by a jump.
 
 // pre: begin_recording() was called.
-[[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function,
-                                                       Frame frame, void* block, uint64_t size) {
+[[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function, Frame frame, void* block,
+                                                       uint64_t size) {
   forget_passed(block);
   auto address = reinterpret_cast<uint64_t>(block);
   uint32_t stack = capture_stack(ring, function, frame);
@@ -88,8 +87,8 @@ namespace memhook {
 }
 
 // pre: enter() returned true, and `block` was just returned by the allocator.
-[[gnu::noinline]] inline void record_allocation(RingHeader* ring, uint32_t function, Frame frame,
-                                                void* block, uint64_t size) {
+[[gnu::noinline]] inline void record_allocation(RingHeader* ring, uint32_t function, Frame frame, void* block,
+                                                uint64_t size) {
   begin_recording(ring, frame);
   uint32_t stack = gate().simple ? remembered_stack(ring, function, frame) : 0;
   if (__builtin_expect(stack == 0 || !has_room(ring) || size >= 0xffff'ffff, 0))
@@ -103,8 +102,8 @@ namespace memhook {
 }
 
 // pre: begin_recording() was called.
-[[gnu::noinline]] inline void record_release_slowly(RingHeader* ring, uint32_t function,
-                                                    Frame frame, uint64_t op, void* block) {
+[[gnu::noinline]] inline void record_release_slowly(RingHeader* ring, uint32_t function, Frame frame, uint64_t op,
+                                                    void* block) {
   auto address = reinterpret_cast<uint64_t>(block);
   uint32_t stack = 0;
   Timing timing;
@@ -121,15 +120,14 @@ namespace memhook {
 }
 
 // pre: begin_recording() was called.
-[[gnu::noinline]] inline void record_release_of_last(RingHeader* ring, Frame frame,
-                                                     uint64_t address) {
+[[gnu::noinline]] inline void record_release_of_last(RingHeader* ring, Frame frame, uint64_t address) {
   if (!fold(ring, address)) commit_simple(ring, op_release, address, next_release(address), 0, 0);
   end_recording(ring, frame);
 }
 
 // pre: enter() returned true; the allocator has not seen the release yet.
-[[gnu::noinline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
-                                             uint64_t op, void* block) {
+[[gnu::noinline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame, uint64_t op,
+                                             void* block) {
   begin_recording(ring, frame);
   if (__builtin_expect(!gate().simple_releases || (gate().flags & flag_release_stacks) || !has_room(ring), 0))
     return record_release_slowly(ring, function, frame, op, block);

@@ -14,6 +14,7 @@
 // that needs it. What is written behind keeps off what is not yet taken by the same rule as ever:
 // head - tail <= mask + 1.
 #pragma once
+#include "seats.hpp"
 #include "sequence.hpp"
 
 namespace memhook {
@@ -57,8 +58,7 @@ inline void use_caches(RingHeader* ring, bool all) {
   __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
   uint32_t epoch = word & ~suspended;
   // Only from `word`: a detach may have closed the gate, or the next attach opened it with another epoch.
-  return __atomic_compare_exchange_n(&gate().epoch, &word, epoch, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE) ||
+  return __atomic_compare_exchange_n(&gate().epoch, &word, epoch, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
          word == epoch;
 }
 
@@ -70,8 +70,8 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     auto* ring = at<RingHeader>(rings_offset + i * stride);
     uint32_t expected = ring_free;
     if (__atomic_load_n(&ring->state, __ATOMIC_RELAXED) != ring_free) continue;
-    if (!__atomic_compare_exchange_n(&ring->state, &expected, static_cast<uint32_t>(ring_claimed),
-                                     false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    if (!__atomic_compare_exchange_n(&ring->state, &expected, static_cast<uint32_t>(ring_claimed), false,
+                                     __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
       continue;
     uint64_t thread_pointer = cpu::thread_pointer();
     ring->outer = 0;
@@ -95,8 +95,8 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->tid, own_number(thread_pointer), __ATOMIC_RELEASE);
     uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
-    while (used < i + 1 && !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true,
-                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    while (used < i + 1 &&
+           !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
     own_ring(ring, epoch);
     return ring;
@@ -185,8 +185,7 @@ inline bool look_for_room(RingHeader* ring) {
     return true;
   }
   // The clock as it was says nothing new. There is room for these.
-  for (; missing > 0; missing--)
-    event_at(ring, head++) = {op_tick << 45, ring->last_tick};
+  for (; missing > 0; missing--) event_at(ring, head++) = {op_tick << 45, ring->last_tick};
   __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
   ring->limit = tail + granted;
@@ -250,8 +249,20 @@ inline bool is_time_to_look(RingHeader* ring) {
   return false;
 }
 
-// A number of events between two looks: at random, so that what is timed is a fair share of all events.
-inline uint64_t draw_look_distance(RingHeader* ring);
+inline uint64_t draw_random(RingHeader* ring) {
+  uint64_t x = ring->random;
+  if (x == 0) x = (cpu::time_stamp() ^ (reinterpret_cast<uint64_t>(ring) << 20)) | 1;
+  // xorshift64 (Marsaglia, "Xorshift RNGs", 2003)
+  x ^= x << 13;
+  x ^= x >> 7;
+  x ^= x << 17;
+  ring->random = x;
+  return x;
+}
+
+// A number of events between two looks: at random, so that what is timed is a fair share of all events. One event in
+// 256 on average.
+inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
 
 // What is ordered and how long recordings take: the attacher decides on these with every look. The change
 // is decided here, behind an event, and made before the next allocation.
@@ -265,7 +276,10 @@ inline uint64_t draw_look_distance(RingHeader* ring);
 }
 
 // Events to the next one that is drawn: at random, with the mean that the attacher wants.
-inline uint64_t draw_distance_of_looks(RingHeader* ring);
+inline uint64_t draw_distance_of_looks(RingHeader* ring) {
+  uint64_t mean = __atomic_load_n(&control()->look_distance, __ATOMIC_RELAXED) & 0xffff'ffff;
+  return 1 + (draw_random(ring) >> 20) % (2 * mean + 1);
+}
 
 // With looks: notes whether the event that is about to be written is one that was drawn, and has the owner come
 // back at the next one. An event that takes several places must be as likely to be drawn as any other, so it is
@@ -315,9 +329,7 @@ inline void meet_draw(RingHeader* ring) {
   return ring->limit - ring->head >= reserve_events;
 }
 
-[[gnu::always_inline]] inline bool reserve(RingHeader* ring) {
-  return has_room(ring) || wait_for_room(ring);
-}
+[[gnu::always_inline]] inline bool reserve(RingHeader* ring) { return has_room(ring) || wait_for_room(ring); }
 
 [[gnu::noinline, gnu::cold]] inline uint64_t precise_time() {
   if (gate().clock_mode == clock_tsc) return cpu::time_stamp();
@@ -333,24 +345,21 @@ inline void meet_draw(RingHeader* ring) {
 }
 
 // Writes one event behind what was written at `head`, and publishes.
-[[gnu::always_inline]] inline void publish(RingHeader* ring, uint64_t head, uint64_t op,
-                                           uint64_t address, uint32_t sequence, uint64_t size,
-                                           uint32_t stack) {
+[[gnu::always_inline]] inline void publish(RingHeader* ring, uint64_t head, uint64_t op, uint64_t address,
+                                           uint32_t sequence, uint64_t size, uint32_t stack) {
   event_at(ring, head) = {
       ((address >> 3) & address_mask) | (op << 45) | (static_cast<uint64_t>(sequence) << 48),
-      size | (static_cast<uint64_t>(stack) << 32) |
-          (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
+      size | (static_cast<uint64_t>(stack) << 32) | (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
   __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
 }
 
 // Writes one event and publishes it, with a tick before it when the clock has moved.
 // pre: reserve() returned true.
-[[gnu::always_inline]] inline void commit(RingHeader* ring, uint64_t op, uint64_t address,
-                                          uint32_t sequence, uint64_t size, uint32_t stack) {
+[[gnu::always_inline]] inline void commit(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
+                                          uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;
   uint64_t time = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
-  if (gate().clock_mode != clock_coarse)
-    time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
+  if (gate().clock_mode != clock_coarse) time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
   write_tick(ring, head, time);
   if (size >= 0xffff'ffff) {
     event_at(ring, head++) = {op_size_extension << 45, size};
@@ -360,8 +369,8 @@ inline void meet_draw(RingHeader* ring) {
 }
 
 // The same where the gate is `simple` and the size needs no extension.
-[[gnu::always_inline]] inline void commit_simple(RingHeader* ring, uint64_t op, uint64_t address,
-                                                 uint32_t sequence, uint64_t size, uint32_t stack) {
+[[gnu::always_inline]] inline void commit_simple(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
+                                                 uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;
   write_tick(ring, head, __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED));
   publish(ring, head, op, address, sequence, size, stack);

@@ -27,6 +27,7 @@
 // other out of it, which changes only how often they ask.
 #pragma once
 #include "arch.hpp"
+#include "state.hpp"
 
 namespace memhook {
 
@@ -51,9 +52,7 @@ extern Seat seats[seat_count];
 extern uint64_t waiting[waiting_count];
 
 // Thread control blocks are some power of two apart; the high bits of the product depend on all of them.
-inline uint64_t hash_of_thread(uint64_t thread_pointer) {
-  return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40;
-}
+inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
 
@@ -101,7 +100,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
 
 // The ring of a seat if it is the thread's in this epoch, else null.
 [[gnu::always_inline]] inline RingHeader* ring_of_seat(const Seat& seat, uint64_t thread_pointer, uint32_t tid,
-                                                        uint32_t epoch) {
+                                                       uint32_t epoch) {
   if (__builtin_expect(__atomic_load_n(&seat.thread_pointer, __ATOMIC_RELAXED) != thread_pointer, 0)) return nullptr;
   uint64_t word = __atomic_load_n(&seat.word, __ATOMIC_RELAXED);
   if (__builtin_expect((word & 0xfff) != epoch, 0)) return nullptr;
@@ -110,8 +109,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
 }
 
 // The thread has no ring, or another thread has taken its seat.
-[[gnu::noinline, gnu::cold]] inline uint64_t search_claims(uint64_t home, uint64_t thread_pointer,
-                                                           uint32_t tid) {
+[[gnu::noinline, gnu::cold]] inline uint64_t search_claims(uint64_t home, uint64_t thread_pointer, uint32_t tid) {
   for (uint64_t i = 0; i < max_rings; i++)
     if (uint64_t word = word_if_owned(i, thread_pointer, tid)) {
       take_seat(home, thread_pointer, word);

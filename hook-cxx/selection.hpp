@@ -25,8 +25,7 @@ inline constexpr uint8_t filter_unsure = 255;
 
 inline uint64_t* filter_bucket(uint64_t address) {
   uint64_t hash = (address >> 4) * 0x9e3779b97f4a7c15;
-  return at<uint64_t>(filter_buckets_offset) +
-         ((hash >> 40) & (filter_buckets - 1)) * filter_bucket_blocks;
+  return at<uint64_t>(filter_buckets_offset) + ((hash >> 40) & (filter_buckets - 1)) * filter_bucket_blocks;
 }
 
 [[gnu::noinline, gnu::cold]] inline void enter_filter(uint64_t address) {
@@ -34,8 +33,7 @@ inline uint64_t* filter_bucket(uint64_t address) {
   bool placed = false;
   for (uint64_t i = 0; i < filter_bucket_blocks && !placed; i++) {
     uint64_t found = 0;
-    placed = __atomic_compare_exchange_n(&bucket[i], &found, address, false, __ATOMIC_RELAXED,
-                                         __ATOMIC_RELAXED);
+    placed = __atomic_compare_exchange_n(&bucket[i], &found, address, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     // Still here: it was released where we do not see it.
     if (!placed && found == address) return;
   }
@@ -43,8 +41,7 @@ inline uint64_t* filter_bucket(uint64_t address) {
   uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED), next;
   do {
     next = placed && count < filter_unsure ? count + 1 : filter_unsure;
-  } while (!__atomic_compare_exchange_n(counter, &count, next, true, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED));
+  } while (!__atomic_compare_exchange_n(counter, &count, next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
 // Takes a block out; false: it was not recorded.
@@ -54,14 +51,12 @@ inline uint64_t* filter_bucket(uint64_t address) {
   for (uint64_t i = 0; i < filter_bucket_blocks && !found; i++) {
     uint64_t expected = address;
     found = __atomic_load_n(&bucket[i], __ATOMIC_RELAXED) == address &&
-            __atomic_compare_exchange_n(&bucket[i], &expected, 0, false, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(&bucket[i], &expected, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
   uint8_t* counter = filter_counter(address);
   uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED);
   while (found && count != filter_unsure &&
-         !__atomic_compare_exchange_n(counter, &count, count - 1, true, __ATOMIC_RELAXED,
-                                      __ATOMIC_RELAXED)) {
+         !__atomic_compare_exchange_n(counter, &count, count - 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
   return found || count == filter_unsure;
 }
@@ -76,25 +71,6 @@ inline uint64_t* filter_bucket(uint64_t address) {
   for (uint32_t i = 0; i < g.exact_count; i++)
     if (g.exact_sizes[i] == size) return true;
   return false;
-}
-
-inline uint64_t draw_random(RingHeader* ring) {
-  uint64_t x = ring->random;
-  if (x == 0) x = (cpu::time_stamp() ^ (reinterpret_cast<uint64_t>(ring) << 20)) | 1;
-  // xorshift64 (Marsaglia, "Xorshift RNGs", 2003)
-  x ^= x << 13;
-  x ^= x >> 7;
-  x ^= x << 17;
-  ring->random = x;
-  return x;
-}
-
-// One event in 256 on average.
-inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
-
-inline uint64_t draw_distance_of_looks(RingHeader* ring) {
-  uint64_t mean = __atomic_load_n(&control()->look_distance, __ATOMIC_RELAXED) & 0xffff'ffff;
-  return 1 + (draw_random(ring) >> 20) % (2 * mean + 1);
 }
 
 // Bytes to the next sample: a random quantile of the exponential distribution, interpolated.

@@ -5,8 +5,7 @@
 // budget, an allocation that is passed by has to be looked at when it is there (recorded_pages.hpp): a
 // call, but nothing else than that.
 #pragma once
-#include "mappings.hpp"
-#include "touches.hpp"
+#include "wrappers.hpp"
 
 namespace memhook {
 
@@ -53,90 +52,52 @@ template <uint32_t F, uint32_t V>
 template <uint32_t F, uint32_t V, typename... A>
 [[gnu::noinline]] void* pass_and_note(A... args) {
   // A frame, as the full wrapper has one: the original may call what is hooked, too.
-  asm volatile("" : : "r"(MEMHOOK_FRAME));
+  asm volatile("" : : "r"(own_frame()));
   void* block = original<void*>(F, V, args...);
   // Not if it took so long that this attach is over: the next one may have other things in that place.
   if (may_be_on_marked_page(block) && gate_word() == (thread_word() & 0xfff)) enter_passed(block);
   return block;
 }
 
-// Wrappers of functions that allocate nothing of their own: the same in every set.
-namespace others {
+// `full` is the wrapper that records.
+struct Passing {
+  using Full = Recording;
 
-using wrap::Access;
-using wrap::Brk;
-using wrap::CompareBytes;
-using wrap::CopyBytes;
-using wrap::Dlclose;
-using wrap::Dlmopen;
-using wrap::Dlopen;
-using wrap::FillBytes;
-using wrap::Fork;
-using wrap::Madvise;
-using wrap::Mark;
-using wrap::Mmap;
-using wrap::Mremap;
-using wrap::Munmap;
-using wrap::ReadInto;
-using wrap::ReadItems;
-using wrap::Sbrk;
-using wrap::Shmat;
-using wrap::Shmdt;
-using wrap::StringLength;
-using wrap::WriteFrom;
-using wrap::WriteItems;
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* pass_if(bool condition, A... args) {
+    if (__builtin_expect(!condition, 0)) return full(args...);
+    // What operator new calls in turn notes the block.
+    return !calls_another(F) && gate().notes_recorded ? pass_and_note<F, V>(args...) : original<void*>(F, V, args...);
+  }
 
-}  // namespace others
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
+    return pass_if<F, V, full>(passes<F, V>(size), args...);
+  }
 
-namespace selective {
+  // Its block is not what it returns, and it is called seldom: with a budget the full wrapper passes it by.
+  template <uint32_t F, uint32_t V, auto full>
+  [[gnu::always_inline]] static int allocate_into(void** out, uint64_t align, uint64_t size) {
+    bool may_pass = !gate().notes_recorded && passes<F, V>(size);
+    return __builtin_expect(may_pass, 1) ? original<int>(F, V, out, align, size) : full(out, align, size);
+  }
 
-#define MEMHOOK_SELECTIVE template <uint32_t F, uint32_t V> [[gnu::noinline]]
-#define MEMHOOK_PASS(condition, type, name, ...) \
-  return __builtin_expect((condition), 1) ? original<type>(F, V, __VA_ARGS__) : wrap::name<F, V>(__VA_ARGS__)
-// What operator new calls in turn notes the block.
-#define MEMHOOK_PASS_BLOCK(condition, name, ...)                                                    \
-  if (__builtin_expect(!(condition), 0)) return wrap::name<F, V>(__VA_ARGS__);                      \
-  return !calls_another(F) && gate().notes_recorded ? pass_and_note<F, V>(__VA_ARGS__)              \
-                                                    : original<void*>(F, V, __VA_ARGS__)
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void release(void* block, A... args) {
+    return __builtin_expect(passes_release(block), 1) ? original<void>(F, V, block, args...) : full(block, args...);
+  }
 
-MEMHOOK_SELECTIVE void* Size(uint64_t size) { MEMHOOK_PASS_BLOCK((passes<F, V>(size)), Size, size); }
-MEMHOOK_SELECTIVE void* SizeX(uint64_t size, uint64_t x) {
-  MEMHOOK_PASS_BLOCK((passes<F, V>(size)), SizeX, size, x);
-}
-MEMHOOK_SELECTIVE void* SizeXX(uint64_t size, uint64_t x, uint64_t y) {
-  MEMHOOK_PASS_BLOCK((passes<F, V>(size)), SizeXX, size, x, y);
-}
-MEMHOOK_SELECTIVE void* CountSize(uint64_t count, uint64_t size) {
-  MEMHOOK_PASS_BLOCK((passes<F, V>(product(count, size))), CountSize, count, size);
-}
-MEMHOOK_SELECTIVE void* AlignSize(uint64_t align, uint64_t size) {
-  MEMHOOK_PASS_BLOCK((passes<F, V>(size)), AlignSize, align, size);
-}
-// Its block is not what it returns, and it is called seldom: with a budget the full wrapper passes it by.
-MEMHOOK_SELECTIVE int PosixMemalign(void** out, uint64_t align, uint64_t size) {
-  MEMHOOK_PASS((!gate().notes_recorded && passes<F, V>(size)), int, PosixMemalign, out, align, size);
-}
-MEMHOOK_SELECTIVE void Free(void* block) { MEMHOOK_PASS(passes_release(block), void, Free, block); }
-MEMHOOK_SELECTIVE void FreeX(void* block, uint64_t x) {
-  MEMHOOK_PASS(passes_release(block), void, FreeX, block, x);
-}
-MEMHOOK_SELECTIVE void FreeXX(void* block, uint64_t x, uint64_t y) {
-  MEMHOOK_PASS(passes_release(block), void, FreeXX, block, x, y);
-}
-// The release first: it does not count the sampling countdown down.
-MEMHOOK_SELECTIVE void* Realloc(void* old, uint64_t size) {
-  MEMHOOK_PASS_BLOCK((passes_release(old) && passes<F, V>(size)), Realloc, old, size);
-}
-MEMHOOK_SELECTIVE void* ReallocArray(void* old, uint64_t count, uint64_t size) {
-  MEMHOOK_PASS_BLOCK((passes_release(old) && passes<F, V>(product(count, size))), ReallocArray, old, count, size);
-}
-MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
-  MEMHOOK_PASS_BLOCK((passes_release(old) && passes<F, V>(size)), Rallocx, old, size, flags);
-}
+  // The release first: it does not count the sampling countdown down.
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
+    return pass_if<F, V, full>(passes_release(old) && passes<F, V>(size), old, args...);
+  }
 
-// Called too seldom, or never together with a filter.
-using wrap::Xallocx;
-using namespace others;
+  // Called too seldom, or never together with a filter.
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static uint64_t resize(A... args) {
+    return full(args...);
+  }
+};
 
-}  // namespace selective
 }  // namespace memhook

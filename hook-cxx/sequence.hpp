@@ -18,16 +18,13 @@ namespace memhook {
 inline constexpr uint32_t nobody = 0, one_thread = 1, second_comes = 2, many_threads = 3;
 
 // At the attach, with the gate closed.
-inline void reset_recorders() {
-  gate().recorders = gate().flags & flag_lone_recorder ? nobody : many_threads;
-}
+inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_recorder ? nobody : many_threads; }
 
 // Whether the calling thread may begin to record.
 [[gnu::noinline, gnu::cold]] inline bool admit_recorder(Control* c, uint32_t epoch) {
   Gate& g = gate();
   uint32_t now = nobody;
-  if (__atomic_compare_exchange_n(&g.recorders, &now, one_thread, false, __ATOMIC_SEQ_CST,
-                                  __ATOMIC_SEQ_CST) ||
+  if (__atomic_compare_exchange_n(&g.recorders, &now, one_thread, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) ||
       now == many_threads)
     return true;
   __atomic_store_n(&g.recorders, second_comes, __ATOMIC_SEQ_CST);

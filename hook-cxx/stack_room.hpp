@@ -35,7 +35,8 @@ inline constexpr uint64_t room_for_python = 2048;
   uint64_t low = ring->stack_low;
   if (__builtin_expect(frame >= low && frame < ring->stack_high, 1)) return frame - low >= bytes;
   // Below what is mapped of this one is no guard page, and the attacher may not have told its bounds yet.
-  if (frame >= trusted.main_stack_low && frame < trusted.main_stack_high) return frame - trusted.main_stack_low >= bytes;
+  if (frame >= trusted.main_stack_low && frame < trusted.main_stack_high)
+    return frame - trusted.main_stack_low >= bytes;
   return has_readable_room(frame, bytes);
 }
 

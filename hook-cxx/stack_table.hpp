@@ -10,8 +10,7 @@ namespace memhook {
 }
 
 // Four chains side by side: in one, each multiplication would wait for the one before.
-[[gnu::always_inline]] inline uint64_t hash_frames(uint64_t seed, const uint64_t* pcs,
-                                                   uint32_t count) {
+[[gnu::always_inline]] inline uint64_t hash_frames(uint64_t seed, const uint64_t* pcs, uint32_t count) {
   uint64_t a = seed, b = 1, c = 2, d = 3;
   uint32_t i = 0;
   for (; i + 4 <= count; i += 4) {
@@ -43,9 +42,8 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
 // A backtrace is in the first of several lines that has room for it. Where these are, its hash decides, and none
 // is near another: what was put there when less of the index was in use crowds its beginning, where a search
 // from place to place would find no end. Nothing is ever taken out, so the first empty place ends the search.
-[[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask,
-                                                       uint32_t function, const uint64_t* pcs,
-                                                       uint32_t count, bool truncated) {
+[[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask, uint32_t function,
+                                                       const uint64_t* pcs, uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32, place = hash;
   auto* index = at<uint64_t>(index_offset);
   for (uint64_t tries = 0; tries < index_tries; tries++, place = mix(place, tag)) {
@@ -56,8 +54,7 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
       if (value == 0) return {slot, 0};
       if ((value >> 32) != tag) continue;
       StackEntry* entry = stack_entry(value);
-      if (entry->depth != count || entry->function != function || entry->truncated != truncated)
-        continue;
+      if (entry->depth != count || entry->function != function || entry->truncated != truncated) continue;
       auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
       uint32_t same = 0;
       while (same < count && frames[same] == pcs[same]) same++;
@@ -67,15 +64,12 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
   return {nullptr, 0};
 }
 
-inline void drop_stack() {
-  __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED);
-}
+inline void drop_stack() { __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED); }
 
 // Writes a backtrace into the arena; 0 when that is full.
-inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count,
-                            bool truncated) {
+inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count, bool truncated) {
   Control* c = control();
-  uint64_t bytes = sizeof(StackEntry) + 8 * count;
+  uint64_t bytes = sizeof(StackEntry) + 8ull * count;
   uint64_t granules = (bytes + granule_bytes - 1) / granule_bytes;
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
   uint64_t id = __atomic_fetch_add(&c->arena_next, granules, __ATOMIC_RELAXED);
@@ -98,14 +92,13 @@ inline void grow_index(uint64_t stacks) {
   Control* c = control();
   uint64_t mask = __atomic_load_n(&c->index_mask, __ATOMIC_RELAXED);
   if (stacks * 2 <= mask || mask >= c->index_limit) return;
-  __atomic_compare_exchange_n(&c->index_mask, &mask, mask * index_growth + index_growth - 1, false,
-                              __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  __atomic_compare_exchange_n(&c->index_mask, &mask, mask * index_growth + index_growth - 1, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
 }
 
 // pre: the backtrace was not found under `mask`; `slot` is the place for it there.
-[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash,
-                                               uint32_t function, const uint64_t* pcs,
-                                               uint32_t count, bool truncated) {
+[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash, uint32_t function,
+                                               const uint64_t* pcs, uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32;
   uint32_t id = 0;
   // It may stand where it was put when less of the index was in use. All these places are far apart.
@@ -126,15 +119,13 @@ inline void grow_index(uint64_t stacks) {
   uint64_t expected = 0;
   // Release: whoever finds the id in the index finds the frames written. When another thread took
   // the place first, our copy stays valid for this event; the stack is merely stored twice.
-  if (slot)
-    __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE,
-                                __ATOMIC_RELAXED);
+  if (slot) __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
   return id;
 }
 
 // The id of a backtrace in the shared stack table; 0 when the table is full.
-[[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs,
-                                                    uint32_t count, bool truncated) {
+[[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs, uint32_t count,
+                                                    bool truncated) {
   uint64_t hash = hash_frames(function | (truncated ? 256 : 0), pcs, count);
   uint64_t mask = __atomic_load_n(&control()->index_mask, __ATOMIC_RELAXED);
   IndexPlace place = find_in_index(hash, mask, function, pcs, count, truncated);

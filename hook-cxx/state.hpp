@@ -33,22 +33,22 @@ struct Gate {
   // function on an allocation's stack is not for it, but releases are.
   bool simple;
   bool simple_releases;
-  bool has_python;  // the attacher has described an interpreter: see python.hpp
-  bool folds;  // see folding.hpp
-  bool has_passed;  // blocks were passed by because a ring was nearly full: see adapting.hpp
+  bool has_python;      // the attacher has described an interpreter: see python.hpp
+  bool folds;           // see folding.hpp
+  bool has_passed;      // blocks were passed by because a ring was nearly full: see adapting.hpp
   bool notes_recorded;  // who records a block has to say so, for those that are passed by
-  bool is_settled;  // false in a fork child that has not yet left what it inherited: see birth.hpp
+  bool is_settled;      // false in a fork child that has not yet left what it inherited: see birth.hpp
   // With what is above, all that calls look at that are passed by: one cache line of the program's.
-  uint32_t filter_shift;  // address bits that share a counter of the live filter
-  uint64_t passed_mask;  // see adapting.hpp
-  uint32_t recorders;  // how many threads record: see sequence.hpp
+  uint32_t filter_shift;     // address bits that share a counter of the live filter
+  uint64_t passed_mask;      // see adapting.hpp
+  uint32_t recorders;        // how many threads record: see sequence.hpp
   uint64_t first_ring_mask;  // events in a ring at first - 1
   uint64_t ring_mask;        // and at most
   uint64_t memo_mask;        // remembered backtraces at most - 1
   uint64_t first_memo_mask;  // and at first
-  uint64_t memo_bytes;  // bytes of one
-  uint32_t memo_words;  // stack words one can have
-  uint64_t sample_bytes;  // see adapting.hpp
+  uint64_t memo_bytes;       // bytes of one
+  uint32_t memo_words;       // stack words one can have
+  uint64_t sample_bytes;     // see adapting.hpp
   uint64_t min_size, max_size;
   uint32_t stale_number, true_number;  // Control::stale_number, Control::true_number
   uint32_t exact_count;
@@ -123,5 +123,3 @@ inline T* at(uint64_t offset) {
 }
 
 }  // namespace memhook
-
-#include "seats.hpp"

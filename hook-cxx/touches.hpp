@@ -7,7 +7,7 @@
 // wrapper has a mark or takes a lock, so a signal handler may call them at any moment, and a thread that
 // is cancelled inside leaves nothing behind. Errno is the original's, as no code of ours changes it.
 #pragma once
-#include "wrappers.hpp"
+#include "calls.hpp"
 
 namespace memhook {
 
@@ -18,50 +18,57 @@ namespace memhook {
   note_access(address, bytes < most_accessed_bytes ? bytes : most_accessed_bytes, is_write);
 }
 
-namespace wrap {
+#define MEMHOOK_WRAPPER             \
+  template <uint32_t F, uint32_t V> \
+  [[gnu::noinline]] static
 
-// memcpy and its like. The fourth parameter is that of the checked forms; the others ignore the register.
-MEMHOOK_WRAPPER uint64_t CopyBytes(uint64_t to, uint64_t from, uint64_t bytes, uint64_t room) {
-  note_touch(from, bytes, false);
-  note_touch(to, bytes, true);
-  return original<uint64_t>(F, V, to, from, bytes, room);
-}
-MEMHOOK_WRAPPER uint64_t FillBytes(uint64_t to, uint64_t byte, uint64_t bytes, uint64_t room) {
-  note_touch(to, bytes, true);
-  return original<uint64_t>(F, V, to, byte, bytes, room);
-}
-MEMHOOK_WRAPPER uint64_t CompareBytes(uint64_t one, uint64_t other, uint64_t bytes) {
-  note_touch(one, bytes, false);
-  note_touch(other, bytes, false);
-  return original<uint64_t>(F, V, one, other, bytes);
-}
-MEMHOOK_WRAPPER uint64_t StringLength(uint64_t text) {
-  uint64_t length = original<uint64_t>(F, V, text);
-  note_touch(text, length + 1, false);
-  return length;
-}
-// read and its like have up to three more parameters. What they return may be more than there was room for
-// (MSG_TRUNC of recv(2)).
-MEMHOOK_WRAPPER uint64_t ReadInto(uint64_t file, uint64_t to, uint64_t bytes, uint64_t x, uint64_t y,
-                                  uint64_t z) {
-  uint64_t result = original<uint64_t>(F, V, file, to, bytes, x, y, z);
-  if (static_cast<int64_t>(result) > 0) note_touch(to, result < bytes ? result : bytes, true);
-  return result;
-}
-MEMHOOK_WRAPPER uint64_t WriteFrom(uint64_t file, uint64_t from, uint64_t bytes, uint64_t x, uint64_t y,
-                                   uint64_t z) {
-  note_touch(from, bytes, false);
-  return original<uint64_t>(F, V, file, from, bytes, x, y, z);
-}
-MEMHOOK_WRAPPER uint64_t ReadItems(uint64_t to, uint64_t size, uint64_t count, uint64_t stream) {
-  uint64_t items = original<uint64_t>(F, V, to, size, count, stream);
-  note_touch(to, product(size, items), true);
-  return items;
-}
-MEMHOOK_WRAPPER uint64_t WriteItems(uint64_t from, uint64_t size, uint64_t count, uint64_t stream) {
-  note_touch(from, product(size, count), false);
-  return original<uint64_t>(F, V, from, size, count, stream);
-}
+struct TouchWrappers {
+  // What the access runtime calls with each read and write; `what`: bytes << 1, and 1 if it is a write.
+  MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
+    if (epoch_now() != 0 && gate().flags & flag_accesses) note_access(address, what >> 1, what & 1);
+  }
+  // memcpy and its like. The fourth parameter is that of the checked forms; the others ignore the register.
+  MEMHOOK_WRAPPER uint64_t CopyBytes(uint64_t to, uint64_t from, uint64_t bytes, uint64_t room) {
+    note_touch(from, bytes, false);
+    note_touch(to, bytes, true);
+    return original<uint64_t>(F, V, to, from, bytes, room);
+  }
+  MEMHOOK_WRAPPER uint64_t FillBytes(uint64_t to, uint64_t byte, uint64_t bytes, uint64_t room) {
+    note_touch(to, bytes, true);
+    return original<uint64_t>(F, V, to, byte, bytes, room);
+  }
+  MEMHOOK_WRAPPER uint64_t CompareBytes(uint64_t one, uint64_t other, uint64_t bytes) {
+    note_touch(one, bytes, false);
+    note_touch(other, bytes, false);
+    return original<uint64_t>(F, V, one, other, bytes);
+  }
+  MEMHOOK_WRAPPER uint64_t StringLength(uint64_t text) {
+    uint64_t length = original<uint64_t>(F, V, text);
+    note_touch(text, length + 1, false);
+    return length;
+  }
+  // read and its like have up to three more parameters. What they return may be more than there was room for
+  // (MSG_TRUNC of recv(2)).
+  MEMHOOK_WRAPPER uint64_t ReadInto(uint64_t file, uint64_t to, uint64_t bytes, uint64_t x, uint64_t y, uint64_t z) {
+    uint64_t result = original<uint64_t>(F, V, file, to, bytes, x, y, z);
+    if (static_cast<int64_t>(result) > 0) note_touch(to, result < bytes ? result : bytes, true);
+    return result;
+  }
+  MEMHOOK_WRAPPER uint64_t WriteFrom(uint64_t file, uint64_t from, uint64_t bytes, uint64_t x, uint64_t y, uint64_t z) {
+    note_touch(from, bytes, false);
+    return original<uint64_t>(F, V, file, from, bytes, x, y, z);
+  }
+  MEMHOOK_WRAPPER uint64_t ReadItems(uint64_t to, uint64_t size, uint64_t count, uint64_t stream) {
+    uint64_t items = original<uint64_t>(F, V, to, size, count, stream);
+    note_touch(to, product(size, items), true);
+    return items;
+  }
+  MEMHOOK_WRAPPER uint64_t WriteItems(uint64_t from, uint64_t size, uint64_t count, uint64_t stream) {
+    note_touch(from, product(size, count), false);
+    return original<uint64_t>(F, V, from, size, count, stream);
+  }
+};
 
-}  // namespace wrap
+#undef MEMHOOK_WRAPPER
+
 }  // namespace memhook

@@ -19,9 +19,7 @@ inline unsigned char* in_ring(RingHeader* ring, uint64_t offset) {
   return reinterpret_cast<unsigned char*>(ring) + offset;
 }
 
-inline uint64_t module_list() {
-  return __atomic_load_n(&control()->module_list, __ATOMIC_ACQUIRE);
-}
+inline uint64_t module_list() { return __atomic_load_n(&control()->module_list, __ATOMIC_ACQUIRE); }
 
 // The rule for `pc` in one state of the module list.
 inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
@@ -61,8 +59,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   uint64_t rule = row == 0 ? uint64_t{cfa_stop} : rules[numbers[row - 1]];
   // No call before it, but a function that begins here: nobody called, it is where makecontext(3)
   // lets a stack begin (glibc's __start_context, whose own CFI leads on into its arguments).
-  if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1)
-    return cfa_end;
+  if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1) return cfa_end;
   if ((rule & 0xff) == cfa_stop && module.keeps_frame_pointers) return rule_made;
   return rule;
 }
@@ -79,8 +76,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   return cfa_stop;
 }
 
-[[gnu::always_inline]] inline uint64_t rule_of(RingHeader* ring, uint64_t tag, uint64_t pc,
-                                               bool exact) {
+[[gnu::always_inline]] inline uint64_t rule_of(RingHeader* ring, uint64_t tag, uint64_t pc, bool exact) {
   auto* cache = reinterpret_cast<PcCacheEntry*>(in_ring(ring, pc_cache_offset));
   PcCacheEntry& entry = cache[(pc ^ (pc >> 11)) & ring->pc_mask & (pc_cache_entries - 1)];
   uint64_t key = pc | tag | (exact ? exact_pc : 0);
@@ -100,7 +96,9 @@ struct StackReader {
   uint64_t* page;
 
   StackReader(RingHeader* ring, uint64_t sp)
-      : low(~0ull), span(0), page_at(~0ull),
+      : low(~0ull),
+        span(0),
+        page_at(~0ull),
         page(reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8))) {
     uint64_t high = ring->stack_high;
     if (sp >= ring->stack_low && sp < high) {
@@ -138,9 +136,8 @@ struct Position {
 // Fills `pcs` with at most `depth` return addresses; returns how many. `trace` is told every stack
 // word that the result depends on. pre: depth > 0.
 template <typename Trace>
-[[gnu::always_inline]] inline uint32_t unwind(RingHeader* ring, uint64_t tag, Position at,
-                                              uint64_t* pcs, uint32_t depth, bool* truncated,
-                                              Trace& trace) {
+[[gnu::always_inline]] inline uint32_t unwind(RingHeader* ring, uint64_t tag, Position at, uint64_t* pcs,
+                                              uint32_t depth, bool* truncated, Trace& trace) {
   StackReader stack(ring, at.sp);
   bool exact = false;
   uint32_t count = 1;
@@ -182,7 +179,8 @@ template <typename Trace>
       // The interrupted stack may be another one.
       uint64_t base = at.sp;
       trace.spoil();
-      if (!stack.read(base + cpu::signal_frame_pointer, &at.rbp) || !stack.read(base + cpu::signal_stack_pointer, &at.sp) ||
+      if (!stack.read(base + cpu::signal_frame_pointer, &at.rbp) ||
+          !stack.read(base + cpu::signal_stack_pointer, &at.sp) ||
           !stack.read(base + cpu::signal_program_counter, &at.pc)) {
         *truncated = true;
         return count;

@@ -1,7 +1,7 @@
 // Waiting for the attacher.
 #pragma once
-#include "state.hpp"
 #include "arch.hpp"
+#include "state.hpp"
 
 namespace memhook {
 
@@ -35,8 +35,7 @@ inline int64_t waiting_clock() {
   uint32_t epoch = gate_word();
   // A detach may have closed the gate, and another thread may have been faster.
   if (epoch != 0 && !(epoch & suspended))
-    __atomic_compare_exchange_n(&gate().epoch, &epoch, epoch | suspended, false, __ATOMIC_ACQ_REL,
-                                __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(&gate().epoch, &epoch, epoch | suspended, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
   if (__atomic_load_n(&c->abandoned, __ATOMIC_RELAXED)) return;
   __atomic_store_n(&c->abandoned_ns, clock, __ATOMIC_RELAXED);
   __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELEASE);

@@ -8,8 +8,7 @@ namespace memhook {
 // dlopen takes its caller's RUNPATH, $ORIGIN and namespace from the module that its return address
 // lies in. Stack at the entry of `function`: gadget, then our own continuation.
 // Not under a shadow stack, which would see two returns for one call.
-extern "C" [[gnu::visibility("hidden")]] void* memhook_call_via(uint64_t a, uint64_t b, uint64_t c,
-                                                                uint64_t function,
+extern "C" [[gnu::visibility("hidden")]] void* memhook_call_via(uint64_t a, uint64_t b, uint64_t c, uint64_t function,
                                                                 uint64_t gadget);
 asm(R"(
   .text

@@ -28,8 +28,7 @@ extern "C" [[gnu::visibility("hidden")]] const unsigned char memhook_described_s
 
 // Whether the original is to be called from here, and memhook_described_end afterwards.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_described_begin(uint64_t* frame);
-extern "C" [[gnu::visibility("hidden"), gnu::used]] void memhook_described_end(uint64_t* frame,
-                                                                             uint64_t result);
+extern "C" [[gnu::visibility("hidden"), gnu::used]] void memhook_described_end(uint64_t* frame, uint64_t result);
 
 asm(R"(
   .text

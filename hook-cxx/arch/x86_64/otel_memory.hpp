@@ -17,26 +17,29 @@ namespace memhook {
 // be where memory has no file.
 extern "C" [[gnu::visibility("hidden")]] uint32_t memhook_listeners;
 
-#define MEMHOOK_NOTE(name, semaphore, arguments)                                            \
-  "990: nop\n"                                                                              \
-  ".pushsection .note.stapsdt,\"\",\"note\"\n"                                              \
-  ".balign 4\n"                                                                             \
-  ".4byte 992f-991f, 994f-993f, 3\n"                                                        \
-  "991: .asciz \"stapsdt\"\n"                                                               \
-  "992: .balign 4\n"                                                                        \
-  "993: .8byte 990b, _.stapsdt.base, " semaphore "\n"                                       \
-  ".asciz \"otel_memory\"\n"                                                                \
-  ".asciz \"" name "\"\n"                                                                   \
-  ".asciz \"" arguments "\"\n"                                                              \
-  "994: .balign 4\n"                                                                        \
-  ".popsection\n"                                                                           \
-  ".ifndef _.stapsdt.base\n"                                                                \
-  ".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"                   \
-  ".weak _.stapsdt.base\n"                                                                  \
-  ".hidden _.stapsdt.base\n"                                                                \
-  "_.stapsdt.base: .space 1\n"                                                              \
-  ".size _.stapsdt.base, 1\n"                                                               \
-  ".popsection\n"                                                                           \
+#define MEMHOOK_NOTE(name, semaphore, arguments)                          \
+  "990: nop\n"                                                            \
+  ".pushsection .note.stapsdt,\"\",\"note\"\n"                            \
+  ".balign 4\n"                                                           \
+  ".4byte 992f-991f, 994f-993f, 3\n"                                      \
+  "991: .asciz \"stapsdt\"\n"                                             \
+  "992: .balign 4\n"                                                      \
+  "993: .8byte 990b, _.stapsdt.base, " semaphore                          \
+  "\n"                                                                    \
+  ".asciz \"otel_memory\"\n"                                              \
+  ".asciz \"" name                                                        \
+  "\"\n"                                                                  \
+  ".asciz \"" arguments                                                   \
+  "\"\n"                                                                  \
+  "994: .balign 4\n"                                                      \
+  ".popsection\n"                                                         \
+  ".ifndef _.stapsdt.base\n"                                              \
+  ".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n" \
+  ".weak _.stapsdt.base\n"                                                \
+  ".hidden _.stapsdt.base\n"                                              \
+  "_.stapsdt.base: .space 1\n"                                            \
+  ".size _.stapsdt.base, 1\n"                                             \
+  ".popsection\n"                                                         \
   ".endif\n"
 
 // Has the calling function keep a frame: bpf_get_stack() and perf follow rbp, and find the program's frames behind ours.

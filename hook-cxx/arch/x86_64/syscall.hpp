@@ -47,8 +47,8 @@ inline bool read_own(uint64_t address, void* into, uint64_t bytes) {
   iovec local{into, bytes}, remote{reinterpret_cast<void*>(address), bytes};
   // By this thread: the initial one may have ended, and with it goes its view of the memory.
   long tid = call(nr_gettid);
-  return call(nr_process_vm_readv, tid, reinterpret_cast<long>(&local), 1,
-              reinterpret_cast<long>(&remote), 1, 0) == static_cast<long>(bytes);
+  return call(nr_process_vm_readv, tid, reinterpret_cast<long>(&local), 1, reinterpret_cast<long>(&remote), 1, 0) ==
+         static_cast<long>(bytes);
 }
 
 }  // namespace memhook::sys

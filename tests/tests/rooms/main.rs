@@ -7,6 +7,7 @@ mod documents;
 mod errors;
 mod examples;
 mod file_lengths;
+mod hook_headers;
 mod layout;
 mod option_names;
 mod processors;

@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// Changes of the sampling that are kept; of more, neighbours become one.
 const MOST_CHANGES: usize = 4096;
 /// Calls that are passed by are timed so many at a time, with one time stamp in it (`record_timed` of
-/// `hook-cxx/wrappers.hpp`).
+/// `hook-cxx/calls.hpp`).
 const PASSES_A_STAMP: f64 = 16.0;
 /// Before anything was timed: a time stamp costs about as much as a wrapper's own work.
 const FIRST_COST_NS: f64 = 20.0;

@@ -99,14 +99,8 @@ fn a_traced_call_takes_no_more_stack_than_is_said() {
         return;
     };
     let calls = Calls::read(&std::fs::read_to_string(file).expect("the compiler has written it"));
-    let spaces = ["wrap::", "selective::", "emitting::"];
     let of_other = |called: &str| called.contains("Shmat(") || called.contains("memhook_described");
-    let of_allocator = |called: &str| {
-        spaces
-            .iter()
-            .any(|s| called.contains(&format!("memhook::{s}")))
-            && !of_other(called)
-    };
+    let of_allocator = |called: &str| called.contains("Wrappers") && !of_other(called);
     let asks = |called: &str| ASKS.iter().any(|one| called.contains(&format!("::{one}")));
     let native = |called: &str| !called.contains("::with_frames(");
     let any = |called: &str| of_allocator(called) || of_other(called);

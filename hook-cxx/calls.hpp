@@ -1,0 +1,236 @@
+// What a wrapper does that records each call.
+//
+// It keeps a frame (rbp) so that its caller's rbp and return address are at known places. Its personality routine
+// runs when an exception of operator new passes through, and ends the call.
+#pragma once
+#include "birth.hpp"
+#include "record.hpp"
+
+namespace memhook {
+
+// Called by the unwinder for each wrapper frame it passes; in the cleanup phase the frame is left.
+// Itanium C++ ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
+extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions, uint64_t, void*, void*) {
+  uint64_t word = thread_word(), epoch = word & 0xfff;
+  // Also after the detach: an exception that began before would leave the thread inside for ever. Not in a
+  // fork child, where the gate is wiped: the ring is its parent's.
+  if ((actions & 2) && epoch != 0 && gate().last_epoch == epoch) reinterpret_cast<RingHeader*>(word - epoch)->outer = 0;
+  return 8;
+}
+
+// DW_EH_PE_pcrel | DW_EH_PE_sdata4; the directive belongs to the FDE of the function that this is inlined into.
+[[gnu::always_inline]] inline void end_call_on_exception() {
+  asm volatile(".cfi_personality 0x1b, memhook_personality");
+}
+
+template <typename R, typename... A>
+[[gnu::always_inline]] inline R original(uint32_t function, uint32_t variant, A... args) {
+  return reinterpret_cast<R (*)(A...)>(originals[function][variant])(args...);
+}
+
+// The ring if this call is to be recorded. `frame` is the wrapper's.
+[[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
+  uint32_t epoch = gate_word();
+  if (epoch == 0) {
+    if (__builtin_expect(gate().is_settled && gate_area.spares[0] == 0, 1)) return nullptr;
+    epoch = be_born(frame);
+    if (epoch == 0) return nullptr;
+  }
+  RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
+  if (__builtin_expect(ring == nullptr, 0)) return nullptr;
+  if (!enter(ring, frame)) return nullptr;
+  // A detach closes the gate, and the attacher then looks for calls under way until there are none for
+  // a while: either it sees that we have entered, or we see that the gate is closed. Our store of
+  // `outer` may still be on its way when we load the epoch, but not for milliseconds.
+  if (__builtin_expect(gate_word() != epoch, 0)) {
+    leave(ring);
+    return nullptr;
+  }
+  return ring;
+}
+
+// Of the function that this is inlined into, which keeps one for it.
+[[gnu::always_inline]] inline Frame own_frame() { return static_cast<Frame>(__builtin_frame_address(0)); }
+
+// operator new and its kin, which call malloc: the inner call must not be counted again.
+constexpr bool calls_another(uint32_t function) { return (function >= first_operator && function <= last_operator); }
+
+// An allocation that is not recorded.
+template <typename... A>
+[[gnu::always_inline]] inline void* pass_allocation(uint32_t f, uint32_t v, RingHeader* ring, A... args) {
+  if (!calls_another(f)) {
+    leave(ring);
+    return original<void*>(f, v, args...);
+  }
+  void* block = original<void*>(f, v, args...);
+  leave(ring);
+  return block;
+}
+
+// What an allocation does that is passed by (selective.hpp), but for the call of the original; and a release.
+[[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader* ring, const void* block) {
+  uint32_t epoch = gate_word();
+  if (epoch == 0 || !seated_ring(epoch) || gate().flags & selects) return 0;
+  uint64_t left = __atomic_load_n(&ring->sample_left, __ATOMIC_RELAXED);
+  if (__atomic_load_n(&ring->outer, __ATOMIC_RELAXED) == 0) return 0;
+  __atomic_store_n(&ring->sample_left, left, __ATOMIC_RELAXED);
+  return may_be_on_marked_page(block) && gate_word() == (thread_word() & 0xfff) && has_passed_entry(block);
+}
+[[gnu::noinline, gnu::cold]] inline uint64_t pass_a_release(RingHeader*, const void* block) {
+  return was_passed(block);
+}
+
+// Records an allocation and times that.
+[[gnu::noinline, gnu::cold]] inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block,
+                                                      uint64_t size) {
+  Control* c = control();
+  Timing timing = Timing::begin();
+  record_allocation(ring, f, frame, block, size);
+  timing.end(&c->timed_allocations, &c->timed_allocation_counts);
+  if (draw_random(ring) >> 32 & (timings_a_pass_timing - 1)) return;
+  constexpr uint64_t passes = 16;
+  // Wrappers are called through slots.
+  auto allocation = pass_an_allocation, release = pass_a_release;
+  asm volatile("" : "+r"(allocation), "+r"(release));
+  // The wrappers are called all the time, these only here: else it would be timed how they come into the caches.
+  allocation(ring, block);
+  release(ring, block);
+  uint64_t begun = cpu::time_stamp();
+  for (uint64_t i = 0; i < passes; i += 2) {
+    allocation(ring, block);
+    release(ring, block);
+  }
+  uint64_t taken = cpu::time_stamp() - begun;
+  if (taken > most_pass_counts) return;
+  add_count(&c->timed_passes, passes);
+  add_count(&c->timed_pass_counts, taken);
+}
+
+// What is_sample() has decided.
+[[gnu::always_inline]] inline void record_or_pass(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
+                                                  void* block, uint64_t size) {
+  if (__builtin_expect(decided == is_recorded, 1))
+    record_allocation(ring, f, frame, block, size);
+  else if (decided == is_passed)
+    note_passed(block);
+  else
+    record_timed(ring, f, frame, block, size);
+}
+
+// Whether a release may have to be recorded.
+[[gnu::always_inline]] inline bool release_may_count(const void* block) {
+  if (__builtin_expect(gate().flags & flag_live_filter, 0)) return may_be_recorded(block);
+  return !was_passed(block);
+}
+
+// Whether a release has to be recorded; asked once, by the call that then records it.
+[[gnu::always_inline]] inline bool release_counts(const void* block) {
+  if (__builtin_expect(gate().flags & flag_live_filter, 0))
+    return may_be_recorded(block) && leave_filter(reinterpret_cast<uint64_t>(block));
+  return !was_passed(block);
+}
+
+inline uint64_t product(uint64_t a, uint64_t b) {
+  uint64_t result;
+  return __builtin_mul_overflow(a, b, &result) ? ~0ull : result;
+}
+
+// Says that a reallocation failed whose release was recorded: the old block stands.
+[[gnu::always_inline]] inline void record_standing(RingHeader* ring, Frame frame, uint64_t old) {
+  begin_recording(ring, frame);
+  if (gate().flags & flag_live_filter) enter_filter(old);
+  forget_passed(reinterpret_cast<void*>(old));
+  if (reserve(ring)) commit(ring, op_realloc_failed, old, 0, 0, 0);
+  end_recording(ring, frame);
+}
+
+// The policy of wrappers (wrappers.hpp) that record. `full` is the wrapper itself.
+struct Recording {
+  using Full = Recording;
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
+    end_call_on_exception();
+    Frame frame = own_frame();
+    RingHeader* ring = begin_call(frame);
+    if (!ring) return original<void*>(F, V, args...);
+    if (__builtin_expect(gate().flags & selects, 0) && !selected(ring, size))
+      return pass_allocation(F, V, ring, args...);
+    uint32_t decided = is_sample(ring, frame, size);
+    void* block = original<void*>(F, V, args...);
+    if (__builtin_expect(block != nullptr, 1)) record_or_pass(ring, F, frame, decided, block, size);
+    leave(ring);
+    return block;
+  }
+
+  template <uint32_t F, uint32_t V, auto full>
+  [[gnu::always_inline]] static int allocate_into(void** out, uint64_t align, uint64_t size) {
+    end_call_on_exception();
+    Frame frame = own_frame();
+    RingHeader* ring = begin_call(frame);
+    if (!ring) return original<int>(F, V, out, align, size);
+    if (__builtin_expect(gate().flags & selects, 0) && !selected(ring, size)) {
+      leave(ring);
+      return original<int>(F, V, out, align, size);
+    }
+    uint32_t decided = is_sample(ring, frame, size);
+    int error = original<int>(F, V, out, align, size);
+    if (error == 0 && *out) record_or_pass(ring, F, frame, decided, *out, size);
+    leave(ring);
+    return error;
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void release(void* block, A... args) {
+    Frame frame = own_frame();
+    RingHeader* ring = block && release_may_count(block) ? begin_call(frame) : nullptr;
+    if (!ring) return original<void>(F, V, block, args...);
+    if (__builtin_expect(gate().flags & flag_live_filter, 0) && !release_counts(block)) {
+      leave(ring);
+      return original<void>(F, V, block, args...);
+    }
+    // Most allocators look at the words before the block first: let that miss run beside our work.
+    __builtin_prefetch(static_cast<char*>(block) - 8);
+    record_release(ring, F, frame, op_release, block);
+    original<void>(F, V, block, args...);
+    leave(ring);
+  }
+
+  // Two-phase, so that nobody can own the old address before its release is published.
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
+    Frame frame = own_frame();
+    RingHeader* ring = begin_call(frame);
+    if (!ring) return original<void*>(F, V, old, args...);
+    bool is_wanted = true;
+    if (__builtin_expect(gate().flags & selects, 0)) is_wanted = selected(ring, size);
+    uint32_t decided = is_wanted ? is_sample(ring, frame, size) : is_passed;
+    bool released = old != nullptr && release_counts(old);
+    if (released) record_release(ring, F, frame, op_realloc_release, old);
+    void* block = original<void*>(F, V, old, args...);
+    if (block) {
+      record_or_pass(ring, F, frame, decided, block, size);
+    } else if (released && !zero_releases) {
+      record_standing(ring, frame, reinterpret_cast<uint64_t>(old));
+    }
+    leave(ring);
+    return block;
+  }
+
+  // The block never changes its owner, so one record after the call is enough.
+  template <uint32_t F, uint32_t V, auto full>
+  [[gnu::always_inline]] static uint64_t resize(void* block, uint64_t size, uint64_t extra, int flags) {
+    Frame frame = own_frame();
+    RingHeader* ring = begin_call(frame);
+    if (!ring) return original<uint64_t>(F, V, block, size, extra, flags);
+    uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
+    if (release_counts(block)) record_release(ring, F, frame, op_release, block);
+    bool is_wanted = !(gate().flags & selects) || selected(ring, bytes);
+    uint32_t decided = is_wanted ? is_sample(ring, frame, bytes) : is_passed;
+    record_or_pass(ring, F, frame, decided, block, bytes);
+    leave(ring);
+    return bytes;
+  }
+};
+
+}  // namespace memhook
