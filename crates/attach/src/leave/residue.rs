@@ -62,8 +62,10 @@ pub fn is_attacher(pid: u32) -> bool {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
         comm.is_ok_and(|comm| comm.trim() == "memhook-rs")
     };
+    // One that was killed stays in /proc until its parent waits for it, which the first process of a container may never do.
     pid != 0
         && pid != std::process::id()
+        && !memhook_process::has_ended(pid as i32)
         && memhook_process::is_attacher(pid as i32).unwrap_or_else(is_called_so)
 }
 

@@ -1,6 +1,6 @@
 //! Attachers that are stopped, told to end in other ways, or that nobody listens to any more.
 
-use memhook_tests::{Attacher, Target, build_target, run, stop};
+use memhook_tests::{Attacher, Target, build_target, run, stop, until};
 use std::fs::File;
 
 fn check_untouched(mut target: Target) {
@@ -34,6 +34,25 @@ fn a_stopped_attacher_does_not_stop_the_target() {
     assert_eq!(report["gaps"].as_array().map(Vec::len), Some(1), "{report}");
     Attacher::start(&target, &[]).finish();
     assert!(target.finish().success());
+}
+
+/// The first process of a container may never wait for those that it inherits.
+#[test]
+fn a_killed_attacher_that_nobody_waits_for_keeps_nobody_out() {
+    let program = build_target("oracle", &[]);
+    let target = Target::start(&program, &["20000", "4"]);
+    let killed = Attacher::start(&target, &[]);
+    killed.signal(libc::SIGKILL);
+    let status = format!("/proc/{}/status", killed.pid());
+    until("it has ended", || {
+        std::fs::read_to_string(&status).is_ok_and(|text| text.contains("\nState:\tZ"))
+    });
+    Attacher::start(&target, &[]).finish();
+    let pid = target.pid().to_string();
+    let (code, out, err) = run(&["detach", &pid]);
+    assert_eq!(code, 0, "{out}{err}");
+    drop(killed);
+    check_untouched(target);
 }
 
 #[test]
