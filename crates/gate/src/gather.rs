@@ -87,28 +87,22 @@ pub fn evidence(
     let of_possible = reached.possible.keys().copied().flatten();
     let needed = of_leaks.chain(of_possible).chain(of_live.iter().copied());
     let mut names = source.look_up(needed);
-    let mut leaks: Vec<Leak> = Vec::new();
+    // By site: there may be a hundred thousand.
+    let mut by_site: BTreeMap<usize, (Sum, BTreeMap<usize, Sum>)> = BTreeMap::new();
     for (&stack, lost) in &reached.lost {
-        let site = names.site(stack);
-        let leak = match leaks.iter_mut().find(|leak| leak.site == site) {
-            Some(leak) => leak,
-            None => {
-                leaks.push(Leak {
-                    site,
-                    ..Leak::default()
-                });
-                leaks.last_mut().expect("just pushed")
-            }
-        };
-        leak.direct.add(lost.direct);
+        let (direct, indirect) = by_site.entry(names.site(stack)).or_default();
+        direct.add(lost.direct);
         for (&stack, &sum) in &lost.indirect {
-            let site = names.site(stack);
-            match leak.indirect.iter_mut().find(|(known, _)| *known == site) {
-                Some((_, known)) => known.add(sum),
-                None => leak.indirect.push((site, sum)),
-            }
+            indirect.entry(names.site(stack)).or_default().add(sum);
         }
     }
+    let leak = |(site, (direct, indirect)): (usize, (Sum, BTreeMap<usize, Sum>))| Leak {
+        site,
+        direct,
+        indirect: indirect.into_iter().collect(),
+        ..Leak::default()
+    };
+    let leaks: Vec<Leak> = by_site.into_iter().map(leak).collect();
     let mut possible: BTreeMap<usize, Sum> = BTreeMap::new();
     for (&stack, &sum) in &reached.possible {
         possible.entry(names.site(stack)).or_default().add(sum);

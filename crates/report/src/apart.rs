@@ -4,6 +4,7 @@ use crate::labels::NO_STACK;
 use crate::names::without_parameters;
 use crate::places::{fitted_place, place_of};
 use crate::stacks::{LONGEST_NAME, SHORTEST_NAME, from_responsible, shortened};
+use crate::wrap::{beginning, columns};
 use crate::{StackFrame, Style, frame_name};
 use std::collections::{HashMap, HashSet};
 
@@ -71,9 +72,9 @@ pub(crate) fn least_columns(site: &KnownSite<'_>, style: Style) -> usize {
     let Some(frame) = from_responsible(site.frames).first() else {
         return NO_STACK.len();
     };
-    let name = without_parameters(&frame_name(frame)).chars().count();
+    let name = columns(without_parameters(&frame_name(frame)));
     let place = place_of(frame, style);
-    let place = fitted_place(&place, 0).chars().count();
+    let place = columns(&fitted_place(&place, 0));
     let place = if place > 0 { place + 2 } else { 0 };
     name.min(SHORTEST_NAME) + place.min(LONGEST_PLACE)
 }
@@ -120,7 +121,6 @@ impl Parts {
         /// Callers that tell sites apart are not cut shorter.
         const SHORTEST_CALLER: usize = 12;
         let place = if place.is_empty() { self.place } else { place };
-        let columns = |text: &str| text.chars().count();
         let wide = |place: &str| match columns(place) {
             0 => 0,
             n => n + 2,
@@ -157,8 +157,7 @@ impl Parts {
         let name = shortened(self.name, room.saturating_sub(rest));
         let left = room.saturating_sub(columns(&name) + wide(&place));
         if columns(&callers) > left {
-            callers = callers.chars().take(left.saturating_sub(1)).collect();
-            callers += LEFT_OUT;
+            callers = beginning(&callers, left.saturating_sub(1)).to_owned() + LEFT_OUT;
         } else {
             // After the last one that matters, the rest as far as the line goes.
             let last = self.callers.iter().rposition(|caller| caller.matters);
@@ -351,7 +350,7 @@ mod tests {
         let shown = labels(&sites, room, Style::default());
         let shown = shown.into_iter().zip(&sites).map(|(label, site)| {
             let text = format!("{} {}{}", label.name, label.place, label.callers);
-            let columns = text.chars().count() + 1;
+            let columns = columns(&text) + 1;
             let least = least_columns(site, Style::default());
             assert!(columns <= room.max(least), "{text}: {columns} > {room}");
             text

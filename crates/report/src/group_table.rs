@@ -3,8 +3,9 @@
 use crate::names::{readable, without_parameters};
 use crate::places::place_of;
 use crate::stacks::{SHORTEST_NAME, name_of, shortened};
-use crate::text::{is_live, more};
+use crate::text::{is_live, more, nothing};
 use crate::units::{bytes, change, count, milliseconds, percent};
+use crate::wrap::columns;
 use crate::{GroupRow, ReportModel, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
@@ -17,6 +18,9 @@ const ENOUGH_FOR_NAMES: usize = 40;
 pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by == "site" {
         return Ok(());
+    }
+    if model.groups.is_empty() {
+        return writeln!(out, "\n{}", nothing(model));
     }
     let inclusive = matches!(model.by, "frame" | "function");
     let released = model.groups.iter().any(|g| g.released_blocks > 0);
@@ -33,11 +37,11 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     let names = model.groups.iter().map(|group| {
         let name = group.frame.as_ref().map(|frame| name_of(frame, style));
         let name = name.unwrap_or_else(|| readable(&group.name));
-        without_parameters(&name).chars().count()
+        columns(without_parameters(&name))
     });
     let wanted = names.max().unwrap_or(0).min(ENOUGH_FOR_NAMES);
     let fits = |header: &String, more: usize| {
-        let taken = header.chars().count() + more + 1;
+        let taken = columns(header) + more + 1;
         style.width.is_none_or(|width| width >= taken + wanted)
     };
     let has_itself = inclusive && fits(&header, 12 + 11);

@@ -78,6 +78,7 @@ pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use names::{readable as readable_name, without_parameters};
 pub use output_name::{OutputNameError, output_name};
 pub use overhead::{KeptTime, Overhead};
+pub use places::short_place;
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probe_stacks::{CountedStack, NamedStacks, ProbeStacks, ProbedFunction, StackRow};
 pub use probes::{

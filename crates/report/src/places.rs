@@ -1,6 +1,7 @@
 //! Places in sources, and the directory that they are shown relative to.
 
 use crate::labels::one_line;
+use crate::wrap::{columns, ending};
 use crate::{StackFrame, Style};
 use std::borrow::Cow;
 
@@ -31,7 +32,6 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
 pub(crate) fn fitted_place(place: &str, most: usize) -> String {
     /// Files have no shorter name than this.
     const SHORTEST: usize = 24;
-    let columns = |text: &str| text.chars().count();
     if columns(place) <= most {
         return place.to_owned();
     }
@@ -43,10 +43,17 @@ pub(crate) fn fitted_place(place: &str, most: usize) -> String {
         Some(end) => (*end).to_owned(),
         None if columns(own) <= most_of_own => own.to_owned(),
         None => {
-            let end = own.chars().skip(columns(own) - (most_of_own - 1));
-            format!("\u{2026}{}", end.collect::<String>())
+            format!("\u{2026}{}", ending(own, most_of_own - 1))
         }
     }
+}
+
+/// Columns of a place in a log, which nobody says the width of.
+const LONGEST_PLACE: usize = 100;
+
+/// A path, with or without a line, for a log: no `a/../`, and not all of its directories if it is very long.
+pub fn short_place(place: &str) -> String {
+    fitted_place(&without_detours(place), LONGEST_PLACE)
 }
 
 /// Directories with sources of others: of the system, of toolchains, and of distributions.
@@ -139,6 +146,16 @@ mod tests {
         assert_eq!(fitted_place("a/b/c.cc:1", 10), "a/b/c.cc:1");
         assert_eq!(fitted_place("a/b/c.cc:1", 9), "b/c.cc:1");
         assert_eq!(fitted_place("a/b/c.cc:1", 0), "c.cc:1");
+        assert_eq!(
+            short_place("csu/../csu/libc-start.c:360"),
+            "csu/libc-start.c:360"
+        );
+        let deep = format!("/src/{}/end.cc:7", vec!["directory"; 1_000].join("/"));
+        let short = short_place(&deep);
+        assert!(
+            short.ends_with("directory/end.cc:7") && short.len() <= LONGEST_PLACE,
+            "{short}"
+        );
         let long = "a_very_long_name_of_a_source_file.cc:1234";
         assert_eq!(fitted_place(long, 0), "\u{2026}f_a_source_file.cc:1234");
         assert_eq!(fitted_place(&format!("src/{long}"), 41), long);

@@ -57,6 +57,9 @@ pub struct Profile {
     pub allocated_sizes: Vec<(u8, Amount)>,
     /// Released blocks by lifetime in nanoseconds: (bucket, amount), ordered.
     pub lifetimes: Vec<(u8, Amount)>,
+    /// Whether stacks of releases were recorded.
+    #[serde(skip)]
+    pub has_release_stacks: bool,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
     /// What each stack released; empty unless release stacks were recorded.

@@ -5,6 +5,7 @@ use crate::apart::{KnownSite, asides};
 use crate::labels::NO_STACK;
 use crate::places::place_of;
 use crate::stacks::{responsible, short_name_of, shortened};
+use crate::wrap::columns;
 use std::fmt::{Result, Write};
 
 /// Left for a name, whatever is beside it.
@@ -72,7 +73,7 @@ impl SiteRow {
         };
         if let Some(width) = style.width.filter(|_| !style.verbose) {
             let rest = [&label, &self.amount, &share, aside];
-            let length = |text: &String| text.chars().count();
+            let length = |text: &String| columns(text);
             let room = |place: &String, facts: &[String]| {
                 let rest = rest.into_iter().chain([place]).chain(facts);
                 width.saturating_sub(rest.map(length).sum::<usize>() + 5)

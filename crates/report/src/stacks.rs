@@ -4,6 +4,7 @@ use crate::labels::one_line;
 use crate::names::{around_parameters, is_plumbing, readable, without_parameters};
 use crate::places::{fitted_place, place_of};
 use crate::recorded::PYTHON;
+use crate::wrap::{beginning, columns, ending, padded};
 use crate::wrappers::is_wrapper;
 use crate::{StackFrame, Style};
 use std::fmt::{Result, Write};
@@ -32,18 +33,17 @@ impl StackLine {
     /// Leaves out what matters least until the line takes no more columns: the module where there is a place, parts
     /// of the name, directories, the note, and then what is left of the name. The line number stays.
     fn fit(&mut self, room: usize) {
-        let length = |text: &String| match text.chars().count() {
+        let length = |text: &String| match columns(text) {
             0 => 0,
             n => n + 2,
         };
         let over = |line: &StackLine| {
-            let rest = length(&line.module) + length(&line.place) + line.note.chars().count();
-            (line.name.chars().count() + rest).saturating_sub(room)
+            let rest = length(&line.module) + length(&line.place) + columns(&line.note);
+            (columns(&line.name) + rest).saturating_sub(room)
         };
         if over(self) > 0 && !self.place.is_empty() {
             self.module.clear();
         }
-        let columns = |text: &str| text.chars().count();
         for shortest in [SHORTEST_NAME, 0] {
             if over(self) > 0 {
                 let most = columns(&self.name).saturating_sub(over(self));
@@ -96,7 +96,7 @@ pub(crate) fn stack(
     }
     let lines = fitted_lines(frames, style);
     let width = |text: fn(&StackLine) -> &str, most: usize| {
-        let fitting = lines.iter().map(|line| text(line).chars().count());
+        let fitting = lines.iter().map(|line| columns(text(line)));
         fitting.filter(|&n| n <= most).max().unwrap_or(0)
     };
     let name_width = width(|line| &line.name, NAME_COLUMN);
@@ -104,7 +104,7 @@ pub(crate) fn stack(
     // Columns only where all of them fit.
     let longest = lines
         .iter()
-        .map(|line| line.place.chars().count() + line.note.chars().count());
+        .map(|line| columns(&line.place) + columns(&line.note));
     let all = INDENT + name_width + 2 + module_width + 2 + longest.max().unwrap_or(0);
     let has_columns = style.width.is_none_or(|room| all <= room);
     let (name_width, module_width) = if has_columns {
@@ -113,7 +113,7 @@ pub(crate) fn stack(
         (0, 0)
     };
     for line in &lines {
-        let name = format!("{:<name_width$}", line.name);
+        let name = padded(&line.name, name_width);
         let name = if line.is_faint {
             style.faint(&name)
         } else {
@@ -121,7 +121,7 @@ pub(crate) fn stack(
         };
         let module = match line.module.as_str() {
             "" if module_width == 0 => String::new(),
-            module => format!("{module:<module_width$}  "),
+            module => padded(module, module_width) + "  ",
         };
         let rest = match (line.place.is_empty(), line.module.is_empty()) {
             (true, true) => String::new(),
@@ -347,7 +347,7 @@ pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     /// Less than this has no room for a beginning and an end.
     const BOTH_ENDS: usize = 9;
-    if name.chars().count() <= most {
+    if columns(&name) <= most {
         return name;
     }
     let mut suffix = String::new();
@@ -358,7 +358,7 @@ pub fn shortened(name: String, most: usize) -> String {
         }
         _ => name,
     };
-    if name.chars().count() <= most {
+    if columns(&name) <= most {
         return name;
     }
     let name = without_template_arguments(&name);
@@ -369,7 +369,7 @@ pub fn shortened(name: String, most: usize) -> String {
     let ends: Vec<&str> = ends.filter(is_even).collect();
     let own = ends.last().map_or(bare.as_str(), |end| &end[2..]);
     let alone = own.strip_suffix(&suffix).unwrap_or(own);
-    let fits = |form: &&str| form.chars().count() <= most;
+    let fits = |form: &&str| columns(form) <= most;
     if let Some(form) = [&name, &plain, &bare]
         .map(String::as_str)
         .into_iter()
@@ -385,12 +385,10 @@ pub fn shortened(name: String, most: usize) -> String {
         return form.to_owned();
     }
     if most < BOTH_ENDS {
-        let start: String = alone.chars().take(most.saturating_sub(1)).collect();
-        return format!("{start}\u{2026}");
+        return format!("{}\u{2026}", beginning(alone, most.saturating_sub(1)));
     }
-    let (length, room) = (alone.chars().count(), most - GAP.len());
-    let start: String = alone.chars().take(room / 2).collect();
-    let end: String = alone.chars().skip(length - (room - room / 2)).collect();
+    let room = most - GAP.len();
+    let (start, end) = (beginning(alone, room / 2), ending(alone, room - room / 2));
     format!("{start}{GAP}{end}")
 }
 

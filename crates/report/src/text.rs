@@ -409,15 +409,7 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         return Ok(());
     }
     if model.sites.is_empty() {
-        writeln!(
-            out,
-            "\n{}",
-            match model.measured.measure {
-                "live" => nothing_live(model),
-                "temporary" => "No block was released before the thread's next allocation.".into(),
-                _ => "No block was allocated.".into(),
-            }
-        )?;
+        writeln!(out, "\n{}", nothing(model))?;
     }
     // On a terminal, a report that another one follows fits the screen: its rows have no stacks.
     let is_table = !model.is_final && style.width.is_some() && !style.verbose;
@@ -444,6 +436,15 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         }
     }
     more(out, model, "site")
+}
+
+/// Why there are no rows.
+pub(crate) fn nothing(model: &ReportModel) -> String {
+    match model.measured.measure {
+        "live" => nothing_live(model),
+        "temporary" => "No block was released before the thread's next allocation.".into(),
+        _ => "No block was allocated.".into(),
+    }
 }
 
 /// `#1 6.3 MiB 51.9 %  ImageCache::get  shop/cache.cc:28  400 blocks, oldest 199 ms, by new`

@@ -5,6 +5,7 @@ use crate::gaps;
 use crate::labels::Labels;
 use crate::stacks::shortened;
 use crate::units::{bytes, count, percent, with_error};
+use crate::wrap::columns;
 use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
 use std::fmt::Write;
@@ -107,7 +108,7 @@ impl Tree {
         for node in &nodes[..shown] {
             let number = style.number(&format!("{:>11}", self.amount(node.value)));
             let error = self.error_column(node.error);
-            let (indent, room) = room(depth, error.chars().count(), style);
+            let (indent, room) = room(depth, columns(&error), style);
             let name = style.name(&shortened(node.name.clone(), room));
             let _ = writeln!(out, "{number}{error} {:>6.1}%  {indent}{name}", share(node));
             self.lines(out, &node.children, depth + 1, least, style);
@@ -115,7 +116,7 @@ impl Tree {
         let rest = &nodes[shown..];
         let value: u64 = rest.iter().map(|node| node.value).sum();
         if value > 0 {
-            let (indent, _) = room(depth, self.error_column(None).chars().count(), style);
+            let (indent, _) = room(depth, columns(&self.error_column(None)), style);
             let text = format!("... {} more below {least} % each", count(rest.len() as u64));
             let number = format!(
                 "{:>11}{} {:>6.1}%",
@@ -159,7 +160,11 @@ impl Document for Tree {
             "bytes" => with_error(self.value, self.error),
             _ => count(self.value),
         };
-        let head = format!("{} {sum}, {what}:", self.measure);
+        let what = match self.value {
+            0 => "no block to show calls of".to_owned(),
+            _ => format!("{what}:"),
+        };
+        let head = format!("{} {sum}, {what}", self.measure);
         // Writing into a String cannot fail.
         if let Some(gaps) = gaps::warning(&self.gaps, None) {
             let _ = writeln!(out, "{}", style.warning(&gaps));

@@ -1,6 +1,7 @@
 //! Text made to fit a terminal.
 
 use std::iter::once;
+use unicode_width::UnicodeWidthChar;
 
 /// What begins a colour (ECMA-48, SGR), which takes no column.
 const ESCAPE: char = '\x1b';
@@ -26,16 +27,49 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// Columns that a text takes.
+/// Columns that a text takes: a Chinese character is two wide, and a mark on a letter has none of its own.
 pub(crate) fn columns(text: &str) -> usize {
     let mut is_code = false;
-    text.chars()
-        .filter(|&c| {
-            let was_code = is_code;
-            is_code = c == ESCAPE || (is_code && c != 'm');
-            !was_code && !is_code
-        })
-        .count()
+    let seen = text.chars().filter(|&c| {
+        let was_code = is_code;
+        is_code = c == ESCAPE || (is_code && c != 'm');
+        !was_code && !is_code
+    });
+    seen.map(width).sum()
+}
+
+fn width(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+/// Beginning of a text without colours that takes at most this many columns.
+pub(crate) fn beginning(text: &str, most: usize) -> &str {
+    let mut taken = 0;
+    let beyond = |&(_, c): &(usize, char)| {
+        taken += width(c);
+        taken > most
+    };
+    let end = text.char_indices().find(beyond);
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// End of a text without colours that takes at most this many columns.
+pub(crate) fn ending(text: &str, most: usize) -> &str {
+    let mut taken = 0;
+    let within = |&(_, c): &(usize, char)| {
+        taken += width(c);
+        taken <= most
+    };
+    let rest = text.char_indices().rev().take_while(within);
+    // A mark goes with the letter in front of it.
+    let start = rest.filter(|&(_, c)| width(c) > 0).last();
+    start.map_or("", |(at, _)| &text[at..])
+}
+
+/// A text without colours, with spaces up to this many columns.
+pub(crate) fn padded(text: &str, to: usize) -> String {
+    let missing = to.saturating_sub(columns(text));
+    format!("{text}{:missing$}", "")
 }
 
 fn wrap_line(line: &str, width: usize, out: &mut String) {
@@ -82,6 +116,17 @@ mod tests {
             wrapped("averylongwordthatcannotbreak", 20),
             "averylongwordthatcannotbreak"
         );
+    }
+
+    #[test]
+    fn wide_characters_and_marks_are_counted_as_they_are_shown() {
+        assert_eq!((columns("\u{5206}\u{914d}"), columns("e\u{301}x")), (4, 2));
+        assert_eq!(beginning("\u{5206}\u{914d}x", 3), "\u{5206}");
+        assert_eq!(beginning("e\u{301}x", 1), "e\u{301}");
+        assert_eq!(ending("x\u{5206}\u{914d}", 3), "\u{914d}");
+        assert_eq!(ending("xe\u{301}", 1), "e\u{301}");
+        assert_eq!((beginning("ab", 9), ending("ab", 9)), ("ab", "ab"));
+        assert_eq!(padded("\u{5206}", 4), "\u{5206}  ");
     }
 
     #[test]

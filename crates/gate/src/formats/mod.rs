@@ -13,7 +13,7 @@ use crate::growth::GrowthKind;
 use crate::{AllocationSite, Group, HeapVerdict, Outcome, PossibleLeak, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{
-    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, counted, shortened_name,
+    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, counted, short_place, shortened_name,
 };
 
 /// All forms that the verdicts on a program's processes can be written in.
@@ -216,6 +216,10 @@ const NO_STACK: &str =
 fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     let place = frame.place();
     let place = relative(&place, &options.source_root);
+    let place = match options.lists_all {
+        true => place.to_owned(),
+        false => short_place(place),
+    };
     let inlined = if frame.inlined { " [inlined]" } else { "" };
     let name = match options.lists_all {
         true => frame.name(),

@@ -7,7 +7,8 @@ use super::{
 use crate::{AllocationSite, Group, HeapVerdict, Outcome, Subject, Sum, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{
-    Format, FormatOptions, LONGEST_NAME, bytes, counted, shortened_name, without_parameters,
+    Format, FormatOptions, LONGEST_NAME, bytes, count, counted, short_place, shortened_name,
+    without_parameters,
 };
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
@@ -69,13 +70,14 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
         Some(frame) if verdict.outcome == Outcome::Failed => {
             let place = match (&frame.file, frame.line) {
                 (Some(file), Some(line)) => {
-                    format!(" ({}:{line})", relative(file, &options.source_root))
+                    let place = format!("{}:{line}", relative(file, &options.source_root));
+                    format!(" ({})", short_place(&place))
                 }
                 _ => String::new(),
             };
             let more = match leaks.len() {
                 1 => String::new(),
-                all => format!(", and {} more", all - 1),
+                all => format!(", and {} more", count(all as u64 - 1)),
             };
             let name = frame.name();
             let name = shortened_name(without_parameters(&name).to_owned(), LONGEST_NAME);

@@ -166,6 +166,7 @@ pub fn profile(
             .collect(),
         allocated_sizes: by_bucket(&activity.allocated_sizes),
         lifetimes: by_bucket(&activity.lifetimes),
+        has_release_stacks: recording.has_release_stacks(),
         flows,
         releases,
         timeline,

@@ -267,25 +267,43 @@ pub(crate) fn inferences(
             ),
         ];
         let all = all.into_iter().flatten();
-        found.extend(all.chain(of_accesses(site, seen)).map(|finding| Inference {
-            kind: finding.kind,
-            title: finding.kind.title(),
-            evidence: finding.evidence,
-            advice: finding.advice,
-            gain: finding.gain,
-            allocator: allocator.to_owned(),
-            stack: profile.stack(stack),
-            stack_index: stack,
-            truncated,
+        let largest = |kind| match kind {
+            InferenceKind::TopBytes => site.most_live_bytes,
+            InferenceKind::TopBlocks => site.chunks,
+            _ => 0,
+        };
+        let all = all.chain(of_accesses(site, seen));
+        let all = all.map(|finding| (largest(finding.kind), finding));
+        found.extend(all.map(|(amount, finding)| {
+            (
+                amount,
+                Inference {
+                    kind: finding.kind,
+                    title: finding.kind.title(),
+                    evidence: finding.evidence,
+                    advice: finding.advice,
+                    gain: finding.gain,
+                    allocator: allocator.to_owned(),
+                    stack: profile.stack(stack),
+                    stack_index: stack,
+                    truncated,
+                },
+            )
         }));
     }
-    found.sort_by_key(|inference| {
-        let stands_out = inference.advice.is_empty();
+    found.sort_by_key(|(amount, inference)| {
+        let stands_out = inference.advice.is_empty().then_some(inference.kind as u8);
         let calls = Reverse(inference.gain.calls);
         let bytes = Reverse(inference.gain.bytes);
-        (stands_out, calls, bytes, inference.stack_index)
+        (
+            stands_out,
+            calls,
+            bytes,
+            Reverse(*amount),
+            inference.stack_index,
+        )
     });
-    found
+    found.into_iter().map(|(_, inference)| inference).collect()
 }
 
 #[cfg(test)]
@@ -376,6 +394,14 @@ mod tests {
             top(&[3, 9, 1, 2, 4, 5, 6, 7, 8, 10]),
             [(InferenceKind::TopBytes, 9), (InferenceKind::TopBlocks, 9)]
         );
+        // The largest of them comes first.
+        let numbers: Vec<u64> = (1..=20).collect();
+        let at = |kind, sites: [u32; 2]| sites.map(|site| (kind, site));
+        let expected = [
+            at(InferenceKind::TopBytes, [19, 18]),
+            at(InferenceKind::TopBlocks, [19, 18]),
+        ];
+        assert_eq!(top(&numbers), expected.concat());
         assert_eq!(top(&[5]), []);
         assert_eq!(top(&[5; 12]), []);
         assert_eq!(

@@ -7,6 +7,7 @@ use super::rows::{Numbers, Row, Sort, Subject};
 use super::tree::Tree;
 use crate::names::is_plumbing;
 use crate::places::source_root;
+use crate::units::count;
 use crate::{Overhead, StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
@@ -242,6 +243,13 @@ impl Board {
                     .filter(|frame| !is_librarys(frame));
                 tree.add(own.map(frame_name), &row.numbers);
             }
+            let rest = self.sites.get(MOST_NAMED..).unwrap_or_default();
+            if !rest.is_empty() && self.filter.is_empty() {
+                let mut sum = Numbers::default();
+                rest.iter().for_each(|row| sum.add(&row.numbers));
+                let name = format!("({} smaller sites)", count(rest.len() as u64));
+                tree.add(std::iter::once(name), &sum);
+            }
             tree.rows(sort, &self.chosen)
         } else if self.filter.is_empty() {
             self.sites.clone()
@@ -267,6 +275,12 @@ impl Board {
         let is_like =
             |frame: &StackFrame| has(&frame.function) || has(&frame.file) || has(&frame.module);
         wanted.is_empty() || named.frames.iter().any(is_like)
+    }
+
+    /// Sites that a filter or the tree looks at, if that is not all.
+    pub(super) fn looked_at(&self) -> Option<usize> {
+        let needs_names = self.is_tree || !self.filter.is_empty();
+        (needs_names && self.sites.len() > MOST_NAMED).then_some(MOST_NAMED)
     }
 
     /// Index of the selected row. The subject stays selected, wherever it goes.

@@ -295,7 +295,11 @@ fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
         }
     };
     let mut titles: Vec<Span> = columns.iter().map(title).collect();
-    titles.push(Span::from(if board.is_tree { "calls" } else { "site" }).dim());
+    let mut title = if board.is_tree { "calls" } else { "site" }.to_owned();
+    if let Some(sites) = board.looked_at() {
+        title += &format!(" (of the {} largest)", count(sites as u64));
+    }
+    titles.push(Span::from(title).dim());
     Line::from(titles)
 }
 

@@ -112,6 +112,33 @@ fn screen(board: &mut Board, width: u16, height: u16) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
+/// The tree is made of the sites whose names are looked up; what the others hold is in its sums too.
+#[test]
+fn a_tree_of_very_many_sites_leaves_nothing_out() {
+    let mut board = Board::new("shop".into(), 7);
+    let sites = (1..=2_500).map(|stack| site(stack, 10_000 - u64::from(stack), 1, 1, 5));
+    board.sample(sample(0, sites.collect()));
+    let names = (1..=2_000).map(|stack| (stack, named(&format!("f{stack} main"))));
+    board.name_sites(names);
+    press(&mut board, "t");
+    let lines = screen(&mut board, 100, 20).join("\n");
+    assert!(lines.contains("calls (of the 2,000 largest)"), "{lines}");
+    let of_rest = board.rows().last().expect("a row");
+    assert!(lines.contains("17.2 MiB"), "{lines}");
+    assert_eq!(
+        (of_rest.numbers.blocks, of_rest.numbers.bytes),
+        (500, 3_874_750)
+    );
+    let all: u64 = [&board.rows()[0], of_rest]
+        .iter()
+        .map(|row| row.numbers.blocks)
+        .sum();
+    assert_eq!(all, 2_500);
+    press(&mut board, "t");
+    let lines = screen(&mut board, 100, 20).join("\n");
+    assert!(!lines.contains("2,000 largest"), "{lines}");
+}
+
 /// The sites on the screen, without the numbers in front of them.
 fn sites(board: &mut Board) -> Vec<String> {
     let lines = screen(board, 100, 12);

@@ -98,7 +98,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         arenas: &profile.arenas,
         aging: profile.aging.as_ref(),
         lost_events: profile.totals.lost_events,
-        has_flows: !profile.flows.is_empty(),
+        has_flows: profile.has_release_stacks,
         strings: &strings.all,
         wrappers: WRAPPERS,
         step,
@@ -137,7 +137,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     // Recordings of sums do not tell threads apart.
     let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
         (0, _) => "unknown threads".to_owned(),
-        (_, true) => site.tid.to_string(),
+        (tid, true) => format!("thread {tid} (ended)"),
         (_, false) => format!("{} ({})", site.thread, site.tid),
     };
     packed.running("sites.node", sites.iter().map(|s| calls.node_of(s.stack)));
@@ -149,8 +149,12 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
         strings.index(known.map_or(UNKNOWN_TYPE, String::as_str))
     });
     packed.plain("sites.type", types);
-    let is_cut = |s: &ProfileSite| s.truncated || profile.is_cut(s.stack);
-    packed.plain("sites.truncated", sites.iter().map(is_cut));
+    let truncated = |s: &ProfileSite| match (s.truncated, profile.is_cut(s.stack)) {
+        (true, _) => 1,
+        (false, true) => 2,
+        (false, false) => 0,
+    };
+    packed.plain("sites.truncated", sites.iter().map(truncated));
     let measures: [(&str, Of<ProfileSite>); 6] = [
         ("before", |s| s.before),
         ("live", |s| s.measures.live),

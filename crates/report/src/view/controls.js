@@ -11,6 +11,8 @@ function fillOptions(id, first, entries) {
 
 /** Options of a filter at most: of more, those that allocated most. The others are picked in the table. */
 const MOST_OPTIONS = 200;
+/** Characters of an option. */
+const MOST_OF_OPTION = 80;
 
 /** The values of a column of the sites, those first that allocated most. */
 function byAllocated(data, keys) {
@@ -22,7 +24,7 @@ function byAllocated(data, keys) {
 /** The first of some values as options, by name. */
 function fillLargest(data, id, first, values) {
   const largest = values.slice(0, MOST_OPTIONS);
-  const named = largest.map((value) => [value, data.strings[value]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
+  const named = largest.map((value) => [value, fittingName(data.strings[value], MOST_OF_OPTION)]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
   fillOptions(id, first, named);
   if (values.length === largest.length) return;
   const rest = make("option", "", `${formatCount(values.length - largest.length)} others: pick one in the table`);
@@ -34,7 +36,7 @@ function fillLargest(data, id, first, values) {
 function showOption(data, id, value) {
   const list = byId(id);
   if (![...list.options].some((option) => option.value === String(value))) {
-    const option = make("option", "", data.strings[value]);
+    const option = make("option", "", fittingName(data.strings[value], MOST_OF_OPTION));
     option.value = value;
     list.append(option);
   }
@@ -57,6 +59,13 @@ function choice(id, options, current, choose, isOff = () => false) {
   }
 }
 
+/** Of how many blocks the stacks are cut for a reason. */
+function cutText(data, reason, what) {
+  const blocks = data.sites.allocated.blocks.reduce((sum, of, site) => sum + (data.cut[site] === reason ? of : 0), 0);
+  const share = formatShare(blocks, sumOf(data.sites.allocated.blocks));
+  return blocks ? `, stacks of ${share === "0.0 %" ? "less than 0.1 %" : share} of the blocks ${what}` : "";
+}
+
 /** What does not change: the title, the sums of the run, the lists to choose from. */
 function fillPage(app) {
   const { data } = app;
@@ -69,10 +78,7 @@ function fillPage(app) {
   const sampled = data.is_sampled ? `, ${known}estimated from samples` : "";
   const unseenNs = data.gaps.reduce((sum, gap) => sum + (gap.to_s - gap.from_s) * 1e9, 0);
   const unseen = unseenNs ? `, nothing was seen for ${formatTime(unseenNs)}` : "";
-  const cutBlocks = data.sites.allocated.blocks.reduce((sum, blocks, site) => sum + (data.cut[site] ? blocks : 0), 0);
-  const share = formatShare(cutBlocks, sumOf(data.sites.allocated.blocks));
-  const cutShare = share === "0.0 %" ? "less than 0.1 %" : share;
-  const cut = cutBlocks ? `, stacks of ${cutShare} of the blocks are cut (--depth ${data.depth})` : "";
+  const cut = cutText(data, CUT_AT_DEPTH, `are cut (--depth ${data.depth})`) + cutText(data, NOT_FOLLOWED, "could not be followed to their end");
   const against = data.compared ? `, compared with ${data.compared.name} (${data.compared.pid}) of ${formatTime(data.compared.seconds * 1e9)}` : "";
   byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}${against}`;
   const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]];

@@ -153,21 +153,11 @@ function prepareNames(data) {
   }
 }
 
-/** By node: how many frames a stack that ends there has, as --depth counts them. */
-function frameCounts({ calls, frames }) {
-  const counts = new Uint16Array(calls.parent.length);
-  for (let node = 1; node < counts.length; node += 1) {
-    counts[node] = counts[calls.parent[node]] + (frames.inlined[calls.frame[node]] ? 0 : 1);
-  }
-  return counts;
-}
+/** Why a stack has no outermost frames. */
+const [NOT_FOLLOWED, CUT_AT_DEPTH] = [1, 2];
 
-/** By site: 1 if its stack goes on, but was cut at --depth or could not be followed. */
-function cutSites(data) {
-  const counts = frameCounts(data);
-  const { node, truncated } = data.sites;
-  return Uint8Array.from(node, (end, site) => (end && (truncated[site] || (data.depth && counts[end] >= data.depth)) ? 1 : 0));
-}
+/** By site: why its stack goes on, but is cut; 0 if it does not. */
+const cutSites = ({ sites: { node, truncated } }) => Uint8Array.from(node, (end, site) => (end ? truncated[site] : 0));
 
 /** The frames of a stack, innermost first. */
 function framesOf(data, node) {

@@ -43,16 +43,18 @@ class DetailsView {
     const { data, state, result } = this.app;
     const { sites } = data;
     this.lists.begin();
-    const parts = [make("h2", "", title), this.numbers([[isWhole(data, state) ? state.measure : `${state.measure} in the window`, result.shown]], members), ...this.onlyThis()];
+    const heading = make("h2", "", boundedName(title));
+    heading.title = title;
+    const parts = [heading, this.numbers([[isWhole(data, state) ? state.measure : `${state.measure} in the window`, result.shown]], members), ...this.onlyThis()];
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
       const [first] = members;
-      if (sites.truncated[first]) parts.push(make("p", "empty", "The stack goes on, but could not be followed any further."));
+      if (sites.truncated[first] === NOT_FOLLOWED) parts.push(make("p", "empty", "The stack goes on, but could not be followed any further."));
       else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
     }
     parts.push(make("h3", "", coveredText(data)));
     parts.push(this.numbers(["live", "peak", "allocated", "released", "temporary"].map((name) => [name, sites[name]]), members));
-    const distinct = (columns) => [...new Set(members.map((site) => data.strings[columns[site]]))];
+    const distinct = (columns) => [...new Set(members.map((site) => boundedName(data.strings[columns[site]])))];
     const threads = distinct(sites.thread);
     parts.push(make("h3", "", "Allocated by"));
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
@@ -109,7 +111,7 @@ class DetailsView {
       const frames = framesOf(data, node);
       const isDull = dullTest(app, frames);
       const frame = frames.find((one) => !isDull(one)) ?? frames[0];
-      const names = frames.slice(frames.indexOf(frame), frames.indexOf(frame) + 3).map((one) => functionOf(data, one));
+      const names = frames.slice(frames.indexOf(frame), frames.indexOf(frame) + 3).map((one) => isolated(boundedName(functionOf(data, one))));
       const item = make("li", "");
       const opener = button("plain name", names.join(" \u2190 ") || "(no call stack)", () => item.append(stackList(app, frames)));
       opener.title = "The whole stack";

@@ -47,7 +47,7 @@ function monospaceWidth() {
 function showTip(event, title, ...lines) {
   const tip = byId("tip");
   tip.hidden = false;
-  tip.replaceChildren(make("b", "", title), ...lines.filter(Boolean).map((line) => make("span", "", line)));
+  tip.replaceChildren(make("b", "", boundedName(title)), ...lines.filter(Boolean).map((line) => make("span", "", boundedName(line))));
   tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8), 4)}px`;
   tip.style.top = `${Math.max(Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8), 4)}px`;
 }

@@ -16,7 +16,9 @@ const NARROWEST = 0.4;
 const COMMON = 0.99;
 
 /** A root is common if this part of everything is below it. */
-const MOST_OF_ALL = 0.8;
+const MOST_OF_ALL = 0.5;
+/** Frames that are too narrow to be drawn are one place together if that is at least so wide, in pixels. */
+const LEAST_REST = 3;
 
 /** The innermost of the frames below one that nearly everything below it has. The last one of a stack is always shown. */
 function endOfRoot(frame) {
@@ -32,6 +34,7 @@ class FlameView {
     this.canvas = byId("flame");
     this.box = byId("flames");
     this.drawn = [];
+    this.rests = [];
     this.cursor = null;
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
     this.canvas.addEventListener("mouseleave", hideTip);
@@ -82,7 +85,7 @@ class FlameView {
 
   /** The name, and the number of further callers that the row stands for. */
   placeText({ frame, folded }) {
-    return folded ? `${this.text(frame)}  \u2190 ${counted(folded, "caller")}` : this.text(frame);
+    return folded ? `${isolated(this.text(frame))}  \u2190 ${counted(folded, "caller")}` : this.text(frame);
   }
 
   text(frame) {
@@ -101,6 +104,7 @@ class FlameView {
 
   /** Frames with their places: `row` counts away from the root. */
   layout(width) {
+    this.rests = [];
     if (!this.root) return [];
     const drawn = [];
     const { state } = this.app;
@@ -112,9 +116,13 @@ class FlameView {
         const place = pending.pop();
         drawn.push(place);
         let x = place.x;
-        for (const child of place.frame.children) {
+        const { children } = place.frame;
+        for (const [at, child] of children.entries()) {
           const wide = root.value > 0 ? (child.value / root.value) * width : 0;
-          if (wide < NARROWEST) break;
+          if (wide < NARROWEST) {
+            this.rest(children.slice(at), { row: place.row + sign, x, scale: width / root.value });
+            break;
+          }
           const isRoot = folds && place.frame === root && child.value >= root.value * MOST_OF_ALL;
           const inner = isRoot ? endOfRoot(child) : child;
           const folded = inner.depth - child.depth;
@@ -134,6 +142,15 @@ class FlameView {
     return drawn;
   }
 
+  /** The place of frames that are too narrow: together they may be most of a row. */
+  rest(frames, { row, x, scale }) {
+    const value = frames.reduce((sum, frame) => sum + frame.value, 0);
+    const width = value * scale;
+    if (width >= LEAST_REST) this.rests.push({ row, x, width, value, count: frames.length });
+  }
+
+  restText({ count }) { return `${counted(count, "function")}, each too narrow to be drawn`; }
+
   draw() {
     const { state } = this.app;
     if (!hasFrames(state.shape)) return;
@@ -141,14 +158,16 @@ class FlameView {
     this.caption();
     const width = Math.max(this.box.clientWidth - 1, 1);
     this.drawn = this.layout(width);
-    const [least, most] = this.drawn.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);
+    const places = [...this.drawn, ...this.rests];
+    const [least, most] = places.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);
     const height = Math.max((most - least + 1) * ROW + 4, this.box.clientHeight - 2);
     const isFlame = state.shape === "flame";
-    for (const place of this.drawn) place.y = isFlame ? height - (place.row + 1) * ROW - 2 : (place.row - least) * ROW + 2;
+    for (const place of places) place.y = isFlame ? height - (place.row + 1) * ROW - 2 : (place.row - least) * ROW + 2;
     const context = paper(this.canvas, width, height);
     context.font = `12px ${css("--mono")}`;
     context.textBaseline = "middle";
     const advance = context.measureText("x").width;
+    for (const place of this.rests) this.drawRest(context, place, advance);
     for (const place of this.drawn) this.drawFrame(context, place, advance);
     this.drawMarks(context);
     const heights = `${height} ${this.box.clientHeight}`;
@@ -160,6 +179,16 @@ class FlameView {
   showCenter() {
     const place = this.drawn.find(({ frame }) => frame === this.top);
     if (place && this.callers) this.box.scrollTop = place.y - this.box.clientHeight / 2 + ROW;
+  }
+
+  drawRest(context, place, advance) {
+    const { x, y, width } = place;
+    context.globalAlpha = 0.25;
+    context.fillStyle = css("--module-other");
+    context.fillRect(x, y, width, ROW - 1);
+    context.globalAlpha = 1;
+    context.fillStyle = css("--faint");
+    if (width >= advance * 12) context.fillText(paintedName(context, this.restText(place), width - 8, advance), x + 4, y + ROW / 2);
   }
 
   drawFrame(context, place, advance) {
@@ -176,12 +205,10 @@ class FlameView {
       context.fillStyle = css("--hit");
       context.fillRect(x, y, Math.max(width - 0.6, 1), 3);
     }
-    const room = Math.floor((width - 8) / advance);
-    if (room < 3) return;
-    const text = this.placeText(place);
+    if (width - 8 < 3 * advance) return;
     context.globalAlpha = isOuter ? 0.7 : 1;
     context.fillStyle = css("--text");
-    context.fillText(fittingName(text, room), x + 4, y + ROW / 2);
+    context.fillText(paintedName(context, this.placeText(place), width - 8, advance), x + 4, y + ROW / 2);
   }
 
   /** The variable that a frame is coloured with. */
@@ -242,20 +269,23 @@ class FlameView {
   caption() {
     const { data, state } = this.app;
     const isEmpty = !this.root || !(this.root.value > 0);
-    byId("shown").textContent = isEmpty ? "nothing here" : this.amountText(this.top);
+    byId("shown").textContent = byId("shown").title = isEmpty ? "nothing here" : this.amountText(this.top);
     byId("path").textContent = this.root && this.top !== this.root ? this.text(this.top)
       : state.shape === "sandwich" && state.center ? data.strings[state.center] : "";
   }
 
-  at(event) {
+  at(event, places = this.drawn) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    return this.drawn.find((f) => x >= f.x && x < f.x + Math.max(f.width, 1) && y >= f.y && y < f.y + ROW);
+    return places.find((f) => x >= f.x && x < f.x + Math.max(f.width, 1) && y >= f.y && y < f.y + ROW);
   }
 
   hover(event) {
     const hit = this.at(event);
-    if (!hit) return hideTip();
+    if (!hit) {
+      const rest = this.at(event, this.rests);
+      return rest ? showTip(event, this.restText(rest), formatAmount(rest.value, this.app.state.unit), "The table has each of them") : hideTip();
+    }
     return showTip(event, this.placeText(hit), ...this.about(hit.frame));
   }
 

@@ -37,6 +37,24 @@ function withoutArguments(name) {
   return depth ? name : short;
 }
 
+/** A name between its callers or numbers: letters that go from right to left turn nothing round but themselves. */
+const isolated = (name) => (/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);
+
+/** Characters of a name in running text: some have ten thousand. */
+const MOST_OF_NAME = 200;
+const boundedName = (name) => fittingName(name, MOST_OF_NAME);
+
+/** A name that is painted within so many pixels: not all characters are as wide as a Latin one. */
+function paintedName(context, name, pixels, advance) {
+  let most = Math.floor(pixels / advance);
+  let text = fittingName(name, most);
+  while (most > 1 && !/^[\x20-\x7e\u2026\u2190]*$/.test(text) && context.measureText(text).width > pixels) {
+    most = Math.min(most - 1, Math.floor((most * pixels) / context.measureText(text).width));
+    text = fittingName(name, Math.max(most, 1));
+  }
+  return text;
+}
+
 /** A name in so many characters. */
 function fittingName(name, most) {
   if (name.length <= most) return name;

@@ -39,7 +39,7 @@ function inferenceParts(app, inferences, isOfPicked = false) {
   if (!inferences.length) return isOfPicked ? [] : [make("p", "empty", "Nothing stands out.")];
   const entry = (inference) => {
     const name = wholeName(siteName(app, inference.node));
-    const opener = button("plain name", `${inference.title}: ${name}`, () => app.pickInference(inference.node));
+    const opener = button("plain name", `${inference.title}: ${boundedName(name)}`, () => app.pickInference(inference.node));
     opener.title = "Pick this site";
     const gain = gainText(inference.gain);
     const parts = [isOfPicked ? make("b", "", inference.title) : opener, make("small", "", inference.evidence)];

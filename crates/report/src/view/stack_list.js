@@ -32,9 +32,9 @@ function foldedItem(app, frames) {
 
 function stackItem(app, frame, isOpen) {
   const { data } = app;
-  const name = button("plain name", functionOf(data, frame), () => app.setCenter(data.frames.function[frame]));
+  const name = button("plain name", boundedName(functionOf(data, frame)), () => app.setCenter(data.frames.function[frame]));
   name.title = "Callers and callees of this function";
-  const note = [placeOf(data, frame), data.strings[data.frames.module[frame]], data.frames.inlined[frame] ? "inlined" : ""];
+  const note = [boundedName(placeOf(data, frame)), data.strings[data.frames.module[frame]], data.frames.inlined[frame] ? "inlined" : ""];
   const item = make("li", "", name, make("small", "", note.filter(Boolean).join("  ")));
   const [file, line] = [data.strings[data.frames.file[frame]], data.frames.line[frame]];
   const source = sourceOf(data, file, line);

@@ -15,6 +15,19 @@ const LEAST_NAME = 12;
 const MOST_OF_CALLER = 30;
 const SPARK = { width: 110, height: 22 };
 
+/** Why the table has no rows. */
+function nothingText({ data, state }) {
+  if (isFiltered(state)) return "Nothing of what this measure covers passes the filters.";
+  if (!data.sites.allocated.blocks.some((blocks) => blocks > 0)) return "No block was allocated while this was recorded.";
+  const when = isWhole(data, state) ? coveredWords(data).replace("whole run", "in the whole run") : "in the window";
+  return {
+    live: "Nothing is live at the end: all of it was released again. Peak and Allocated have what there was.",
+    growth: "No site has more or less at the end than at the start. Peak and Allocated have what there was.",
+    temporary: "No block was released before the thread's next allocation.",
+    peak: `Nothing was live ${when}.`,
+  }[state.measure] ?? `Nothing was ${state.measure} ${when}.`;
+}
+
 class TableView {
   constructor(app) {
     this.app = app;
@@ -84,6 +97,8 @@ class TableView {
     byId("grid").classList.toggle("self", this.hasSelf());
     byId("grid").classList.toggle("grown", !this.columns.some(([column]) => column === "growth"));
     byId("rows").textContent = counted(this.rows.length, "row");
+    byId("nothing").hidden = this.rows.length > 0;
+    if (!this.rows.length) byId("nothing").firstChild.textContent = nothingText(this.app);
     this.draw();
   }
 
@@ -181,7 +196,7 @@ class TableView {
     if (aside) first.append(make("i", "aside", aside));
     if (place) first.append(make("small", "", place));
     if (state.group !== "site") return [first];
-    const way = callers.map((caller) => fittingName(caller, MOST_OF_CALLER)).join(" \u2190 ");
+    const way = callers.map((caller) => isolated(fittingName(caller, MOST_OF_CALLER))).join(" \u2190 ");
     const second = make("span", "callers", ...(way ? ["\u2190 ", ...markedName(way, state.search)] : []));
     second.title = callers.join(" \u2190 ");
     return [first, second];

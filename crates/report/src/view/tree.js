@@ -55,7 +55,7 @@ function buildTree(data, hidden) {
   const children = new Children(2 * data.calls.parent.length + 2);
   const leaf = new Int32Array(data.count);
   mergeStacks(data, hidden, children, 0, (site) => !data.cut[site], leaf);
-  if (data.cut.includes(1)) {
+  if (data.cut.some(Boolean)) {
     mergeStacks(data, hidden, children, children.child(0, data.cutLabel), (site) => data.cut[site], leaf);
   }
   const nodes = children.count;

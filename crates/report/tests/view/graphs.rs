@@ -311,14 +311,46 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
         browser.value(&format!("{frame}.value")).as_u64(),
         Some(live)
     );
-    let blocks: u64 = cut().map(|site| site.measures.allocated.blocks).sum();
     let whole = sum(&profile, Measure::Allocated, Unit::Blocks);
-    let subtitle = browser.text("#subtitle");
+    let part = |is_unfollowed: bool| {
+        let cut = cut().filter(|site| site.truncated == is_unfollowed);
+        share(cut.map(|site| site.measures.allocated.blocks).sum(), whole)
+    };
+    // A larger --depth helps with the first ones only.
     let expected = format!(
-        "stacks of {} of the blocks are cut (--depth 6)",
-        share(blocks, whole)
+        "stacks of {} of the blocks are cut (--depth 6), stacks of {} of the blocks could not be followed to their end",
+        part(false),
+        part(true)
     );
+    let subtitle = browser.text("#subtitle");
     assert!(subtitle.ends_with(&expected), "{subtitle}");
+    let ending = |is_unfollowed: bool| {
+        format!(
+            "(() => {{ const site = [...app.data.cut].indexOf({}); app.setGroup('site'); app.refreshNow(); app.pickRow(app.data.sites.node[site]); return byId('details').textContent; }})()",
+            2 - u32::from(is_unfollowed)
+        )
+    };
+    let of_depth = browser.text_of(&ending(false));
+    assert!(of_depth.contains("was cut at --depth 6."), "{of_depth}");
+    let unfollowed = browser.text_of(&ending(true));
+    assert!(
+        unfollowed.contains("could not be followed any further."),
+        "{unfollowed}"
+    );
+    // Whatever the reason is.
+    let mut of_depth = profile.clone();
+    for site in &mut of_depth.sites {
+        site.truncated = false;
+    }
+    let live: u64 = of_depth
+        .sites
+        .iter()
+        .filter(is_cut)
+        .map(|site| site.measures.live.bytes)
+        .sum();
+    let page = Page::of(&of_depth, "cut-at-depth");
+    let mut other = Browser::open(&page.0, 1400, 900, READY);
+    assert_eq!(other.value(&format!("{frame}.value")).as_u64(), Some(live));
     // It is no function.
     browser.click("#groups [data-name=function]");
     let names = browser.text_of("app.table.rows.map((row) => app.data.strings[row.key]).join()");

@@ -245,6 +245,7 @@ fn who_releases_the_blocks_of_a_site() {
     let details = browser.text("#details");
     assert!(details.contains("--stacks all"), "{details}");
     let deepest = deepest.expect("stacks") as u32;
+    profile.has_release_stacks = true;
     profile.flows = vec![flow(largest, 3, 4096), flow(deepest, 70, 8192)];
     let page = Page::of(&profile, "released");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);

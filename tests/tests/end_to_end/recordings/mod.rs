@@ -4,6 +4,7 @@ mod carried_away;
 mod comparisons;
 mod exports;
 mod names;
+mod odd_input;
 mod refusals;
 mod sums;
 mod types;
