@@ -4,7 +4,7 @@
 //! `cargo bench -p memhook-benches --bench search`; takes two minutes, 3 GB, and one processor.
 
 use memhook_benches::{build, timed};
-use memhook_heap::{MarkOptions, capture, dissect, leaks, mark};
+use memhook_heap::{MarkOptions, Request, capture, dissect, leaks, mark};
 use memhook_tests::Target;
 use std::process::Command;
 
@@ -25,7 +25,7 @@ fn main() {
     );
     for (shape, millions) in HEAPS {
         let target = Target::run(Command::new(&program).args([shape, millions]));
-        let captured = capture(target.pid() as i32, None).expect("a snapshot");
+        let captured = capture(target.pid() as i32, Request::default()).expect("a snapshot");
         assert!(target.finish().success());
         let snapshot = &captured.snapshot;
         let options = MarkOptions::default();

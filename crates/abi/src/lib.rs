@@ -1,7 +1,7 @@
 //! The memory layout that the attacher and the hook share, written once.
 //!
 //! The hook (C++, inside the target) and the attacher (Rust, outside) map the same shared region.
-//! Every structure in it is declared here; [`cxx_header`] prints the C++ twin with a
+//! Every structure in it is declared here; the module `cxx` prints the C++ twin with a
 //! `static_assert` on every size and offset, so that the two sides cannot part ways unnoticed.
 //!
 //! ```text
@@ -20,6 +20,7 @@
 //!
 //! The region is a sparse memfd: pages that nobody touches cost nothing.
 
+#[cfg(test)]
 mod cxx;
 mod event;
 mod functions;
@@ -27,7 +28,6 @@ mod layout;
 mod prefetch;
 pub mod unwind_rule;
 
-pub use cxx::cxx_header;
 pub use event::{Accesses, Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
 pub use functions::{
     ACCESS_LISTENER, ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, MARK_LISTENER, Role,

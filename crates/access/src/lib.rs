@@ -49,7 +49,7 @@ mod watcher;
 #[cfg(target_arch = "x86_64")]
 mod word_watch;
 
-pub use ages::{AGES_MS, AgeHistory, AgePoint, BANDS};
+pub use ages::{AGES_MS, AgeHistory, AgePoint};
 pub use answer::{Evidence, SiteAnswer, State, answer};
 #[cfg(target_arch = "x86_64")]
 pub use birth_looks::{BirthLooks, SeenLook, SeenLooks, SeenWord};
@@ -61,8 +61,8 @@ pub use looks::{Look, Looks};
 pub use page_accesses::PageAccesses;
 pub use pages::{PAGE_BYTES, Pages, THRESHOLDS_MS, Writes};
 pub use random::Random;
-pub use sites::{Census, LiveBlock, Part, STRATA, Site, SiteBlocks, Stratum};
-pub use survival::{Share, Watched, stale_share};
+pub use sites::{Census, LiveBlock, Part, Site, SiteBlocks, Stratum};
+pub use survival::{Share, Watched};
 pub use tracing_budget::{
     COARSEST, CallCosts, LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, Period, SIZE_CLASSES,
     TracingController, level_of, mean_bytes, size_class,

@@ -135,14 +135,7 @@ impl WatchedThreads {
             if new.is_empty() {
                 continue;
             }
-            for (&tid, ring) in &self.rings {
-                if word.by_thread.contains_key(&tid) {
-                    continue;
-                }
-                if let Some(watchpoint) = self.armed(tid, (word.address, word.width), ring) {
-                    word.by_thread.insert(tid, watchpoint);
-                }
-            }
+            self.extend(word);
         }
         self.watched - before
     }

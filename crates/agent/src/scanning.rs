@@ -5,9 +5,7 @@ use crate::config::Rule;
 use crate::facts::executable_of;
 use crate::said::chain;
 use crate::worker::Ended;
-use memhook_heap::{
-    Captured, Heap, Limits, MarkOptions, Scan, account_of, capture_resident, capture_within,
-};
+use memhook_heap::{Captured, Heap, Limits, MarkOptions, Request, Scan, account_of, capture};
 use memhook_process::{has_ended, resident_counters, thread_start_time};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -84,11 +82,12 @@ fn scan(pid: i32, rule: &Rule, memory: u64, numbers: &mut Numbers) -> Result<(),
         memory: Some(memory),
     };
     let has_account = rule.resident || rule.pins;
-    let captured = match has_account {
-        true => capture_resident(pid, None, limits),
-        false => capture_within(pid, None, limits),
+    let request = Request {
+        limits,
+        with_residency: has_account,
+        ..Request::default()
     };
-    let captured = captured.map_err(|error| chain(&error))?;
+    let captured = capture(pid, request).map_err(|error| chain(&error))?;
     let snapshot = &captured.snapshot;
     let options = MarkOptions {
         ignore_half_overwritten: true,

@@ -336,8 +336,6 @@ impl Session {
 
     /// The name of a live thread (tid as the target sees it), or an empty string.
     pub fn thread_name(&self, tid: u32) -> String {
-        memhook_process::proc_text(format!("/proc/{}/task/{tid}/comm", self.pid()))
-            .map(|name| name.trim_end().to_owned())
-            .unwrap_or_default()
+        memhook_process::thread_name(self.pid(), tid as i32).unwrap_or_default()
     }
 }

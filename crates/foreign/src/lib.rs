@@ -26,12 +26,11 @@ pub mod units;
 mod visible;
 
 use asked_host::asks_for_us;
-pub use bounded_name::MOST_NAME_BYTES;
 pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{class_name, demangle, demangle_in_full};
 pub use glob::{glob, star_glob};
 pub use http_server::{Answer, HttpServer, Request};
-pub use inflate::{Compression, inflate, is_believable};
+pub use inflate::{Compression, inflate};
 pub use inside_root::{open_below, open_folder_below};
 pub use mapped_file::open_mapped;
 pub use output_error::{OutputError, exists_already};
@@ -39,6 +38,6 @@ pub use output_file::{
     OutputFile, check_output, is_program, own_name, unnamed_file, unnamed_file_in,
 };
 pub use own_directory::OwnDirectory;
-pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
+pub use regular_file::{Extent, is_regular, open_regular, read_exactly, read_start};
 pub use units::size_text;
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

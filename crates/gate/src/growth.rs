@@ -17,7 +17,7 @@
 //! grows if it does so with every one of them taken off it. If it grows only without that, or ever more slowly,
 //! the window was too short to tell.
 
-use crate::trend::{Trend, corrected, drift};
+use crate::trend::{Trend, corrected, drift, ends_above};
 use serde::Serialize;
 
 /// Fewer moments say nothing.
@@ -149,16 +149,6 @@ fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
     let (middle, last_third) = (moments / 2, moments * 2 / 3);
     (rises(middle) && ends_above(at_least, middle / 2))
         || (rises(last_third) && ends_above(&at_least[last_third..], 0))
-}
-
-/// The mean of the last moments, and the highest one of as many in the part of the first half that is left when
-/// `skip` moments are: what fills up and is emptied again ends no higher.
-fn ends_above(series: &[f64], skip: usize) -> bool {
-    let width = series.len() / 8;
-    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-    let end = mean(&series[series.len() - width..]);
-    let early = &series[skip..series.len() / 2];
-    early.windows(width).all(|part| mean(part) < end)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! with that taken off, a site that certainly grows still does.
 
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
-use crate::trend::{Trend, corrected, drift};
+use crate::trend::{Trend, corrected, drift, ends_above, mean};
 
 /// A site whose number of blocks rises more surely than this has more blocks.
 const SAME_NUMBER: f64 = 0.05;
@@ -99,7 +99,7 @@ fn rise(series: &[f64], alpha: f64) -> Option<Trend> {
         && drift(&in_usual_steps(series)) < alpha / CAUTION
         && drift(&in_usual_steps(late)) < alpha;
     let [whole, late] = trends;
-    (goes_on && ends_above(series)).then(|| Trend {
+    (goes_on && ends_above(series, 0)).then(|| Trend {
         p: whole.p.max(late.p),
         ..late
     })
@@ -116,18 +116,6 @@ fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     let usual = taken.iter().map(|step| step.abs()).sum::<f64>() / taken.len().max(1) as f64;
     let unit = if usual > 0.0 { usual } else { 1.0 };
     series.iter().map(|value| value / unit).collect()
-}
-
-fn mean(part: &[f64]) -> f64 {
-    part.iter().sum::<f64>() / part.len() as f64
-}
-
-/// What grows and is emptied again ends no higher than it was before.
-fn ends_above(series: &[f64]) -> bool {
-    let width = series.len() / 8;
-    let end = mean(&series[series.len() - width..]);
-    let early = &series[..series.len() / 2];
-    early.windows(width).all(|part| mean(part) < end)
 }
 
 /// Whether it rises less in the second half than in the first, and not by chance.

@@ -41,7 +41,7 @@ pub use error::Error;
 pub use evidence::{
     AllocationSite, Ending, Evidence, Leak, PossibleLeak, SourceFrame, Subject, Sum,
 };
-pub use formats::{FORMATS, rendered};
+pub use formats::FORMATS;
 pub use gather::{Grown, Lost, Reached, evidence, growth_evidence};
 pub use judge::{Exceptions, judge, judge_each};
 pub use leak_report::FoundLeaks;
@@ -54,6 +54,6 @@ pub use reached::{Search, reached};
 pub use recorded::{RecordedOptions, recorded_evidence, recorded_time, score_evidence};
 pub use suppress::Suppressions;
 pub use survivors::{MOMENTS, Survivors};
-pub use trend::{Trend, corrected, mann_kendall};
+pub use trend::{Trend, corrected};
 pub use verdict::{Finding, Group, HeapVerdict, Outcome, Standing, Verdict, Violation, outcome};
 pub use wrappers::Wrappers;

@@ -1,7 +1,8 @@
 //! The files and streams that verdicts are written to.
 
+use crate::formats::rendered;
 use crate::formats::text::{conclusion, details};
-use crate::{Baseline, Error, FORMATS, Outcome, Verdict, outcome, rendered};
+use crate::{Baseline, Error, FORMATS, Outcome, Verdict, outcome};
 use memhook_foreign::{OutputError, OutputFile, is_program, visible, visible_json, visible_lines};
 use memhook_report::{FormatOptions, Nature};
 use std::{

@@ -127,6 +127,19 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
+pub(crate) fn mean(part: &[f64]) -> f64 {
+    part.iter().sum::<f64>() / part.len() as f64
+}
+
+/// The mean of the last moments, and the highest one of as many in the part of the first half that is left when
+/// `skip` moments are: what fills up and is emptied again ends no higher.
+pub(crate) fn ends_above(series: &[f64], skip: usize) -> bool {
+    let width = series.len() / 8;
+    let end = mean(&series[series.len() - width..]);
+    let early = &series[skip..series.len() / 2];
+    early.windows(width).all(|part| mean(part) < end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ mod error;
 pub mod fuzzing;
 mod glibc;
 mod graph;
-mod ranges;
+pub mod ranges;
 #[cfg(target_arch = "x86_64")]
 mod reclaim;
 #[cfg(target_arch = "x86_64")]
@@ -39,7 +39,7 @@ pub use capture::limits::Limits;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;
 #[cfg(target_arch = "x86_64")]
-pub use capture::{Captured, capture, capture_ending, capture_resident, capture_within};
+pub use capture::{Captured, Request, capture, capture_ending};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::{ArenaReport, Heap, dissect};
@@ -48,12 +48,12 @@ pub use graph::blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
 pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};
 pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, mark_also, possibly_lost};
-pub use graph::roots::{RootKind, RootRange, root_ranges};
-pub use graph::twice::{Fingerprints, fingerprints, still_leaked};
+pub use graph::roots::{RootKind, RootRange};
+pub use graph::twice::{Fingerprints, fingerprints};
 pub use graph::types::Types;
 pub use graph::why::{Why, WhyStep, why};
 #[cfg(target_arch = "x86_64")]
-pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable, refusal};
+pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, refusal};
 #[cfg(target_arch = "x86_64")]
 pub use resident::{
     Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,

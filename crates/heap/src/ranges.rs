@@ -13,7 +13,7 @@ pub fn run_bytes(runs: &[Range<u64>]) -> u64 {
 
 /// The parts of ranges that are in areas; both in order.
 #[cfg(target_arch = "x86_64")]
-pub fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> Runs {
+pub(crate) fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> Runs {
     let areas: Runs = areas.iter().map(|area| area.start..area.end).collect();
     intersection(ranges, &areas)
 }
@@ -37,7 +37,7 @@ pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
 }
 
 /// Adds a range to a sorted list, joining what touches.
-pub fn add_run(runs: &mut Runs, run: Range<u64>) {
+pub(crate) fn add_run(runs: &mut Runs, run: Range<u64>) {
     let first = runs.partition_point(|r| r.end < run.start);
     let last = runs.partition_point(|r| r.start <= run.end);
     if first >= last {
@@ -84,7 +84,7 @@ pub fn without(start: u64, end: u64, holes: &[Range<u64>]) -> Runs {
 }
 
 /// A range as a pair of numbers, which is its form in saved snapshots.
-pub mod pair {
+pub(crate) mod pair {
     use super::*;
 
     pub fn serialize<S: Serializer>(range: &Range<u64>, to: S) -> Result<S::Ok, S::Error> {
@@ -97,7 +97,7 @@ pub mod pair {
 }
 
 /// Likewise ranges as pairs.
-pub mod pairs {
+pub(crate) mod pairs {
     use super::*;
 
     pub fn serialize<S: Serializer>(ranges: &[Range<u64>], to: S) -> Result<S::Ok, S::Error> {

@@ -110,6 +110,17 @@ pub(crate) struct Release {
     pub accesses: u32,
 }
 
+impl Release {
+    pub fn by(&self, thread: u16) -> ReleaseBy {
+        ReleaseBy {
+            stack: self.stack,
+            thread,
+            by_realloc: self.by_realloc,
+            accesses: self.accesses,
+        }
+    }
+}
+
 impl Ledger {
     /// An empty ledger.
     pub fn new(options: LedgerOptions) -> Self {
@@ -382,12 +393,7 @@ impl<O: Observer> Ledger<O> {
         let now = self.pass as u16;
         let place = self.map.find(release.address, now);
         let tombstone = Entry::tombstone(release.address, release.sequence, release.pass as u16);
-        let by = ReleaseBy {
-            stack: release.stack,
-            thread: self.tid_index,
-            by_realloc: release.by_realloc,
-            accesses: release.accesses,
-        };
+        let by = release.by(self.tid_index);
         match place {
             Place::Found(at) => {
                 let latest = self.map.get(at);

@@ -157,12 +157,7 @@ impl<O: Observer> Ledger<O> {
     }
 
     fn by(&mut self, release: Release, tid: u32) -> ReleaseBy {
-        ReleaseBy {
-            stack: release.stack,
-            thread: self.threads.index_of(tid),
-            by_realloc: release.by_realloc,
-            accesses: release.accesses,
-        }
+        release.by(self.threads.index_of(tid))
     }
 
     fn apply(&mut self, release: Release, ring: usize) -> Undo {
@@ -203,12 +198,7 @@ impl<O: Observer> Ledger<O> {
             }
             Undo::Balance => self.contests.add_block(address, self.pass),
             Undo::Block(block, size) => {
-                let by = ReleaseBy {
-                    stack: release.stack,
-                    thread: self.tid_index,
-                    by_realloc: release.by_realloc,
-                    accesses: release.accesses,
-                };
+                let by = release.by(self.tid_index);
                 match self.map.find(address, self.pass as u16) {
                     Place::Found(at) if !self.map.get(at).is_provisional() => {
                         // Its true release is among those that found no block.

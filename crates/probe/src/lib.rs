@@ -30,7 +30,7 @@ mod thread_block;
 mod values;
 
 pub use allocator::{Allocator, AllocatorFunction, MAIN_HEAP, check_allocators};
-pub use area::{Area, AreaFunction, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
+pub use area::{Area, AreaFunction, AreaHeader, AreaPlan, JournalEntry};
 pub use clobbers::calls_unknown_code;
 pub use code::Code;
 pub use condition::Condition;

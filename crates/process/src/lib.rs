@@ -30,6 +30,7 @@ mod module_file;
 mod oom_kills;
 mod preflight;
 mod proc_text;
+mod process_names;
 mod processor_time;
 mod python;
 mod reclaim_scans;
@@ -75,7 +76,8 @@ pub use oom_kills::{OomKill, OomKills};
 pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
 };
-pub use proc_text::{proc_bytes, proc_text};
+pub use proc_text::proc_text;
+pub use process_names::{command_line, process_name, thread_name};
 pub use processor_time::{own_processor_time, processor_time};
 pub use python::{Interpreter, PythonError, Verdict};
 pub use reclaim_scans::{has_swap, reclaim_scans};
@@ -84,7 +86,7 @@ pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use smaps::{
-    MappingUse, MemoryUse, ResidentCounters, SmapsHold, locked_bytes, memory_use, parse_smaps,
+    MappingUse, MemoryUse, ResidentCounters, SmapsHold, locked_bytes, memory_use,
     resident_counters, smaps, smaps_by_mapping,
 };
 pub use target_root::TargetRoot;

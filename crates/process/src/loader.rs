@@ -1,7 +1,8 @@
 //! The dynamic loader of a process, and the modules that it lists as loaded.
 
 use crate::{
-    Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_bytes, proc_path,
+    Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_path,
+    proc_text::proc_bytes,
 };
 use std::time::{Duration, Instant};
 

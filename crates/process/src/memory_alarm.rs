@@ -1,7 +1,7 @@
 //! When a process is about to run out of memory.
 
 use crate::growth_forecast::GrowthForecast;
-use crate::{CgroupMemory, proc_path, proc_text};
+use crate::{CgroupMemory, resident_counters};
 use memhook_foreign::units;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt;
@@ -307,7 +307,7 @@ impl ResidentAlarm {
 
     /// Whether there is an alarm. After one, there is another when it has grown by an eighth, or after it has fallen.
     pub fn check(&mut self) -> Option<Trigger> {
-        let (bytes, allowed) = (resident(self.pid)?, self.allowed);
+        let (bytes, allowed) = (resident_counters(self.pid)?.resident(), self.allowed);
         if (bytes as f64) < allowed as f64 * FALL {
             self.next = allowed;
         }
@@ -347,13 +347,6 @@ fn is_raised(file: &File) -> bool {
     found > 0 && events.contains(PollFlags::POLLPRI) && !events.contains(PollFlags::POLLERR)
 }
 
-/// proc_pid_statm(5): all pages, resident ones.
-fn resident(pid: i32) -> Option<u64> {
-    let text = proc_text(proc_path(pid, "statm")).ok()?;
-    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * 4096)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,7 +363,7 @@ mod tests {
     #[test]
     fn resident_memory_of_this_process() {
         let pid = std::process::id() as i32;
-        let own = resident(pid).expect("our own");
+        let own = resident_counters(pid).expect("our own").resident();
         let mut alarm = ResidentAlarm::new(pid, own / 2);
         let trigger = alarm.check().expect("an alarm");
         assert_eq!(trigger.name(), "rss");

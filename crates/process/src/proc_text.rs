@@ -14,7 +14,7 @@ const ROOM: usize = 4096;
 ///
 /// # Errors
 /// Those of open(2) and read(2).
-pub fn proc_bytes(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+pub(crate) fn proc_bytes(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let (mut bytes, mut length) = (vec![0; ROOM], 0);
     loop {

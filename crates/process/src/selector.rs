@@ -1,7 +1,8 @@
 //! Which processes are meant by a name or a control group.
 
 use crate::{
-    Chosen, ControlGroup, is_attacher, living_thread, proc_text, process_ids, thread_start_time,
+    Chosen, ControlGroup, is_attacher, living_thread, proc_text, process_ids, thread_name,
+    thread_start_time,
 };
 use std::fmt;
 
@@ -37,7 +38,7 @@ impl Candidate {
         Some(Candidate {
             pid,
             // Of the initial thread, as ps(1) has it, even if that has ended.
-            comm: (proc_text(format!("/proc/{pid}/comm")).ok()?.trim_end()).to_owned(),
+            comm: thread_name(pid, pid)?,
             executable,
             arguments,
             groups: proc_text(path("cgroup")).unwrap_or_default(),

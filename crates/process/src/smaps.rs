@@ -1,6 +1,7 @@
 //! What each mapping of a process holds in memory: `/proc/PID/smaps` (proc_pid_smaps(5)).
 
 use crate::maps::parse_line;
+use crate::threads::field_of_process;
 use crate::{Error, Mapping, proc_path, proc_text};
 use std::fs::File;
 use std::io::Read;
@@ -162,9 +163,8 @@ pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
 
 /// How much memory a process has locked (mlock(2), mlockall(2)), in bytes, untouched pages included.
 pub fn locked_bytes(pid: i32) -> Option<u64> {
-    let text = proc_text(format!("/proc/{pid}/status")).ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
-    let kibibytes = value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?;
+    let value = field_of_process(pid, "VmLck:")?;
+    let kibibytes = value.strip_suffix(" kB")?.parse::<u64>().ok()?;
     kibibytes.checked_mul(1024)
 }
 

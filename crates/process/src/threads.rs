@@ -1,6 +1,6 @@
 //! Threads of a process.
 
-use crate::{Error, proc_text, thread_state};
+use crate::{Error, proc_text, thread_name, thread_state};
 use nix::unistd::{SysconfVar, sysconf};
 use std::time::Duration;
 use std::{fs, io};
@@ -86,9 +86,7 @@ pub(crate) fn in_status<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
     let named = |tid| Thread {
         tid,
-        name: proc_text(format!("/proc/{pid}/task/{tid}/comm"))
-            .map(|name| name.trim_end().to_owned())
-            .unwrap_or_default(),
+        name: thread_name(pid, tid).unwrap_or_default(),
     };
     Ok(thread_ids(pid)?.into_iter().map(named).collect())
 }

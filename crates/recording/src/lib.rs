@@ -27,7 +27,7 @@ pub use file::resident::{
 };
 pub use file::samples::{SAMPLES_NOTE, samples_text};
 pub use file::stacks::{StackView, Stacks};
-pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
+pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval};
 pub use file::writer::{Writer, WriterState};
 pub use replay::{Replay, Window};
 pub use scores::{

@@ -7,12 +7,11 @@ mod by_type;
 pub use by_type::{TypeChange, TypeChanges};
 
 use self::by_type::type_changes;
-use crate::apart::KnownSite;
 use crate::gaps;
 use crate::places::source_root;
 use crate::same_code::Code;
 use crate::scores::{change_text, site_change_text, stacks_scores};
-use crate::site_head::{SiteRow, heads};
+use crate::site_head::{SiteRow, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, with_error};
 use crate::{
@@ -334,14 +333,8 @@ impl Diff {
             counted(self.sites.len() as u64 + self.more_sites, "site"),
             count(self.same_sites)
         )?;
-        let known = self.sites.iter().enumerate();
-        let known = known.map(|(number, site)| KnownSite {
-            // Sites of two runs have no number in common.
-            stack: number as u32,
-            kind: &site.kind,
-            frames: &site.stack,
-        });
-        let heads = heads(&known.collect::<Vec<_>>(), style);
+        let known = self.sites.iter().map(|site| (&site.kind, &site.stack));
+        let heads = heads_of(known, style);
         for (number, site) in self.sites.iter().enumerate() {
             writeln!(out)?;
             let from = format!(

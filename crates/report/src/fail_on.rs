@@ -112,7 +112,7 @@ impl FailOn {
             0 => String::new(),
             n => format!(", and {}", crate::counted(n as u64, "other site")),
         };
-        let name = crate::site_name(&site.stack);
+        let name = crate::labels::site_name(&site.stack);
         Some(self.said(&name, &change) + &others)
     }
 

@@ -64,10 +64,10 @@ pub use formats::{
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use heaps::{HeapTotals, MAIN_HEAP};
 pub use hints::in_words as hints_in_words;
-pub use labels::{name as frame_name, site_name};
+pub use labels::name as frame_name;
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, SetAside, TracedRun, described};
-pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
+pub use live_profile::{LiveProfiler, LiveSite, TakenProfile};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
@@ -102,8 +102,7 @@ pub use scan::{
     CensusReport, LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
 };
 pub use scores::{
-    Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
-    Scores, SiteScores,
+    Gain, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange, Scores, SiteScores,
 };
 pub use stacks::{LONGEST_NAME, shortened as shortened_name};
 pub use stale::{

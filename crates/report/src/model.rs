@@ -260,6 +260,18 @@ pub struct Target {
     pub exe: String,
 }
 
+impl Target {
+    /// The executable's path, or else the name.
+    pub(crate) fn command(&self) -> String {
+        let known = [&self.exe, &self.name].into_iter();
+        known
+            .clone()
+            .find(|text| !text.is_empty())
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
 /// How the attach went.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AttachInfo {

@@ -1,5 +1,6 @@
 //! The first line of a site: who is responsible for it, and how much that is.
 
+use crate::StackFrame;
 use crate::Style;
 use crate::apart::{KnownSite, asides};
 use crate::labels::NO_STACK;
@@ -17,6 +18,19 @@ pub(crate) struct SiteHead {
     /// What tells it from another site of this name and place.
     aside: String,
     place: String,
+}
+
+/// Of sites that are shown together and have no number in common, by kind and call stack.
+pub(crate) fn heads_of<'a>(
+    sites: impl Iterator<Item = (&'a String, &'a Vec<StackFrame>)>,
+    style: Style,
+) -> Vec<SiteHead> {
+    let known = sites.zip(0..).map(|((kind, frames), stack)| KnownSite {
+        stack,
+        kind,
+        frames,
+    });
+    heads(&known.collect::<Vec<_>>(), style)
 }
 
 /// Of sites that are shown together.

@@ -1,8 +1,7 @@
 //! What nobody touches, by allocation site; serialized as is, this is the JSON schema `memhook-rs/stale/1`.
 
-use crate::apart::KnownSite;
 use crate::places::source_root;
-use crate::site_head::{SiteHead, SiteRow, heads};
+use crate::site_head::{SiteHead, SiteRow, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, count, counted};
 use crate::{Document, StackFrame, Style, Target};
@@ -313,13 +312,8 @@ fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
         root: &root,
         ..style
     };
-    let known = report.sites.iter().enumerate();
-    let known = known.map(|(number, site)| KnownSite {
-        stack: number as u32,
-        kind: &site.kind,
-        frames: &site.stack,
-    });
-    let heads = heads(&known.collect::<Vec<_>>(), style);
+    let known = report.sites.iter().map(|site| (&site.kind, &site.stack));
+    let heads = heads_of(known, style);
     for (i, (site, head)) in report.sites.iter().zip(&heads).enumerate() {
         site_text(out, report, i, (site, head), style)?;
     }

@@ -10,7 +10,7 @@ use crate::leaks::leaks;
 use crate::mappings::mappings;
 use crate::places::source_root;
 use crate::scores::{inferences_text, run_text, site_text};
-use crate::site_head::{SiteHead, SiteRow, heads};
+use crate::site_head::{SiteHead, SiteRow, heads, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
@@ -519,13 +519,8 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
         return Ok(());
     }
     writeln!(out, "\n{}", style.strong("Who releases:"))?;
-    let known = model.releases.iter().enumerate();
-    let known = known.map(|(number, site)| KnownSite {
-        stack: number as u32,
-        kind: &site.kind,
-        frames: &site.stack,
-    });
-    let heads = heads(&known.collect::<Vec<_>>(), style);
+    let known = model.releases.iter().map(|site| (&site.kind, &site.stack));
+    let heads = heads_of(known, style);
     for (i, (site, head)) in model.releases.iter().zip(&heads).enumerate() {
         writeln!(out)?;
         let share = percent(site.bytes, model.totals.released_bytes);

@@ -2,9 +2,7 @@
 //! the blocks that are live.
 
 use crate::{Region, TickTime};
-use memhook_abi::{
-    ACCESS_OFFSET, ACCESS_RECORDS, AccessRecord, Accesses, Control, Event, RawEvent, flags,
-};
+use memhook_abi::{ACCESS_OFFSET, ACCESS_RECORDS, AccessRecord, Accesses, Control, Event, flags};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -53,17 +51,6 @@ impl AccessWords {
             false_shares: shares & (SEVERAL - 1),
         })
     }
-}
-
-/// The words of a block; only tests and models of the hook write them from Rust. Times are as ticks have them.
-pub fn access_words(accesses: &Accesses) -> [RawEvent; 4] {
-    let several = if accesses.by_several { SEVERAL } else { 0 };
-    [
-        RawEvent::pack_access(0, accesses.address >> 3, accesses.first_ns),
-        RawEvent::pack_access(1, several | accesses.false_shares, accesses.last_ns),
-        RawEvent::pack_access(2, accesses.low, accesses.reads),
-        RawEvent::pack_access(3, accesses.high, accesses.writes),
-    ]
 }
 
 impl Region {
@@ -147,6 +134,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memhook_abi::RawEvent;
 
     #[test]
     fn words_say_what_was_counted() {
@@ -163,7 +151,12 @@ mod tests {
         };
         let mut words = AccessWords::default();
         let mut take = |word: RawEvent| words.take(&word.unpack().unwrap(), TickTime::Nanoseconds);
-        let all = access_words(&accesses);
+        let all = [
+            RawEvent::pack_access(0, accesses.address >> 3, accesses.first_ns),
+            RawEvent::pack_access(1, SEVERAL | accesses.false_shares, accesses.last_ns),
+            RawEvent::pack_access(2, accesses.low, accesses.reads),
+            RawEvent::pack_access(3, accesses.high, accesses.writes),
+        ];
         // The begin of another one, whose rest was lost.
         assert_eq!(take(all[0]), None);
         assert_eq!(take(all[1]), None);

@@ -36,7 +36,6 @@ mod selection;
 mod slots;
 mod stacks;
 
-pub use accesses::access_words;
 pub use birth::Birth;
 pub use budget::TimedCalls;
 pub use clocks::monotonic_ns;

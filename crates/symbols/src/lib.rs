@@ -42,7 +42,7 @@ mod worker;
 
 pub use bundle::{Bundle, BundleError};
 pub use cache::SymbolCache;
-pub use constructors::{Constructors, class_of_constructor};
+pub use constructors::Constructors;
 pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;

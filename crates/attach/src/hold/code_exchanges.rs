@@ -1,5 +1,7 @@
 //! What every exchange of code in a process keeps to, whoever asks for it.
 
+use crate::error::Error;
+use memhook_inject::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
 use memhook_probe::JUMP_BYTES;
 use memhook_process::{Mapping, RemoteAddress, read_memory};
 use std::time::Duration;
@@ -13,6 +15,42 @@ const PAUSE_PER_HOLD: u32 = 9;
 /// How long to let the process run after all its threads were held for so long.
 pub(crate) fn pause_after(held: Duration) -> Duration {
     PAUSE.max(held.saturating_mul(PAUSE_PER_HOLD))
+}
+
+/// How often code that is in use is tried.
+const TRIES: u32 = 40;
+
+/// Exchanges code with all threads held, and tries again where threads are in it. `after_hold` sees each hold. Returns
+/// what is exchanged, and what is not, with the reason.
+#[allow(clippy::type_complexity)] // both halves of what was handed over
+pub(crate) fn exchange_each<T>(
+    pid: i32,
+    mut open: Vec<(T, CodeExchange)>,
+    needs_thread_pointers: bool,
+    mut after_hold: impl FnMut(&CodeExchanges),
+) -> Result<(Vec<T>, Vec<(T, String)>), Error> {
+    let (mut exchanged, mut refused) = (Vec::new(), Vec::new());
+    let mut pause = Duration::ZERO;
+    for _ in 0..TRIES {
+        if open.is_empty() {
+            break;
+        }
+        std::thread::sleep(pause);
+        let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| e.clone()).collect();
+        let result = exchange_code(pid, &exchanges, &[], needs_thread_pointers)?;
+        pause = pause_after(result.held);
+        after_hold(&result);
+        for ((of, exchange), done) in std::mem::take(&mut open).into_iter().zip(result.done) {
+            match done {
+                Exchanged::Done => exchanged.push(of),
+                Exchanged::InUse => open.push((of, exchange)),
+                Exchanged::Differs => refused.push((of, "its code has changed meanwhile".into())),
+            }
+        }
+    }
+    let in_use = "a thread is, or may return, inside of its first bytes";
+    refused.extend(open.into_iter().map(|(of, _)| (of, in_use.to_owned())));
+    Ok((exchanged, refused))
 }
 
 /// Whether the process has this jump there, in the code of a file. What it has mapped for itself since then, in the

@@ -58,10 +58,7 @@ pub struct Residue {
 
 /// Whether another running process of this pid attaches to processes.
 pub fn is_attacher(pid: u32) -> bool {
-    let is_called_so = || {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| comm.trim() == "memhook-rs")
-    };
+    let is_called_so = || memhook_process::process_name(pid as i32) == "memhook-rs";
     // One that was killed stays in /proc until its parent waits for it, which the first process of a container may never do.
     pid != 0
         && pid != std::process::id()

@@ -4,19 +4,17 @@ use super::areas::{cell_slot, entries, put_back};
 use super::described::TracedHeap;
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
 use crate::error::Error;
-use crate::hold::code_exchanges::pause_after;
+use crate::hold::code_exchanges::exchange_each;
 use crate::hold::reach::Reach;
 use crate::hook::presence::any_point;
-use crate::probes::places_near;
+use crate::probes::map_near;
 use crate::survey::limits::check_shared_memory;
 use crate::survey::memory_budget::check_charge;
 use memhook_abi::{
     DescribedFunction, DescribedRole, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED,
     MAX_VARIANTS,
 };
-use memhook_inject::{
-    CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes,
-};
+use memhook_inject::{CodeArea, CodeExchange, write_bytes};
 use memhook_probe::{RedirectEntry, Redirected, Redirects, redirect_bytes};
 use memhook_process::{
     Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, read_memory,
@@ -27,10 +25,6 @@ use std::time::Duration;
 
 /// What the memory is called in /proc.
 const NAME: &std::ffi::CStr = c"memhook-pads";
-/// How often another place is tried because the process has mapped something there first.
-const PLACE_TRIES: usize = 8;
-/// How often a function that is in use is tried.
-const TRIES: u32 = 40;
 const PAGE_BYTES: u64 = 4096;
 
 /// The pads of one attach. Until [`Pads::keep`] is called, dropping this takes the jumps out again.
@@ -137,14 +131,7 @@ impl Pads {
         check_shared_memory(pid, bytes)?;
         check_charge(pid, bytes + pages.len() as u64 * PAGE_BYTES)?;
         let mut held = reach.hold(pid, &any_point())?;
-        let places = places_near(&mappings(pid)?, &pads[0].range, bytes);
-        let mut area = None;
-        for at in places.into_iter().take(PLACE_TRIES) {
-            area = map_code_area(&mut held, NAME, RemoteAddress(at), bytes, 0)?;
-            if area.is_some() {
-                break;
-            }
-        }
+        let area = map_near(&mut held, NAME, &pads[0].range, bytes, 0)?;
         self.held = self.held.max(held.release()?);
         let module = pads[0].module.clone();
         Ok(area.ok_or(crate::probes::error::ProbeError::NoRoom { pid, module })?)
@@ -152,34 +139,20 @@ impl Pads {
 
     /// Writes the jumps with all threads held.
     fn exchange(&mut self) -> Result<(), Error> {
-        let mut open = std::mem::take(&mut self.placed);
-        let mut held = Duration::ZERO;
-        for attempt in 0..TRIES {
-            if open.is_empty() {
-                break;
-            }
-            if attempt > 0 {
-                std::thread::sleep(pause_after(held));
-            }
-            let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| exchange_of(e)).collect();
-            let result = exchange_code(self.pid, &exchanges, &[], false)?;
-            held = result.held;
-            self.held = self.held.max(held);
-            for (one, done) in std::mem::take(&mut open).into_iter().zip(result.done) {
-                match done {
-                    Exchanged::Done => self.placed.push(one),
-                    Exchanged::InUse => open.push(one),
-                    Exchanged::Differs => {
-                        let why = "its code has changed meanwhile".to_owned();
-                        self.refused.push(refused(one.0, why));
-                    }
-                }
-            }
-        }
-        self.refused.extend(open.into_iter().map(|(pad, _)| {
-            let why = "a thread is, or may return, inside of its first bytes";
-            refused(pad, why.to_owned())
-        }));
+        let open = std::mem::take(&mut self.placed).into_iter();
+        let open = open
+            .map(|one| {
+                let exchange = exchange_of(&one.1);
+                (one, exchange)
+            })
+            .collect();
+        let (placed, in_the_way) = exchange_each(self.pid, open, false, |exchanges| {
+            self.held = self.held.max(exchanges.held);
+        })?;
+        self.placed = placed;
+        let in_the_way = in_the_way.into_iter();
+        self.refused
+            .extend(in_the_way.map(|((pad, _), why)| refused(pad, why)));
         // Blocks whose release is not seen would look like leaks.
         if self
             .refused

@@ -1,6 +1,9 @@
 //! Free addresses for pads.
 
-use memhook_process::Mapping;
+use crate::error::Error;
+use memhook_inject::{CodeArea, Held, map_code_area};
+use memhook_process::{Mapping, RemoteAddress, mappings};
+use std::ffi::CStr;
 use std::ops::Range;
 
 /// A jump reaches so far, less some room for what pads refer to.
@@ -15,9 +18,30 @@ const ASIDE: u64 = 16 << 20;
 /// The first address that no process has.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
+/// How often another place is tried because the process has mapped something there first.
+const PLACE_TRIES: usize = 8;
+
+/// Maps an area from where everything in `near` can be reached ([`map_code_area`]); `None` if there is no place for it.
+pub(crate) fn map_near(
+    held: &mut Held,
+    name: &CStr,
+    near: &Range<u64>,
+    bytes: u64,
+    wiped_bytes: u64,
+) -> Result<Option<CodeArea>, Error> {
+    let places = places_near(&mappings(held.pid())?, near, bytes + wiped_bytes);
+    for at in places.into_iter().take(PLACE_TRIES) {
+        let area = map_code_area(held, name, RemoteAddress(at), bytes, wiped_bytes)?;
+        if area.is_some() {
+            return Ok(area);
+        }
+    }
+    Ok(None)
+}
+
 /// Places for `bytes` bytes from where everything in `near` can be reached, the best first. The stack keeps the
 /// place below it, and the heap the first gigabyte behind it.
-pub(crate) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
+pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
     let low = near.end.saturating_sub(REACH).max(LOWEST);
     let high = near.start.saturating_add(REACH).min(HIGHEST);
     let mut found = Vec::new();

@@ -2,15 +2,15 @@
 
 use super::error::ProbeError;
 use super::events::{Events, prepare};
-use super::gaps::places_near;
+use super::gaps::map_near;
 use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
 use crate::hook::presence::any_point;
 use crate::survey::limits::check_shared_memory;
 use crate::survey::memory_budget::check_charge;
-use memhook_inject::{CodeArea, create_region, hold, map_code_area, set_inherited, write_bytes};
+use memhook_inject::{CodeArea, create_region, hold, set_inherited, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
-use memhook_process::{RemoteAddress, mappings, thread_ids};
+use memhook_process::thread_ids;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
@@ -18,8 +18,6 @@ use std::os::unix::fs::FileExt;
 
 /// What an area is called in /proc.
 const AREA_NAME: &std::ffi::CStr = c"memhook-probe";
-/// How often another place is tried because the process has mapped something there first.
-const PLACE_TRIES: usize = 8;
 /// Modules that are this close share an area.
 const CLUSTER_BYTES: u64 = 1 << 30;
 
@@ -123,14 +121,7 @@ pub(super) fn map_all(
         } else {
             0
         };
-        let places = places_near(&mappings(pid)?, &near, bytes + wiped);
-        let mut area = None;
-        for at in places.into_iter().take(PLACE_TRIES) {
-            area = map_code_area(&mut held, AREA_NAME, RemoteAddress(at), bytes, wiped)?;
-            if area.is_some() {
-                break;
-            }
-        }
+        let area = map_near(&mut held, AREA_NAME, &near, bytes, wiped)?;
         let module = || plan.functions[functions[0]].module.clone();
         let area = area.ok_or_else(|| ProbeError::NoRoom {
             pid,

@@ -18,7 +18,7 @@ mod removal;
 mod threads;
 
 pub use events::EventOptions;
-pub(crate) use gaps::places_near;
+pub(crate) use gaps::map_near;
 pub use placed::{FunctionCount, Probes, ThreadCount};
 pub use planned::module_file;
 pub(crate) use planned::{FunctionCode, find_function, plan_functions};

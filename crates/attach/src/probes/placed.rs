@@ -9,16 +9,13 @@ use super::removal;
 use super::threads::ThreadNames;
 use crate::claim::{Claim, claim};
 use crate::error::Error;
-use crate::hold::code_exchanges::pause_after;
-use memhook_inject::{CodeExchange, Exchanged, TimeStampClock, exchange_code};
+use crate::hold::code_exchanges::exchange_each;
+use memhook_inject::{CodeExchange, TimeStampClock};
 use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad, StackCounts, Values};
 use memhook_process::{Mapping, ModuleImage, RemoteAddress};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-
-/// How often a function that is in use is tried.
-const TRIES: u32 = 20;
 
 /// How often one function was called.
 #[derive(Clone, Debug, Default)]
@@ -135,36 +132,11 @@ impl Probes {
             }
         }
         open.retain(|(number, _)| refused.iter().all(|(other, _)| other != number));
-        let mut held = Duration::ZERO;
-        for attempt in 0..TRIES {
-            if open.is_empty() {
-                break;
-            }
-            if attempt > 0 {
-                std::thread::sleep(pause_after(held));
-            }
-            let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| e.clone()).collect();
-            let result = exchange_code(self.pid, &exchanges, &[], true)?;
-            held = result.held;
-            self.held = self.held.max(held);
-            self.names.learn(self.pid, &result.thread_pointers);
-            let mut still = Vec::new();
-            for (one, done) in open.into_iter().zip(result.done) {
-                match done {
-                    Exchanged::Done => {}
-                    Exchanged::InUse => still.push(one),
-                    Exchanged::Differs => {
-                        refused.push((one.0, "its code has changed meanwhile".into()))
-                    }
-                }
-            }
-            open = still;
-        }
-        let in_use = "a thread is, or may return, inside of its first bytes";
-        refused.extend(
-            open.into_iter()
-                .map(|(number, _)| (number, in_use.to_owned())),
-        );
+        let (_, in_the_way) = exchange_each(self.pid, open, true, |exchanges| {
+            self.held = self.held.max(exchanges.held);
+            self.names.learn(self.pid, &exchanges.thread_pointers);
+        })?;
+        refused.extend(in_the_way);
         for (number, why) in refused {
             // Of a function with several pads, one reason is enough.
             if !self.is_placed[number] {

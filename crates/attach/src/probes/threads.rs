@@ -56,10 +56,7 @@ impl ThreadNames {
     }
 
     fn name(&mut self, pid: i32, tid: i32, pointer: u64) {
-        let name = memhook_process::proc_text(format!("/proc/{pid}/task/{tid}/comm"));
-        let name = name
-            .map(|name| name.trim_end().to_owned())
-            .unwrap_or_default();
+        let name = memhook_process::thread_name(pid, tid).unwrap_or_default();
         self.known.insert(pointer, (tid, name));
     }
 

@@ -5,10 +5,10 @@ use crate::drain::consumer::Consumer;
 use crate::drain::recorder::Recorder;
 use crate::drain::state::{Memory, State};
 use crate::session::Session;
-use crate::survey::process_names::{command_line, process_name};
 use memhook_abi::{ACCESS_LISTENER, function_by_name};
 use memhook_ledger::Observer;
 use memhook_process::{ModuleImage, resident_counters};
+use memhook_process::{command_line, process_name};
 use memhook_recording::{
     ACCESS_NOTE, ClockPoint, FUNCTIONS_NOTE, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame,
     RESIDENT_NOTE, RecordingEnd, ResidentSample, SAMPLES_NOTE, ThreadName, WriterState, gaps_text,

@@ -2,6 +2,7 @@
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
+use memhook_heap::ranges::{intersection, joined, run_bytes, without};
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_process::{Mapping, blocked_at, is_ours, mappings, threads};
 use std::cmp::Reverse;
@@ -100,12 +101,12 @@ impl MappedMemory {
         let after = ranges()?;
         let traced = joined(before.iter().chain(&after).cloned().collect());
         let there: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
-        let both = common(&joined(before), &joined(after));
+        let both = intersection(&joined(before), &joined(after));
         let known = session.mapped_before().iter().filter(|m| m.file_id.2 == 0);
         let known = joined(known.map(|m| m.start..m.end).collect());
         let mut found = MappedMemory {
-            bytes: bytes(&there),
-            gone_bytes: bytes(&less(&both, &there)),
+            bytes: run_bytes(&there),
+            gone_bytes: run_bytes(&less(&both, &there)),
             ..MappedMemory::default()
         };
         let mut parts: BTreeMap<(MappedKind, String), u64> = BTreeMap::new();
@@ -117,15 +118,15 @@ impl MappedMemory {
         };
         for (index, mapping) in maps.iter().enumerate() {
             let rest = less(std::slice::from_ref(&(mapping.start..mapping.end)), &traced);
-            found.traced_bytes += mapping.end - mapping.start - bytes(&rest);
+            found.traced_bytes += mapping.end - mapping.start - run_bytes(&rest);
             match part_of(mapping, maps.get(index + 1), &stacks) {
-                Some((kind, name)) => add(kind, &name, bytes(&rest)),
+                Some((kind, name)) => add(kind, &name, run_bytes(&rest)),
                 None => {
-                    let earlier = common(&rest, &known);
+                    let earlier = intersection(&rest, &known);
                     add(
                         MappedKind::BeforeAttach,
                         anonymous(mapping),
-                        bytes(&earlier),
+                        run_bytes(&earlier),
                     );
                     unknown.extend(less(&rest, &known));
                 }
@@ -231,52 +232,12 @@ fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>
     found
 }
 
-fn bytes(ranges: &[Range<u64>]) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
-}
-
-/// In address order, and without overlaps.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| (range.start, range.end));
-    let mut all: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match all.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => all.push(range),
-        }
-    }
-    all
-}
-
-/// What both have; each is in address order and without overlaps.
-fn common(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    for range in a {
-        let first = b.partition_point(|other| other.end <= range.start);
-        let others = b[first..]
-            .iter()
-            .take_while(|other| other.start < range.end);
-        found.extend(others.map(|other| range.start.max(other.start)..range.end.min(other.end)));
-    }
-    found
-}
-
 /// What the first has and the second has not; each is in address order and without overlaps.
 fn less(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    for range in a {
-        let mut at = range.start;
-        for hole in common(std::slice::from_ref(range), b) {
-            if at < hole.start {
-                found.push(at..hole.start);
-            }
-            at = hole.end;
-        }
-        if at < range.end {
-            found.push(at..range.end);
-        }
-    }
-    found
+    let left = a
+        .iter()
+        .flat_map(|range| without(range.start, range.end, b));
+    left.collect()
 }
 
 #[cfg(test)]
@@ -287,8 +248,11 @@ mod tests {
     fn ranges() {
         let a = joined(vec![10..20, 0..5, 18..30, 40..50]);
         assert_eq!(a, [0..5, 10..30, 40..50]);
-        assert_eq!(common(&a, &[3..12, 29..45]), [3..5, 10..12, 29..30, 40..45]);
+        assert_eq!(
+            intersection(&a, &[3..12, 29..45]),
+            [3..5, 10..12, 29..30, 40..45]
+        );
         assert_eq!(less(&a, &[3..12, 29..45]), [0..3, 12..29, 45..50]);
-        assert_eq!((bytes(&less(&a, &a)), bytes(&a)), (0, 35));
+        assert_eq!((run_bytes(&less(&a, &a)), run_bytes(&a)), (0, 35));
     }
 }

@@ -5,6 +5,5 @@ pub(crate) mod known_files;
 pub(crate) mod limits;
 pub(crate) mod memory_budget;
 pub(crate) mod process;
-pub(crate) mod process_names;
 pub(crate) mod target_facts;
 pub(crate) mod traced_modules;

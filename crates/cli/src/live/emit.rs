@@ -6,10 +6,11 @@ use super::signals;
 use crate::output::say;
 use crate::target::Target;
 use memhook_attach::{
-    Detached, Emission, End, HookFile, Job, Listening, Trace, TraceConfig, process_name, refuse,
+    Detached, Emission, End, HookFile, Job, Listening, Trace, TraceConfig, refuse,
 };
 use memhook_foreign::units;
 use memhook_foreign::{size_text, visible, visible_json};
+use memhook_process::process_name;
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;

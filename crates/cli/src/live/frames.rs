@@ -1,7 +1,8 @@
 //! A traced process as reports see it.
 
 use memhook_agent::{SessionStacks, module_files};
-use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
+use memhook_attach::{CallScans, ModuleCoverage, Session};
+use memhook_process::process_name;
 use memhook_report::recorded::source_text;
 use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Mark, Target, TracedRun};
 use memhook_stream::Losses;
@@ -13,6 +14,16 @@ pub struct Traced<'a> {
     pub session: &'a Session,
     pub call_scans: &'a mut CallScans,
     pub depth: u32,
+}
+
+impl<'a> Traced<'a> {
+    pub fn new(session: &'a Session, call_scans: &'a mut CallScans, depth: u32) -> Traced<'a> {
+        Traced {
+            session,
+            call_scans,
+            depth,
+        }
+    }
 }
 
 impl Backtraces for Traced<'_> {

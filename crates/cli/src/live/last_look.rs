@@ -3,7 +3,7 @@
 use super::model::Reporter;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
-use memhook_heap::{Captured, Snapshot, capture};
+use memhook_heap::{Captured, Request, Snapshot, capture};
 use memhook_ledger::Ledger;
 use memhook_report::{Leaks, SiteRow};
 
@@ -27,7 +27,7 @@ impl LastLook {
     /// ledger.
     pub fn take(pid: i32, consumer: &Consumer) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        LastLook::of(capture(pid, None), Some(moment_ns))
+        LastLook::of(capture(pid, Request::default()), Some(moment_ns))
     }
 
     /// Takes it from a process that is stopped at its end.
@@ -62,12 +62,15 @@ impl LastLook {
     /// The copy or why there is none, and how to search it.
     pub fn memory(&self, finds_possible: bool) -> (Result<&Snapshot, String>, Search) {
         let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
-        let search = Search {
+        (memory.map_err(String::clone), self.search(finds_possible))
+    }
+
+    fn search(&self, finds_possible: bool) -> Search {
+        Search {
             before_ns: self.moment_ns,
             is_complete: false,
             finds_possible,
-        };
-        (memory.map_err(String::clone), search)
+        }
     }
 
     /// What a verdict needs to know of the blocks.
@@ -89,6 +92,7 @@ impl LastLook {
             finds_possible,
         }: View,
     ) -> Leaks {
+        let search = self.search(finds_possible);
         let captured = match self.captured {
             Ok(captured) => captured,
             Err(gap) => {
@@ -99,11 +103,6 @@ impl LastLook {
             }
         };
         let snapshot = &captured.snapshot;
-        let search = Search {
-            before_ns: self.moment_ns,
-            is_complete: false,
-            finds_possible,
-        };
         let state = consumer.lock();
         // Of samples it is not known how much the others are.
         let knows_all = !state.ledger.is_sampled() && state.ledger.bounded().is_none();

@@ -163,11 +163,7 @@ impl Reporter {
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);
         if !session.heaps().is_empty() {
-            let mut run = Traced {
-                session,
-                call_scans: &mut self.call_scans,
-                depth: self.depth,
-            };
+            let mut run = Traced::new(session, &mut self.call_scans, self.depth);
             self.heaps.begin(&mut run, consumer, is_final);
         }
         if session.traces_mappings() {
@@ -196,11 +192,7 @@ impl Reporter {
             (totals, discarded) = (mappings.totals(), mappings.discarded());
             numbers.take(mappings.ledger(), &SampledAllocations::default())
         });
-        let mut run = Traced {
-            session,
-            call_scans: &mut self.call_scans,
-            depth: self.depth,
-        };
+        let mut run = Traced::new(session, &mut self.call_scans, self.depth);
         self.mappings.discarded = discarded;
         let numbers = numbers.with_totals(totals);
         self.mappings.reports.begin(&mut run, numbers, is_final);
@@ -223,11 +215,7 @@ impl Reporter {
         session: &Session,
         part: impl Fn(&mut LiveReporter, &mut Traced<'_>) -> Option<ReportModel>,
     ) -> Option<ReportModel> {
-        let mut run = Traced {
-            session,
-            call_scans: &mut self.call_scans,
-            depth: self.depth,
-        };
+        let mut run = Traced::new(session, &mut self.call_scans, self.depth);
         let mut found = part(&mut self.reports, &mut run);
         if !session.heaps().is_empty() {
             found = self.heaps.poll(&mut run, found, &part);

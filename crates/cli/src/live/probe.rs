@@ -8,11 +8,11 @@ use memhook_abi::PROBE_ARGUMENTS;
 use memhook_attach::module_file;
 use memhook_attach::{
     EventOptions, PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction,
-    plan_probes, preview_probes, process_name,
+    plan_probes, preview_probes,
 };
 use memhook_foreign::units;
 use memhook_probe::{Condition, FunctionSelector, Histogram, MOST_CONDITIONS, ValueClass, Values};
-use memhook_process::TargetRoot;
+use memhook_process::{TargetRoot, process_name};
 use memhook_report::{
     ArgumentClass, ArgumentRow, ArgumentValue, CountedStack, Format, FormatChoice, FormatOptions,
     NamedStacks, ProbeLatency, ProbePlanReport, ProbePlanRow, ProbeReport, ProbeRow, ProbeStacks,

@@ -9,12 +9,12 @@ use crate::exit_code;
 use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
 use anyhow::bail;
 use memhook_attach::{
-    Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving, process_name,
+    Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving,
 };
 use memhook_foreign::units;
 use memhook_heap::capture_ending;
 use memhook_inject::{Child, StartPoint};
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, process_name};
 use memhook_report::ReportStream;
 use std::{
     collections::HashMap,

@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use memhook_foreign::OutputFile;
 use memhook_foreign::units;
 use memhook_heap::{
-    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, account_of, capture_core,
-    capture_within, dissect,
+    Captured, Limits, MarkOptions, Method, Pointers, Request, Scan, Types, account_of, capture,
+    capture_core, dissect,
 };
 use memhook_process::{Check, CoreFile};
 use memhook_report::{CensusReport, Progress, RssReport, RssView, scan_report, write_blocks};
@@ -155,22 +155,23 @@ impl Args {
         }
     }
 
-    fn method(&self) -> Option<Method> {
-        self.snapshot.map(|method| match method {
+    fn request(&self) -> Request {
+        let method = self.snapshot.map(|method| match method {
             SnapshotMethod::Precopy => Method::Precopy,
             SnapshotMethod::Fork => Method::Fork,
             SnapshotMethod::Stop => Method::Stop,
-        })
-    }
-
-    fn limits(&self) -> Limits {
-        let usual = match self.snapshot {
-            Some(SnapshotMethod::Stop) => None,
+        });
+        let usual = match method {
+            Some(Method::Stop) => None,
             _ => Limits::default().hold,
         };
-        Limits {
-            hold: self.limits.max_hold.or(usual),
-            memory: self.limits.max_memory,
+        Request {
+            method,
+            limits: Limits {
+                hold: self.limits.max_hold.or(usual),
+                memory: self.limits.max_memory,
+            },
+            ..Request::default()
         }
     }
 
@@ -183,7 +184,7 @@ impl Args {
         }
         let Some(file) = &self.from else {
             check(memhook_process::preflight(pid))?;
-            let work = || capture_within(pid, self.method(), self.limits());
+            let work = || capture(pid, self.request());
             return Ok(Progress::during("copying the memory", work)?);
         };
         let snapshot = if file == "-" {

@@ -15,10 +15,10 @@ use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_agent::{SessionStacks, module_files};
-use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn, process_name};
+use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn};
 use memhook_foreign::units;
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
-use memhook_process::{TargetRoot, resident_counters};
+use memhook_process::{TargetRoot, process_name, resident_counters};
 use memhook_report::top::{Board, Names, Reaction, Resident, Sample, Screen};
 use memhook_report::{
     Measured, ReportModel, ReportTotals, TracedRun, bytes, counted, milliseconds,

@@ -60,7 +60,8 @@ fn trim(args: &Args) -> anyhow::Result<()> {
     let safe_points = SafePoints::of_process(pid, trimmer.images().to_vec())?;
     let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
     let done = trimmer.trim(&mut hold, most)?;
-    args.json.print(&TrimReport::done(&trimmer, &done))
+    args.json
+        .print(&TrimReport::dry(&trimmer).with(done.rss, done.held, done.call))
 }
 
 /// Like that, for a heap that is not glibc's.
@@ -85,5 +86,7 @@ fn of_allocator(
     }
     let most = args.limits.usual().hold.unwrap_or(Duration::MAX);
     check_call(pid, allocator.release_name(), estimate, most).context(nothing)?;
-    args.json.print(&report.with(&callable.release()?))
+    let done = callable.release()?;
+    args.json
+        .print(&report.with(done.rss, done.held, done.call))
 }

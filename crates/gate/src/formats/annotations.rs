@@ -1,7 +1,7 @@
 //! Annotations of GitHub Actions: lines that its runner shows at the source line (GitHub docs,
 //! "Workflow commands for GitHub Actions").
 
-use super::{frame_line, headline, other_ways, relative, sentence, site_of};
+use super::{headline, relative, sentence, site_of, stack_lines};
 use crate::{Outcome, Verdict};
 use memhook_report::{Format, FormatOptions};
 use std::io::{Result, Write};
@@ -32,11 +32,8 @@ fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
         for group in verdict.counted() {
             let site = site_of(verdict, &group);
             let mut text = sentence(verdict, &group);
-            for frame in &site.stack {
-                text += &format!("\n{}", frame_line(frame, options));
-            }
-            if group.0.len() > 1 {
-                text += &format!("\n... and {}", other_ways(verdict, &group));
+            for line in stack_lines(verdict, &group, options) {
+                text += &format!("\n{line}");
             }
             let place = site.culprit(root).map_or(String::new(), |frame| {
                 let file = property(relative(frame.file.as_deref().unwrap_or_default(), root));

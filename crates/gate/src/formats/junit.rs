@@ -1,6 +1,6 @@
 //! JUnit XML: one test case a leak or exceeded limit; one that passes if there is none.
 
-use super::{NO_STACK, frame_line, headline, other_ways, possible_sentence, sentence, site_of};
+use super::{NO_STACK, frame_line, headline, possible_sentence, sentence, site_of, stack_lines};
 use crate::{Outcome, Verdict};
 use memhook_report::{Format, FormatOptions};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
@@ -53,11 +53,7 @@ fn suite(verdict: &Verdict, options: &FormatOptions) -> TestSuite {
     if verdict.violations.iter().any(|v| is_of_leaks(v.option)) {
         for group in verdict.counted() {
             let site = site_of(verdict, &group);
-            let lines = site.stack.iter().map(|frame| frame_line(frame, options));
-            let mut lines: Vec<String> = lines.collect();
-            if group.0.len() > 1 {
-                lines.push(format!("... and {}", other_ways(verdict, &group)));
-            }
+            let lines = stack_lines(verdict, &group, options);
             let text = if lines.is_empty() {
                 NO_STACK.to_owned()
             } else {

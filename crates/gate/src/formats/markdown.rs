@@ -1,9 +1,6 @@
 //! Markdown for the summary of a job.
 
-use super::{
-    NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, sentence, site_of,
-    the_rest,
-};
+use super::{NO_STACK, amount, headline, headline_of_all, sentence, stack_lines, the_rest};
 use crate::{Outcome, Subject, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions};
@@ -82,12 +79,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions, level: &str) -> String {
         ""
     };
     for group in leaks.iter().take(options.top) {
-        let site = site_of(verdict, group);
-        let lines = site.stack.iter().map(|frame| frame_line(frame, options));
-        let mut lines: Vec<String> = lines.collect();
-        if group.0.len() > 1 {
-            lines.push(format!("... and {}", other_ways(verdict, group)));
-        }
+        let lines = stack_lines(verdict, group, options);
         let stack = if lines.is_empty() {
             NO_STACK.to_owned()
         } else {

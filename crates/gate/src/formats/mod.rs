@@ -212,6 +212,14 @@ fn the_rest(verdict: &Verdict) -> &'static str {
 const NO_STACK: &str =
     "no allocation stack: allocated before the trace began, or by a call that goes through no slot";
 
+/// The call stack of the largest leak of a group, and how many others there are.
+fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) -> Vec<String> {
+    let frames = site_of(verdict, group).stack.iter();
+    let others = (group.0.len() > 1).then(|| format!("... and {}", other_ways(verdict, group)));
+    let lines = frames.map(|frame| frame_line(frame, options));
+    lines.chain(others).collect()
+}
+
 /// A frame in one line; a very long name loses parts, unless everything is wanted.
 fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     let place = frame.place();

@@ -1,6 +1,6 @@
 //! SARIF 2.1.0 (OASIS), as code scanning services take it.
 
-use super::{frame_line, headline, other_ways, possible_sentence, relative, sentence, site_of};
+use super::{headline, possible_sentence, relative, sentence, site_of, stack_lines};
 use crate::evidence::{SourceFrame, is_below};
 use crate::{AllocationSite, Outcome, Verdict};
 use memhook_report::{Format, FormatOptions, Nature};
@@ -59,11 +59,7 @@ fn results(verdict: &Verdict, options: &FormatOptions) -> Vec<Value> {
         .iter()
         .map(|group| {
             let site = site_of(verdict, group);
-            let lines = site.stack.iter().map(|frame| frame_line(frame, options));
-            let mut lines: Vec<String> = lines.collect();
-            if group.0.len() > 1 {
-                lines.push(format!("... and {}", other_ways(verdict, group)));
-            }
+            let lines = stack_lines(verdict, group, options);
             let text = format!("{}\n{}", sentence(verdict, group), lines.join("\n"));
             of_site("memory-leak", "error", &text, site, root)
         })

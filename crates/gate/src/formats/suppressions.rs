@@ -128,7 +128,8 @@ fn is_only_about(rule: &str, verdicts: &[Verdict], site: &AllocationSite) -> boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Evidence, Exceptions, Leak, Limits, Sum, judge, rendered};
+    use crate::formats::rendered;
+    use crate::{Evidence, Exceptions, Leak, Limits, Sum, judge};
 
     fn verdict(stacks: &[&[(&str, u32)]], exceptions: &mut Exceptions) -> Verdict {
         let mut evidence = Evidence::default();

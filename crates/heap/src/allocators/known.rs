@@ -101,20 +101,13 @@ impl KnownAllocator {
         if !self.has_statistics() {
             return Err(self.refused("has no statistics that can be asked for"));
         }
-        let mut held = hold()?;
-        let mut remote = Remote {
-            held: &mut held,
-            allocator: self,
-            patience,
-        };
-        let found = match self.functions {
-            Functions::Jemalloc { control } => jemalloc::statistics(&mut remote, control),
-            Functions::Tcmalloc { number, .. } => tcmalloc::statistics(&mut remote, number),
-            Functions::Mimalloc { .. } => Err(self.refused("has no statistics")),
-        };
-        let released = held.release();
-        let mut found = found?;
-        found.held = released?;
+        let (mut found, held) =
+            self.with_thread(hold, patience, |remote| match self.functions {
+                Functions::Jemalloc { control } => jemalloc::statistics(remote, control),
+                Functions::Tcmalloc { number, .. } => tcmalloc::statistics(remote, number),
+                Functions::Mimalloc { .. } => Err(self.refused("has no statistics")),
+            })?;
+        found.held = held;
         Ok(found)
     }
 
@@ -128,29 +121,42 @@ impl KnownAllocator {
         patience: Duration,
     ) -> Result<ReleasedMemory, Error> {
         let before = memory_use(self.pid)?.rss;
+        let (call, held) = self.with_thread(hold, patience, |remote| {
+            let begin = Instant::now();
+            match self.functions {
+                Functions::Jemalloc { control } => jemalloc::purge(remote, control)?,
+                Functions::Tcmalloc { release, .. } => {
+                    remote.call(release, &mut [], |_| vec![]).map(drop)?
+                }
+                // The argument: by force, which is also what its segments that nobody has need.
+                Functions::Mimalloc { collect } => {
+                    remote.call(collect, &mut [], |_| vec![1]).map(drop)?
+                }
+            }
+            Ok(begin.elapsed())
+        })?;
+        Ok(ReleasedMemory {
+            rss: (before, memory_use(self.pid)?.rss),
+            held,
+            call,
+        })
+    }
+
+    /// Does this by a held thread; returns for how long it was held, too.
+    fn with_thread<T>(
+        &self,
+        hold: &mut HoldAtSafePoint,
+        patience: Duration,
+        work: impl FnOnce(&mut Remote) -> Result<T, Error>,
+    ) -> Result<(T, Duration), Error> {
         let mut held = hold()?;
-        let mut remote = Remote {
+        let done = work(&mut Remote {
             held: &mut held,
             allocator: self,
             patience,
-        };
-        let begin = Instant::now();
-        let called = match self.functions {
-            Functions::Jemalloc { control } => jemalloc::purge(&mut remote, control),
-            Functions::Tcmalloc { release, .. } => {
-                remote.call(release, &mut [], |_| vec![]).map(drop)
-            }
-            // The argument: by force, which is also what its segments that nobody has need.
-            Functions::Mimalloc { collect } => remote.call(collect, &mut [], |_| vec![1]).map(drop),
-        };
-        let call = begin.elapsed();
+        });
         let released = held.release();
-        called?;
-        Ok(ReleasedMemory {
-            rss: (before, memory_use(self.pid)?.rss),
-            held: released?,
-            call,
-        })
+        Ok((done?, released?))
     }
 
     fn refused(&self, what: &str) -> Error {

@@ -78,34 +78,29 @@ pub(crate) struct Shot {
     pub unread: Runs,
 }
 
-/// Takes a snapshot of `pid` by the method asked for, or by one that works, with a note why. `None` asks for
-/// the one that holds the threads for the shortest time.
-pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
-    capture_within(pid, method, Limits::default())
+/// What snapshot to take.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    /// The method. `None`: of those that work, the one that holds the threads for the shortest time.
+    pub method: Option<Method>,
+    /// What it may cost.
+    pub limits: Limits,
+    /// Whether to look which pages are in memory.
+    pub with_residency: bool,
 }
 
-/// Like [`capture`], with other limits than the default.
-pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
-    capture_prepared(Prepared::of(pid, limits)?, method)
-}
-
-/// Like [`capture_within`], with the pages that are in memory.
-pub fn capture_resident(
-    pid: i32,
-    method: Option<Method>,
-    limits: Limits,
-) -> Result<Captured, Error> {
-    let mut prepared = Prepared::of(pid, limits)?;
-    prepared.look = Look::Takes(Residency::time(prepared.reader)?);
-    capture_prepared(prepared, method)
-}
-
-/// By a thread of its own: only the one that has told threads of the process to stop can let those go that stop too late,
-/// and what follows a snapshot may take long. When this one ends, the kernel lets all of them go (`exit_ptrace` of
-/// kernel/ptrace.c).
-fn capture_prepared(prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
+/// Takes a snapshot of `pid`; by another method than the one asked for, with a note why, where that does not work.
+///
+/// A thread of its own does it: only the one that has told threads of the process to stop can let those go that stop
+/// too late, and what follows a snapshot may take long. When it ends, the kernel lets all of them go (`exit_ptrace`
+/// of kernel/ptrace.c).
+pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
+    let mut prepared = Prepared::of(pid, request.limits)?;
+    if request.with_residency {
+        prepared.look = Look::Takes(Residency::time(prepared.reader)?);
+    }
     std::thread::scope(|scope| {
-        let captured = scope.spawn(|| capture_by(prepared, method)).join();
+        let captured = scope.spawn(|| capture_by(prepared, request.method)).join();
         captured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

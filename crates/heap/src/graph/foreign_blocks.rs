@@ -7,10 +7,32 @@ use crate::glibc::dissect::Heap;
 use crate::graph::blocks::{Segment, SegmentKind};
 use crate::ranges::{Runs, add_run};
 use crate::snapshot::Snapshot;
+use std::ops::Range;
 
 /// Blocks further apart than this are in different segments.
 const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
+
+/// Adds a block to the last segment, if that is near, or to a new one; false if it fits nowhere.
+pub(super) fn add_block(
+    segments: &mut Vec<Segment>,
+    block: Range<u64>,
+    kind: SegmentKind,
+    may_hold: impl Fn(&Segment) -> bool,
+) -> bool {
+    let bytes = block.end - block.start;
+    let is_near = |last: &&mut Segment| block.start < last.end + GAP_BYTES && may_hold(last);
+    if let Some(last) = segments.last_mut().filter(is_near)
+        && last.push(block.start, bytes)
+    {
+        last.end = block.end;
+        return true;
+    }
+    let mut new = Segment::new(block.start, block.end, kind);
+    let fits = new.push(block.start, bytes);
+    segments.extend(fits.then_some(new));
+    fits
+}
 
 impl Heap {
     /// Adds blocks (address, bytes) in any order, if they are outside of glibc's heap, were copied whole and
@@ -35,24 +57,8 @@ impl Heap {
                 continue;
             };
             // One segment lies in one region, and nothing of malloc's in it.
-            let is_near = |last: &&mut Segment| {
-                address < last.end + GAP_BYTES
-                    && last.start >= region.start
-                    && behind == last_behind
-            };
-            let near = segments.last_mut().filter(is_near);
-            let fits = if let Some(last) = near
-                && last.push(address, end - address)
-            {
-                last.end = end;
-                true
-            } else {
-                let mut new = Segment::new(address, end, SegmentKind::Foreign);
-                let fits = new.push(address, end - address);
-                segments.extend(fits.then_some(new));
-                fits
-            };
-            if fits {
+            let is_near = |last: &Segment| last.start >= region.start && behind == last_behind;
+            if add_block(&mut segments, address..end, SegmentKind::Foreign, is_near) {
                 (last_end, last_behind) = (end, behind);
                 added += 1;
                 add_run(&mut places, address..end);

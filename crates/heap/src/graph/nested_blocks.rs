@@ -8,13 +8,12 @@
 
 use crate::glibc::dissect::Heap;
 use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
+use crate::graph::foreign_blocks::add_block;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::Snapshot;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Blocks further apart than this are in different segments.
-const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
 
 /// A block that is to be in the table: where it is, and what it is.
@@ -142,22 +141,8 @@ fn segments(snapshot: &Snapshot, placed: &[Placed]) -> (Vec<Segment>, Runs) {
         let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
             continue;
         };
-        let is_near = |last: &&mut Segment| {
-            last.kind == kind && address < last.end + GAP_BYTES && last.start >= region.start
-        };
-        let near = segments.last_mut().filter(is_near);
-        let fits = if let Some(last) = near
-            && last.push(address, end - address)
-        {
-            last.end = end;
-            true
-        } else {
-            let mut new = Segment::new(address, end, kind);
-            let fits = new.push(address, end - address);
-            segments.extend(fits.then_some(new));
-            fits
-        };
-        if fits {
+        let is_near = |last: &Segment| last.kind == kind && last.start >= region.start;
+        if add_block(&mut segments, address..end, kind, is_near) {
             last_end = end;
             places.push(address..end);
         }

@@ -5,7 +5,7 @@ use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
 use crate::graph::leaks::leaks;
 use crate::graph::mark::{MarkOptions, mark};
 use crate::graph::twice::fingerprints;
-use crate::reclaim::reclaimable;
+use crate::reclaim::choose::reclaimable;
 use crate::snapshot::{Snapshot, ThreadState};
 use crate::testing;
 use proptest::prelude::*;

@@ -2,9 +2,8 @@
 
 use super::choose::{reclaimable, refusal};
 use super::release::{HoldAtSafePoint, Released};
-use crate::capture::limits::Limits;
-use crate::capture::{Captured, capture_within};
-use crate::{Error, Fingerprints, MarkOptions, Method, Scan};
+use crate::capture::{Captured, Request, capture};
+use crate::{Error, Fingerprints, MarkOptions, Scan};
 use memhook_inject::kernel_places;
 use memhook_process::proc_path;
 use std::fs::File;
@@ -14,8 +13,7 @@ use std::time::Duration;
 /// A process in which blocks are released that two scans find leaked with the same contents.
 pub struct Reclaimer {
     pid: i32,
-    method: Option<Method>,
-    limits: Limits,
+    request: Request,
     /// /proc/PID/stat, which is bound to the process, not to its number.
     stat: File,
     /// What was leaked at the last scan.
@@ -41,13 +39,12 @@ pub struct Candidates {
 impl Reclaimer {
     /// For a process that nobody else reclaims or traces: two reclaimers would release the same blocks, and a
     /// tracer would not see the releases.
-    pub fn new(pid: i32, method: Option<Method>, limits: Limits) -> Result<Reclaimer, Error> {
+    pub fn new(pid: i32, request: Request) -> Result<Reclaimer, Error> {
         let path = format!("/proc/{pid}/stat");
         let stat = File::open(&path);
         Ok(Reclaimer {
             pid,
-            method,
-            limits,
+            request,
             stat: stat.map_err(|error| Error::Unread { path, error })?,
             before: None,
         })
@@ -69,7 +66,7 @@ impl Reclaimer {
     pub fn scan(&mut self) -> Result<Candidates, Error> {
         let path = proc_path(self.pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
-        let captured = capture_within(self.pid, self.method, self.limits)?;
+        let captured = capture(self.pid, self.request)?;
         let snapshot = &captured.snapshot;
         let options = MarkOptions {
             // Packed structures (`struct epoll_event` is one) hold pointers at odd offsets.

@@ -2,11 +2,11 @@
 
 mod budget;
 mod candidates;
-mod choose;
+pub(crate) mod choose;
 mod release;
 mod unchanged;
 
 pub use candidates::{Candidates, Reclaimer};
-pub use choose::{reclaimable, refusal};
+pub use choose::refusal;
 pub use release::{HoldAtSafePoint, Released};
 pub(crate) use release::{exported, is_same_program};

@@ -1,7 +1,7 @@
 //! From a running process to its account.
 
 use crate::capture::limits::Limits;
-use crate::capture::{Captured, capture_resident};
+use crate::capture::{Captured, Request, capture};
 use crate::resident::account::{Account, Part, account};
 use crate::resident::classes::TracedBlock;
 use crate::{Error, Heap, Meta, Residency, Types, dissect};
@@ -33,7 +33,12 @@ enum Copied {
 impl MemoryCopy {
     /// Copies the memory of a process.
     pub fn take(pid: i32, limits: Limits) -> Result<MemoryCopy, Error> {
-        let mut captured = match capture_resident(pid, None, limits) {
+        let request = Request {
+            limits,
+            with_residency: true,
+            ..Request::default()
+        };
+        let mut captured = match capture(pid, request) {
             Ok(captured) => captured,
             Err(
                 why @ (Error::NoRoom { .. }

@@ -4,7 +4,7 @@ use crate::ranges::{Runs, intersection, run_bytes, without};
 use crate::resident::account::{Account, Holding, Part};
 use crate::resident::stacks::StackOwner;
 use crate::snapshot::ModuleInfo;
-use memhook_process::{Mapping, MappingUse, is_ours, proc_text};
+use memhook_process::{Mapping, MappingUse, is_ours, thread_name};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -87,10 +87,9 @@ impl Mappings<'_> {
         let StackOwner::Thread(tid) = owner else {
             return "stacks kept of threads that have ended".into();
         };
-        let name = proc_text(format!("/proc/{}/task/{tid}/comm", self.pid));
-        match name {
-            Ok(name) => format!("thread {}", name.trim_end()),
-            Err(_) => "threads that have ended meanwhile".into(),
+        match thread_name(self.pid, tid) {
+            Some(name) => format!("thread {name}"),
+            None => "threads that have ended meanwhile".into(),
         }
     }
 

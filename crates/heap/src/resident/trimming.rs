@@ -7,7 +7,7 @@
 //! killed meanwhile, the thread finishes the call and goes back to its work.
 
 use crate::capture::limits::Limits;
-use crate::capture::{Captured, capture_resident};
+use crate::capture::{Captured, Request, capture};
 use crate::glibc::walk::{ChunkKind, each_chunk};
 use crate::reclaim::{HoldAtSafePoint, exported, is_same_program};
 use crate::resident::account::Account;
@@ -59,9 +59,14 @@ impl Trimmer {
     pub fn new(pid: i32, limits: Limits) -> Result<Trimmer, Error> {
         let path = proc_path(pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
+        let request = Request {
+            limits,
+            with_residency: true,
+            ..Request::default()
+        };
         let mut tries = 0;
         let (captured, heap) = loop {
-            let captured = capture_resident(pid, None, limits)?;
+            let captured = capture(pid, request)?;
             let heap = dissect(&captured.snapshot)?;
             tries += 1;
             if heap.findings.is_empty() {

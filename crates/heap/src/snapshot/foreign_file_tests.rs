@@ -7,9 +7,10 @@ use crate::graph::mark::{MarkOptions, Pointers, mark};
 use crate::graph::twice::fingerprints;
 use crate::graph::types::Types;
 use crate::graph::why::why;
-use crate::reclaim::{reclaimable, refusal};
+use crate::reclaim::choose::reclaimable;
+use crate::reclaim::refusal;
 use crate::snapshot::{load, save};
-use crate::{Error, Method, Snapshot, capture, dissect};
+use crate::{Error, Method, Request, Snapshot, capture, dissect};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -37,7 +38,14 @@ fn real() -> &'static (Value, Vec<u8>) {
             .unwrap()
             .read_exact(&mut answer)
             .unwrap();
-        let captured = capture(child.id() as i32, Some(Method::Stop)).unwrap();
+        let captured = capture(
+            child.id() as i32,
+            Request {
+                method: Some(Method::Stop),
+                ..Request::default()
+            },
+        )
+        .unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         let mut file = Vec::new();

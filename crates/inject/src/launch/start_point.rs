@@ -90,14 +90,7 @@ impl Child {
                 ptrace::resume_to_syscall(pid, signal).map_err(failed("SYSCALL"))?;
             }
             match watch::wait(pid).map_err(failed("WAIT"))?.1 {
-                Status::Ended(status) => {
-                    if pid == self.pid {
-                        super::forward::stop_forwarding();
-                    }
-                    self.processes.remove(&pid);
-                    self.known.push_back((pid, Event::Ended(status)));
-                    return Ok(StartPoint::Ended(status));
-                }
+                Status::Ended(status) => return Ok(self.ended_at_start(pid, status)),
                 Status::Syscall => {
                     stops += 1;
                     let new = NewThread::of(pid).map_err(failed("GETREGSET"))?;
@@ -112,15 +105,30 @@ impl Child {
                 }
                 Status::Signal(signal) => resumed_with = Some(signal),
                 Status::Stop(stop) if stop != libc::SIGTRAP => {
-                    ptrace::listen(pid).map_err(failed("LISTEN"))?;
-                    if pid == self.pid {
-                        super::forward::stop_too(stop);
-                    }
+                    self.stop_too(pid, stop)?;
                     resumed_with = None;
                 }
                 _ => {}
             }
         }
+    }
+
+    fn ended_at_start(&mut self, pid: i32, status: i32) -> StartPoint {
+        if pid == self.pid {
+            super::forward::stop_forwarding();
+        }
+        self.processes.remove(&pid);
+        self.known.push_back((pid, Event::Ended(status)));
+        StartPoint::Ended(status)
+    }
+
+    /// It is stopped by job control; SIGCONT ends that with another event stop.
+    fn stop_too(&self, pid: i32, stop: i32) -> Result<(), Error> {
+        ptrace::listen(pid).map_err(|cause| Error::ptrace(pid, pid, "LISTEN", cause))?;
+        if pid == self.pid {
+            super::forward::stop_too(stop);
+        }
+        Ok(())
     }
 
     /// Runs until the probe is passed while the condition holds.
@@ -148,14 +156,7 @@ impl Child {
                 StopBy::Signal(_) => Status::Signal(syscall_probe::SIGNAL),
             };
             match status {
-                Status::Ended(status) => {
-                    if pid == self.pid {
-                        super::forward::stop_forwarding();
-                    }
-                    self.processes.remove(&pid);
-                    self.known.push_back((pid, Event::Ended(status)));
-                    return Ok(StartPoint::Ended(status));
-                }
+                Status::Ended(status) => return Ok(self.ended_at_start(pid, status)),
                 status if status == stops_here => {
                     let mut now = regs::read(pid).map_err(failed("GETREGSET"))?;
                     if !probe.is_passed_by(&now) {
@@ -180,12 +181,8 @@ impl Child {
                     return Ok(point);
                 }
                 Status::Signal(signal) => resumed_with = Some(signal),
-                // It is stopped by job control; SIGCONT ends that with another event stop.
                 Status::Stop(stop) if stop != libc::SIGTRAP => {
-                    ptrace::listen(pid).map_err(failed("LISTEN"))?;
-                    if pid == self.pid {
-                        super::forward::stop_too(stop);
-                    }
+                    self.stop_too(pid, stop)?;
                     resumed_with = None;
                 }
                 _ => {}

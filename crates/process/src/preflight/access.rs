@@ -1,7 +1,7 @@
 //! Whether the process is there, and whether we may trace it.
 
 use super::Check;
-use crate::{living_thread, proc_path, proc_text, thread_state, threads::in_status};
+use crate::{living_thread, proc_path, proc_text, process_name, thread_state, threads::in_status};
 use std::{fs, os::unix::fs::MetadataExt};
 
 /// `/proc/PID/status` (proc_pid_status(5)).
@@ -107,13 +107,12 @@ pub(super) fn tracer(pid: i32, status: &Status) -> Result<Check, Check> {
     if tracer == std::process::id() as i32 {
         return Ok(Check::good("tracer", "this process, which started it"));
     }
-    let comm = proc_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     Err(Check::bad(
         "tracer",
         format!(
             "process {pid} ({}) is already traced by {tracer} ({})",
             status.name,
-            comm.trim()
+            process_name(tracer)
         ),
         "detach that debugger first",
     ))

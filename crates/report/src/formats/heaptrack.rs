@@ -6,6 +6,7 @@
 //! `a SIZE TRACE` (indices from 0), `c MILLISECONDS`, `+ INDEX` and `- INDEX` (allocation, release).
 
 use super::heaptrack_events::Events;
+use super::locations::locations;
 use super::{Format, FormatOptions};
 use crate::gaps;
 use crate::labels::{NO_STACK, one_line};
@@ -30,16 +31,11 @@ impl Format<Profile> for Heaptrack {
 
     fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
-        let command = if profile.target.exe.is_empty() {
-            &profile.target.name
-        } else {
-            &profile.target.exe
-        };
         // A line that heaptrack's own reader passes over; people who look into the file find it.
         if let Some(gaps) = gaps::warning(&profile.gaps, profile.live_bounds().as_ref()) {
             writeln!(out, "# {gaps}")?;
         }
-        writeln!(out, "X {}", one_line(command.clone()))?;
+        writeln!(out, "X {}", one_line(profile.target.command()))?;
         let mut traces = Traces {
             out: &mut *out,
             strings: HashMap::new(),
@@ -128,17 +124,9 @@ impl Traces<'_> {
     /// The trace of a stack: its frames from the outermost on, each the child of the one before.
     fn stack(&mut self, profile: &Profile, stack: u32) -> Result<u32> {
         let frames = profile.stacks.get(stack as usize);
-        let mut rest = frames.map_or(&[][..], Vec::as_slice);
         let mut instructions = Vec::new();
-        while !rest.is_empty() {
-            let inlined = |&&index: &&u32| {
-                let frame = profile.frames.get(index as usize);
-                frame.is_some_and(|f| f.frame.inlined)
-            };
-            let first = rest.iter().take_while(inlined).count();
-            let (here, callers) = rest.split_at((first + 1).min(rest.len()));
+        for here in locations(profile, frames.map_or(&[][..], Vec::as_slice)) {
             instructions.push(self.instruction(profile, here)?);
-            rest = callers;
         }
         if instructions.is_empty() {
             instructions.push(self.instruction(profile, &[])?);

@@ -39,12 +39,7 @@ impl Format<Profile> for Massif {
             "desc: {unseen}memhook-rs, process {}{sampled}",
             profile.target.pid
         )?;
-        let command = if profile.target.exe.is_empty() {
-            &profile.target.name
-        } else {
-            &profile.target.exe
-        };
-        writeln!(out, "cmd: {}", one_line(command.clone()))?;
+        writeln!(out, "cmd: {}", one_line(profile.target.command()))?;
         writeln!(out, "time_unit: ms")?;
         let labels = Labels::with_places(profile);
         for (number, snapshot) in snapshots(profile).iter().enumerate() {

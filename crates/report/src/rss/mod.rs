@@ -238,7 +238,7 @@ impl RssReport {
                 continue;
             };
             pin.stack = frames(stack);
-            pin.name = crate::site_name(&pin.stack);
+            pin.name = crate::labels::site_name(&pin.stack);
             pin.oldest_ms = Some(now_ns.saturating_sub(oldest_ns) / 1_000_000);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::units::bytes;
 use crate::{Document, Style};
-use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory, Trimmed, Trimmer};
+use memhook_heap::{AllocatorStatistics, KnownAllocator, Trimmer};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -83,27 +83,15 @@ impl TrimReport {
         }
     }
 
-    /// What another allocator has done.
-    pub fn with(self, done: &ReleasedMemory) -> TrimReport {
+    /// What has been done, in place of what would be.
+    pub fn with(self, rss: (u64, u64), held: Duration, call: Duration) -> TrimReport {
         TrimReport {
             dry_run: false,
-            rss_before_bytes: done.rss.0,
-            rss_after_bytes: Some(done.rss.1),
-            held_ms: Some(done.held.as_secs_f64() * 1e3),
-            call_ms: Some(done.call.as_secs_f64() * 1e3),
+            rss_before_bytes: rss.0,
+            rss_after_bytes: Some(rss.1),
+            held_ms: Some(held.as_secs_f64() * 1e3),
+            call_ms: Some(call.as_secs_f64() * 1e3),
             ..self
-        }
-    }
-
-    /// Reports what it has done.
-    pub fn done(trimmer: &Trimmer, done: &Trimmed) -> TrimReport {
-        TrimReport {
-            dry_run: false,
-            rss_before_bytes: done.rss.0,
-            rss_after_bytes: Some(done.rss.1),
-            held_ms: Some(done.held.as_secs_f64() * 1e3),
-            call_ms: Some(done.call.as_secs_f64() * 1e3),
-            ..TrimReport::dry(trimmer)
         }
     }
 }

@@ -8,12 +8,13 @@ use crate::live::{ending, signals};
 use crate::tracing::DEPTH_TO_ROOTS;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
-use memhook_attach::{Job, Trace, Turn, process_name, refuse};
+use memhook_attach::{Job, Trace, Turn, refuse};
 use memhook_gate::{
     Evidence, MOMENTS, NameSource, Reached, Search, Subject, Survivors, bound, growth_evidence,
 };
-use memhook_heap::capture;
+use memhook_heap::{Request, capture};
 use memhook_ledger::Totals;
+use memhook_process::process_name;
 use std::{
     ops::ControlFlow,
     process::ExitCode,
@@ -48,7 +49,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 "the blocks of allocators of your own are known from a trace alone: add --duration 30s"
             );
         }
-        let captured = capture(pid, None)?;
+        let captured = capture(pid, Request::default())?;
         let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };

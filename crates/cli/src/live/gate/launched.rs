@@ -7,13 +7,11 @@ use crate::gate::{Args, Measure};
 use crate::live::ending::{end_as, of_program};
 use crate::remedies::in_words;
 use crate::tracing::DEPTH_TO_ROOTS;
-use memhook_attach::{
-    End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work, command_line,
-};
+use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work};
 use memhook_gate::{Ending, Evidence, Search, is_allocators, traced_blocks};
 use memhook_heap::{Captured, capture_ending};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::{ModuleFiles, ModuleImage, mappings, modules as modules_of};
+use memhook_process::{ModuleFiles, ModuleImage, command_line, mappings, modules as modules_of};
 use memhook_recording::ScoreOptions;
 use std::{
     collections::{HashMap, HashSet},

@@ -27,7 +27,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
     }
     let _claim = claim(pid)?;
-    let mut reclaimer = Reclaimer::new(pid, args.method(), args.limits())?;
+    let mut reclaimer = Reclaimer::new(pid, args.request())?;
     signals::catch_stops();
     may_go_on(args, &reclaimer.scan()?)?;
     let mut may_release = args.yes;

@@ -6,7 +6,7 @@ use crate::live::signals::stop_requested;
 use memhook_access::{EarlierBlocks, Settings};
 use memhook_attach::{End, Job, Session, Trace, Turn};
 use memhook_foreign::{visible, visible_json};
-use memhook_heap::{Captured, capture};
+use memhook_heap::{Captured, Request, capture};
 use memhook_report::{Progress, Style, document, shown};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -60,7 +60,9 @@ impl StaleJob {
 
     /// Finds the blocks that are there already, and begins to watch.
     fn begin_to_watch(&mut self, trace: &Trace<Departures>) -> anyhow::Result<()> {
-        let captured = Progress::during("copying the memory", || capture(self.pid, None));
+        let captured = Progress::during("copying the memory", || {
+            capture(self.pid, Request::default())
+        });
         let earlier = captured.and_then(|captured| EarlierBlocks::of(&captured));
         self.watching.earlier = match earlier {
             Ok(earlier) => earlier,
@@ -161,7 +163,9 @@ impl Job<Departures> for StaleJob {
             // If two watch pages, the kernel refuses the second.
             self.watching.end();
             let moment_ms = now_ms(trace);
-            match Progress::during("copying the memory", || capture(self.pid, None)) {
+            match Progress::during("copying the memory", || {
+                capture(self.pid, Request::default())
+            }) {
                 Ok(captured) => self.captured = Some((moment_ms, captured)),
                 Err(error) => self
                     .watching

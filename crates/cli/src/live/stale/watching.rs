@@ -6,9 +6,10 @@ use crate::tracing::DEPTH;
 use memhook_access::{
     AGES_MS, EarlierBlocks, LiveBlock, Settings, Site, SiteAnswer, THRESHOLDS_MS, Watcher,
 };
-use memhook_attach::{Session, Trace, process_name};
+use memhook_attach::{Session, Trace};
 use memhook_heap::{MarkOptions, Scan, Snapshot};
 use memhook_ledger::{LiveWalk, Observer};
+use memhook_process::process_name;
 use memhook_report::{StaleEvidence, StaleHistory, StalePoint, StaleReport, StaleTotals, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::HashMap;
