@@ -1,5 +1,6 @@
 //! The leak gate.
 
+mod action;
 mod allocators;
 mod cases;
 mod killed_threads;
