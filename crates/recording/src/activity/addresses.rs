@@ -2,10 +2,11 @@
 //! site.
 //!
 //! However many blocks live, a moment has a bounded number of cells: where there are too many, each covers twice as much.
+//! Of very many sites, the bound is so many cells for each: however large cells are, every site is in one of them.
 //! A block that reaches over many cells is one entry for those that it covers whole.
 
 use memhook_ledger::LiveBlock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Cells are never smaller: a page of x86-64, as a power of two.
 const PAGE_SHIFT: u32 = 12;
@@ -13,6 +14,8 @@ const PAGE_SHIFT: u32 = 12;
 const LARGEST_SHIFT: u32 = 47;
 /// No process has memory beyond this address; a damaged file may hold any number.
 const LAST_ADDRESS: u64 = 1 << 57;
+/// Cells for each site, if a map has more sites than it should have cells.
+const CELLS_OF_SITE: usize = 2;
 /// A block that covers so many cells whole is an entry of its own.
 const LEAST_RUN: u64 = 2;
 
@@ -64,6 +67,7 @@ struct Large {
 struct Drawing {
     shift: u32,
     most: usize,
+    sites: FxHashSet<u32>,
     held: FxHashMap<(u64, u32), Held>,
     large: Vec<Large>,
 }
@@ -73,6 +77,7 @@ impl Drawing {
         Drawing {
             shift: PAGE_SHIFT,
             most,
+            sites: FxHashSet::default(),
             held: FxHashMap::default(),
             large: Vec::new(),
         }
@@ -82,13 +87,15 @@ impl Drawing {
         if block.address.saturating_add(block.size) > LAST_ADDRESS {
             return;
         }
+        self.sites.insert(block.site);
         if self.covered(&block).is_some() {
             self.large.push(block);
         } else {
             self.put_bytes(&block);
         }
+        let most = self.most.max(CELLS_OF_SITE * self.sites.len());
         // Of a large block there is an entry for each end and one for what is between.
-        while self.held.len() + 3 * self.large.len() > self.most && self.shift < LARGEST_SHIFT {
+        while self.held.len() + 3 * self.large.len() > most && self.shift < LARGEST_SHIFT {
             self.coarsen();
         }
     }
@@ -299,6 +306,16 @@ mod tests {
         let mut maps = maps.finish(100, blocks, |stack, _| Some(stack));
         assert_eq!(maps.len(), 1);
         maps.remove(0)
+    }
+
+    /// Each of 1,000 sites has two blocks in two neighbouring pages of a heap.
+    #[test]
+    fn many_sites_do_not_make_cells_as_large_as_the_address_space() {
+        let blocks =
+            (0..2_000u64).map(|at| block(0x7f00_0000_0000 + at * 2_048, 16, at as u32 / 2));
+        let map = map_of(blocks, 100);
+        assert!(map.shift < 20, "{}", map.shift);
+        assert!(map.cells.len() <= CELLS_OF_SITE * 1_000);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 const MEASURES = [
   ["live", "Live", "Live at the end of the window", (unit) => `of all live ${unit}`],
   ["peak", "Peak", "Live when most bytes were live within the window", (unit) => `of all ${unit} at the peak`],
-  ["growth", "Growth", "Live at the end of the window less live at its start", (unit) => `of all ${unit} that were added`],
+  ["growth", "Growth", "Live at the end of the window less live at its start", (unit) => `of all added ${unit}`],
   ["allocated", "Allocated", "Allocated within the window", (unit) => `of all allocated ${unit}`],
   ["released", "Released", "Released within the window", (unit) => `of all released ${unit}`],
   ["temporary", "Temporary", "Released before the thread's next allocation; known for the whole run only", (unit) => `of all temporary ${unit}`],

@@ -24,6 +24,23 @@ fn one_row_each_at_1400_pixels() {
         assert_eq!(browser.value(&middles), 1, "{row}");
     }
     assert_eq!(browser.value(LOST), "");
+    // The head of the graph is one row whatever it shows.
+    let head = "new Set([...document.querySelectorAll('#graph > .head > *')].filter((e) => !e.hidden && e.textContent !== '').map((e) => { const r = e.getBoundingClientRect(); return Math.round((r.y + r.height / 2) / 8); })).size";
+    for choice in [
+        "#measures [data-name=growth]",
+        "#measures [data-name=allocated]",
+        "#shapes [data-name=chunks]",
+        "#shapes [data-name=space]",
+        "#measures [data-name=live]",
+        "#shapes [data-name=flame]",
+    ] {
+        // What has no data here is off.
+        if browser.value(&format!("document.querySelector('{choice}').disabled")) == true {
+            continue;
+        }
+        browser.click(choice);
+        assert_eq!(browser.value(head), 1, "{choice}");
+    }
     // The graph has most of the height, and all of the width when it is enlarged.
     let room = "byId('flames').clientHeight / innerHeight";
     let part = browser.value(room).as_f64().expect("a part");
@@ -72,5 +89,57 @@ fn nothing_is_lost_at_700_pixels() {
     }
     browser.value("document.getElementById('list').scrollIntoView()");
     browser.picture("narrow-table");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The graph begins within the first screen.
+#[test]
+fn the_graph_is_in_sight_at_800_by_600() {
+    let page = Page::of(&run(), "small");
+    let mut browser = Browser::open(&page.0, 800, 600, READY);
+    browser.picture("small");
+    let seen = "innerHeight - byId('flames').getBoundingClientRect().top";
+    let seen = browser.value(seen).as_f64().expect("pixels");
+    assert!(seen >= 200.0, "{seen} pixels of the graph");
+    let within = "document.documentElement.scrollWidth";
+    assert!(browser.value(within).as_u64() <= Some(800));
+    // Without the chart there is more of it.
+    browser.click("#open-charts [data-name=heap]");
+    let more = "innerHeight - byId('flames').getBoundingClientRect().top";
+    assert!(browser.value(more).as_f64().expect("pixels") >= seen + 80.0);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// What two thirds of the stacks have in common is one row, though the others have no part in it.
+#[test]
+fn the_root_of_most_is_one_row() {
+    let mut profile = run();
+    let first = profile.frames.len() as u32;
+    for name in ["the_main_function", "the_begin"] {
+        let mut frame = profile.frames[0].clone();
+        frame.frame.function = Some(name.into());
+        profile.frames.push(frame);
+    }
+    let cut = profile.cut_root;
+    for (stack, number) in profile.stacks.iter_mut().zip(0..) {
+        let goes_on = stack.last().is_some_and(|&last| Some(last) == cut);
+        if number % 9 != 0 && !goes_on {
+            stack.extend([first, first + 1]);
+        }
+    }
+    let page = Page::of(&profile, "root-of-most");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let part = "app.flame.root.children[0].value / app.flame.root.value";
+    let part = browser.value(part).as_f64().expect("a part");
+    assert!((0.5..0.8).contains(&part), "a test of something: {part}");
+    let row = "app.flame.drawn.filter((place) => place.row === 1).map((place) => app.flame.placeText(place)).join('\\n')";
+    let rows = browser.text_of(row);
+    assert!(
+        rows.contains("the_main_function  \u{2190} 1 caller"),
+        "{rows}"
+    );
+    browser.click("#root");
+    let rows = browser.text_of(row);
+    assert!(rows.lines().any(|row| row == "the_begin"), "{rows}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
