@@ -2,13 +2,7 @@
 
 use crate::evidence::SourceFrame;
 use crate::pattern::template_matches;
-
-/// Parts of names that such functions have in most programs: `xmalloc`, `png_malloc_base`, `cJSON_strdup`,
-/// `PyObject_Malloc`, `pool_alloc`, `Arena::Allocate`.
-const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
-
-/// Where the C++ library's own functions are declared: containers, strings, smart pointers.
-const LIBRARY_NAMESPACES: [&str; 2] = ["std::", "__gnu_cxx::"];
+use memhook_report::{is_library_plumbing, is_wrapper};
 
 /// Libraries whose functions allocate for their caller.
 const SYSTEM_LIBRARIES: [&str; 5] = [
@@ -35,52 +29,12 @@ impl Wrappers {
     pub(crate) fn has(&self, frame: &SourceFrame) -> bool {
         let of_system = |module: &str| SYSTEM_LIBRARIES.iter().any(|l| module.starts_with(l));
         let by_name = |function: &String| {
-            is_wrapper_name(function) || self.patterns.iter().any(|p| template_matches(p, function))
+            is_wrapper(function)
+                || is_library_plumbing(function)
+                || self.patterns.iter().any(|p| template_matches(p, function))
         };
         frame.module_name().is_some_and(of_system) || frame.function.as_ref().is_some_and(by_name)
     }
-}
-
-fn is_wrapper_name(function: &str) -> bool {
-    let name = qualified_name(function);
-    let last = name.rsplit("::").next().unwrap_or(&name);
-    let lower = last.to_ascii_lowercase();
-    last.starts_with("operator new")
-        || LIBRARY_NAMESPACES.iter().any(|n| name.starts_with(n))
-        || NAME_PARTS.iter().any(|part| lower.contains(part))
-}
-
-/// A demangled function without its return type, template arguments and parameters.
-fn qualified_name(function: &str) -> String {
-    let mut name = String::new();
-    let mut depth = 0u32;
-    let mut rest = function;
-    while let Some(c) = rest.chars().next() {
-        let starts_word = name.is_empty() || name.ends_with([' ', ':']);
-        if depth == 0 && starts_word && rest.starts_with("operator") {
-            // What follows may hold any of the characters below.
-            name.push_str(rest);
-            break;
-        }
-        let anonymous = "(anonymous namespace)";
-        if depth == 0 && rest.starts_with(anonymous) {
-            name.push_str("anonymous");
-            rest = &rest[anonymous.len()..];
-            continue;
-        }
-        match c {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            '(' if depth == 0 => break,
-            _ if depth == 0 => name.push(c),
-            _ => {}
-        }
-        rest = &rest[c.len_utf8()..];
-    }
-    // An operator's name may have spaces, a return type is in front of one.
-    let operator = name.find("operator").unwrap_or(name.len());
-    let begin = name[..operator].rfind(' ').map_or(0, |space| space + 1);
-    name[begin..].to_owned()
 }
 
 #[cfg(test)]

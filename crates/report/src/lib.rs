@@ -75,7 +75,9 @@ pub use model::{
     ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
-pub use names::{readable as readable_name, without_parameters};
+pub use names::{
+    is_plumbing as is_library_plumbing, readable as readable_name, without_parameters,
+};
 pub use output_name::{OutputNameError, output_name};
 pub use overhead::{KeptTime, Overhead};
 pub use places::short_place;
@@ -116,3 +118,4 @@ pub use units::{bytes, change, count, counted, milliseconds, percent};
 pub use watch::{Death, KilledProcess, Kills, WatchMoment, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};
 pub use wrap::wrapped;
+pub use wrappers::is_wrapper;

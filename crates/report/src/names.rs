@@ -154,10 +154,43 @@ pub fn without_parameters(name: &str) -> &str {
     around_parameters(name).map_or(name, |(front, _)| front)
 }
 
-/// Whether a function belongs to the C++ standard library's own plumbing.
-pub(crate) fn is_plumbing(function: &str) -> bool {
-    let own = ["std::", "__gnu_cxx::", "void std::", "__gnu_cxx"];
-    own.iter().any(|prefix| function.starts_with(prefix))
+/// Whether a function belongs to the C++ standard library's own plumbing: containers, strings, smart pointers.
+pub fn is_plumbing(function: &str) -> bool {
+    let name = qualified_name(function);
+    name.starts_with("std::") || name.starts_with("__gnu_cxx::")
+}
+
+/// A demangled function without its return type, template arguments and parameters.
+pub(crate) fn qualified_name(function: &str) -> String {
+    let mut name = String::new();
+    let mut depth = 0u32;
+    let mut rest = function;
+    while let Some(c) = rest.chars().next() {
+        let starts_word = name.is_empty() || name.ends_with([' ', ':']);
+        if depth == 0 && starts_word && rest.starts_with("operator") {
+            // What follows may hold any of the characters below.
+            name.push_str(rest);
+            break;
+        }
+        let anonymous = "(anonymous namespace)";
+        if depth == 0 && rest.starts_with(anonymous) {
+            name.push_str("anonymous");
+            rest = &rest[anonymous.len()..];
+            continue;
+        }
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 => break,
+            _ if depth == 0 => name.push(c),
+            _ => {}
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    // An operator's name may have spaces, a return type is in front of one.
+    let operator = name.find("operator").unwrap_or(name.len());
+    let begin = name[..operator].rfind(' ').map_or(0, |space| space + 1);
+    name[begin..].to_owned()
 }
 
 #[cfg(test)]
@@ -205,7 +238,16 @@ mod tests {
         assert!(is_plumbing(
             "std::string::_M_create(unsigned long&, unsigned long)"
         ));
-        assert!(!is_plumbing("study()"));
+        assert!(is_plumbing(
+            "void std::vector<Value, std::allocator<Value> >::_M_realloc_insert<>()"
+        ));
+        for own in [
+            "study()",
+            "std::string toText(Value)",
+            "std::vector<int> parse<int>(int)",
+        ] {
+            assert!(!is_plumbing(own), "{own}");
+        }
     }
 
     #[test]

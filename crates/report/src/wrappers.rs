@@ -1,5 +1,6 @@
 //! Functions that only pass an allocation on: who calls them is of interest.
 
+use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;
 use memhook_foreign::star_glob;
 
@@ -46,8 +47,21 @@ pub(crate) const WRAPPERS: &[&str] = &[
     "std::sys::alloc::*",
 ];
 
+/// Parts of the last names of such functions in most programs: `my_malloc`, `png_malloc_base`, `cJSON_strdup`,
+/// `pool_alloc`, `Arena::Allocate`.
+const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
+
 /// Whether a function is one of them, whatever it returns and takes.
-pub(crate) fn is_wrapper(function: &str) -> bool {
+pub fn is_wrapper(function: &str) -> bool {
+    let name = qualified_name(function);
+    let last = name.rsplit("::").next().unwrap_or(&name);
+    let lower = last.to_ascii_lowercase();
+    last.starts_with("operator new")
+        || NAME_PARTS.iter().any(|part| lower.contains(part))
+        || is_listed(function)
+}
+
+fn is_listed(function: &str) -> bool {
     let bare = without_template_arguments(function).replace("<...>", "");
     let bare = bare.strip_prefix("void* ").unwrap_or(&bare);
     let bare = bare.strip_prefix("void ").unwrap_or(bare);
@@ -70,11 +84,18 @@ mod tests {
             "std::make_unique<Session>()",
             "void* std::__allocate_guarded<A<B>>(int)",
             "malloc@plt",
+            "sqlite3Malloc",
+            "ztrymalloc_usable_internal",
+            "my_malloc",
+            "alloc_root",
+            "Sql_alloc::operator new(unsigned long, st_mem_root*)",
+            "void* Pool<A, B(*)(int)>::Allocate<int>(unsigned long)",
+            "g_slice_alloc0",
         ] {
             assert!(is_wrapper(name), "{name}");
         }
         for name in [
-            "xmalloc_failed",
+            "Map<std::string, my::allocator<int> >::operator[](std::string const&)",
             "parse(std::allocator<int>)",
             "std::vector<int, std::allocator<int>>::push_back(int&&)",
             "operator<(A, B)",
