@@ -31,7 +31,7 @@ use crate::pads::TracedHeap;
 use crate::plan::hooking::Planned;
 use crate::survey::known_files::{KnownFiles, SharedFiles};
 use crate::survey::memory_budget::budget_now;
-use cleared::Cleared;
+use cleared::{Cleared, clear_after_failure};
 use found::Found;
 use marks::Marks;
 use memhook_process::{Mapping, ModuleImage, TargetRoot, mappings, seccomp_filters};
@@ -94,18 +94,23 @@ impl Session {
         settings: &TraceConfig,
         known: &mut KnownFiles,
     ) -> Result<Session, Error> {
-        for pause in PAUSES_OF_THE_STARVED {
-            match Session::try_to_start(reach, pid, settings, known) {
-                Err(Error::Inject(memhook_inject::Error::WentHome { tid, .. }))
-                    if matches!(reach, Reach::Running) =>
-                {
-                    tracing::warn!(pid, tid, "the attach had to let go, and is tried again");
-                    std::thread::sleep(pause);
-                }
-                other => return other,
-            }
+        let mut pauses = PAUSES_OF_THE_STARVED.into_iter();
+        loop {
+            let started = Session::try_to_start(reach, pid, settings, known);
+            let (Err(error), Reach::Running) = (&started, &*reach) else {
+                return started;
+            };
+            let let_go = match error {
+                Error::Inject(memhook_inject::Error::WentHome { tid, .. }) => Some(*tid),
+                _ => None,
+            };
+            let Some((tid, pause)) = let_go.zip(pauses.next()) else {
+                clear_after_failure(pid);
+                return started;
+            };
+            tracing::warn!(pid, tid, "the attach had to let go, and is tried again");
+            std::thread::sleep(pause);
         }
-        Session::try_to_start(reach, pid, settings, known)
     }
 
     fn try_to_start(

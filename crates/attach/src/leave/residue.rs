@@ -231,20 +231,27 @@ impl Residue {
             restored = restore(pid, self.hook_base, None, files)?;
         }
         self.take_offers_back(pid)?;
-        if self.has_leftovers() {
-            let mut held = hold(pid, &any_point())?;
-            for descriptor in std::mem::take(&mut self.descriptors) {
-                descriptor.close(&mut held)?;
-            }
-            for (address, bytes) in std::mem::take(&mut self.never_used) {
-                held.syscall(libc::SYS_munmap, [address.0, bytes, 0, 0, 0, 0])?;
-            }
-            for place in std::mem::take(&mut self.unfinished) {
-                unmap_unfinished(&mut held, place)?;
-            }
-            restored.held = restored.held.max(held.release()?);
-        }
+        restored.held = restored.held.max(self.clear_leftovers(pid)?);
         Ok(restored)
+    }
+
+    /// Takes away what serves nobody: open descriptors, memory that no hook was given. Returns for how long a thread was
+    /// held.
+    pub fn clear_leftovers(&mut self, pid: i32) -> Result<Duration, Error> {
+        if !self.has_leftovers() {
+            return Ok(Duration::ZERO);
+        }
+        let mut held = hold(pid, &any_point())?;
+        for descriptor in std::mem::take(&mut self.descriptors) {
+            descriptor.close(&mut held)?;
+        }
+        for (address, bytes) in std::mem::take(&mut self.never_used) {
+            held.syscall(libc::SYS_munmap, [address.0, bytes, 0, 0, 0, 0])?;
+        }
+        for place in std::mem::take(&mut self.unfinished) {
+            unmap_unfinished(&mut held, place)?;
+        }
+        Ok(held.release()?)
     }
 
     /// Regions for children of this process, or of its parent, serve nothing here once nobody comes for those that claim

@@ -7,7 +7,7 @@ use crate::hook::loading::hook_to_emit;
 use crate::leave::residue::{Residue, residue};
 use crate::survey::process::Surveyed;
 use memhook_inject::{IdleThreads, prepare_to_hold};
-use memhook_process::{ModuleFiles, mappings};
+use memhook_process::{Mapping, ModuleFiles, mappings};
 use std::time::Duration;
 
 /// A process that nobody else attaches to meanwhile.
@@ -59,5 +59,22 @@ impl Cleared {
             self.residue.hook_base = hook_to_emit(self.pid, &maps, emission);
         }
         Surveyed::of(self.pid, maps, self.residue.hook_base, &mut self.files)
+    }
+}
+
+/// Takes away what an attach has left that went no further, such as a region that no hook was given. If that fails, the next
+/// attach does it.
+pub(super) fn clear_after_failure(pid: i32) {
+    let is_ours = |m: &Mapping| m.path.starts_with("/memfd:memhook-");
+    // Most are refused before anything is touched.
+    if !mappings(pid).is_ok_and(|maps| maps.iter().any(is_ours)) {
+        return;
+    }
+    let (Ok(_claim), Ok(maps)) = (claim(pid), mappings(pid)) else {
+        return;
+    };
+    let mut residue = residue(pid, &maps);
+    if residue.attacher(pid).is_none() {
+        let _ = residue.clear_leftovers(pid);
     }
 }

@@ -366,5 +366,10 @@ fn a_process_that_is_never_at_a_safe_point() {
         assert_eq!(target.maps(), maps, "{kind}: the mappings are as before");
         let attached = run(&["attach", &pid, "-d", "100ms", "-q"]);
         expect_refusal(attached, of_attach, kind);
+        let left = target.maps();
+        assert!(
+            !left.contains("memhook"),
+            "{kind}: nothing of ours stays: {left}"
+        );
     }
 }
