@@ -85,7 +85,7 @@ fn scan(pid: i32, rule: &Rule, memory: u64, numbers: &mut Numbers) -> Result<(),
     let request = Request {
         limits,
         with_residency: has_account,
-        ..Request::default()
+        ..Request::to_search()
     };
     let captured = capture(pid, request).map_err(|error| chain(&error))?;
     let snapshot = &captured.snapshot;

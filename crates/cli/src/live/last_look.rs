@@ -27,7 +27,7 @@ impl LastLook {
     /// ledger.
     pub fn take(pid: i32, consumer: &Consumer) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        LastLook::of(capture(pid, Request::default()), Some(moment_ns))
+        LastLook::of(capture(pid, Request::to_search()), Some(moment_ns))
     }
 
     /// Takes it from a process that is stopped at its end.

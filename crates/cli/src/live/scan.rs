@@ -171,7 +171,7 @@ impl Args {
                 hold: self.limits.max_hold.or(usual),
                 memory: self.limits.max_memory,
             },
-            ..Request::default()
+            ..Request::to_search()
         }
     }
 

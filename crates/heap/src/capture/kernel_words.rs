@@ -3,12 +3,13 @@
 use crate::capture::pipes::Pipes;
 use crate::capture::shared_segments::has_detached_segments;
 use crate::capture::sockets::{Sockets, socket_inode};
-use memhook_inject::robust_list;
-use memhook_process::thread_ids;
+use memhook_inject::{kernel_places, robust_list};
+use memhook_process::{filter_may_kill, thread_ids};
 use nix::errno::Errno;
 use nix::libc::__fsword_t as fs_type_t;
 use nix::sys::statfs::{FsType, statfs};
 use std::path::Path;
+use std::time::Duration;
 
 /// MQUEUE_MAGIC (ipc/mqueue.c).
 const QUEUES: fs_type_t = 0x1980_0202;
@@ -21,6 +22,30 @@ pub struct KernelWords {
     pub words: Vec<u64>,
     /// Uses of the kernel whose user data can't be seen.
     pub unseen: Vec<&'static str>,
+}
+
+/// More threads are not asked one by one.
+const MOST_ASKED: usize = 2000;
+
+impl KernelWords {
+    /// Asks each thread for its alternate signal stack, and for the word that is cleared when it ends. A program that has
+    /// both from malloc need not keep their addresses. Returns for how long a thread was held.
+    pub fn ask_threads(&mut self, pid: i32) -> Duration {
+        let may_be_asked = !filter_may_kill(pid)
+            && thread_ids(pid).is_ok_and(|threads| threads.len() <= MOST_ASKED);
+        let found = may_be_asked.then(|| kernel_places(pid).ok()).flatten();
+        match found {
+            Some((places, longest)) => {
+                self.words.extend(places.iter().map(|place| place.start));
+                longest
+            }
+            None => {
+                let what = "the signal stacks of its threads, which could not be asked";
+                self.unseen.push(what);
+                Duration::ZERO
+            }
+        }
+    }
 }
 
 /// Asks /proc. `epoll_event.data` is in the descriptor's fdinfo (proc_pid_fdinfo(5)),

@@ -87,6 +87,19 @@ pub struct Request {
     pub limits: Limits,
     /// Whether to look which pages are in memory.
     pub with_residency: bool,
+    /// Whether to ask each thread, once they run again, for what only the kernel knows: its alternate signal stack, and the
+    /// word that is cleared when it ends.
+    pub asks_threads: bool,
+}
+
+impl Request {
+    /// A snapshot that is to be searched for blocks that nothing reaches.
+    pub fn to_search() -> Request {
+        Request {
+            asks_threads: true,
+            ..Request::default()
+        }
+    }
 }
 
 /// Takes a snapshot of `pid`; by another method than the one asked for, with a note why, where that does not work.
@@ -99,6 +112,7 @@ pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     if request.with_residency {
         prepared.look = Look::Takes(Residency::time(prepared.reader)?);
     }
+    prepared.asks_threads = request.asks_threads;
     std::thread::scope(|scope| {
         let captured = scope.spawn(|| capture_by(prepared, request.method)).join();
         captured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -50,6 +50,8 @@ pub(crate) struct Prepared {
     pub(super) failed: Vec<(Method, Error)>,
     /// Which pages are in memory.
     pub(super) look: Look,
+    /// Whether each thread is asked for what only the kernel knows.
+    pub(super) asks_threads: bool,
 }
 
 impl Prepared {
@@ -136,6 +138,7 @@ impl Prepared {
             held_in_vain: Duration::ZERO,
             failed: Vec::new(),
             look: Look::No,
+            asks_threads: false,
         }
     }
 
@@ -265,7 +268,15 @@ impl Prepared {
         }
     }
 
-    pub(super) fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
+    pub(super) fn finish(
+        mut self,
+        method: Method,
+        mut shot: Shot,
+        mut prepare: Duration,
+    ) -> Captured {
+        if self.asks_threads {
+            prepare = prepare.max(self.kernel.ask_threads(self.pid));
+        }
         let residency = match self.look {
             Look::No => None,
             Look::Done(residency) => Some(residency),

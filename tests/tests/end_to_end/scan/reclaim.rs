@@ -283,6 +283,22 @@ fn what_is_referred_to_from_odd_places_is_kept() {
     assert!(target.finish().success());
 }
 
+/// The initial thread and another one have one each.
+#[test]
+fn signal_stacks_are_no_leaks() {
+    let target = Target::start(hidden_references(), &[]);
+    let report = scan(target.pid(), &["--json", "--top", "1000"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let groups = report["leaks"].as_array().expect("what is leaked");
+    assert!(!groups.is_empty(), "{report}");
+    for group in groups {
+        let bytes =
+            group["bytes"].as_u64().expect("bytes") / group["blocks"].as_u64().expect("blocks");
+        assert!(bytes < 1000, "{group}");
+    }
+    assert!(target.finish().success());
+}
+
 #[test]
 fn another_process_in_the_same_memory() {
     let target = Target::start(hidden_references(), &["v"]);

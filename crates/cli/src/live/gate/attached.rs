@@ -49,7 +49,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 "the blocks of allocators of your own are known from a trace alone: add --duration 30s"
             );
         }
-        let captured = capture(pid, Request::default())?;
+        let captured = capture(pid, Request::to_search())?;
         let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };

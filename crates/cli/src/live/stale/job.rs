@@ -61,7 +61,7 @@ impl StaleJob {
     /// Finds the blocks that are there already, and begins to watch.
     fn begin_to_watch(&mut self, trace: &Trace<Departures>) -> anyhow::Result<()> {
         let captured = Progress::during("copying the memory", || {
-            capture(self.pid, Request::default())
+            capture(self.pid, Request::to_search())
         });
         let earlier = captured.and_then(|captured| EarlierBlocks::of(&captured));
         self.watching.earlier = match earlier {
@@ -164,7 +164,7 @@ impl Job<Departures> for StaleJob {
             self.watching.end();
             let moment_ms = now_ms(trace);
             match Progress::during("copying the memory", || {
-                capture(self.pid, Request::default())
+                capture(self.pid, Request::to_search())
             }) {
                 Ok(captured) => self.captured = Some((moment_ms, captured)),
                 Err(error) => self
