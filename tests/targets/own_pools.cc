@@ -125,7 +125,7 @@ APART void lose_behind_released() {
     release(one);
   }
 }
-APART void lose_malloc() {
+APART void lose_of_c() {
   for (int i = 0; i < 3; i++) keep(malloc(40));
 }
 APART void keep_in_area() {
@@ -160,7 +160,7 @@ APART void work(bool loses) {
   if (loses) {
     lose_items();
     lose_chains();
-    lose_malloc();
+    lose_of_c();
   }
   keep_in_table();
   keep_in_area();

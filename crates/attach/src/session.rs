@@ -34,7 +34,9 @@ use crate::survey::memory_budget::budget_now;
 use cleared::{Cleared, clear_after_failure};
 use found::Found;
 use marks::Marks;
-use memhook_process::{Mapping, ModuleImage, TargetRoot, mappings, seccomp_filters};
+use memhook_process::{
+    Mapping, ModuleImage, TargetRoot, has_ended, mappings, seccomp_filters, thread_state,
+};
 use memhook_stream::{NamedMoment, Region};
 use memhook_symbols::PerfMap;
 use memhook_unwind::walk;
@@ -102,6 +104,12 @@ impl Session {
             };
             let let_go = match error {
                 Error::Inject(memhook_inject::Error::WentHome { tid, .. }) => Some(*tid),
+                // It went home and ended, and was not the last thread of the process.
+                Error::Inject(memhook_inject::Error::TargetGone { .. })
+                    if thread_state(pid, pid) == Some('Z') && !has_ended(pid) =>
+                {
+                    Some(pid)
+                }
                 _ => None,
             };
             let Some((tid, pause)) = let_go.zip(pauses.next()) else {

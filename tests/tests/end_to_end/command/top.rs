@@ -127,13 +127,13 @@ fn heaps_that_are_described() {
     terminal.wait_for("heap 1 of 2");
     target.go();
     target.expect("done");
-    terminal.wait_for("lose_malloc");
+    terminal.wait_for("lose_of_c");
     terminal.press("Tab", "heap 2 of 2");
     terminal.wait_for("in 569 blocks");
     terminal.wait_for("keep_items");
     let screen = terminal.screen();
     assert!(screen.contains(", items ("), "{screen}");
-    assert!(!screen.contains("lose_malloc"), "{screen}");
+    assert!(!screen.contains("lose_of_c"), "{screen}");
     terminal.press("Down", "q quit");
     terminal.press("Enter", "by slab_get");
     terminal.press("Tab", "heap 1 of 2");

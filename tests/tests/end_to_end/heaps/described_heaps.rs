@@ -62,7 +62,7 @@ fn check_planted(verdict: &Value) {
         ("lose_behind_released", 4, 0),
     ]);
     assert_eq!(lost(verdict, "items"), items, "{verdict:#}");
-    let malloc = of(&[("lose_malloc", 3, 0)]);
+    let malloc = of(&[("lose_of_c", 3, 0)]);
     assert_eq!(lost(verdict, "malloc"), malloc, "{verdict:#}");
     // The list of headers leads to each header, and to no block.
     let area = of(&[("lose_in_area", 7, 0)]);
