@@ -2,7 +2,7 @@
 
 /// How much nicer other threads are then: enough that a thread which has slept gets a processor at once among many
 /// busy ones, and too little for it to keep theirs from them for long.
-pub(crate) const NICE: i32 = -10;
+const NICE: i32 = -10;
 
 /// Gives the calling thread precedence over ordinary ones for the rest of its life, where that is allowed
 /// (CAP_SYS_NICE or RLIMIT_NICE, setpriority(2)). A niceness that somebody has chosen stays. Not real time, as in a

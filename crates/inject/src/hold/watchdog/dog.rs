@@ -13,7 +13,6 @@ use super::course::{Course, PERIOD_NS, Seen, Verdict, Way, share};
 use super::look::{Look, Wanting, running};
 use super::raw::{call, decimal, now_ns, plain};
 use super::{CONTINUED, Shared, let_go};
-use crate::precedence;
 use memhook_process::cgroup_root;
 
 /// clone3(2); the libc crate has it as an `int`, which it does not fit into.
@@ -121,15 +120,6 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     let name = c"memhook-watch".as_ptr().addr();
     plain(libc::SYS_prctl, libc::PR_SET_NAME as usize, name, 0);
     close_descriptors();
-    // On a busy machine the target would wait for its turn, too. It needs next to nothing, so it takes precedence also
-    // where this program has been told to be nice. It may be forbidden.
-    let niceness = precedence::NICE as usize;
-    plain(
-        libc::SYS_setpriority,
-        libc::PRIO_PROCESS as usize,
-        0,
-        niceness,
-    );
     shared.ready.store(1, SeqCst);
 
     let mut course = Course::default();
