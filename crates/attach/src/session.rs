@@ -113,7 +113,9 @@ impl Session {
                 _ => None,
             };
             let Some((tid, pause)) = let_go.zip(pauses.next()) else {
-                clear_after_failure(pid);
+                if let Error::Inject(memhook_inject::Error::NoSafeThread { .. }) = error {
+                    clear_after_failure(pid);
+                }
                 return started;
             };
             tracing::warn!(pid, tid, "the attach had to let go, and is tried again");

@@ -180,29 +180,6 @@ fn the_error_at_the_deadline_says_that_no_thread_is_safe() {
     program.ends_well();
 }
 
-/// Each try stops a thread, so that they are rare where they lead to nothing.
-#[test]
-fn tries_in_vain_take_little_of_the_targets_time() {
-    let mut program = Program::start("busy", &[]);
-    program.addresses();
-    let tries = std::cell::Cell::new(0);
-    let options = HoldOptions {
-        judge: Some(&|_, _| {
-            tries.set(tries.get() + 1);
-            std::thread::sleep(Duration::from_millis(2));
-            Err("is never at one".to_owned())
-        }),
-        thread: None,
-        deadline: Duration::from_secs(1),
-    };
-    let result = hold(program.pid(), &options);
-    assert!(matches!(result, Err(Error::NoSafeThread { .. })));
-    // Ten are free, and a twentieth of a second has room for 25; the last round of five may begin before the end.
-    assert!(tries.get() <= 45, "{}", tries.get());
-    send(program.pid(), libc::SIGTERM);
-    program.ends_well();
-}
-
 #[test]
 fn a_killed_target_is_gone() {
     let mut program = Program::start("busy", &[]);

@@ -42,10 +42,6 @@ impl HoldOptions<'_> {
 /// A stop that takes longer means uninterruptible sleep.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
-/// While no thread can be held, those that are stopped to find that out stand still for so long in all, and from then on
-/// for one part in so many of the time.
-const FREE_STOPS: Duration = Duration::from_millis(20);
-const STOPPED_SHARE: u32 = 20;
 
 /// Seizes and stops one thread of `pid`.
 ///
@@ -74,7 +70,6 @@ pub(crate) fn hold_with(
     let mut next = candidates.next()?;
     let mut reason = "every thread sleeps uninterruptibly".to_owned();
     let mut pause = Duration::from_micros(100);
-    let mut stopped = Duration::ZERO;
     loop {
         while let Some(tid) = next {
             match try_hold(pid, tid, options, &survey)? {
@@ -82,8 +77,7 @@ pub(crate) fn hold_with(
                     debug!(pid, tid, "a thread is held");
                     return Ok(*held);
                 }
-                Attempt::Unsafe(why, held) => {
-                    stopped += held;
+                Attempt::Unsafe(why) => {
                     debug!(
                         pid,
                         tid, why, "a thread was let go: it is not at a safe point"
@@ -104,13 +98,7 @@ pub(crate) fn hold_with(
                 reason,
             });
         }
-        let owed = stopped.saturating_sub(FREE_STOPS) * STOPPED_SHARE;
-        let owed = owed.saturating_sub(begin.elapsed());
-        std::thread::sleep(
-            pause
-                .max(owed)
-                .min(until.saturating_duration_since(Instant::now())),
-        );
+        std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
         candidates = Candidates::of(pid, options.thread);
         next = candidates.next()?;
@@ -216,7 +204,7 @@ pub(crate) fn hold_thread(
     match try_hold(pid, tid, options, survey)? {
         Attempt::Held(held) => Ok(Some(*held)),
         Attempt::Vanished => Ok(None),
-        Attempt::Unsafe(reason, _) => Err(Error::NoSafeThread {
+        Attempt::Unsafe(reason) => Err(Error::NoSafeThread {
             pid,
             waited: Duration::ZERO,
             reason,
@@ -226,8 +214,7 @@ pub(crate) fn hold_thread(
 
 pub(crate) enum Attempt {
     Held(Box<Held>),
-    /// Why, and for how long it was stopped.
-    Unsafe(String, Duration),
+    Unsafe(String),
     Vanished,
 }
 
@@ -263,7 +250,7 @@ pub(crate) fn try_hold(
     held.work.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
         return match held.release() {
-            Ok(held) => Ok(Attempt::Unsafe(why, held)),
+            Ok(_) => Ok(Attempt::Unsafe(why)),
             Err(Error::TargetGone { .. }) => Ok(Attempt::Vanished),
             Err(error) => Err(error),
         };
