@@ -113,7 +113,8 @@ impl Session {
                 _ => None,
             };
             let Some((tid, pause)) = let_go.zip(pauses.next()) else {
-                if let Error::Inject(memhook_inject::Error::NoSafeThread { .. }) = error {
+                // One that was let go gets no further hold: this process gets no processor.
+                if let_go.is_none() {
                     clear_after_failure(pid);
                 }
                 return started;
