@@ -4,8 +4,8 @@ use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;
 use memhook_foreign::star_glob;
 
-/// Their names, without arguments; `*` is any text. The page hides them, too, until its reader changes the list.
-pub(crate) const WRAPPERS: &[&str] = &[
+/// Their names, without arguments; `*` is any text.
+const WRAPPERS: &[&str] = &[
     "malloc",
     "calloc",
     "realloc",

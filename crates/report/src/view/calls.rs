@@ -5,9 +5,10 @@ use crate::Profile;
 use crate::labels::name;
 use crate::places::{place_of, source_root};
 use crate::stacks::Role;
+use crate::wrappers::is_wrapper;
 use crate::{StackFrame, Style};
 use rustc_hash::FxHashMap;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Each string once; number 0 is the empty one.
 pub(super) struct Strings {
@@ -60,6 +61,16 @@ pub(super) struct Calls {
 }
 
 impl Calls {
+    /// Numbers of the names of functions that only pass an allocation on, in order.
+    pub fn wrappers(&self, strings: &Strings) -> impl Iterator<Item = u32> {
+        let names: BTreeSet<u32> = self.places.iter().map(|place| place.function).collect();
+        let wrappers: Vec<u32> = names
+            .into_iter()
+            .filter(|&name| is_wrapper(&strings.all[name as usize]))
+            .collect();
+        wrappers.into_iter()
+    }
+
     pub fn new(profile: &Profile, strings: &mut Strings) -> Calls {
         let root = source_root(profile.frames.iter().map(|frame| &frame.frame));
         let style = Style {

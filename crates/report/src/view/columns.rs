@@ -6,7 +6,6 @@ use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
 use super::space::pack_addresses;
 use crate::types::UNKNOWN_TYPE;
-use crate::wrappers::WRAPPERS;
 use crate::{
     Amount, ArenaResident, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores,
     SitePoint, SourceLines, StaleHistory, UnseenTime,
@@ -48,7 +47,6 @@ struct Head<'a> {
     lost_events: u64,
     has_flows: bool,
     strings: &'a [String],
-    wrappers: &'a [&'a str],
     /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
     sources: &'a [SourceLines],
@@ -70,6 +68,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
     packed.running("asides.node", asides.iter().map(|(node, _)| *node));
     let texts = asides.iter().map(|(_, aside)| strings.index(aside));
     packed.plain("asides.text", texts);
+    packed.running("wrappers.name", calls.wrappers(&strings));
     pack_flows(&mut packed, profile, &calls);
     pack_timeline(&mut packed, &profile.timeline);
     let (changes, step) = over_time(profile);
@@ -100,7 +99,6 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         lost_events: profile.totals.lost_events,
         has_flows: profile.has_release_stacks,
         strings: &strings.all,
-        wrappers: WRAPPERS,
         step,
         sources: &profile.sources,
         scores: profile.scores.as_ref().map(|scores| scores.run),

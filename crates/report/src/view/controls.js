@@ -207,7 +207,7 @@ function bindControls(app) {
     byId("list-of-wrappers").value = state.wrappers.join("\n");
     byId("wrappers").showModal();
   };
-  byId("default-wrappers").onclick = () => { byId("list-of-wrappers").value = app.data.wrappers.join("\n"); };
+  byId("default-wrappers").onclick = () => { byId("list-of-wrappers").value = USUAL_WRAPPERS.join("\n"); };
   byId("wrappers").onclose = () => {
     if (byId("wrappers").returnValue !== "use") return;
     const list = byId("list-of-wrappers").value.split("\n").map((name) => name.trim()).filter(Boolean);

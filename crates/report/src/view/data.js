@@ -96,6 +96,8 @@ function prepare(head, columns) {
   prepareNames(data);
   data.asides = new Map(Array.from(column("asides.node"), (node, i) => [node, data.strings[column("asides.text")[i]]]));
   data.cut = cutSites(data);
+  data.isWrapper = new Uint8Array(data.strings.length);
+  for (const name of column("wrappers.name")) data.isWrapper[name] = 1;
   prepareScores(data, column);
   prepareSpace(data, column);
   return data;

@@ -54,7 +54,17 @@ class DetailsView {
     }
     parts.push(make("h3", "", coveredText(data)));
     parts.push(this.numbers(["live", "peak", "allocated", "released", "temporary"].map((name) => [name, sites[name]]), members));
-    const distinct = (columns) => [...new Set(members.map((site) => boundedName(data.strings[columns[site]])))];
+    const distinct = (column) => {
+      const isFound = new Uint8Array(data.strings.length);
+      const found = [];
+      for (const site of members) {
+        const name = column[site];
+        if (isFound[name]) continue;
+        isFound[name] = 1;
+        found.push(boundedName(data.strings[name]));
+      }
+      return [...new Set(found)];
+    };
     const threads = distinct(sites.thread);
     parts.push(make("h3", "", "Allocated by"));
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
@@ -96,14 +106,16 @@ class DetailsView {
     const { data, state } = app;
     const title = make("h3", "", `Released by (${coveredWords(data)})`);
     if (!data.has_flows) return [title, make("p", "empty", "Not recorded: attach with --stacks all to see who releases these blocks.")];
-    const nodes = new Set(members.map((site) => data.sites.node[site]));
+    const isMember = nodeMarks(data, members);
     const { flows } = data;
     const sums = new Map();
     for (let i = 0; i < flows.allocated.length; i += 1) {
-      if (!nodes.has(flows.allocated[i])) continue;
-      const known = sums.get(flows.released[i]) || { bytes: 0, blocks: 0, variance: 0 };
-      for (const name in known) known[name] += flows[name][i];
-      sums.set(flows.released[i], known);
+      if (!isMember[flows.allocated[i]]) continue;
+      let known = sums.get(flows.released[i]);
+      if (!known) sums.set(flows.released[i], known = { bytes: 0, blocks: 0, variance: 0 });
+      known.bytes += flows.bytes[i];
+      known.blocks += flows.blocks[i];
+      known.variance += flows.variance[i];
     }
     if (!sums.size) return [title, make("p", "empty", "None of these blocks was seen being released.")];
     const largest = [...sums].sort((a, b) => b[1][state.unit] - a[1][state.unit]);

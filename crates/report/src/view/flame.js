@@ -220,7 +220,7 @@ class FlameView {
       return `--change-${frame.change}`;
     }
     if (state.paint !== "score") return moduleColor(data, data.labels.module[frame.label]);
-    frame.severity ??= severityOfFrame(frame, result.severities);
+    frame.severity ??= severityOfFrame(frame, severitiesOf(data, result));
     return severityColor(frame.severity);
   }
 

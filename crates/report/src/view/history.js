@@ -1,9 +1,21 @@
 // What sites were at points of the timeline.
 
+/** What is known of this many points is kept: the ends of a window are asked for again and again. */
+const MOST_STATES = 3;
+
 const noAmounts = (count) => ({ bytes: new Float64Array(count), blocks: new Float64Array(count), variance: new Float64Array(count) });
 
 /** What every site has come to at a point of the timeline: live there, allocated since the start. */
 function stateAt(data, point) {
+  data.states ??= new Map();
+  const known = data.states.get(point) ?? madeStateAt(data, point);
+  data.states.delete(point);
+  data.states.set(point, known);
+  if (data.states.size > MOST_STATES) data.states.delete(data.states.keys().next().value);
+  return known;
+}
+
+function madeStateAt(data, point) {
   const { changes, sites, count } = data;
   const { before } = sites;
   const state = {
@@ -20,8 +32,26 @@ function stateAt(data, point) {
   return state;
 }
 
-/** Live of some sites together at each point of the timeline. */
+/** Live of all sites together at each point of the timeline. */
+function allOverTime(data, unit) {
+  data.whole ??= {};
+  data.whole[unit] ??= summedOverTime(data, [...data.sites.node.keys()], unit);
+  return data.whole[unit];
+}
+
+/** Live of some sites together at each point of the timeline. Of most sites it is what all come to less the others. */
 function overTime(data, members, unit) {
+  if (members.length <= data.count / 2) return summedOverTime(data, members, unit);
+  const isMember = new Uint8Array(data.count);
+  for (const site of members) isMember[site] = 1;
+  const others = [];
+  for (let site = 0; site < data.count; site += 1) if (!isMember[site]) others.push(site);
+  const all = allOverTime(data, unit);
+  const less = summedOverTime(data, others, unit);
+  return less.map((value, point) => all[point] - value);
+}
+
+function summedOverTime(data, members, unit) {
   const { changes, sites } = data;
   const steps = new Float64Array(data.points);
   const { siteStarts, ofSite, point } = changes;

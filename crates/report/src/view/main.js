@@ -37,6 +37,14 @@ class App {
       const hidden = hiddenLabels(data, state);
       return { hidden, tree: buildTree(data, hidden) };
     }));
+    this.prepare();
+  }
+
+  /** Makes what the first click on other rows needs while nobody waits for it. */
+  prepare() {
+    const { data, tree } = this;
+    const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 200));
+    for (const group of ["function", "module"]) idle(() => { if (tree === this.tree) spansByKey(data, tree, group); });
   }
 
   /** What was made of the same inputs before, else what is made now. The last few are kept: one goes back and forth. */

@@ -65,7 +65,7 @@ function fittingName(name, most) {
   const short = withoutArguments(called);
   const plain = short.replaceAll("(...)", "");
   const bare = plain.replaceAll("<...>", "");
-  const ends = [...bare.matchAll(/::/g)].map(({ index }) => bare.slice(index)).filter((end) => end.split("<").length === end.split(">").length);
+  const ends = [...bare.matchAll(/::/g)].map(({ index }) => bare.slice(index)).filter((end) => ["<>", "{}"].every(([opens, closes]) => end.split(opens).length === end.split(closes).length));
   const own = ends.length ? ends[ends.length - 1].slice(2) : bare;
   const alone = isCut && own.endsWith(around[1]) ? own.slice(0, own.length - around[1].length) : own;
   const form = [short, plain, bare, ...ends.map((end) => `...${end}`), own, alone].find((one) => one.length <= most);

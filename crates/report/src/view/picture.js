@@ -1,11 +1,10 @@
 // Frames of graphs, which are made when they are needed: of a million, a few thousand are wide enough to be drawn.
 
-/** By graph and values of the sites: what they come to by node of the tree. Frames add up those of their nodes. */
+/** What the sites come to in some values, by node of the tree of a graph. Frames add up those of their nodes. */
 function nodeSums(graph, values) {
   graph.known ??= new Map();
   if (!graph.known.has(values)) {
-    const { self, total } = treeSums(graph.tree, values);
-    graph.known.set(values, graph.endsAtOrigin ? self : total);
+    graph.known.set(values, new TreeSums(graph.tree, values));
   }
   return graph.known.get(values);
 }
@@ -15,7 +14,7 @@ class CalleeFrame {
   constructor(graph, label, nodes, parent) {
     Object.assign(this, { graph, label, nodes, parent, depth: parent ? parent.depth + 1 : 0 });
     this.value = 0;
-    for (const node of nodes) this.value += graph.sums.total[node];
+    for (const node of nodes) this.value += graph.sums.total(node);
   }
 
   get children() {
@@ -25,7 +24,7 @@ class CalleeFrame {
     for (const node of this.nodes) {
       for (let i = tree.starts[node]; i < tree.starts[node + 1]; i += 1) {
         const child = tree.children[i];
-        if (!(sums.total[child] > 0)) continue;
+        if (!(sums.total(child) > 0)) continue;
         const label = tree.label[child];
         if (byLabel.has(label)) byLabel.get(label).push(child); else byLabel.set(label, [child]);
       }
@@ -40,7 +39,7 @@ class CalleeFrame {
   sum(values) {
     const sums = nodeSums(this.graph, values);
     let sum = 0;
-    for (const node of this.nodes) sum += sums[node];
+    for (const node of this.nodes) sum += sums.total(node);
     return sum;
   }
 }
@@ -50,7 +49,7 @@ class CallerFrame {
   constructor(graph, label, entries, parent) {
     Object.assign(this, { graph, label, entries, parent, depth: parent ? parent.depth + 1 : 0 });
     this.value = 0;
-    for (const { origin } of entries) this.value += graph.weight[origin];
+    for (const { origin } of entries) this.value += graph.weight(origin);
   }
 
   get children() {
@@ -78,7 +77,8 @@ class CallerFrame {
   sum(values) {
     const sums = nodeSums(this.graph, values);
     let sum = 0;
-    for (const { origin } of this.entries) sum += sums[origin];
+    const { endsAtOrigin } = this.graph;
+    for (const { origin } of this.entries) sum += endsAtOrigin ? sums.self(origin) : sums.total(origin);
     return sum;
   }
 }
@@ -87,33 +87,34 @@ const byValue = (a, b) => b.value - a.value || a.label - b.label;
 
 /** All calls, root first. */
 function calleeGraph(tree, values) {
-  const sums = treeSums(tree, values);
+  const sums = new TreeSums(tree, values);
   return new CalleeFrame({ tree, sums }, -1, [0], null);
 }
 
 /** All calls, innermost frames first. */
 function callerGraph(tree, values) {
-  const { self } = treeSums(tree, values);
+  const self = new Float64Array(tree.parent.length);
+  for (let site = 0; site < values.length; site += 1) self[tree.leaf[site]] += values[site];
   const entries = [];
   for (let origin = 1; origin < self.length; origin += 1) if (self[origin] > 0) entries.push({ origin, at: -1 });
-  return new CallerFrame({ tree, weight: self, endsAtOrigin: true }, -1, entries, null);
+  return new CallerFrame({ tree, weight: (origin) => self[origin], endsAtOrigin: true }, -1, entries, null);
 }
 
 /** One function: what it calls, and what calls it. Where it calls itself, the outermost call counts. */
 function sandwichGraphs(data, tree, values, name) {
-  const sums = treeSums(tree, values);
+  const sums = new TreeSums(tree, values);
   const isOutermost = outermost(data, tree, "function");
   const nodes = [];
   let label = -1;
   for (let node = 1; node < tree.parent.length; node += 1) {
     if (data.labels.function[tree.label[node]] !== name) continue;
     label = tree.label[node];
-    if (isOutermost[node] && sums.total[node] > 0) nodes.push(node);
+    if (isOutermost[node] && sums.total(node) > 0) nodes.push(node);
   }
   const entries = nodes.map((node) => ({ origin: node, at: node }));
   return {
     callees: new CalleeFrame({ tree, sums }, label, nodes, null),
-    callers: new CallerFrame({ tree, weight: sums.total, endsAtOrigin: false }, label, entries, null),
+    callers: new CallerFrame({ tree, weight: (origin) => sums.total(origin), endsAtOrigin: false }, label, entries, null),
   };
 }
 

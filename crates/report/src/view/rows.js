@@ -8,6 +8,13 @@ const isPartition = (group) => group === "site" || group === "thread" || group =
 /** By site: the key of its row, where each block belongs to one row alone. */
 const partitionKeys = (data, group) => (group === "site" ? data.sites.node : data.sites[group]);
 
+/** An array with a number for each key of a row, all 0; it is the same one the next time. */
+function scratch(data, name, Kind) {
+  data.scratch ??= {};
+  data.scratch[name] ??= new Kind(Math.max(data.calls.parent.length, data.strings.length));
+  return data.scratch[name].fill(0);
+}
+
 const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0 });
 
 function makeRows(data, tree, group, selection, result) {
@@ -30,7 +37,7 @@ function partitionRows(data, group, mask, columns) {
   const { value, other, variance, growth } = columns;
   const rows = [];
   // By key: one more than the index of its row.
-  const known = new Uint32Array(Math.max(data.calls.parent.length, data.strings.length));
+  const known = scratch(data, "known", Uint32Array);
   for (let site = 0; site < data.count; site += 1) {
     if (!mask[site]) continue;
     const key = keys[site];
@@ -46,18 +53,21 @@ function partitionRows(data, group, mask, columns) {
 
 function pathRows(data, tree, group, columns) {
   const keys = data.labels[group];
-  const isOutermost = outermost(data, tree, group);
+  const { starts, begin, end } = spansByKey(data, tree, group);
   const sums = {};
-  const own = new Float64Array(data.strings.length);
   for (const name in columns) {
-    const { self, total } = treeSums(tree, columns[name]);
+    const { before } = new TreeSums(tree, columns[name]);
     const ofKey = sums[name] = new Float64Array(data.strings.length);
-    for (let node = 1; node < tree.parent.length; node += 1) {
-      const label = tree.label[node];
-      if (label === data.cutLabel) continue;
-      if (isOutermost[node]) ofKey[keys[label]] += total[node];
-      if (name === "value") own[keys[label]] += self[node];
+    for (let key = 0; key < ofKey.length; key += 1) {
+      let sum = 0;
+      for (let k = starts[key]; k < starts[key + 1]; k += 1) sum += before[end[k]] - before[begin[k]];
+      ofKey[key] = sum;
     }
+  }
+  const own = new Float64Array(data.strings.length);
+  for (let site = 0; site < data.count; site += 1) {
+    const label = tree.label[tree.leaf[site]];
+    if (label !== data.cutLabel) own[keys[label]] += columns.value[site];
   }
   const rows = [];
   for (let key = 0; key < own.length; key += 1) {
@@ -83,10 +93,9 @@ function allMembers(data, tree, group, key) {
     for (let site = 0; site < data.count; site += 1) if (keys[site] === key) found.push(site);
     return found;
   }
-  const keys = data.labels[group];
-  const nodes = [];
-  for (let node = 1; node < tree.parent.length; node += 1) if (keys[tree.label[node]] === key) nodes.push(node);
-  return sitesBelow(tree, nodes);
+  const { starts, begin, end } = spansByKey(data, tree, group);
+  const first = starts[key];
+  return sitesOfSpans(tree, starts[key + 1] - first, (i) => begin[first + i], (i) => end[first + i]);
 }
 
 /** The name of a row: { name, callers, frame, aside }. */

@@ -19,19 +19,35 @@ function runScoreParts(app) {
   return [make("h3", "", "Scores of the run, 0 (worst) to 1 (best)"), list, ...(note ? [make("p", "empty", note)] : []), ...inferenceParts(app, data.inferences)];
 }
 
+/** By node of the calls: 1 if one of some sites is there. */
+function nodeMarks(data, members) {
+  const marks = new Uint8Array(data.calls.parent.length);
+  for (const site of members) marks[data.sites.node[site]] = 1;
+  return marks;
+}
+
 /** The scores of some sites, each by itself if there are few, and what stands out about them. */
 function siteScoreParts(app, members) {
   const { data } = app;
-  const nodes = [...new Set(members.map((site) => data.sites.node[site]))].filter((node) => data.scored.has(node));
-  if (!nodes.length) return [];
-  const worst = nodes.reduce((a, b) => (together(data.scored.get(a)) <= together(data.scored.get(b)) ? a : b));
-  const scored = data.scored.get(worst);
-  const title = nodes.length > 1 ? `Scores of the worst of ${counted(nodes.length, "site")}` : "Scores";
+  if (!data.scores) return [];
+  const isMember = nodeMarks(data, members);
+  let [count, worst] = [0, -1];
+  const isCounted = new Uint8Array(isMember.length);
+  for (const site of members) {
+    const node = data.sites.node[site];
+    if (isCounted[node] || (Number.isNaN(data.together[site]) && !data.scored.has(node))) continue;
+    isCounted[node] = 1;
+    count += 1;
+    if (worst < 0 || Number.isNaN(data.together[worst]) || data.together[site] < data.together[worst]) worst = site;
+  }
+  if (!count) return [];
+  const scored = data.scored.get(data.sites.node[worst]);
+  const title = count > 1 ? `Scores of the worst of ${counted(count, "site")}` : "Scores";
   const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, scored[name])));
   const about = `${counted(scored.blocks, "block")} in ${counted(scored.groups, "group")}, at most ${formatCount(scored.most)} live at a time`;
   const show = button("", "Show chunks", () => app.setShape("chunks"));
   show.title = "Each block as a row: when it lived, and how large it was (x)";
-  const inferences = nodes.flatMap((node) => data.inferencesOf.get(node) ?? []);
+  const inferences = data.inferences.filter(({ node }) => isMember[node]);
   return [make("h3", "", title), list, make("p", "empty", about), show, ...inferenceParts(app, inferences, true)];
 }
 

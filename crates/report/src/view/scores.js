@@ -32,7 +32,9 @@ function prepareScores(data, column) {
     if (!data.inferencesOf.has(inference.node)) data.inferencesOf.set(inference.node, []);
     data.inferencesOf.get(inference.node).push(inference);
   }
-  data.severity = Int8Array.from(data.sites.node, (of) => severityOf(together(data.scored.get(of))));
+  // By site: its scores as one number, NaN if none is known.
+  data.together = Float64Array.from(data.sites.node, (of) => together(data.scored.get(of)) ?? NaN);
+  data.severity = Int8Array.from(data.together, (score) => severityOf(Number.isNaN(score) ? null : score));
 }
 
 /** Two call stacks that read the same are one site here: each counts by its blocks. */
@@ -66,10 +68,22 @@ const severityColor = (severity) => (severity < 0 ? "--module-other" : `--severi
 
 const formatScore = (score) => (score === null || score === undefined ? "unknown" : score > 0 && score < 0.005 ? score.toExponential(1) : score.toFixed(2));
 
+/** Made when a graph is coloured by them. */
+function severitiesOf(data, result) {
+  result.severities ??= severityWeights(data, result.positive);
+  return result.severities;
+}
+
 /** By site: what it weighs among the scored ones, and its severity times that. */
 function severityWeights(data, values) {
-  const weight = values.map((value, site) => (data.severity[site] >= 0 ? Math.max(value, 0) : 0));
-  return { weight, product: weight.map((value, site) => value * data.severity[site]) };
+  const weight = new Float64Array(values.length);
+  const product = new Float64Array(values.length);
+  for (let site = 0; site < values.length; site += 1) {
+    if (data.severity[site] < 0 || values[site] <= 0) continue;
+    weight[site] = values[site];
+    product[site] = values[site] * data.severity[site];
+  }
+  return { weight, product };
 }
 
 /** The severity of the sites of a frame together: each counts by what it comes to. */

@@ -10,6 +10,8 @@ const MEASURES = [
 ];
 const UNITS = [["bytes", "Bytes"], ["blocks", "Blocks"]];
 const LARGEST_BUCKET = 64;
+/** Amounts of this many measures and windows are kept. */
+const MOST_MEASURED = 4;
 
 /** "of all live bytes" */
 const wholeText = ({ measure, unit }) => MEASURES.find(([name]) => name === measure)[3](unit);
@@ -31,7 +33,7 @@ function newSelection(data) {
     least: 0,
     most: LARGEST_BUCKET,
     hides: true,
-    wrappers: data.wrappers,
+    wrappers: USUAL_WRAPPERS,
   };
 }
 
@@ -51,7 +53,11 @@ const filterText = (selection) => JSON.stringify([selection.only && selection.se
 function measured(data, selection) {
   const { sites, timeline } = data;
   const { first, last, measure } = selection;
-  const difference = (a, b) => a.map((value, i) => value - b[i]);
+  const difference = (a, b) => {
+    const found = a.slice();
+    for (let i = 0; i < found.length; i += 1) found[i] -= b[i];
+    return found;
+  };
   // The blocks of b are some of those of a: what is left has the rest of the variance.
   const less = (a, b) => ({
     bytes: difference(a.bytes, b.bytes), blocks: difference(a.blocks, b.blocks), variance: difference(a.variance, b.variance),
@@ -82,6 +88,17 @@ function measured(data, selection) {
 }
 
 /** 1 for each site that passes the filters. `found` says by node of the calls whether the search matches it or a caller. */
+/** The last few are kept: another unit, and the column of growth, need them again. */
+function keptMeasured(data, selection) {
+  const key = `${selection.measure} ${selection.first} ${selection.last}`;
+  data.measured ??= new Map();
+  const known = data.measured.get(key) ?? measured(data, selection);
+  data.measured.delete(key);
+  data.measured.set(key, known);
+  if (data.measured.size > MOST_MEASURED) data.measured.delete(data.measured.keys().next().value);
+  return known;
+}
+
 function passing(data, selection, found) {
   const { frames, calls, sites, sizes } = data;
   const mask = new Uint8Array(data.count).fill(1);
@@ -111,21 +128,30 @@ function markedBelow(parent, test) {
   return marked;
 }
 
-const sumOf = (values) => values.reduce((a, b) => a + b, 0);
-const positive = (values) => values.map((value) => Math.max(value, 0));
+function sumOf(values) {
+  let sum = 0;
+  for (let i = 0; i < values.length; i += 1) sum += values[i];
+  return sum;
+}
+
+function positive(values) {
+  const found = values.slice();
+  for (let i = 0; i < found.length; i += 1) if (found[i] < 0) found[i] = 0;
+  return found;
+}
 
 /** Equal for selections of the same sites and amounts. */
 const selectionText = (selection) => JSON.stringify([selection.first, selection.last, selection.measure, selection.unit, selection.search, filterText(selection)]);
 
 /** Everything that the parts of the page draw from. */
 function evaluate(data, selection) {
-  const amounts = measured(data, selection);
+  const amounts = keptMeasured(data, selection);
   const search = searched(data, selection);
   const mask = passing(data, selection, search && search.below);
   const isAll = !isFiltered(selection);
   const masked = (column) => (isAll ? column : column.map((value, site) => (mask[site] ? value : 0)));
   const shown = { bytes: masked(amounts.bytes), blocks: masked(amounts.blocks), variance: masked(amounts.variance) };
-  const growth = selection.measure === "growth" ? amounts : measured(data, { ...selection, measure: "growth" });
+  const growth = selection.measure === "growth" ? amounts : keptMeasured(data, { ...selection, measure: "growth" });
   const result = {
     amounts, shown, mask, growth, search,
     values: shown[selection.unit],
@@ -134,7 +160,6 @@ function evaluate(data, selection) {
     whole: { bytes: sumOf(positive(amounts.bytes)), blocks: sumOf(positive(amounts.blocks)) },
   };
   if (data.compared) result.byRun = byRun(data, result.positive);
-  if (data.scores) result.severities = severityWeights(data, result.positive);
   if (search) Object.assign(search, searchTotals(data, result));
   return result;
 }

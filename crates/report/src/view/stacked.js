@@ -1,24 +1,33 @@
 // The largest rows over time, one above the other.
 
+/** The keys of the largest sums, in order. */
+function largestKeys(sums, most) {
+  const found = [];
+  for (let key = 0; key < sums.length; key += 1) {
+    if (sums[key] <= (found.length < most ? 0 : sums[found[most - 1]])) continue;
+    const at = found.findIndex((other) => sums[other] < sums[key]);
+    found.splice(at < 0 ? found.length : at, 0, key);
+    found.length = Math.min(found.length, most);
+  }
+  return found;
+}
+
 /** [{ key, rank, name, values }], the largest first, all others together last. */
 function stackedSeries(app) {
   const { data, state, result, tree } = app;
   const keys = ownKeys(data, tree, state.group);
-  const sums = new Map();
+  const sums = scratch(data, "sums", Float64Array);
   const add = (values) => {
-    for (let site = 0; site < data.count; site += 1) {
-      if (result.mask[site] && values[site] > 0) sums.set(keys[site], (sums.get(keys[site]) || 0) + values[site]);
-    }
+    for (let site = 0; site < data.count; site += 1) if (result.mask[site] && values[site] > 0) sums[keys[site]] += values[site];
   };
   add(result.positive);
   // Nothing may live at the end: then what lived at the peak.
-  if (!sums.size) add(data.sites.peak[state.unit]);
-  const top = [...sums].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, SERIES_COLORS).map(([key]) => key);
+  if (!sums.some((sum) => sum > 0)) add(data.sites.peak[state.unit]);
+  const top = largestKeys(sums, SERIES_COLORS);
   const members = [...top, null].map(() => []);
-  const rankOf = new Map(top.map((key, rank) => [key, rank]));
-  for (let site = 0; site < data.count; site += 1) {
-    if (result.mask[site]) members[rankOf.get(keys[site]) ?? top.length].push(site);
-  }
+  const rankOf = scratch(data, "ranks", Uint8Array).fill(top.length);
+  top.forEach((key, rank) => { rankOf[key] = rank; });
+  for (let site = 0; site < data.count; site += 1) if (result.mask[site]) members[rankOf[keys[site]]].push(site);
   const series = members.map((sites, rank) => ({
     key: top[rank] ?? null,
     rank: rank < top.length ? rank : SERIES_COLORS,

@@ -28,12 +28,16 @@ function nothingText({ data, state }) {
   }[state.measure] ?? `Nothing was ${state.measure} ${when}.`;
 }
 
+/** Lines of rows are drawn for this long before the page looks at what else there is to do. */
+const SLICE_MS = 8;
+
 class TableView {
   constructor(app) {
     this.app = app;
     this.box = byId("table");
     this.rows = [];
     this.sparks = new Map();
+    this.waiting = [];
     this.narrow = matchMedia("(max-width: 900px)");
     this.box.addEventListener("scroll", () => this.draw());
     this.box.addEventListener("keydown", (event) => this.pressed(event));
@@ -84,8 +88,8 @@ class TableView {
     const sign = state.isAscending ? 1 : -1;
     const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth" }[state.sorted];
     if (state.sorted === "name") {
-      const names = this.app.kept("names", [this.rows, hidden], () => new Map(this.rows.map((row) => [row, wholeName(rowName(this.app, state.group, row.key))])));
-      const order = (a, b) => (names.get(a) < names.get(b) ? -1 : names.get(a) > names.get(b) ? 1 : 0);
+      this.app.kept("names", [this.rows, hidden], () => this.rankNames());
+      const order = (a, b) => a.rank - b.rank || (a.aside < b.aside ? -1 : a.aside > b.aside ? 1 : 0);
       this.rows.sort((a, b) => sign * order(a, b) || b.value - a.value || a.key - b.key);
     } else {
       const of = state.sorted === "spark" ? (row) => this.peakOf(row) : (row) => row[keep];
@@ -100,6 +104,21 @@ class TableView {
     byId("nothing").hidden = this.rows.length > 0;
     if (!this.rows.length) byId("nothing").firstChild.textContent = nothingText(this.app);
     this.draw();
+  }
+
+  /** Gives each row the place of its name among all, so that numbers are compared, not names. */
+  rankNames() {
+    const { app } = this;
+    const { data, state } = app;
+    const ranks = ranksOfNames(data);
+    const isSite = state.group === "site";
+    for (const row of this.rows) {
+      const frame = isSite ? knownFrame(app, row.key) : -1;
+      const name = isSite ? (frame < 0 ? 0 : data.frames.function[frame]) : row.key;
+      row.rank = ranks[name];
+      row.aside = (isSite && data.asides.get(row.key)) || "";
+    }
+    return true;
   }
 
   sortBy(column) {
@@ -137,8 +156,22 @@ class TableView {
     const end = Math.min(begin + Math.ceil(this.box.clientHeight / height) + 7, this.rows.length);
     this.room = Math.floor(byId("columns").firstChild.clientWidth / monospaceWidth());
     const elements = [];
+    this.waiting = [];
     for (let i = begin; i < end; i += 1) elements.push(this.rowElement(i, height));
     byId("body").replaceChildren(...elements);
+    if (this.waiting.length) requestAnimationFrame(() => this.drawWaiting(this.waiting));
+  }
+
+  /** Draws the lines that had to wait, a few milliseconds at a time, so that clicks are not held up by them. */
+  drawWaiting(waiting) {
+    // Other rows have come meanwhile.
+    if (waiting !== this.waiting) return;
+    const begin = performance.now();
+    while (waiting.length && performance.now() - begin < SLICE_MS) {
+      const { canvas, row } = waiting.shift();
+      this.drawSpark(canvas, this.series(row));
+    }
+    if (waiting.length) requestAnimationFrame(() => this.drawWaiting(waiting));
   }
 
   rowElement(index, height) {
@@ -202,10 +235,15 @@ class TableView {
     return [first, second];
   }
 
+  seriesKey(row) {
+    const { state } = this.app;
+    return `${state.group} ${state.unit} ${filterText(state)} ${row.key}`;
+  }
+
   /** Live of a row at each point; kept, since scrolling asks again. */
   series(row) {
     const { data, state } = this.app;
-    const key = `${state.group} ${state.unit} ${filterText(state)} ${row.key}`;
+    const key = this.seriesKey(row);
     if (!this.sparks.has(key)) {
       if (this.sparks.size > 500) this.sparks.clear();
       this.sparks.set(key, overTime(data, membersOf(this.app, row.key), state.unit));
@@ -213,10 +251,16 @@ class TableView {
     return this.sparks.get(key);
   }
 
+  /** Draws the line of a row at once if it is known or soon made: a site is one, a function may be on most stacks. */
   spark(canvas, row) {
+    const isSoon = this.app.state.group === "site" || this.sparks.has(this.seriesKey(row));
+    if (isSoon) this.drawSpark(canvas, this.series(row));
+    else this.waiting.push({ canvas, row });
+  }
+
+  drawSpark(canvas, values) {
     const { width, height } = SPARK;
     const context = paper(canvas, width, height);
-    const values = this.series(row);
     const most = values.reduce((a, b) => Math.max(a, b), 0) || 1;
     const { from_ns: from, to_ns: to, timeline } = this.app.data;
     context.beginPath();

@@ -66,17 +66,56 @@ function buildTree(data, hidden) {
   const next = starts.slice();
   const ordered = new Uint32Array(Math.max(nodes - 1, 0));
   for (let i = 1; i < nodes; i += 1) ordered[next[parent[i]]++] = i;
-  return { parent, label: children.label.slice(0, nodes), leaf, starts, children: ordered, outermost: {} };
+  return { parent, label: children.label.slice(0, nodes), leaf, starts, children: ordered, outermost: {}, byKey: {} };
 }
 
-/** What sites come to, by node: of those that end there, and of all below. */
-function treeSums(tree, values) {
-  const self = new Float64Array(tree.parent.length);
-  for (let site = 0; site < values.length; site += 1) self[tree.leaf[site]] += values[site];
-  const total = self.slice();
+/**
+ * The sites in an order in which those at or below each node are together, from `begin` to `end`, the node's own first, up
+ * to `ownEnd`. Sums and members of nodes need no walk over the tree then.
+ */
+function spansOf(tree) {
+  if (tree.spans) return tree.spans;
+  const { parent, leaf } = tree;
+  const count = new Uint32Array(parent.length);
+  for (const node of leaf) count[node] += 1;
+  const ownEnd = count.slice();
   // A parent has a lower number than its children.
-  for (let i = total.length - 1; i > 0; i -= 1) total[tree.parent[i]] += total[i];
-  return { self, total };
+  for (let i = count.length - 1; i > 0; i -= 1) count[parent[i]] += count[i];
+  const begin = new Uint32Array(parent.length);
+  const next = ownEnd.slice();
+  for (let i = 1; i < count.length; i += 1) {
+    const at = next[parent[i]];
+    next[parent[i]] = at + count[i];
+    begin[i] = at;
+    ownEnd[i] += at;
+    next[i] = ownEnd[i];
+  }
+  const order = new Uint32Array(leaf.length);
+  const at = begin.slice();
+  for (let site = 0; site < leaf.length; site += 1) order[at[leaf[site]]++] = site;
+  const end = count;
+  for (let i = 0; i < end.length; i += 1) end[i] += begin[i];
+  tree.spans = { begin, end, ownEnd, order };
+  return tree.spans;
+}
+
+/** What the values of some sites come to: by a node, of those at or below it, or of those that end there. */
+class TreeSums {
+  constructor(tree, values) {
+    this.spans = spansOf(tree);
+    const { order } = this.spans;
+    // Amounts are whole numbers, so differences of running sums are exact.
+    this.before = new Float64Array(order.length + 1);
+    let sum = 0;
+    for (let k = 0; k < order.length; k += 1) {
+      sum += values[order[k]];
+      this.before[k + 1] = sum;
+    }
+  }
+
+  total(node) { return this.before[this.spans.end[node]] - this.before[this.spans.begin[node]]; }
+
+  self(node) { return this.before[this.spans.ownEnd[node]] - this.before[this.spans.begin[node]]; }
 }
 
 const labelText = (data, label) => (label ? data.strings[data.labels.function[label]] : "(no call stack)");
@@ -108,20 +147,63 @@ function outermost(data, tree, column) {
 }
 
 /** The sites that end at or below any of some nodes. */
-function sitesBelow(tree, nodes) {
-  const below = new Uint8Array(tree.parent.length);
-  for (const node of nodes) below[node] = 1;
-  for (let i = 1; i < below.length; i += 1) if (below[tree.parent[i]]) below[i] = 1;
+const sitesBelow = (tree, nodes) => sitesWithin(tree, nodes, spansOf(tree).end);
+
+/** The sites that end at any of some nodes. */
+const sitesAt = (tree, nodes) => sitesWithin(tree, nodes, spansOf(tree).ownEnd);
+
+function sitesWithin(tree, nodes, ends) {
+  const { begin } = spansOf(tree);
+  return sitesOfSpans(tree, nodes.length, (i) => begin[nodes[i]], (i) => ends[nodes[i]]);
+}
+
+/** The sites of some spans, each once, in the order of the run. */
+function sitesOfSpans(tree, count, beginOf, endOf) {
+  const { order } = spansOf(tree);
+  const isFound = new Uint8Array(order.length);
+  for (let i = 0; i < count; i += 1) {
+    const end = endOf(i);
+    for (let k = beginOf(i); k < end; k += 1) isFound[order[k]] = 1;
+  }
   const found = [];
-  for (let site = 0; site < tree.leaf.length; site += 1) if (below[tree.leaf[site]]) found.push(site);
+  for (let site = 0; site < isFound.length; site += 1) if (isFound[site]) found.push(site);
   return found;
 }
 
-/** The sites that end at any of some nodes. */
-function sitesAt(tree, nodes) {
-  const isEnd = new Uint8Array(tree.parent.length);
-  for (const node of nodes) isEnd[node] = 1;
-  const found = [];
-  for (let site = 0; site < tree.leaf.length; site += 1) if (isEnd[tree.leaf[site]]) found.push(site);
+/**
+ * By function or module: the spans of the sites that have it on their stacks, each site once. Those of a key are together,
+ * from `starts` on, in order; neighbours are one.
+ */
+function spansByKey(data, tree, group) {
+  const known = tree.byKey[group];
+  if (known) return known;
+  const { begin, end, order } = spansOf(tree);
+  const isOutermost = outermost(data, tree, group);
+  const keys = data.labels[group];
+  const isCounted = (node) => isOutermost[node] && tree.label[node] !== data.cutLabel;
+  // Nodes by where their spans begin.
+  const firsts = new Uint32Array(order.length + 1);
+  for (let node = 1; node < begin.length; node += 1) if (isCounted(node)) firsts[begin[node] + 1] += 1;
+  for (let k = 0; k < order.length; k += 1) firsts[k + 1] += firsts[k];
+  const nodes = new Uint32Array(firsts[order.length]);
+  for (let node = 1; node < begin.length; node += 1) if (isCounted(node)) nodes[firsts[begin[node]]++] = node;
+  const starts = new Uint32Array(data.strings.length + 1);
+  const last = new Int32Array(data.strings.length).fill(-1);
+  for (const node of nodes) {
+    const key = keys[tree.label[node]];
+    if (last[key] !== begin[node]) starts[key + 1] += 1;
+    last[key] = end[node];
+  }
+  for (let key = 0; key < last.length; key += 1) starts[key + 1] += starts[key];
+  const found = { starts, begin: new Uint32Array(starts[last.length]), end: new Uint32Array(starts[last.length]) };
+  const next = starts.slice();
+  last.fill(-1);
+  for (const node of nodes) {
+    const key = keys[tree.label[node]];
+    if (last[key] !== begin[node]) found.begin[next[key]++] = begin[node];
+    last[key] = end[node];
+    found.end[next[key] - 1] = end[node];
+  }
+  tree.byKey[group] = found;
   return found;
 }

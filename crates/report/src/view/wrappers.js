@@ -4,20 +4,24 @@
 /** A name without its template arguments: those of a container name its allocator. */
 const withoutTemplates = (name) => (name.includes("<") ? withoutArguments(name).replaceAll("<...>", "") : name);
 
-/** Whether a function is on a list; what it returns and takes does not count. */
-function wrapperTest(list) {
-  const escaped = list.filter(Boolean).map((name) => name.replace(/[.+?^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*"));
-  if (!escaped.length) return () => false;
-  const expression = new RegExp(`^(?:void\\* |void )?(?:${escaped.join("|")})(?:[(\\[@ ].*)?$`);
-  return (name) => expression.test(withoutTemplates(name));
+/** The entry of a list that stands for those that reports and the gate skip, too: the program that made the page knows them. */
+const USUAL = "(usual wrappers)";
+const USUAL_WRAPPERS = [USUAL];
+
+/** Whether a function, by the number of its name, is on a list; what it returns and takes does not count. */
+function wrapperTest(data, list) {
+  const isUsual = list.includes(USUAL);
+  const escaped = list.filter((name) => name && name !== USUAL).map((name) => name.replace(/[.+?^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*"));
+  const expression = escaped.length ? new RegExp(`^(?:void\\* |void )?(?:${escaped.join("|")})(?:[(\\[@ ].*)?$`) : null;
+  return (name) => (isUsual && data.isWrapper[name] === 1) || Boolean(expression?.test(withoutTemplates(data.strings[name])));
 }
 
 /** By label: 1 if the function is hidden. */
 function hiddenLabels(data, selection) {
   const hidden = new Uint8Array(data.labels.function.length);
   if (!selection.hides) return hidden;
-  const test = wrapperTest(selection.wrappers);
-  data.labels.function.forEach((name, label) => { if (label && test(data.strings[name])) hidden[label] = 1; });
+  const test = wrapperTest(data, selection.wrappers);
+  data.labels.function.forEach((name, label) => { if (label && test(name)) hidden[label] = 1; });
   return hidden;
 }
 
@@ -32,16 +36,40 @@ function dullTest(app, frames) {
   return (frame) => Boolean(hidden[data.labelOf[frame]]) || roles[frame] === ROLES.library || (hasPython && roles[frame] === ROLES.interpreter);
 }
 
+/** By string: its place in the order of all of them. */
+function ranksOfNames(data) {
+  if (data.nameRanks) return data.nameRanks;
+  const order = [...data.strings.keys()].sort((a, b) => (data.strings[a] < data.strings[b] ? -1 : data.strings[a] > data.strings[b] ? 1 : a - b));
+  data.nameRanks = new Uint32Array(order.length);
+  order.forEach((name, rank) => { data.nameRanks[name] = rank; });
+  return data.nameRanks;
+}
+
+/** The frame that a site is known by, -1 without a call stack: as `siteName` has it, for many sites. */
+function knownFrame(app, node) {
+  const { data, hidden } = app;
+  const { calls, labelOf } = data;
+  const roles = data.frames.role;
+  data.hasPython ??= roles.includes(ROLES.python);
+  let hasPython = false;
+  for (let at = node; data.hasPython && at > 0; at = calls.parent[at]) hasPython ||= roles[calls.frame[at]] === ROLES.python;
+  let notHidden = -1;
+  for (let at = node; at > 0; at = calls.parent[at]) {
+    const frame = calls.frame[at];
+    if (hidden[labelOf[frame]]) continue;
+    if (notHidden < 0) notHidden = frame;
+    if (roles[frame] !== ROLES.library && !(hasPython && roles[frame] === ROLES.interpreter)) return frame;
+  }
+  return notHidden >= 0 || node <= 0 ? notHidden : calls.frame[node];
+}
+
 /** What a site is known by: its innermost function of interest, its callers, the frame that has its line, and what tells it from others that look the same. */
 function siteName(app, node) {
   const { data, hidden } = app;
   const frames = framesOf(data, node);
   if (!frames.length) return { name: "(no call stack)", callers: [], frame: -1, aside: "" };
   const isHidden = (frame) => hidden[data.labelOf[frame]];
-  const isDull = dullTest(app, frames);
-  let at = frames.findIndex((frame) => !isDull(frame));
-  if (at < 0) at = frames.findIndex((frame) => !isHidden(frame));
-  at = Math.max(at, 0);
+  const at = frames.indexOf(knownFrame(app, node));
   const callers = frames.slice(at + 1).filter((frame) => !isHidden(frame)).slice(0, 6);
   return {
     name: functionOf(data, frames[at]), callers: callers.map((frame) => functionOf(data, frame)), frame: frames[at], aside: data.asides.get(node) ?? "",

@@ -130,6 +130,54 @@ fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+/// Time of the main thread between two questions for it, milliseconds of its processor.
+fn spent_ms(browser: &mut Browser) -> f64 {
+    let metrics = browser.call("Performance.getMetrics", serde_json::json!({}));
+    let mut all = metrics["metrics"].as_array().expect("metrics").iter();
+    let task = all.find(|metric| metric["name"] == "TaskDuration");
+    1e3 * task
+        .and_then(|task| task["value"].as_f64())
+        .expect("a number")
+}
+
+/// The least of some tries counts: the machine may have other work.
+#[test]
+fn a_click_on_fifty_thousand_sites_is_short() {
+    const LONGEST_MS: f64 = 100.0;
+    let page = Page::of(&simulated::profile(7, 1_000_000, 50_000), "short-clicks");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let domain = serde_json::json!({ "timeDomain": "threadTicks" });
+    browser.call("Performance.enable", domain);
+    let pairs = [
+        [".row:nth-child(3)", ".row:nth-child(5)"],
+        ["#units [data-name=blocks]", "#units [data-name=bytes]"],
+        ["#shapes [data-name=icicle]", "#shapes [data-name=flame]"],
+        [
+            "#measures [data-name=allocated]",
+            "#measures [data-name=live]",
+        ],
+        ["#groups [data-name=function]", "#groups [data-name=site]"],
+        ["#groups [data-name=module]", "#groups [data-name=thread]"],
+        ["#columns .name button", "#columns .value button"],
+    ];
+    for selectors in pairs {
+        let mut least = [f64::INFINITY; 2];
+        for _ in 0..4 {
+            for (selector, least) in selectors.iter().zip(&mut least) {
+                let before = spent_ms(&mut browser);
+                browser.click(selector);
+                *least = least.min(spent_ms(&mut browser) - before);
+            }
+            assert!(nodes(&mut browser) <= MOST_NODES);
+        }
+        assert!(
+            least.iter().all(|&ms| ms <= LONGEST_MS),
+            "{selectors:?}: {least:?}"
+        );
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 #[test]
 fn two_hundred_clicks_leave_nothing_behind() {
     let page = Page::of(&large_run(), "clicks");
