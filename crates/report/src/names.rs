@@ -60,7 +60,53 @@ pub fn readable(function: &str) -> String {
             short = short.replace(&format!("{template}<wchar_t>"), &wide);
         }
     }
-    without_abi_tags(&with_short_engines(short))
+    of_lambda(without_abi_tags(&with_short_engines(short)))
+}
+
+/// `load::{lambda(int)#1}` of `load(Path const&)::{lambda(int)#1}::operator()(int) const`: a lambda is known by the
+/// function that it is written in, and has one function of its own.
+fn of_lambda(name: String) -> String {
+    let is_lambda = |part: &str| part.starts_with("{lambda") || part.starts_with("$_");
+    if !name.contains("{lambda") && !name.contains("$_") {
+        return name;
+    }
+    let Some(parts) = scopes(&name) else {
+        return name;
+    };
+    let Some(first) = parts.iter().position(|part| is_lambda(part)) else {
+        return name;
+    };
+    let mut short: Vec<&str> = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        let is_call = at > first && part.starts_with("operator()");
+        if !(is_call && is_lambda(parts[at - 1])) {
+            short.push(if is_lambda(part) {
+                part
+            } else {
+                without_parameters(part)
+            });
+        }
+    }
+    let short = short.join("::");
+    short.strip_prefix("auto ").unwrap_or(&short).to_owned()
+}
+
+/// Parts of a name between `::` that are not within brackets; `None` if those are not balanced.
+fn scopes(name: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut depth, mut from) = (Vec::new(), 0_usize, 0);
+    for (at, c) in name.char_indices() {
+        match c {
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' | ')' | ']' | '}' => depth = depth.checked_sub(1)?,
+            ':' if depth == 0 && at >= from && name[at..].starts_with("::") => {
+                parts.push(&name[from..at]);
+                from = at + 2;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&name[from..]);
+    (depth == 0).then_some(parts)
 }
 
 /// `std::mt19937` in place of its dozen of numbers.
@@ -232,6 +278,22 @@ mod tests {
                 "worker(unsigned int)",
             ),
             ("main", "main"),
+            // A lambda is known by where it is written.
+            (
+                "Session::load(std::pair<int, A> const&)::{lambda(std::string)#1}::operator()(std::string) const",
+                "Session::load::{lambda(std::string)#1}",
+            ),
+            ("main::{lambda#2}::operator()", "main::{lambda#2}"),
+            (
+                "auto main::{lambda(auto:1)#1}::operator()<int>(int) const",
+                "main::{lambda(auto:1)#1}",
+            ),
+            (
+                "f(int)::{lambda()#1}::operator()() const::{lambda()#2}::operator()() const",
+                "f::{lambda()#1}::{lambda()#2}",
+            ),
+            ("shop::serve()::$_0::operator()() const", "shop::serve::$_0"),
+            ("Less::operator()(int) const", "Less::operator()(int) const"),
         ] {
             assert_eq!(readable(long), short);
         }

@@ -364,7 +364,13 @@ pub fn shortened(name: String, most: usize) -> String {
     let name = without_template_arguments(&name);
     let plain = name.replace("(...)", "");
     let bare = plain.replace("<...>", "");
-    let is_even = |end: &&str| end.matches('<').count() == end.matches('>').count();
+    let pairs = [('<', '>'), ('{', '}')];
+    let is_even = |end: &&str| {
+        let count = |c| end.matches(c).count();
+        pairs
+            .iter()
+            .all(|&(opens, closes)| count(opens) == count(closes))
+    };
     let ends = bare.match_indices("::").map(|(at, _)| &bare[at..]);
     let ends: Vec<&str> = ends.filter(is_even).collect();
     let own = ends.last().map_or(bare.as_str(), |end| &end[2..]);

@@ -178,7 +178,7 @@ impl Files {
                 let wants_more = elf.gnu_debugaltlink().ok().flatten().is_some();
                 dwarf.is_some() && (!wants_more || supplementary.is_some())
             });
-            let lookup = Lookup { dwarf, symbols };
+            let lookup = Lookup::new(dwarf, symbols);
             let read = Read {
                 source: lookup.source(),
                 is_final,

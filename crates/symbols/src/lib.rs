@@ -33,6 +33,7 @@ mod functions;
 mod host_names;
 mod inlined;
 mod jit_dump;
+mod lambdas;
 mod lookup;
 mod perf_map;
 mod readers;

@@ -1,12 +1,15 @@
 //! Looking up addresses in one module, once its files are open.
 
 use crate::file::{Elf, Image};
+use crate::lambdas::{name_of_lambda, says_nothing};
 use crate::{Frame, Source, demangle, symbol_table::SymbolTable};
 use addr2line::Context;
 use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
 use memhook_foreign::{Compression, inflate};
 use object::{CompressionFormat, Object, ObjectSection};
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// DWARF sections: borrowed from their file, read, or decompressed.
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
@@ -91,6 +94,8 @@ type Slice<'s> = EndianSlice<'s, LittleEndian>;
 pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
+    /// Names of the functions of lambdas, by unit and entry: each takes a walk over its unit.
+    lambdas: RefCell<HashMap<(u64, usize), Option<String>>>,
 }
 
 /// The DWARF context over sections; `None` if it makes no sense.
@@ -107,7 +112,32 @@ pub(crate) fn context<'s>(
     Context::from_dwarf(dwarf).ok()
 }
 
-impl Lookup<'_> {
+impl<'s> Lookup<'s> {
+    pub fn new(dwarf: Option<Context<Slice<'s>>>, symbols: SymbolTable<'s>) -> Lookup<'s> {
+        Lookup {
+            dwarf,
+            symbols,
+            lambdas: RefCell::default(),
+        }
+    }
+
+    /// The name of a lambda's function, with the function that it is written in.
+    fn of_lambda(
+        &self,
+        context: &Context<Slice<'s>>,
+        svma: u64,
+        function: Option<gimli::UnitOffset>,
+    ) -> Option<String> {
+        let function = function?;
+        let unit = context.find_dwarf_and_unit(svma).skip_all_loads()?;
+        let unit_at = unit.header.offset().to_debug_info_offset(&unit.header)?;
+        let key = (unit_at.0 as u64, function.0);
+        let mut known = self.lambdas.borrow_mut();
+        let name = known.entry(key);
+        name.or_insert_with(|| name_of_lambda(unit, function))
+            .clone()
+    }
+
     /// The best source of names that there is.
     pub fn source(&self) -> Source {
         match (&self.dwarf, self.symbols.is_full, self.symbols.is_empty()) {
@@ -132,8 +162,14 @@ impl Lookup<'_> {
                     Some(location) => (location.file.map(str::to_owned), location.line),
                     None => (None, None),
                 };
+                let function = match name {
+                    Some(name) if says_nothing(&name) => self
+                        .of_lambda(context, svma, frame.dw_die_offset)
+                        .or_else(|| Some(name.into_owned())),
+                    name => name.map(|name| demangle(&name)),
+                };
                 found.push(Frame {
-                    function: name.map(|name| demangle(&name)),
+                    function,
                     file,
                     line: line.filter(|&line| line != 0),
                     inlined: true,

@@ -249,3 +249,22 @@ fn files_are_closed_while_nothing_new_is_asked_for() {
     assert!(!other.frames.is_empty());
     assert!(is_open(&program.path));
 }
+
+/// GCC says only `operator()` of one, inlined or not.
+#[test]
+fn a_lambda_has_the_function_that_it_is_written_in() {
+    for flags in [&["-O2"], &["-O0"]] {
+        let program = Program::of("lambdas.cc", flags);
+        let (frames, ..) = program.look(program.module(), &[]);
+        let names: Vec<_> = frames
+            .iter()
+            .filter_map(|f| f.function.as_deref())
+            .collect();
+        let of_lambda = names.first().expect("a name");
+        assert!(
+            of_lambda.starts_with("shop::Session::load(int)::{lambda"),
+            "{names:?}"
+        );
+        assert!(of_lambda.contains("#2}::operator()"), "{names:?}");
+    }
+}

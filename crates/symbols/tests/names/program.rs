@@ -31,13 +31,20 @@ pub fn tool(name: &str, args: &[&str]) {
 
 impl Program {
     pub fn build(flags: &[&str]) -> Program {
+        Program::of("marks.cc", flags)
+    }
+
+    /// Of a source with a mark.
+    pub fn of(source: &str, flags: &[&str]) -> Program {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory =
             std::env::temp_dir().join(format!("memhook-symbols-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("marks");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/marks.cc");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/programs")
+            .join(source);
         let mut args = vec!["-g", "-O2", source.to_str().unwrap(), "-o"];
         args.push(path.to_str().unwrap());
         args.extend(flags);
