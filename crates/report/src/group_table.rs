@@ -22,9 +22,13 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     if model.groups.is_empty() {
         return writeln!(out, "\n{}", nothing(model));
     }
+    let (groups, more_rows) = match &model.folded {
+        Some(folded) => (&folded.groups, folded.more_rows),
+        None => (&model.groups, model.more_rows),
+    };
     let inclusive = matches!(model.by, "frame" | "function");
-    let released = model.groups.iter().any(|g| g.released_blocks > 0);
-    let is_estimate = model.groups.iter().any(|g| g.error_bytes.is_some());
+    let released = groups.iter().any(|g| g.released_blocks > 0);
+    let is_estimate = groups.iter().any(|g| g.error_bytes.is_some());
     // On a narrow terminal the names matter more.
     let is_narrow = style.width.is_some_and(|width| width < WIDE_ENOUGH);
     let has_past = is_live(model) && !is_narrow;
@@ -34,7 +38,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     }
     header += &format!("{:>7} ", "share");
     // The number of blocks goes last.
-    let names = model.groups.iter().map(|group| {
+    let names = groups.iter().map(|group| {
         let name = group.frame.as_ref().map(|frame| name_of(frame, style));
         let name = name.unwrap_or_else(|| readable(&group.name));
         columns(without_parameters(&name))
@@ -63,7 +67,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     let room = style
         .width
         .map(|width| width.saturating_sub(header.len() + 1));
-    for g in &model.groups {
+    for g in groups {
         let total = style.number(&format!("{:>11}", bytes(g.bytes)));
         let share = percent(g.bytes, model.bytes_of_heap(g.heap.as_deref()));
         write!(out, "{total} ")?;
@@ -94,7 +98,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         let note = "every row that a stack touches carries the whole block: the rows add up to more than 100 %";
         writeln!(out, "{}", style.faint(note))?;
     }
-    more(out, model, "row")
+    more(out, more_rows, "row")
 }
 
 /// In `room` columns, if there is a limit: the rest is left out then.

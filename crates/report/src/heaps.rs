@@ -89,6 +89,8 @@ impl ReportModel {
             self.groups.append(&mut report.groups);
             self.releases.append(&mut report.releases);
             self.more_rows += report.more_rows;
+            // Rows of several heaps are in one list, which has all of them.
+            self.folded = None;
         }
         // Each heap's rows are in order.
         self.sites.sort_by_key(|row| place(row, sort));

@@ -5,8 +5,8 @@ use crate::gaps;
 use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Mark, Measured, Overhead, ReleaseSite,
-    ReportModel, ReportTotals, Sampling, StackFrame, Target,
+    Amount, AttachInfo, CallStacks, Coverage, FoldedGroups, LiveBounds, Mark, Measured, Overhead,
+    ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk};
 use memhook_stream::{Gap, Losses};
@@ -177,6 +177,8 @@ struct Draft {
     /// Sorted and cut to what is shown. Before that, waits for the names that decide the rows.
     rows: Option<Vec<Row>>,
     more_rows: u64,
+    /// Rows for text, if some of them are one there, and how many more there are.
+    folded: Option<(Vec<Row>, u64)>,
     releases: Vec<(u32, u64, u64)>,
     call_stacks: Option<CallStacks>,
     totals: ReportTotals,
@@ -321,6 +323,7 @@ impl LiveReporter {
             parts,
             rows: None,
             more_rows: 0,
+            folded: None,
             releases,
             totals,
             sampling,
@@ -443,6 +446,12 @@ impl LiveReporter {
             .iter()
             .map(|row| (row.key.clone(), row.amount.bytes))
             .collect();
+        if let Some(mut folded) = rows::with_ended_as_one(self.view.by, &all) {
+            rows::sort(&mut folded, self.view.sort);
+            let more_rows = folded.len().saturating_sub(self.view.top) as u64;
+            folded.truncate(self.view.top);
+            draft.folded = Some((folded, more_rows));
+        }
         rows::sort(&mut all, self.view.sort);
         draft.more_rows = all.len().saturating_sub(self.view.top) as u64;
         all.truncate(self.view.top);
@@ -465,6 +474,10 @@ impl LiveReporter {
         let now_ns = draft.elapsed.as_nanos() as u64;
         let shown = draft.rows.unwrap_or_default();
         let (sites, groups) = rows::shown(self.view.by, shown, now_ns, &named);
+        let folded = draft.folded.map(|(rows, more_rows)| FoldedGroups {
+            groups: rows::shown(self.view.by, rows, now_ns, &named).1,
+            more_rows,
+        });
         let release = |&(stack, blocks, bytes): &(u32, u64, u64)| ReleaseSite {
             bytes,
             blocks,
@@ -509,6 +522,7 @@ impl LiveReporter {
             coverage: run.coverage(&self.symbols),
             sites,
             groups,
+            folded,
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
             overhead: draft.overhead,

@@ -67,6 +67,9 @@ pub struct ReportModel {
     pub sites: Vec<SiteRow>,
     /// Live memory by `by`; empty when that is the site.
     pub groups: Vec<GroupRow>,
+    /// What text shows in place of `groups`: of threads that have ended, one row.
+    #[serde(skip)]
+    pub folded: Option<FoldedGroups>,
     /// Who releases, if release stacks are recorded.
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
@@ -436,6 +439,15 @@ pub struct GroupRow {
     pub released_bytes: u64,
     /// Blocks released below this frame.
     pub released_blocks: u64,
+}
+
+/// Groups of which some are together in one row.
+#[derive(Clone, Debug, Default)]
+pub struct FoldedGroups {
+    /// The rows, largest first.
+    pub groups: Vec<GroupRow>,
+    /// Rows beyond those listed.
+    pub more_rows: u64,
 }
 
 /// One call stack that releases.

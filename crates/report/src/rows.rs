@@ -5,6 +5,7 @@
 
 use crate::named_run::NamedRun;
 use crate::types::{UNKNOWN_TYPE, one_spelling};
+use crate::units::counted;
 use crate::{GroupRow, SiteRow, StackFrame};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
@@ -132,6 +133,16 @@ impl Row {
         self.released += part.released;
     }
 
+    fn join(&mut self, other: &Row) {
+        self.amount += other.amount;
+        self.self_bytes += other.self_bytes;
+        self.unseen_bytes += other.unseen_bytes;
+        self.growth_bytes += other.growth_bytes;
+        let both = self.oldest_ns.into_iter().chain(other.oldest_ns);
+        self.oldest_ns = both.min();
+        self.released += other.released;
+    }
+
     fn is_something(&self) -> bool {
         self.amount != Estimate::default() || self.released.blocks > 0.0
     }
@@ -222,10 +233,13 @@ impl Table {
     }
 }
 
+/// What the row of a thread ends with of which nothing but its number is known any more.
+const ENDED: &str = " (ended)";
+
 fn thread_label(tid: u32, run: &dyn NamedRun) -> String {
     match (tid, run.thread_name(tid)) {
         (0, _) => "threads that were not recorded".to_owned(),
-        (tid, name) if name.is_empty() => format!("thread {tid} (ended)"),
+        (tid, name) if name.is_empty() => format!("thread {tid}{ENDED}"),
         (tid, name) => format!("thread {tid} ({name})"),
     }
 }
@@ -237,6 +251,24 @@ fn function_name(frame: StackFrame) -> String {
         // Code without names: all of a module that is not known better is one row.
         None => format!("code without names ({module})"),
     }
+}
+
+/// Rows of threads for text: those that have ended are one row, since nothing but a number tells them apart. `None` where
+/// that changes nothing.
+pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
+    let is_ended = |row: &&Row| by == RowsBy::Thread && row.key.name.ends_with(ENDED);
+    let count = rows.iter().filter(is_ended).count();
+    if count < 2 {
+        return None;
+    }
+    let mut one = Row::new(RowKey {
+        number: 0,
+        name: format!("{} that ended", counted(count as u64, "thread")),
+    });
+    let (ended, mut all): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_ended);
+    ended.iter().for_each(|row| one.join(row));
+    all.push(&one);
+    Some(all.into_iter().cloned().collect())
 }
 
 /// Sorts rows; of equal ones that with more blocks of its own is first, then that which released more.
@@ -346,6 +378,33 @@ fn lifetime_class(bucket: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_ended_are_one_row() {
+        let thread = |name: &str, bytes: f64| {
+            let mut row = Row::new(RowKey {
+                number: 7,
+                name: name.to_owned(),
+            });
+            row.amount.bytes = bytes;
+            row
+        };
+        let all = [
+            thread("thread 7 (worker)", 40.0),
+            thread("thread 8 (ended)", 50.0),
+            thread("thread 9 (ended)", 60.0),
+        ];
+        let mut folded = with_ended_as_one(RowsBy::Thread, &all).expect("rows");
+        sort(&mut folded, SortBy::Bytes);
+        let shown: Vec<_> = folded
+            .iter()
+            .map(|row| (row.key.name.as_str(), row.amount.bytes))
+            .collect();
+        let expected = [("2 threads that ended", 110.0), ("thread 7 (worker)", 40.0)];
+        assert_eq!(shown, expected);
+        assert!(with_ended_as_one(RowsBy::Thread, &all[..2]).is_none());
+        assert!(with_ended_as_one(RowsBy::Function, &all).is_none());
+    }
 
     #[test]
     fn classes_have_names() {

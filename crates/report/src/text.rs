@@ -435,7 +435,7 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
             stack(out, &site.stack, end, style)?;
         }
     }
-    more(out, model, "site")
+    more(out, model.more_rows, "site")
 }
 
 /// Why there are no rows.
@@ -503,12 +503,12 @@ fn nothing_live(model: &ReportModel) -> String {
     )
 }
 
-pub(crate) fn more(out: &mut String, model: &ReportModel, what: &str) -> Result {
-    if model.more_rows > 0 {
+pub(crate) fn more(out: &mut String, more_rows: u64, what: &str) -> Result {
+    if more_rows > 0 {
         writeln!(
             out,
             "\n... and {} (--top)",
-            counted(model.more_rows, &format!("more {what}"))
+            counted(more_rows, &format!("more {what}"))
         )?;
     }
     Ok(())

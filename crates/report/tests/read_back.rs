@@ -66,6 +66,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         coverage: Vec::new(),
         sites: sites.iter().map(site).collect(),
         groups: Vec::new(),
+        folded: None,
         releases: Vec::new(),
         more_rows: 0,
         mappings: None,

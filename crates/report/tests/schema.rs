@@ -146,6 +146,7 @@ fn full_report() -> ReportModel {
             released_bytes: 1,
             released_blocks: 1,
         }],
+        folded: None,
         releases: vec![ReleaseSite {
             bytes: 1,
             blocks: 1,

@@ -111,6 +111,7 @@ fn report() -> ReportModel {
             ],
         }],
         groups: vec![],
+        folded: None,
         releases: vec![],
         more_rows: 1,
         mappings: None,
@@ -482,6 +483,25 @@ fn alike_rows_and_narrow_rows() {
         assert!(shown.contains(shown_at_80), "{shown}");
         assert_eq!(shown.contains("itself"), name == "main", "{shown}");
     }
+    // Text has what is together in one row, JSON has each.
+    model.by = "thread";
+    model.groups = vec![group("thread 8 (ended)"), group("thread 9 (ended)")];
+    model.more_rows = 9_998;
+    model.folded = Some(FoldedGroups {
+        groups: vec![group("10,000 threads that ended")],
+        more_rows: 0,
+    });
+    let shown = model.text(narrow(80));
+    assert!(shown.contains("  10,000 threads that ended\n"), "{shown}");
+    assert!(
+        !shown.contains("(ended)") && !shown.contains("more row"),
+        "{shown}"
+    );
+    let json = serde_json::to_string(&model).expect("JSON");
+    assert!(
+        json.contains("thread 9 (ended)") && !json.contains("that ended"),
+        "{json}"
+    );
 }
 
 /// Commands that know glibc's heap alone are named beside what works instead; two lines at most.

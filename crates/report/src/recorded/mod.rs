@@ -11,10 +11,11 @@ pub use symbolizer::{NameSources, module_files, symbolizer};
 
 use crate::labels::Labels;
 use crate::named_run::NamedRun;
-use crate::rows::{self, Part, RowsBy, SortBy, size_class};
+use crate::rows::{self, Part, Row, RowsBy, SortBy, size_class};
 use crate::types::{UNKNOWN_TYPE, named_by_frames, one_spelling};
 use crate::{
-    Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReleaseSite, ReportModel, StackFrame,
+    Amount, AttachInfo, Coverage, FoldedGroups, Measure, Measured, Profile, ReleaseSite,
+    ReportModel, StackFrame,
 };
 use memhook_ledger::Estimate;
 use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
@@ -179,6 +180,7 @@ pub fn report(
             row.score = of_row.and_then(|scores| scores.together());
         }
     }
+    let folded = folded_groups(&all, selection, profile.to_ns, &named);
     if by != RowsBy::Lifetime {
         rows::sort(&mut all, selection.sort);
         more_rows = all.len().saturating_sub(selection.top);
@@ -243,6 +245,7 @@ pub fn report(
         },
         sites,
         groups,
+        folded,
         releases: if shows_releases {
             releases(profile, selection.top)
         } else {
@@ -272,6 +275,21 @@ pub fn report(
 }
 
 /// The blocks of one measure.
+/// The rows of text where those of JSON are too many of a kind.
+fn folded_groups(
+    rows: &[Row],
+    selection: &Selection,
+    now_ns: u64,
+    run: &dyn NamedRun,
+) -> Option<FoldedGroups> {
+    let mut folded = rows::with_ended_as_one(selection.by, rows)?;
+    rows::sort(&mut folded, selection.sort);
+    let more_rows = folded.len().saturating_sub(selection.top) as u64;
+    folded.truncate(selection.top);
+    let (_, groups) = rows::shown(selection.by, folded, now_ns, run);
+    Some(FoldedGroups { groups, more_rows })
+}
+
 fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
     let of_size = |number: u64, amount: Amount| Part {
         number,
