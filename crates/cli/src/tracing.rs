@@ -70,7 +70,7 @@ pub enum Access {
 pub struct Tracing {
     /// Frames to record of each call stack
     ///
-    /// 10, and 64 with a recording and for `run` and `gate`. What a stack has beyond that is cut off
+    /// 32, and 64 with a recording and for `run` and `gate`. What a stack has beyond that is cut off
     /// at the root, and shown as "…".
     #[arg(long, value_name = "N", alias = "max-stack", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: Option<u32>,
@@ -259,8 +259,9 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The depth of stacks in a live report, where each is read from its innermost frame on.
-pub const DEPTH: u32 = 10;
+/// The depth of stacks in a live report: few programs call deeper on their own, and frames beyond the tenth cost little
+/// (docs/measurements.md).
+pub const DEPTH: u32 = 32;
 /// The depth where stacks become trees and flame graphs: without its outermost frames a stack seems to begin
 /// somewhere else.
 pub const DEPTH_TO_ROOTS: u32 = 64;

@@ -194,7 +194,9 @@ impl Args {
                 self.limits.max_memory,
             )?
         } else {
-            let open = File::open(file).with_context(|| file.clone())?;
+            let open = File::open(file).with_context(|| {
+                format!("cannot open {file}, which scan --save writes, to search it")
+            })?;
             memhook_heap::load(file, std::io::BufReader::new(open), self.limits.max_memory)?
         };
         Ok(Captured {

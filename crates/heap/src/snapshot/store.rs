@@ -112,7 +112,11 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
         Ok(()) if format.starts_with(b"memhook-rs snapshot ") => {
             return Err(bad("a snapshot of another version of memhook-rs".into()));
         }
-        _ => return Err(bad("not a snapshot of memhook-rs".into())),
+        _ => {
+            return Err(bad(
+                "not a snapshot of memhook-rs: scan --save writes one".into()
+            ));
+        }
     }
     let mut length = [0; 8];
     frame.read_exact(&mut length).map_err(cut)?;

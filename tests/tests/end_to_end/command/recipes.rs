@@ -12,7 +12,11 @@ fn root() -> PathBuf {
 
 /// The text of the README below a heading, up to the next one of that or a higher level.
 fn section(heading: &str) -> String {
-    let text = std::fs::read_to_string(root().join("README.md")).expect("the README");
+    section_of("README.md", heading)
+}
+
+fn section_of(page: &str, heading: &str) -> String {
+    let text = std::fs::read_to_string(root().join(page)).expect("the page");
     let level = heading.split(' ').next().expect("signs").len();
     let mut lines = text.lines().skip_while(|line| *line != heading).skip(1);
     let is_inside = |line: &&str| {
@@ -31,10 +35,13 @@ fn code(text: &str) -> Vec<&str> {
     parts.flat_map(|part| part.lines().skip(1)).collect()
 }
 
-/// The commands in a section that are memhook-rs.
+/// The commands in a section of the README that are memhook-rs.
 fn commands(heading: &str) -> Vec<String> {
-    let text = section(heading);
-    let lines = code(&text).into_iter();
+    commands_in(&section(heading))
+}
+
+fn commands_in(text: &str) -> Vec<String> {
+    let lines = code(text).into_iter();
     let lines = lines.filter(|line| line.starts_with("memhook-rs "));
     let lines = lines.map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned());
     lines.collect()
@@ -58,6 +65,7 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
         .replace("-d 10m", "-d 2s")
         .replace("-d 1m", "-d 2s")
         .replace("-d 30s", "-d 2s")
+        .replace("--from 10s --to 20s", "--from 1s --to 2s")
         // Ctrl-C, for one that has no end.
         .replace("--func pool_alloc", "-d 1s --func export_history");
     let folder_of_binary = binary().parent().expect("a folder").display();
@@ -148,6 +156,33 @@ fn every_command_does_what_it_says() {
         "{}",
         page.split("<script").next().unwrap_or_default()
     );
+}
+
+/// Which line grows, who frees it, and whether it is a leak: each in three commands at most.
+#[test]
+fn three_questions_take_three_commands() {
+    let folder = Folder::new("questions");
+    let service = service(&folder);
+    let text = section_of("docs/guide/recordings.md", "## Three questions about a run");
+    let lines = commands_in(&text);
+    let outputs: Vec<String> = lines
+        .iter()
+        .map(|line| {
+            let output = typed(line, service.pid(), &folder);
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{line}: {}\n{text}", output.status);
+            text
+        })
+        .collect();
+    let [leaks, growth, frees] = outputs.as_slice() else {
+        panic!("{lines:?}");
+    };
+    let first = growth.lines().find(|line| line.starts_with("#1 "));
+    let first = first.unwrap_or_else(|| panic!("{growth}"));
+    assert!(first.contains("service.cc:"), "{first}");
+    assert!(frees.contains("freed by"), "{frees}");
+    // The first row of the forgotten sessions says how much of it is lost.
+    assert!(leaks.contains("of it unreachable"), "{leaks}");
 }
 
 /// What a line looks like without its numbers: `0x1f`, `1,234`, `2.4 MiB`, `31354`.
