@@ -87,8 +87,27 @@ fn of_lambda(name: String) -> String {
             });
         }
     }
-    let short = short.join("::");
+    let mut short = short.join("::");
+    let last = parts[parts.len() - 1];
+    if last.starts_with("operator()") {
+        // The module, where rows name it.
+        short += behind_call(last);
+    }
     short.strip_prefix("auto ").unwrap_or(&short).to_owned()
+}
+
+/// ` (shop)` of `operator()(int) const (shop)`.
+fn behind_call(call: &str) -> &str {
+    let mut depth = 0_u32;
+    for (at, c) in call.char_indices() {
+        match c {
+            ' ' if depth == 0 && call[at..].starts_with(" (") => return &call[at..],
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    ""
 }
 
 /// Parts of a name between `::` that are not within brackets; `None` if those are not balanced.
@@ -284,6 +303,14 @@ mod tests {
                 "Session::load::{lambda(std::string)#1}",
             ),
             ("main::{lambda#2}::operator()", "main::{lambda#2}"),
+            (
+                "main::{lambda#2}::operator() (svc)",
+                "main::{lambda#2} (svc)",
+            ),
+            (
+                "f()::{lambda()#1}::operator()(void (*)(int)) const (svc)",
+                "f::{lambda()#1} (svc)",
+            ),
             (
                 "auto main::{lambda(auto:1)#1}::operator()<int>(int) const",
                 "main::{lambda(auto:1)#1}",

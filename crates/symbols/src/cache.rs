@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Increase it when the same file gives other names than before.
-const NAMES_VERSION: u32 = 2;
+const NAMES_VERSION: u32 = 3;
 /// Bytes that all files of names may take.
 const MAX_NAMES_BYTES: u64 = 256 << 20;
 

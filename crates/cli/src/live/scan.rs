@@ -194,8 +194,10 @@ impl Args {
                 self.limits.max_memory,
             )?
         } else {
-            let open = File::open(file).with_context(|| {
-                format!("cannot open {file}, which scan --save writes, to search it")
+            let open = File::open(file).map_err(|error| {
+                anyhow::anyhow!(
+                    "cannot open the snapshot {file}: {error}; scan --save FILE writes one"
+                )
             })?;
             memhook_heap::load(file, std::io::BufReader::new(open), self.limits.max_memory)?
         };

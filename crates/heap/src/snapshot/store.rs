@@ -113,9 +113,7 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
             return Err(bad("a snapshot of another version of memhook-rs".into()));
         }
         _ => {
-            return Err(bad(
-                "not a snapshot of memhook-rs: scan --save writes one".into()
-            ));
+            return Err(bad("not a snapshot of memhook-rs".into()));
         }
     }
     let mut length = [0; 8];
