@@ -101,6 +101,17 @@ pub enum Error {
         /// How many holds were given up.
         attempts: u32,
     },
+    /// This process gets a processor too rarely to hold a thread of the target, which would stand still meanwhile. Nothing
+    /// was held.
+    #[error(
+        "no thread of process {pid} is stopped, because it would stand still for as long as this process waits for a processor, which was {wait:?} for each turn: give this process more (its control group may have a quota), or try again when the machine is less busy"
+    )]
+    Starved {
+        /// Process id.
+        pid: i32,
+        /// How long it waited for a turn.
+        wait: Duration,
+    },
     /// A thread of the target that runs on has closed the descriptor that a held one had opened for us.
     #[error(
         "another thread of process {pid} closes descriptors by their numbers (closefrom, close_range) and has closed the one of the memory that is to be mapped: try again"

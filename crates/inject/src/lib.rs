@@ -30,7 +30,7 @@ use arch::native::{
 };
 use hold::{
     all_threads, continued, guard, held, idle, late, others, resend, safe_point, saved, seccomp,
-    signals, slept, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
+    signals, slept, starvation, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,

@@ -1,40 +1,84 @@
-//! Precedence of a thread that others wait for.
+//! Precedence of a thread that others wait for: it gets a processor soon, and no more of it than its share.
+//!
+//! It asks for short turns (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12), which needs no
+//! privilege, and which an older kernel ignores. A lower niceness would do harm: in a control group, or a session of a
+//! terminal (sched(7), "The autogroup feature"), the kernel gives the group's share to the processor that has its
+//! weightiest threads, and the others, holders of targets among them, hardly get a turn on the other processors, for
+//! half a minute where there is a quota.
 
-/// How much nicer other threads are then: enough that a thread which has slept gets a processor at once among many
-/// busy ones, and too little for it to keep theirs from them for long.
-const NICE: i32 = -10;
+use crate::watchdog::call;
 
-/// Gives the calling thread precedence over ordinary ones for the rest of its life, where that is allowed
-/// (CAP_SYS_NICE or RLIMIT_NICE, setpriority(2)). A niceness that somebody has chosen stays. Not real time, as in a
-/// hold: this thread may have work without end, and the target needs the processor, too.
+/// The shortest turn that may be asked for, in nanoseconds.
+pub(crate) const SHORTEST_NS: u64 = 100_000;
+/// For a thread that may have work without end: the target needs the processor, too.
+const SHORT_NS: u64 = 500_000;
+/// What a thread has by default.
+pub(crate) const USUAL_NS: u64 = 0;
+
+/// Gives the calling thread precedence for the rest of its life.
 pub fn take_precedence() {
-    // SAFETY: takes and returns integers; on Linux, 0 stands for the calling thread only (setpriority(2), BUGS).
-    unsafe {
-        if libc::getpriority(libc::PRIO_PROCESS, 0) == 0 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
-        }
+    set_turn(SHORT_NS);
+}
+
+/// Asks for turns of this length for the calling thread; an ordinary one keeps its niceness, and others are left alone.
+/// It makes no call of the C library.
+pub(crate) fn set_turn(turn_ns: u64) {
+    let mut attributes = Attributes::default();
+    let (at, bytes) = (
+        (&raw mut attributes).expose_provenance(),
+        size_of::<Attributes>(),
+    );
+    // SAFETY: the kernel writes at most the size that it is told; 0 is the calling thread.
+    if unsafe { call(libc::SYS_sched_getattr, [0, at, bytes, 0, 0, 0]) } < 0
+        || attributes.policy != libc::SCHED_OTHER as u32
+    {
+        return;
     }
+    attributes.runtime = turn_ns;
+    let at = (&raw const attributes).expose_provenance();
+    // SAFETY: the kernel reads the attributes, which state their size.
+    unsafe { call(libc::SYS_sched_setattr, [0, at, 0, 0, 0, 0]) };
+}
+
+/// struct sched_attr, first version (sched_setattr(2)).
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The niceness of the calling thread.
-    fn niceness() -> i32 {
+    fn turn_ns() -> u64 {
+        let mut attributes = Attributes::default();
+        let (at, bytes) = (
+            (&raw mut attributes).expose_provenance(),
+            size_of::<Attributes>(),
+        );
         // SAFETY: as above.
-        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+        let got = unsafe { call(libc::SYS_sched_getattr, [0, at, bytes, 0, 0, 0]) };
+        assert_eq!(got, 0);
+        attributes.runtime
     }
 
     #[test]
     fn only_the_calling_thread_gets_it() {
-        let before = niceness();
-        let raised = std::thread::spawn(|| {
+        let before = turn_ns();
+        let with = std::thread::spawn(|| {
             take_precedence();
-            niceness()
+            turn_ns()
         });
-        let raised = raised.join().expect("it ends");
-        assert!(raised == NICE || raised == before, "{raised}");
-        assert_eq!(niceness(), before);
+        let with = with.join().expect("it ends");
+        assert!(with == SHORT_NS || with == before, "{with}");
+        assert_eq!(turn_ns(), before);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// /proc/PID/task/TID/schedstat of one thread, kept open: looking again is one system call.
 pub struct SchedulingFile(File);
@@ -27,9 +28,18 @@ impl SchedulingFile {
 }
 
 impl Scheduling {
+    /// How long the thread has waited for a processor.
+    pub fn waited(&self) -> Option<Duration> {
+        self.field(1).map(Duration::from_nanos)
+    }
+
     /// How often the thread was given a processor.
     pub fn turns(&self) -> Option<u64> {
+        self.field(2)
+    }
+
+    fn field(&self, number: usize) -> Option<u64> {
         let text = std::str::from_utf8(&self.0).ok()?;
-        text.split([' ', '\n']).nth(2)?.parse().ok()
+        text.split([' ', '\n']).nth(number)?.parse().ok()
     }
 }

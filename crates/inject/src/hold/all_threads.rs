@@ -10,7 +10,7 @@ use crate::saved::set_to_repeat;
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
-use crate::{Error, Registers, late, ptrace, regs, restart, watchdog};
+use crate::{Error, Registers, late, ptrace, regs, restart, starvation, watchdog};
 use memhook_process::{Activity, sleeps, thread_ids, thread_state};
 use tracing::debug;
 
@@ -81,6 +81,7 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
 /// others are let go and are stopped again when it has stopped. After that it is for the caller to keep to the limit.
 pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
+    starvation::observe();
     watchdog::start();
     // If one slept uninterruptibly, all the others would be held until it stops.
     let until = Instant::now() + PATIENCE;
@@ -97,7 +98,9 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     }
     // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
     // before the first one stops.
-    stop_all(pid, &Known::of(pid), limit)
+    let known = Known::of(pid);
+    starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)?;
+    stop_all(pid, &known, limit)
 }
 
 impl Known {

@@ -14,6 +14,7 @@ pub(crate) mod saved;
 pub(crate) mod seccomp;
 pub(crate) mod signals;
 pub(crate) mod slept;
+pub(crate) mod starvation;
 pub(crate) mod stop;
 pub(crate) mod survey;
 pub(crate) mod terminal_stops;

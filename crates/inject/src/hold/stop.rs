@@ -13,7 +13,7 @@ use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
 use crate::timing::Timing;
 use crate::wait::{self, Stop};
-use crate::{Error, late, processor, ptrace, watchdog};
+use crate::{Error, late, processor, ptrace, starvation, watchdog};
 use memhook_process::{Activity, still_chosen, thread_ids, thread_state, tracer, waits_in};
 use tracing::debug;
 
@@ -60,6 +60,7 @@ pub(crate) fn hold_with(
     late::let_late_threads_go();
     let begin = Instant::now();
     let until = begin + options.deadline;
+    starvation::observe();
     watchdog::start();
     // Its errors are clearer than those of the survey.
     Candidates::of(pid, options.thread).next()?;
@@ -72,6 +73,7 @@ pub(crate) fn hold_with(
     let mut pause = Duration::from_micros(100);
     loop {
         while let Some(tid) = next {
+            starvation::wait_for_a_processor(pid, until)?;
             match try_hold(pid, tid, options, &survey)? {
                 Attempt::Held(held) => {
                     debug!(pid, tid, "a thread is held");

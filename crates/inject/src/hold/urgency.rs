@@ -1,12 +1,15 @@
 //! Priority for the time of a hold.
 
+use crate::precedence::{SHORTEST_NS, USUAL_NS, set_turn};
 use std::marker::PhantomData;
 
 /// While it lives, the calling thread runs before ordinary ones, because a stopped thread of the target waits
 /// for us, and on a busy machine our turn would come milliseconds later. Without the privilege
-/// (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)) nothing changes.
+/// (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)), and in a control group that has no time for real-time priority, it asks for
+/// short turns, which come sooner.
 pub(crate) struct Urgency {
     is_raised: bool,
+    has_short_turns: bool,
     /// The scheduling policy is the calling thread's.
     _not_send: PhantomData<*const ()>,
 }
@@ -17,11 +20,22 @@ impl Urgency {
         let policy = unsafe { libc::sched_getscheduler(0) };
         // Another policy was chosen by somebody, so it stays.
         let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
+        // Round robin at the lowest real-time priority; children, if any, are ordinary.
+        let is_raised = is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
+        let has_short_turns = is_ordinary && !is_raised;
+        if has_short_turns {
+            set_turn(SHORTEST_NS);
+        }
         Urgency {
-            // Round robin at the lowest real-time priority; children, if any, are ordinary.
-            is_raised: is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1),
+            is_raised,
+            has_short_turns,
             _not_send: PhantomData,
         }
+    }
+
+    /// Whether it runs before all ordinary threads.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.is_raised
     }
 }
 
@@ -36,6 +50,9 @@ fn set_policy(policy: i32, priority: i32) -> bool {
 
 impl Drop for Urgency {
     fn drop(&mut self) {
+        if self.has_short_turns {
+            set_turn(USUAL_NS);
+        }
         if self.is_raised && !set_policy(libc::SCHED_OTHER, 0) {
             // Without CAP_SYS_NICE the flag cannot be taken back (sched(7)).
             set_policy(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);

@@ -26,6 +26,7 @@ mod raw;
 
 #[cfg(test)]
 pub(super) use dog::continue_holder;
+pub(crate) use raw::call;
 
 use std::alloc::{self, Layout};
 use std::cell::{Cell, RefCell};

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 ///
 /// # Safety
 /// That of the call itself.
-pub(super) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
+pub(crate) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
     // SAFETY: the kernel changes rax, rcx and r11, and the memory that the caller vouches for.

@@ -1,0 +1,154 @@
+//! Whether this thread gets a processor soon enough to hold somebody.
+//!
+//! A stopped thread stands still until its holder has had the time on a processor that its work takes. Where that may take
+//! long, in a control group with a small quota, or with a share that the kernel forgets for seconds, nothing is held at
+//! all: the holder-to-be waits until it has fared well for a while, and gives up if it does not. The watchdog is for what
+//! could not be foreseen.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::urgency::Urgency;
+use memhook_process::SchedulingFile;
+use tracing::debug;
+
+/// On a busy machine a thread waits for each of its turns for some ten milliseconds; one that waits longer is starved.
+const MOST_PER_TURN: Duration = Duration::from_millis(50);
+/// Fewer waits than make up this time tell nothing.
+const TELLING: Duration = Duration::from_millis(200);
+/// How far back waits count.
+const RECENT: Duration = Duration::from_secs(10);
+/// How many times longer than a turn took to come the thread must fare well, before it holds somebody.
+const CALM_PER_WAIT: u32 = 10;
+/// The longest that is asked for.
+const CALM_MAX: Duration = Duration::from_secs(30);
+/// While it has to fare well, it sleeps and works in turn. It works for less than a twentieth of a processor, with which a
+/// hold gets on.
+const SLEEP: Duration = Duration::from_millis(10);
+const WORK: Duration = Duration::from_micros(200);
+
+thread_local! {
+    static LAST: Cell<Option<Reading>> = const { Cell::new(None) };
+}
+
+/// How the calling thread had fared in its life, at some time.
+#[derive(Clone, Copy)]
+struct Reading {
+    at: Instant,
+    waited: Duration,
+    turns: u64,
+}
+
+impl Reading {
+    /// `None` where the kernel keeps no such figures.
+    fn now() -> Option<Reading> {
+        // SAFETY: no pointers.
+        let tid = unsafe { libc::gettid() };
+        let figures = SchedulingFile::of(std::process::id() as i32, tid)?.read()?;
+        Some(Reading {
+            at: Instant::now(),
+            waited: figures.waited()?,
+            turns: figures.turns()?,
+        })
+    }
+}
+
+/// Forgets how the calling thread fared long ago. Called before the last work that comes before a hold.
+pub(crate) fn observe() {
+    if LAST.get().is_some_and(|last| last.at.elapsed() > RECENT) {
+        LAST.set(Reading::now());
+    }
+}
+
+/// For how long the calling thread has waited for each of its turns since the last look, or since its birth; `None` if it is
+/// not starved.
+fn starved_for() -> Option<Duration> {
+    let now = Reading::now();
+    let last = LAST.replace(now);
+    let now = now?;
+    let before = last.map_or((Duration::ZERO, 0), |last| (last.waited, last.turns));
+    wait_per_turn(
+        now.waited.saturating_sub(before.0),
+        now.turns.saturating_sub(before.1),
+    )
+}
+
+fn wait_per_turn(waited: Duration, turns: u64) -> Option<Duration> {
+    let turns = u32::try_from(turns).unwrap_or(u32::MAX).max(1);
+    let each = waited / turns;
+    (waited >= TELLING && each >= MOST_PER_TURN).then_some(each)
+}
+
+/// Returns as soon as this thread may expect to get a processor whenever it wants one, which is at once on most machines;
+/// an error if that is not to be expected at `until`.
+pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<(), Error> {
+    let Some(mut wait) = starved_for() else {
+        return Ok(());
+    };
+    // With real-time priority it does not matter how it fared without.
+    if Urgency::begin().is_raised() {
+        return Ok(());
+    }
+    debug!(
+        pid,
+        ?wait,
+        "no thread is held as long as this one is starved"
+    );
+    let mut calm_at = Instant::now() + calm_after(wait);
+    while Instant::now() < calm_at {
+        if calm_at > until {
+            LAST.set(Reading::now());
+            return Err(Error::Starved { pid, wait });
+        }
+        let late = sleep_and_work();
+        if late >= MOST_PER_TURN {
+            wait = wait.max(late);
+            calm_at = Instant::now() + calm_after(wait);
+        }
+    }
+    LAST.set(Reading::now());
+    Ok(())
+}
+
+fn calm_after(wait: Duration) -> Duration {
+    wait.saturating_mul(CALM_PER_WAIT).min(CALM_MAX)
+}
+
+/// Returns how much longer it took than it should, with what a hold does for its turns.
+fn sleep_and_work() -> Duration {
+    let _urgency = Urgency::begin();
+    let begin = Instant::now();
+    std::thread::sleep(SLEEP);
+    let awake = Instant::now();
+    // Other threads of ours may have the processor in between.
+    while awake.elapsed() < WORK {
+        std::hint::spin_loop();
+    }
+    begin.elapsed().saturating_sub(SLEEP + WORK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_waits_for_single_turns_are_starvation() {
+        let ms = Duration::from_millis;
+        // A busy machine.
+        assert_eq!(wait_per_turn(ms(3000), 200), None);
+        // A short look.
+        assert_eq!(wait_per_turn(ms(150), 1), None);
+        // A hundredth of a processor, and no turn at all.
+        assert_eq!(wait_per_turn(ms(3000), 30), Some(ms(100)));
+        assert_eq!(wait_per_turn(ms(28_000), 0), Some(ms(28_000)));
+        assert_eq!(calm_after(ms(100)), ms(1000));
+        assert_eq!(calm_after(ms(28_000)), CALM_MAX);
+    }
+
+    #[test]
+    fn whoever_fares_well_is_not_kept_waiting() {
+        // With a deadline that has passed.
+        assert!(wait_for_a_processor(1, Instant::now()).is_ok());
+    }
+}
