@@ -1,11 +1,12 @@
-//! Precedence of a thread that others wait for: it gets a processor soon, and no more of it than its share.
+//! Precedence of a thread that others wait for: it gets a processor soon.
 //!
 //! It asks for short turns (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12), which needs no
-//! privilege, and which an older kernel ignores. A lower niceness would do harm: in a control group, or a session of a
-//! terminal (sched(7), "The autogroup feature"), the kernel gives the group's share to the processor that has its
-//! weightiest threads, and the others, holders of targets among them, hardly get a turn on the other processors, for
-//! half a minute where there is a quota.
+//! privilege, and which an older kernel ignores. A lower niceness gives it more of a processor, too, and does harm where
+//! holders have no real-time priority: in a control group the kernel gives the group's share to the processor that has its
+//! weightiest threads, and the others, holders of targets among them, hardly get a turn on the other processors, for half a
+//! minute where there is a quota.
 
+use crate::urgency::Urgency;
 use crate::watchdog::call;
 
 /// The shortest turn that may be asked for, in nanoseconds.
@@ -15,9 +16,23 @@ const SHORT_NS: u64 = 500_000;
 /// What a thread has by default.
 pub(crate) const USUAL_NS: u64 = 0;
 
-/// Gives the calling thread precedence for the rest of its life.
+/// How much nicer other threads are then: enough that a thread which has slept gets a processor at once among many
+/// busy ones, and too little for it to keep theirs from them for long.
+const NICE: i32 = -10;
+
+/// Gives the calling thread precedence over ordinary ones for the rest of its life. A niceness that somebody has chosen
+/// stays. Not real time, as in a hold: this thread may have work without end.
 pub fn take_precedence() {
     set_turn(SHORT_NS);
+    if !Urgency::begin().is_raised() {
+        return;
+    }
+    // SAFETY: takes and returns integers; on Linux, 0 stands for the calling thread only (setpriority(2), BUGS).
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) == 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+        }
+    }
 }
 
 /// Asks for turns of this length for the calling thread; an ordinary one keeps its niceness, and others are left alone.
