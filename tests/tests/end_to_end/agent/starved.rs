@@ -45,7 +45,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.take(agent.pid());
     group.set_percent(Some(1));
     let mut beside = start();
-    group.take(beside.pid() as u32);
+    group.take(beside.pid());
     let targets: Vec<Target> = (0..30).map(|_| start()).collect();
     agent.reconfigure(&rule(&program.to_string_lossy()));
     std::thread::sleep(Duration::from_secs(20));
@@ -81,7 +81,7 @@ fn an_attach_without_a_processor_holds_nobody() {
     };
     let mut target = Target::start(&build_target("beats", &[]), &[]);
     let mut waits = Target::start(&build_target("beats", &[]), &[]);
-    group.take(waits.pid() as u32);
+    group.take(waits.pid());
     group.set_percent(Some(1));
     // A shell that is in the group before it becomes the attacher, as in a container.
     let mut shell = Command::new("sh")
