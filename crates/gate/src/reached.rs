@@ -6,6 +6,7 @@ use memhook_heap::{
     Heap, MUSL, MarkOptions, Snapshot, dissect, inside_malloc_note, leaks, mark, possibly_lost,
 };
 use memhook_ledger::LiveBlock;
+use memhook_report::{count, counted};
 
 /// The traced blocks in address order.
 pub(crate) struct Traced(Vec<LiveBlock>);
@@ -217,9 +218,11 @@ impl Foreign {
             return true;
         }
         gaps.push(format!(
-            "{} blocks ({bytes} bytes) are known from the trace alone: {added} were searched, and a few of them may \
-             look reachable by what their allocator keeps",
-            foreign.len()
+            "{} of {} are known from the trace alone: {} of them were searched, and a few of these may look reachable \
+             by what their allocator keeps",
+            memhook_report::bytes(bytes),
+            counted(foreign.len() as u64, "block"),
+            count(added)
         ));
         false
     }

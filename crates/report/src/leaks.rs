@@ -77,6 +77,21 @@ pub struct LeakSite {
     pub stack: Vec<StackFrame>,
 }
 
+/// The kind of blocks whose allocation nobody saw.
+const UNSEEN: &str = "an unknown caller";
+
+fn is_unseen(site: &LeakSite) -> bool {
+    site.kind == UNSEEN && site.stack.is_empty()
+}
+
+/// Where the blocks of a site come from.
+fn origin(site: &LeakSite) -> String {
+    if is_unseen(site) {
+        return "allocated before the attach, or when not all was recorded".to_owned();
+    }
+    format!("by {}", visible(&site.kind))
+}
+
 /// Writes the part of a report about leaks.
 pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -> Result {
     let t = &leaks.totals;
@@ -115,15 +130,17 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
         };
         writeln!(
             out,
-            "\n{} {} {:.1} % in {}{holding}, by {}",
+            "\n{} {} {:.1} % in {}{holding}, {}",
             style.strong(&format!("L{}", i + 1)),
             style.number(&bytes(site.bytes)),
             percent(site.bytes + site.held_bytes, t.leaked_bytes),
             counted(site.blocks, "block"),
-            visible(&site.kind),
+            origin(site),
         )?;
-        let end = StackEnd::of(&site.stack, site.truncated, depth);
-        stack(out, &site.stack, end, style)?;
+        if !is_unseen(site) {
+            let end = StackEnd::of(&site.stack, site.truncated, depth);
+            stack(out, &site.stack, end, style)?;
+        }
     }
     if leaks.more_sites > 0 {
         let more = format!(
@@ -135,14 +152,16 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
     for (i, site) in leaks.possible.iter().enumerate() {
         writeln!(
             out,
-            "\n{} {} in {} possibly lost, by {}: only pointers into blocks reach them",
+            "\n{} {} in {} possibly lost, {}: only pointers into blocks reach them",
             style.strong(&format!("P{}", i + 1)),
             style.number(&bytes(site.bytes)),
             counted(site.blocks, "block"),
-            visible(&site.kind),
+            origin(site),
         )?;
-        let end = StackEnd::of(&site.stack, site.truncated, depth);
-        stack(out, &site.stack, end, style)?;
+        if !is_unseen(site) {
+            let end = StackEnd::of(&site.stack, site.truncated, depth);
+            stack(out, &site.stack, end, style)?;
+        }
     }
     if let Some(more) = leaks.more_possible.filter(|&more| more > 0) {
         let more = counted(more, "more site");

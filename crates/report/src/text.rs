@@ -411,8 +411,7 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     if model.sites.is_empty() {
         writeln!(out, "\n{}", nothing(model))?;
     }
-    // On a terminal, a report that another one follows fits the screen: its rows have no stacks.
-    let is_table = !model.is_final && style.width.is_some() && !style.verbose;
+    let is_table = is_table(model, style);
     if is_table && !model.sites.is_empty() {
         writeln!(out)?;
     }
@@ -436,6 +435,11 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         }
     }
     more(out, model.more_rows, "site")
+}
+
+/// On a terminal, a report that another one follows fits the screen: its rows have no stacks.
+fn is_table(model: &ReportModel, style: Style) -> bool {
+    !model.is_final && style.width.is_some() && !style.verbose
 }
 
 /// Why there are no rows.
@@ -519,10 +523,13 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
         return Ok(());
     }
     writeln!(out, "\n{}", style.strong("Who releases:"))?;
+    let is_table = is_table(model, style);
     let known = model.releases.iter().map(|site| (&site.kind, &site.stack));
     let heads = heads_of(known, style);
     for (i, (site, head)) in model.releases.iter().zip(&heads).enumerate() {
-        writeln!(out)?;
+        if !is_table {
+            writeln!(out)?;
+        }
         let share = percent(site.bytes, model.totals.released_bytes);
         let row = SiteRow {
             label: format!("R{}", i + 1),
@@ -534,8 +541,10 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
             ],
         };
         row.write(out, head, style)?;
-        let end = StackEnd::of(&site.stack, false, model.attach.depth);
-        stack(out, &site.stack, end, style)?;
+        if !is_table {
+            let end = StackEnd::of(&site.stack, false, model.attach.depth);
+            stack(out, &site.stack, end, style)?;
+        }
     }
     Ok(())
 }

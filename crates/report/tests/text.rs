@@ -181,12 +181,58 @@ fn reports_on_a_terminal_are_tables_until_the_last() {
         ..Style::default()
     };
     let row = "#1 1.5 MiB 99.4 %  shop::place_order  orders.cc:48  16,560 blocks";
+    model.releases.push(ReleaseSite {
+        bytes: 4096,
+        blocks: 2,
+        error_bytes: None,
+        heap: None,
+        kind: "free".into(),
+        stack: model.sites[0].stack.clone(),
+    });
     for (is_final, has_stacks) in [(false, false), (true, true)] {
         model.is_final = is_final;
         let shown = model.text(style);
         assert!(shown.contains(row), "{shown}");
+        assert!(shown.contains("R1 4.0 KiB"), "{shown}");
         assert_eq!(shown.contains("main.cc:31"), has_stacks, "{shown}");
     }
+}
+
+/// A row of blocks whose allocation nobody saw says so, instead of naming nobody.
+#[test]
+fn leaks_from_before_the_attach_say_so() {
+    let mut model = report();
+    let site = |kind: &str| LeakSite {
+        bytes: 640,
+        blocks: 10,
+        held_bytes: 0,
+        held_blocks: 0,
+        kind: kind.into(),
+        truncated: false,
+        stack: Vec::new(),
+    };
+    model.leaks = Some(Leaks {
+        snapshot: Some(SnapshotTaken {
+            method: "fork",
+            held_ms: 1.0,
+            prepare_held_ms: 1.0,
+            copied_bytes: 4096,
+        }),
+        totals: LeakTotals::default(),
+        sites: vec![site("an unknown caller"), site("malloc")],
+        more_sites: 0,
+        possible: Vec::new(),
+        more_possible: None,
+        gaps: Vec::new(),
+    });
+    let shown = model.text(Style::default());
+    let rows: Vec<&str> = shown.lines().filter(|l| l.starts_with('L')).collect();
+    assert!(
+        rows[1]
+            .ends_with("in 10 blocks, allocated before the attach, or when not all was recorded"),
+        "{shown}"
+    );
+    assert!(rows[2].ends_with("in 10 blocks, by malloc"), "{shown}");
 }
 
 #[test]

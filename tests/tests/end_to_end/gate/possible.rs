@@ -139,7 +139,7 @@ fn a_scan_lists_them() {
     let (code, text, errors) = run_with(&attach, &[]);
     assert_eq!(code, 0, "{errors}");
     assert!(
-        text.contains("in 6 blocks possibly lost, by an unknown caller"),
+        text.contains("in 6 blocks possibly lost, allocated before the attach"),
         "{text}"
     );
     target.finish();
