@@ -103,6 +103,18 @@ pub fn moment(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// For how long the process may stand still for a copy.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct HoldLimit {
+    /// Longest time to hold all threads [default: 50ms]
+    ///
+    /// What would take longer is done in another way, or refused. On a busy machine it may take longer
+    /// than estimated.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub max_hold: Option<Duration>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

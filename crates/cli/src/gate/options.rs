@@ -2,7 +2,7 @@
 
 use crate::exit_code;
 use crate::log;
-use crate::options::ColorArgs;
+use crate::options::{ColorArgs, HoldLimit};
 use crate::output::is_colored;
 use crate::report::sources;
 use crate::scores;
@@ -119,6 +119,8 @@ pub struct RunningOptions {
     /// of it is judged.
     #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub hold: HoldLimit,
     /// Fail if sites keep growing
     ///
     /// It does not matter whether their blocks are reachable.

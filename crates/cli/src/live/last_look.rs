@@ -1,9 +1,11 @@
 //! A traced process's memory at the end of the trace, for what nothing reaches.
 
 use super::model::Reporter;
+use crate::options::HoldLimit;
+use crate::remedies::in_words;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
-use memhook_heap::{Captured, Request, Snapshot, capture};
+use memhook_heap::{Captured, Snapshot, capture};
 use memhook_ledger::Ledger;
 use memhook_report::{Leaks, SiteRow};
 
@@ -25,9 +27,9 @@ pub struct View {
 impl LastLook {
     /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
     /// ledger.
-    pub fn take(pid: i32, consumer: &Consumer) -> LastLook {
+    pub fn take(pid: i32, consumer: &Consumer, hold: HoldLimit) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        LastLook::of(capture(pid, Request::to_search()), Some(moment_ns))
+        LastLook::of(capture(pid, hold.to_search()), Some(moment_ns))
     }
 
     /// Takes it from a process that is stopped at its end.
@@ -36,7 +38,8 @@ impl LastLook {
     }
 
     fn of(captured: Result<Captured, memhook_heap::Error>, moment_ns: Option<u64>) -> LastLook {
-        let captured = captured.map_err(|e| format!("its memory could not be copied: {e}"));
+        let captured =
+            captured.map_err(|e| format!("its memory could not be copied: {}", in_words(&e)));
         LastLook {
             captured,
             moment_ns,

@@ -12,6 +12,7 @@ use super::stale::StaleSection;
 use super::triggered::Triggered;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
+use crate::options::HoldLimit;
 use memhook_agent::module_files;
 use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
 use memhook_process::{command_line, process_age, resident_counters};
@@ -55,6 +56,8 @@ pub struct ReportJob {
     /// Report at the end how backtraces were found.
     tells_backtraces: bool,
     finds_possible: bool,
+    /// For how long the process may stand still for the last look.
+    hold: HoldLimit,
     /// How sites are scored, if scores were requested.
     scores: Option<ScoreOptions>,
     /// The trace is recorded for its scores alone.
@@ -109,6 +112,7 @@ impl ReportJob {
             announce: None,
             tells_backtraces: false,
             finds_possible: args.show_possible,
+            hold: args.hold,
             scores: args.scores.options(),
             is_scratch: false,
             last_look,
@@ -395,7 +399,7 @@ impl Job for ReportJob {
                 .look_at_mappings(trace.session(), trace.consumer());
         }
         if let Some(handover) = &self.last_look {
-            let look = LastLook::take(self.pid, trace.consumer());
+            let look = LastLook::take(self.pid, trace.consumer(), self.hold);
             *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
         }
     }

@@ -168,7 +168,7 @@ impl Args {
         Request {
             method,
             limits: Limits {
-                hold: self.limits.max_hold.or(usual),
+                hold: self.limits.hold.max_hold.or(usual),
                 memory: self.limits.max_memory,
             },
             ..Request::to_search()

@@ -17,7 +17,7 @@ fn names_are_kept_for_the_next_run() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     check_frames(&program.look_in(program.module(), caching(&program)).0);
     // They come from there: an entry of one name more tells.
-    let entries = program.directory.join("cache/names-2");
+    let entries = program.directory.join("cache/names-3");
     let entry = std::fs::read_dir(&entries)
         .unwrap()
         .next()

@@ -53,6 +53,8 @@ fn arguments() {
         (vec!["attach", &own, "--depth", "0"], "depth"),
         (vec!["attach", &own, "--depth", "129"], "depth"),
         (vec!["attach", &own, "-d", "0"], "duration"),
+        (vec!["attach", &own, "--max-hold", "1s"], "--leaks"),
+        (vec!["gate", "--max-hold", "1s", "--", "true"], "-p PID"),
         (
             vec!["attach", &own, "-d", "5 parsecs"],
             "expected a positive duration",

@@ -64,6 +64,21 @@ fn exactly_what_was_lost() {
     assert_eq!(report["leaks"]["snapshot"]["method"], "precopy");
 }
 
+/// A copy that would take too long is not made, and the report says which option allows it.
+#[test]
+fn a_hold_that_is_too_long_for_a_copy_has_a_remedy() {
+    let mut target = Target::start(program(), &[]);
+    let attacher = Attacher::start(&target, &["--leaks", "--max-hold", "0.01ms"]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    let gaps = report["leaks"]["gaps"].to_string();
+    assert!(gaps.contains("could not be copied"), "{gaps}");
+    assert!(gaps.contains("--max-hold"), "{gaps}");
+    assert!(report["leaks"]["snapshot"].is_null(), "{report}");
+}
+
 /// jemalloc's blocks are known from the trace alone. What it keeps in its caches may hide some.
 #[test]
 fn blocks_of_another_allocator() {

@@ -5,6 +5,7 @@ use super::{add_heaps, evidence, reached_of_heaps};
 use crate::gate::{Args, Measure};
 use crate::live::last_look::LastLook;
 use crate::live::{ending, signals};
+use crate::options::HoldLimit;
 use crate::tracing::DEPTH_TO_ROOTS;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
@@ -12,7 +13,7 @@ use memhook_attach::{Job, Trace, Turn, refuse};
 use memhook_gate::{
     Evidence, MOMENTS, NameSource, Reached, Search, Subject, Survivors, bound, growth_evidence,
 };
-use memhook_heap::{Request, capture};
+use memhook_heap::capture;
 use memhook_ledger::Totals;
 use memhook_process::process_name;
 use std::{
@@ -49,7 +50,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 "the blocks of allocators of your own are known from a trace alone: add --duration 30s"
             );
         }
-        let captured = capture(pid, Request::to_search())?;
+        let captured = capture(pid, options.hold.to_search())?;
         let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };
@@ -64,6 +65,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     };
     let mut watch = Watch {
         pid,
+        hold: options.hold,
         next: begin,
         pause: duration / MOMENTS,
         moments: tick(duration / MOMENTS),
@@ -142,6 +144,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
 /// One traced process, watched for a time.
 struct Watch {
     pid: i32,
+    hold: HoldLimit,
     /// When survivors are counted next.
     next: Duration,
     pause: Duration,
@@ -188,7 +191,7 @@ impl Job for Watch {
 
     fn before_detach(&mut self, trace: &Trace) {
         if self.survivors.is_none() {
-            self.look = Some(LastLook::take(self.pid, trace.consumer()));
+            self.look = Some(LastLook::take(self.pid, trace.consumer(), self.hold));
         }
     }
 

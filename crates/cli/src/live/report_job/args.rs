@@ -2,7 +2,7 @@
 
 use super::Handover;
 use crate::live::{record, triggered};
-use crate::options::{ColorArgs, View};
+use crate::options::{ColorArgs, HoldLimit, View};
 use crate::report::parse;
 use crate::tracing::{Access, Tracing};
 use memhook_recording::{Mode, Options};
@@ -53,6 +53,8 @@ pub struct Args {
     /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost".
     #[arg(long, requires = "leaks")]
     pub(super) show_possible: bool,
+    #[command(flatten)]
+    pub(super) hold: HoldLimit,
     /// Show in each report what is resident
     ///
     /// Every resident byte of the process is in one part: live blocks, what else the allocator holds, stacks,
@@ -100,8 +102,11 @@ impl Args {
         self.triggers.check()
     }
 
-    /// Refuses scores that a trace with these options cannot have. `recording`: how it is recorded, if it is.
+    /// Refuses scores that a trace with these options cannot have, and a limit of what is not done. `recording`: how it is recorded, if it is.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
+        if self.hold.max_hold.is_some() && !self.leaks {
+            anyhow::bail!("--max-hold is for --leaks: nothing else is held for a copy");
+        }
         if self.tracing.access == Access::Sampled && recording.is_none() {
             anyhow::bail!(
                 "--access sampled is for scores: add --scores, or record with -o FILE.mhk"
