@@ -49,6 +49,19 @@ impl ProcessorBox {
             std::fs::write(&members, pid.to_string()).is_ok()
         });
     }
+
+    /// Moves all its processes to the group above it.
+    pub fn empty(&self) {
+        let above = self.folder.with_file_name("cgroup.procs");
+        until("all may be moved", || {
+            let members = std::fs::read_to_string(self.folder.join("cgroup.procs"));
+            let members = members.unwrap_or_default();
+            for pid in members.lines() {
+                let _ = std::fs::write(&above, pid);
+            }
+            members.is_empty()
+        });
+    }
 }
 
 impl Drop for ProcessorBox {
