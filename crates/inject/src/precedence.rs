@@ -3,8 +3,8 @@
 //! It asks for short turns (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12), which needs no
 //! privilege, and which an older kernel ignores. A lower niceness gives it more of a processor, too, and does harm where
 //! holders have no real-time priority: in a control group the kernel gives the group's share to the processor that has its
-//! weightiest threads, and the others, holders of targets among them, hardly get a turn on the other processors, for half a
-//! minute where there is a quota.
+//! weightiest threads, and the others, holders of targets among them, hardly get a turn on the other processors where there is
+//! a quota.
 
 use crate::urgency::Urgency;
 use crate::watchdog::call;

@@ -11,6 +11,9 @@ type Entry<'s> = DebuggingInformationEntry<Slice<'s>>;
 /// A function refers to its abstract one, that to its declaration.
 const MOST_REFERENCES: usize = 4;
 
+/// No name is longer: a damaged file may nest scopes without end, all of one long name.
+const LONGEST: usize = 1 << 16;
+
 /// Whether a name in debug information is that of any function object.
 pub(crate) fn says_nothing(name: &str) -> bool {
     name == "operator()" || name.starts_with("operator()<")
@@ -64,6 +67,9 @@ pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset)
             name += "::";
         }
         name += &part;
+        if name.len() > LONGEST {
+            return None;
+        }
     }
     let own = text(unit, own.offset, gimli::DW_AT_name)?;
     has_lambda.then(|| format!("{name}::{own}"))

@@ -10,10 +10,11 @@ use std::process::ExitCode;
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check()?;
     let running = &args.running;
-    if running.hold.max_hold.is_some() && args.process()?.is_none() {
+    let process = args.process()?;
+    if running.hold.max_hold.is_some() && process.is_none() {
         bail!("--max-hold is for -p PID: nothing else is held for a copy");
     }
-    match (args.process()?, args.recording()) {
+    match (process, args.recording()) {
         (Some(pid), _) => attached::run(args, pid),
         (None, Some(file)) => recorded::run(args, file),
         (None, None) if running.growth || running.duration.is_some() => {

@@ -5,7 +5,7 @@ use crate::options::HoldLimit;
 use crate::remedies::in_words;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
-use memhook_heap::{Captured, Snapshot, capture};
+use memhook_heap::{Captured, Error as HeapError, Snapshot, capture};
 use memhook_ledger::Ledger;
 use memhook_report::{Leaks, SiteRow};
 
@@ -29,17 +29,23 @@ impl LastLook {
     /// ledger.
     pub fn take(pid: i32, consumer: &Consumer, hold: HoldLimit) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        LastLook::of(capture(pid, hold.to_search()), Some(moment_ns))
+        let captured = capture(pid, hold.to_search()).map_err(|error| match error {
+            // What else may be allowed is not an option of the commands that look.
+            HeapError::TooLong { .. }
+            | HeapError::NoShortHold { .. }
+            | HeapError::LongCall { .. } => in_words(&error),
+            error => error.to_string(),
+        });
+        LastLook::of(captured, Some(moment_ns))
     }
 
     /// Takes it from a process that is stopped at its end.
     pub fn at_end(captured: Result<Captured, memhook_heap::Error>) -> LastLook {
-        LastLook::of(captured, None)
+        LastLook::of(captured.map_err(|error| error.to_string()), None)
     }
 
-    fn of(captured: Result<Captured, memhook_heap::Error>, moment_ns: Option<u64>) -> LastLook {
-        let captured =
-            captured.map_err(|e| format!("its memory could not be copied: {}", in_words(&e)));
+    fn of(captured: Result<Captured, String>, moment_ns: Option<u64>) -> LastLook {
+        let captured = captured.map_err(|why| format!("its memory could not be copied: {why}"));
         LastLook {
             captured,
             moment_ns,

@@ -98,8 +98,10 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     }
     // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
     // before the first one stops.
-    let known = Known::of(pid);
-    starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)?;
+    let mut known = Known::of(pid);
+    if starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)? {
+        known = Known::of(pid);
+    }
     stop_all(pid, &known, limit)
 }
 

@@ -1,9 +1,9 @@
 //! Whether this thread gets a processor soon enough to hold somebody.
 //!
-//! A stopped thread stands still until its holder has had the time on a processor that its work takes. Where that may take
-//! long, in a control group with a small quota, or with a share that the kernel forgets for seconds, nothing is held at
-//! all: the holder-to-be waits until it has fared well for a while, and gives up if it does not. The watchdog is for what
-//! could not be foreseen.
+//! A stopped thread stands still until its holder has had the processor time that its work takes. Where that may take long,
+//! for example in a control group with a small quota, nothing is held at all: the thread that wants to hold waits until it
+//! has had its turns in time for a while, and gives up if it does not get them. The watchdog is for what could not be
+//! foreseen.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ use tracing::debug;
 
 /// On a busy machine a thread waits for each of its turns for some ten milliseconds; one that waits longer is starved.
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
-/// Fewer waits than make up this time tell nothing.
+/// Waits that add up to less than this prove nothing.
 const TELLING: Duration = Duration::from_millis(200);
 /// How far back waits count.
 const RECENT: Duration = Duration::from_secs(10);
-/// How many times longer than a turn took to come the thread must fare well, before it holds somebody.
+/// The thread must get its turns in time for this many times as long as it waited for one, before it holds somebody.
 const CALM_PER_WAIT: u32 = 10;
 /// The longest that is asked for.
 const CALM_MAX: Duration = Duration::from_secs(30);
-/// While it has to fare well, it sleeps and works in turn. It works for less than a twentieth of a processor, with which a
-/// hold gets on.
+/// To find that out, it sleeps and works by turns. It uses less than a twentieth of a processor, with which a hold makes
+/// progress.
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK: Duration = Duration::from_micros(200);
 
@@ -80,15 +80,15 @@ fn wait_per_turn(waited: Duration, turns: u64) -> Option<Duration> {
     (waited >= TELLING && each >= MOST_PER_TURN).then_some(each)
 }
 
-/// Returns as soon as this thread may expect to get a processor whenever it wants one, which is at once on most machines;
-/// an error if that is not to be expected at `until`.
-pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<(), Error> {
+/// Returns as soon as this thread can expect a processor whenever it wants one, which is at once on most machines; an error
+/// if it cannot by `until`. Whether it had to wait: then what is known of the process is old.
+pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<bool, Error> {
     let Some(mut wait) = starved_for() else {
-        return Ok(());
+        return Ok(false);
     };
     // With real-time priority it does not matter how it fared without.
     if Urgency::begin().is_raised() {
-        return Ok(());
+        return Ok(false);
     }
     debug!(
         pid,
@@ -108,20 +108,19 @@ pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<(), Error
         }
     }
     LAST.set(Reading::now());
-    Ok(())
+    Ok(true)
 }
 
 fn calm_after(wait: Duration) -> Duration {
     wait.saturating_mul(CALM_PER_WAIT).min(CALM_MAX)
 }
 
-/// Returns how much longer it took than it should, with what a hold does for its turns.
+/// Returns how much longer than it should it took, with the priority of a hold.
 fn sleep_and_work() -> Duration {
     let _urgency = Urgency::begin();
     let begin = Instant::now();
     std::thread::sleep(SLEEP);
     let awake = Instant::now();
-    // Other threads of ours may have the processor in between.
     while awake.elapsed() < WORK {
         std::hint::spin_loop();
     }
@@ -147,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fares_well_is_not_kept_waiting() {
+    fn whoever_gets_its_turns_does_not_wait() {
         // With a deadline that has passed.
-        assert!(wait_for_a_processor(1, Instant::now()).is_ok());
+        assert!(matches!(wait_for_a_processor(1, Instant::now()), Ok(false)));
     }
 }

@@ -73,7 +73,13 @@ pub(crate) fn hold_with(
     let mut pause = Duration::from_micros(100);
     loop {
         while let Some(tid) = next {
-            starvation::wait_for_a_processor(pid, until)?;
+            if starvation::wait_for_a_processor(pid, until)? {
+                // Threads and mappings may have come and gone.
+                survey.refresh(pid)?;
+                candidates = Candidates::of(pid, options.thread);
+                next = candidates.next()?;
+                continue;
+            }
             match try_hold(pid, tid, options, &survey)? {
                 Attempt::Held(held) => {
                     debug!(pid, tid, "a thread is held");

@@ -102,7 +102,8 @@ impl Args {
         self.triggers.check()
     }
 
-    /// Refuses scores that a trace with these options cannot have, and a limit of what is not done. `recording`: how it is recorded, if it is.
+    /// Refuses scores that a trace with these options cannot have, and a limit of what is not done. `recording`: how it is
+    /// recorded, if it is.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
         if self.hold.max_hold.is_some() && !self.leaks {
             anyhow::bail!("--max-hold is for --leaks: nothing else is held for a copy");
