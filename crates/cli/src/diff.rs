@@ -2,12 +2,12 @@
 
 use crate::exit_code;
 use crate::output::Json;
-use crate::report::{self, OutputArgs, TypeArgs, sources};
+use crate::report::{self, BlockArgs, OutputArgs, sources};
 use crate::scores;
 use anyhow::Context;
 use memhook_foreign::check_output;
 use memhook_recording::ScoreOptions;
-use memhook_report::recorded::{Contents, Window, add_types};
+use memhook_report::recorded::{self, Contents, Window, add_types};
 use memhook_report::{FailOn, Measure, Profile};
 use std::{
     io::Read,
@@ -50,7 +50,7 @@ pub struct Args {
     #[command(flatten)]
     json: Json,
     #[command(flatten)]
-    types: TypeArgs,
+    shown: BlockArgs,
     #[command(flatten)]
     scores: scores::Args,
     #[command(flatten)]
@@ -87,6 +87,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let of_memory = |path: &Path| report::of_memory(path, args.mappings);
     let (old, code_of_old) = load(args, &of_memory(&args.old)?)?;
     let (new, code_of_new) = load(args, &of_memory(&args.new)?)?;
+    if args.shown.option() == Some("--focus") && old.sites.is_empty() && new.sites.is_empty() {
+        return Err(args.shown.refuse(&args.new));
+    }
     let done = ExitCode::from(code_of_old.max(code_of_new));
     let compare = match args.by {
         DiffBy::Site => memhook_report::diff,
@@ -127,14 +130,10 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let profile = memhook_report::read_back(&text, measure);
         let profile = profile.with_context(|| path.display().to_string())?;
-        if args.types.is_used() || args.by == DiffBy::Type {
-            let option = if args.types.is_used() {
-                "--type"
-            } else {
-                "--by type"
-            };
+        let of_types = (args.by == DiffBy::Type).then_some("--by type");
+        if let Some(option) = args.shown.option().or(of_types) {
             anyhow::bail!(
-                "{option}: {} is a report, which has no types of blocks; compare recordings",
+                "{option}: {} is a report, which does not have what this needs; compare recordings",
                 path.display()
             );
         }
@@ -152,6 +151,10 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
             "{} holds sums of intervals, which do not show temporary allocations",
             path.display()
         );
+    }
+    if measure == Measure::Unreachable {
+        let checked = recorded::check_unreachable(&recording);
+        checked.with_context(|| format!("--measure unreachable: {}", path.display()))?;
     }
     if args.scores.scores {
         let checked = recording.check_scores();
@@ -176,7 +179,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     if args.by == DiffBy::Type {
         add_types(&mut profile, &symbols);
     }
-    args.types.apply(&mut profile, &symbols);
+    args.shown.apply(&mut profile, &symbols);
     Ok((profile, report::code_of(&recording)))
 }
 

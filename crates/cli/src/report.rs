@@ -4,7 +4,7 @@ pub mod follow;
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, TypeArgs, code_of, open, presentable, read, write};
+pub use target::{BlockArgs, OutputArgs, code_of, open, presentable, read, write};
 
 use crate::options::{moment, orders, rows};
 use crate::scores;
@@ -31,9 +31,9 @@ pub struct Args {
     file: PathBuf,
     /// What to count: live, peak, ... [default: live]
     ///
-    /// It is one of live, peak, allocated, released and temporary. With --scores, the default is what was
-    /// allocated. The peak is what was live when the
-    /// heap was largest. Temporary blocks are those that a thread released before it allocated again.
+    /// It is one of live, peak, allocated, released, temporary and unreachable. With --scores, the default is what was
+    /// allocated. The peak is what was live when the heap was largest. Temporary blocks are those that a thread
+    /// released before it allocated again. Unreachable is what nothing pointed to at the end (attach --leaks).
     #[arg(long, value_name = "WHAT", value_parser = parse::<Measure>)]
     measure: Option<Measure>,
     /// Show the heap when it was largest (--measure peak)
@@ -89,7 +89,7 @@ pub struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
     interval: Duration,
     #[command(flatten)]
-    types: TypeArgs,
+    shown: BlockArgs,
     #[command(flatten)]
     scores: scores::Args,
     #[command(flatten)]
@@ -210,7 +210,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if is_page {
         recorded::add_types(&mut profile, &symbols);
     }
-    args.types.apply(&mut profile, &symbols);
+    if !args.shown.apply(&mut profile, &symbols) {
+        return Err(args.shown.refuse(&file));
+    }
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
         return Ok(ExitCode::from(code_of(&recording)));
@@ -265,7 +267,8 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(());
         };
         let mut profile = recorded::profile(recording, &mut symbols, window, Contents::default())?;
-        args.types.apply(&mut profile, &symbols);
+        // What it names may come later.
+        args.shown.apply(&mut profile, &symbols);
         let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
         let report = report.context("the recorder's note of what it saw cannot be read")?;
         args.output.write_document(&report, as_json)
@@ -314,6 +317,9 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
         }
     } else if args.sort == SortBy::Score {
         bail!("--sort score: add --scores");
+    }
+    if measure == Measure::Unreachable {
+        recorded::check_unreachable(recording).context("--measure unreachable")?;
     }
     if args.who_frees && !recording.has_release_stacks() {
         bail!("--who-frees: stacks of releases were not recorded; attach with --stacks all");

@@ -1,7 +1,7 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
 use crate::output::say;
-use crate::report::{self, TypeArgs, WindowArgs, of_memory, open, sources as symbols};
+use crate::report::{self, BlockArgs, WindowArgs, of_memory, open, sources as symbols};
 use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
     group: Option<GroupLimit>,
     #[command(flatten)]
-    types: TypeArgs,
+    shown: BlockArgs,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, wanted)?;
     let mut code = report::code_of(&recording);
     add_types(&mut profile, &names);
-    args.types.apply(&mut profile, &names);
+    let mut has_focus = args.shown.apply(&mut profile, &names);
     if let Some(older) = &args.diff {
         let older = &of_memory(older, args.mappings)?;
         let recording = open(older)?;
@@ -93,9 +93,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let whole = Window::default();
         let (mut old, names) = report::read(&recording, older, &args.symbols, whole, contents)?;
         add_types(&mut old, &names);
-        args.types.apply(&mut old, &names);
+        has_focus |= args.shown.apply(&mut old, &names);
         code = code.max(report::code_of(&recording));
         profile = view::beside(profile, old);
+    }
+    if !has_focus {
+        return Err(args.shown.refuse(&file));
     }
     profile.sources = view::source_lines(&profile, &args.source_dir);
     let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);

@@ -31,6 +31,8 @@ impl Lost {
 pub struct Reached {
     /// Leaks by the backtrace of their direct blocks.
     pub lost: HashMap<Option<u32>, Lost>,
+    /// Addresses of those of them whose allocation is known.
+    pub unreachable: Vec<u64>,
     /// What is reachable.
     pub reachable: Sum,
     /// What of it is reachable only through pointers into blocks, by backtrace, if that was asked for.

@@ -3,8 +3,10 @@
 use crate::process_evidence::known_live;
 use crate::{Lost, Reached, Search, reached};
 use memhook_heap::Snapshot;
-use memhook_ledger::Ledger;
-use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame, counted};
+use memhook_ledger::{Estimate, Ledger, SampledAllocations};
+use memhook_report::{
+    LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame, UnreachableSite, counted,
+};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -12,13 +14,19 @@ use std::collections::HashMap;
 pub struct FoundLeaks {
     snapshot: SnapshotTaken,
     found: Reached,
+    unreachable: Vec<UnreachableSite>,
     finds_possible: bool,
 }
 
 impl FoundLeaks {
     /// Searches the copy. The ledger must have all events up to it; `search` knows a moment on its clock before the
-    /// copy was taken.
-    pub fn search(snapshot: &Snapshot, ledger: &Ledger, search: Search) -> FoundLeaks {
+    /// copy was taken, `samples` what a sampled block stands for.
+    pub fn search(
+        snapshot: &Snapshot,
+        ledger: &Ledger,
+        samples: &SampledAllocations,
+        search: Search,
+    ) -> FoundLeaks {
         // Where only samples are known, the memory of other allocators holds blocks that are not.
         let search = Search {
             is_complete: search.is_complete && !ledger.is_sampled(),
@@ -39,11 +47,12 @@ impl FoundLeaks {
         }
         FoundLeaks {
             snapshot: SnapshotTaken {
-                method: snapshot.meta.method.name(),
+                method: snapshot.meta.method.name().to_owned(),
                 held_ms: snapshot.meta.held_ms,
                 prepare_held_ms: snapshot.meta.prepare_held_ms,
                 copied_bytes: snapshot.copied_bytes(),
             },
+            unreachable: unreachable_sites(&found, ledger, samples),
             found,
             finds_possible: search.finds_possible,
         }
@@ -55,19 +64,10 @@ impl FoundLeaks {
         self.found.lost.keys().chain(possible).copied().flatten()
     }
 
-    /// Bytes of all blocks that nothing reaches, whatever else of that points to them, by the stack that allocated them.
-    pub fn unreachable_bytes(&self) -> HashMap<u32, u64> {
-        let mut sums = HashMap::new();
-        for (&stack, lost) in &self.found.lost {
-            let all = std::iter::once((stack, lost.direct));
-            let all = all.chain(lost.indirect.iter().map(|(&stack, &sum)| (stack, sum)));
-            for (stack, sum) in all {
-                if let Some(stack) = stack {
-                    *sums.entry(stack).or_default() += sum.bytes;
-                }
-            }
-        }
-        sums
+    /// All blocks that nothing reaches and whose allocation is known, whatever else of that points to them, by the stack
+    /// and the thread that allocated them.
+    pub fn unreachable(&self) -> &[UnreachableSite] {
+        &self.unreachable
     }
 
     /// The report, with the `top` largest sites. `named` knows the kind of a stack, whether it was cut short, and
@@ -102,6 +102,36 @@ impl FoundLeaks {
             gaps: self.found.gaps,
         }
     }
+}
+
+/// The unreachable blocks of the ledger, each counted as what it stands for.
+fn unreachable_sites(
+    found: &Reached,
+    ledger: &Ledger,
+    samples: &SampledAllocations,
+) -> Vec<UnreachableSite> {
+    if found.unreachable.is_empty() {
+        return Vec::new();
+    }
+    let mut addresses = found.unreachable.clone();
+    addresses.sort_unstable();
+    let mut sums: HashMap<(u32, u32), Estimate> = HashMap::new();
+    for block in ledger.live_blocks() {
+        if addresses.binary_search(&block.address).is_ok() {
+            let amount = samples.live(&block, ledger.weight(block.size));
+            *sums.entry((block.stack, block.tid)).or_default() += amount;
+        }
+    }
+    let sites = sums.into_iter();
+    let mut sites: Vec<_> = sites
+        .map(|((stack, tid), amount)| UnreachableSite {
+            stack,
+            tid,
+            amount: amount.into(),
+        })
+        .collect();
+    sites.sort_unstable_by_key(|site| (site.stack, site.tid));
+    sites
 }
 
 fn totals(found: &Reached) -> LeakTotals {

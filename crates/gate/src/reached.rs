@@ -91,6 +91,9 @@ pub fn reached(
     }
     for leak in leaks {
         let (stack, bytes) = look(leak.block);
+        if stack.is_some() {
+            found.unreachable.push(heap.blocks.get(leak.block).address);
+        }
         let owner = found.lost.entry(look(leak.owner).0).or_default();
         if leak.is_direct() {
             owner.direct.add_block(bytes);

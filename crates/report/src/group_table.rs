@@ -59,6 +59,13 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     if has_past {
         header += &format!(" {:>11} {:>12}", "growth", "oldest");
     }
+    let unreachable = groups
+        .iter()
+        .any(|g| g.unreachable_bytes.is_some_and(|bytes| bytes > 0));
+    let has_unreachable = unreachable && fits(&header, 12);
+    if has_unreachable {
+        header += &format!(" {:>11}", "unreachable");
+    }
     if released {
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
@@ -87,6 +94,9 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         }
         if has_past {
             write!(out, " {growth:>11} {oldest:>12}")?;
+        }
+        if has_unreachable {
+            write!(out, " {:>11}", bytes(g.unreachable_bytes.unwrap_or(0)))?;
         }
         if released {
             let (total, blocks) = (bytes(g.released_bytes), count(g.released_blocks));

@@ -2,14 +2,16 @@
 
 use crate::StackFrame;
 use crate::Style;
+use crate::site_head::{SiteHead, SiteRow as HeadRow, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, count, counted, percent};
 use memhook_foreign::visible;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
 
 /// Leaks at the end of a trace: the heap of glibc's malloc, and the traced blocks of other allocators.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Leaks {
     /// How the memory was copied; `None` if it could not be.
     pub snapshot: Option<SnapshotTaken>,
@@ -31,10 +33,10 @@ pub struct Leaks {
 }
 
 /// How the memory was copied.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotTaken {
     /// precopy, fork or stop.
-    pub method: &'static str,
+    pub method: String,
     /// How long all threads were held, in ms.
     pub held_ms: f64,
     /// How long one thread was held before, in ms.
@@ -44,7 +46,7 @@ pub struct SnapshotTaken {
 }
 
 /// Sums; bytes are those asked for where the allocation was traced, else usable ones.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeakTotals {
     /// Bytes that nothing reaches.
     pub leaked_bytes: u64,
@@ -59,7 +61,7 @@ pub struct LeakTotals {
 }
 
 /// Leaked blocks of one call stack.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeakSite {
     /// Bytes of blocks that no other leaked block points to.
     pub bytes: u64,
@@ -84,16 +86,68 @@ fn is_unseen(site: &LeakSite) -> bool {
     site.kind == UNSEEN && site.stack.is_empty()
 }
 
-/// Where the blocks of a site come from.
-fn origin(site: &LeakSite) -> String {
+/// Where blocks come from whose allocation nobody saw.
+const UNSEEN_ORIGIN: &str = "allocated before the attach, or when not all was recorded";
+
+/// Writes a site of leaks. The call stack is left out if a row above has it.
+fn leak_row(
+    out: &mut String,
+    row: HeadRow,
+    (site, head): (&LeakSite, &SiteHead),
+    rows: &Shown<'_>,
+    style: Style,
+) -> Result {
+    writeln!(out)?;
     if is_unseen(site) {
-        return "allocated before the attach, or when not all was recorded".to_owned();
+        let share = row.share.map_or(String::new(), |share| format!(" {share}"));
+        return writeln!(
+            out,
+            "{} {}{share}  {UNSEEN_ORIGIN}  {}",
+            style.strong(&row.label),
+            style.number(&row.amount),
+            row.facts.concat()
+        );
     }
-    format!("by {}", visible(&site.kind))
+    let above = rows.number_of(site);
+    let by = match above {
+        Some(number) => format!(", stack: #{number} above"),
+        None => format!(", by {}", visible(&site.kind)),
+    };
+    let facts = row.facts.into_iter().chain([by]).collect();
+    HeadRow { facts, ..row }.write(out, head, style)?;
+    if above.is_some() {
+        return Ok(());
+    }
+    let end = StackEnd::of(&site.stack, site.truncated, rows.depth);
+    stack(out, &site.stack, end, style)
+}
+
+/// The rows of a report, whose stacks have been shown.
+pub(crate) struct Shown<'a> {
+    /// The sites of the report.
+    pub sites: &'a [crate::SiteRow],
+    /// Whether their call stacks are there.
+    pub has_stacks: bool,
+    /// Frames that were collected of each stack.
+    pub depth: u32,
+}
+
+impl Shown<'_> {
+    fn number_of(&self, site: &LeakSite) -> Option<usize> {
+        let sites = self.sites.iter().filter(|_| self.has_stacks);
+        let is_same = |row: &crate::SiteRow| {
+            let addresses = |frames: &[StackFrame]| -> Vec<_> {
+                frames.iter().map(|f| f.address.clone()).collect()
+            };
+            row.kind == site.kind && addresses(&row.stack) == addresses(&site.stack)
+        };
+        let mut numbered = sites.zip(1..);
+        numbered.find_map(|(row, number)| is_same(row).then_some(number))
+    }
 }
 
 /// Writes the part of a report about leaks.
-pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -> Result {
+pub(crate) fn leaks(out: &mut String, leaks: &Leaks, rows: &Shown<'_>, style: Style) -> Result {
     let t = &leaks.totals;
     writeln!(out)?;
     for gap in &leaks.gaps {
@@ -118,7 +172,9 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
             snapshot.held_ms
         )),
     )?;
-    for (i, site) in leaks.sites.iter().enumerate() {
+    let heads =
+        |sites: &[LeakSite]| heads_of(sites.iter().map(|site| (&site.kind, &site.stack)), style);
+    for (i, (site, head)) in leaks.sites.iter().zip(heads(&leaks.sites)).enumerate() {
         let holding = match site.held_blocks {
             0 => String::new(),
             n => format!(
@@ -128,19 +184,14 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
             )
             .replace("more blocks", "more"),
         };
-        writeln!(
-            out,
-            "\n{} {} {:.1} % in {}{holding}, {}",
-            style.strong(&format!("L{}", i + 1)),
-            style.number(&bytes(site.bytes)),
-            percent(site.bytes + site.held_bytes, t.leaked_bytes),
-            counted(site.blocks, "block"),
-            origin(site),
-        )?;
-        if !is_unseen(site) {
-            let end = StackEnd::of(&site.stack, site.truncated, depth);
-            stack(out, &site.stack, end, style)?;
-        }
+        let share = percent(site.bytes + site.held_bytes, t.leaked_bytes);
+        let row = HeadRow {
+            label: format!("L{}", i + 1),
+            amount: bytes(site.bytes),
+            share: Some(format!("{share:.1} %")),
+            facts: vec![counted(site.blocks, "block") + &holding],
+        };
+        leak_row(out, row, (site, &head), rows, style)?;
     }
     if leaks.more_sites > 0 {
         let more = format!(
@@ -149,19 +200,22 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
         );
         writeln!(out, "{}", style.faint(&more))?;
     }
-    for (i, site) in leaks.possible.iter().enumerate() {
-        writeln!(
-            out,
-            "\n{} {} in {} possibly lost, {}: only pointers into blocks reach them",
-            style.strong(&format!("P{}", i + 1)),
-            style.number(&bytes(site.bytes)),
-            counted(site.blocks, "block"),
-            origin(site),
-        )?;
-        if !is_unseen(site) {
-            let end = StackEnd::of(&site.stack, site.truncated, depth);
-            stack(out, &site.stack, end, style)?;
-        }
+    for (i, (site, head)) in leaks
+        .possible
+        .iter()
+        .zip(heads(&leaks.possible))
+        .enumerate()
+    {
+        let blocks = counted(site.blocks, "block");
+        let row = HeadRow {
+            label: format!("P{}", i + 1),
+            amount: bytes(site.bytes),
+            share: None,
+            facts: vec![format!(
+                "{blocks} possibly lost: only pointers into blocks reach them"
+            )],
+        };
+        leak_row(out, row, (site, &head), rows, style)?;
     }
     if let Some(more) = leaks.more_possible.filter(|&more| more > 0) {
         let more = counted(more, "more site");

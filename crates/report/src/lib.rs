@@ -46,6 +46,7 @@ pub mod top;
 mod tree;
 mod types;
 mod units;
+mod unreachable;
 pub mod view;
 #[cfg(target_arch = "x86_64")]
 mod watch;
@@ -114,6 +115,7 @@ pub use stale::{
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
+pub use unreachable::{UnreachableAtEnd, UnreachableSite, unreachable_note};
 #[cfg(target_arch = "x86_64")]
 pub use watch::{Death, KilledProcess, Kills, WatchMoment, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};

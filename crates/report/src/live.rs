@@ -1,6 +1,10 @@
 //! Reports of a trace under way, in steps that do not keep the caller from its rings: a walk over the live
 //! blocks, then names as they come.
 
+mod numbers;
+
+pub use numbers::LiveNumbers;
+
 use crate::gaps;
 use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
@@ -8,7 +12,7 @@ use crate::{
     Amount, AttachInfo, CallStacks, Coverage, FoldedGroups, LiveBounds, Mark, Measured, Overhead,
     ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
-use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk};
+use memhook_ledger::{Bounded, Estimate};
 use memhook_stream::{Gap, Losses};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -48,126 +52,6 @@ pub struct LiveView {
     pub top: usize,
     /// Only blocks at least this old count.
     pub older: Option<Duration>,
-}
-
-/// What a report needs of the ledger, taken in slices: the rings wait for each of them.
-pub struct LiveNumbers {
-    by: RowsBy,
-    before_ns: Option<u64>,
-    elapsed: Duration,
-    has_begun: bool,
-    sites: SiteWalk,
-    blocks: LiveWalk,
-    parts: FxHashMap<u64, Part>,
-    /// Stack id, blocks, bytes.
-    releases: Vec<(u32, u64, u64)>,
-    totals: memhook_ledger::Totals,
-    allocations: SampledAllocations,
-    bounded: Option<Bounded>,
-    /// What tracing cost, if it keeps to a budget.
-    pub overhead: Option<Overhead>,
-    gaps: Vec<Gap>,
-    /// Blocks allocated before this have not been seen since a gap.
-    unseen_before_ns: u64,
-    unseen: Estimate,
-    /// The sums that the ledger keeps of each site are all that is needed.
-    is_by_site: bool,
-}
-
-impl LiveNumbers {
-    fn new(by: RowsBy, before_ns: Option<u64>, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
-        let now_ns = elapsed.as_nanos() as u64;
-        LiveNumbers {
-            unseen_before_ns: Gap::unseen_before(&gaps, now_ns).unwrap_or(0),
-            gaps,
-            unseen: Estimate::default(),
-            by,
-            before_ns,
-            elapsed,
-            has_begun: false,
-            sites: SiteWalk::new(before_ns),
-            blocks: LiveWalk::default(),
-            parts: FxHashMap::default(),
-            releases: Vec::new(),
-            totals: memhook_ledger::Totals::default(),
-            allocations: SampledAllocations::default(),
-            bounded: None,
-            overhead: None,
-            is_by_site: false,
-        }
-    }
-
-    /// Takes the next slice; the totals are those of the first one. Returns whether there are more.
-    pub fn take(
-        &mut self,
-        ledger: &Ledger<impl Observer>,
-        allocations: &SampledAllocations,
-    ) -> bool {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            self.totals = ledger.totals();
-            self.releases = ledger.release_sites();
-            self.allocations = *allocations;
-            self.bounded = ledger.bounded();
-            let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
-            self.is_by_site = self.by.is_of_stacks()
-                && allocations.sample_bytes().is_none()
-                && keeps_all
-                && self.gaps.is_empty();
-        }
-        if self.is_by_site {
-            return ledger.walk_sites(&mut self.sites);
-        }
-        let (by, before_ns, parts) = (self.by, self.before_ns, &mut self.parts);
-        let samples = self.allocations;
-        let (unseen_before_ns, unseen) = (self.unseen_before_ns, &mut self.unseen);
-        ledger.walk_blocks(&mut self.blocks, |block| {
-            let amount = samples.live(&block, ledger.weight(block.size));
-            let is_unseen = block.time_ns < unseen_before_ns;
-            if is_unseen {
-                *unseen += amount;
-            }
-            if before_ns.is_some_and(|limit| block.time_ns >= limit) {
-                return;
-            }
-            let number = match by {
-                RowsBy::Thread => u64::from(block.tid),
-                RowsBy::Size => block.size,
-                _ => u64::from(block.stack),
-            };
-            let part = parts.entry(number).or_default();
-            part.amount += amount;
-            part.unseen_bytes += if is_unseen { amount.bytes } else { 0.0 };
-            let oldest = part.oldest_ns.unwrap_or(u64::MAX);
-            part.oldest_ns = Some(oldest.min(block.time_ns));
-        })
-    }
-
-    /// Replaces the sums of the ledger.
-    pub fn with_totals(self, totals: memhook_ledger::Totals) -> LiveNumbers {
-        LiveNumbers { totals, ..self }
-    }
-
-    /// What was counted, by the number that decides the rows.
-    fn parts(&mut self) -> Vec<Part> {
-        let mut parts = std::mem::take(&mut self.parts);
-        if self.is_by_site {
-            for site in std::mem::take(&mut self.sites).into_live() {
-                let part = parts.entry(u64::from(site.stack)).or_default();
-                part.amount = Estimate::exact(site.blocks, site.bytes);
-                part.oldest_ns = Some(site.oldest_ns);
-            }
-        }
-        if self.by.repeats_blocks() {
-            for &(stack, blocks, bytes) in &self.releases {
-                let part = parts.entry(u64::from(stack)).or_default();
-                part.released += Estimate::exact(blocks, bytes);
-            }
-        }
-        let numbered = parts.into_iter();
-        numbered
-            .map(|(number, part)| Part { number, ..part })
-            .collect()
-    }
 }
 
 /// A report that waits for names.

@@ -17,16 +17,19 @@ pub enum Measure {
     Released,
     /// Allocated and released before the thread's next allocation.
     Temporary,
+    /// Live at the end of the run, and nothing reaches it: known where that was searched for.
+    Unreachable,
 }
 
 impl Measure {
     /// All of them.
-    pub const ALL: [Measure; 5] = [
+    pub const ALL: [Measure; 6] = [
         Measure::Live,
         Measure::Peak,
         Measure::Allocated,
         Measure::Released,
         Measure::Temporary,
+        Measure::Unreachable,
     ];
 
     /// The word on the command line.
@@ -37,6 +40,7 @@ impl Measure {
             Measure::Allocated => "allocated",
             Measure::Released => "released",
             Measure::Temporary => "temporary",
+            Measure::Unreachable => "unreachable",
         }
     }
 
@@ -48,6 +52,7 @@ impl Measure {
             Measure::Allocated => measures.allocated,
             Measure::Released => measures.released,
             Measure::Temporary => measures.temporary,
+            Measure::Unreachable => measures.unreachable,
         }
     }
 }

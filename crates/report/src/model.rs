@@ -17,6 +17,9 @@ pub struct ReportModel {
     /// Whether the end of the recording is missing.
     #[serde(skip)]
     pub is_cut: bool,
+    /// Whether the run goes on after the time that is covered.
+    #[serde(skip)]
+    pub ends_early: bool,
     /// Whether it is of a recording.
     #[serde(skip)]
     pub is_recorded: bool,
@@ -384,9 +387,12 @@ pub struct SiteRow {
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
-    /// Bytes of its live blocks that nothing reaches any more, with `--leaks`.
+    /// Bytes of its blocks that nothing reaches at the end of the run, with `--leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
+    /// Standard error of `unreachable_bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_error_bytes: Option<u64>,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
@@ -425,6 +431,12 @@ pub struct GroupRow {
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
+    /// Bytes of its blocks that nothing reaches at the end of the run, with `--leaks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_bytes: Option<u64>,
+    /// Standard error of `unreachable_bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_error_bytes: Option<u64>,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,

@@ -1,8 +1,8 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
 use crate::{
-    CallStacks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores, Sampling, StackFrame,
-    StaleHistory, Target, UnseenTime,
+    CallStacks, Leaks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores, Sampling,
+    StackFrame, StaleHistory, Target, UnseenTime,
 };
 use memhook_ledger::Estimate;
 use memhook_recording::AddressMap;
@@ -64,6 +64,9 @@ pub struct Profile {
     pub flows: Vec<Flow>,
     /// What each stack released; empty unless release stacks were recorded.
     pub releases: Vec<Released>,
+    /// What a search at the end of the run found that nothing reaches, if there was one.
+    #[serde(skip)]
+    pub leaks: Option<Leaks>,
     /// The heap over time.
     pub timeline: Vec<Point>,
     /// What was resident over time, beside the heap.
@@ -189,6 +192,16 @@ impl Profile {
         }
     }
 
+    /// Leaves only what was allocated by some stacks.
+    pub(crate) fn keep_stacks(&mut self, is_kept: impl Fn(u32) -> bool) {
+        self.keep_sites(|site| is_kept(site.stack));
+        self.flows.retain(|flow| is_kept(flow.allocated_by));
+        if let Some(scores) = &mut self.scores {
+            scores.sites.retain(|site| is_kept(site.stack));
+            scores.inferences.retain(|one| is_kept(one.stack_index));
+        }
+    }
+
     /// The frames of a stack that are known, innermost first.
     pub(crate) fn known_frames(&self, stack: u32) -> &[u32] {
         match self.stacks[stack as usize].as_slice() {
@@ -212,6 +225,13 @@ impl Profile {
             (Some(sampling), Measure::Released) => sampling.released_error_bytes,
             _ => sum.error_bytes(),
         }
+    }
+
+    /// Whether it is known what nothing reaches at the end of the run.
+    pub fn knows_unreachable(&self) -> bool {
+        self.leaks
+            .as_ref()
+            .is_some_and(|leaks| leaks.snapshot.is_some())
     }
 
     /// Counts the stacks of the sites that a measure has something of.
@@ -388,6 +408,8 @@ pub struct Measures {
     pub released: Amount,
     /// Allocated within the window and released before the thread's next allocation.
     pub temporary: Amount,
+    /// What nothing reaches at the end of the run, whatever the window; zero unless that was searched for.
+    pub unreachable: Amount,
 }
 
 /// An allocation site.

@@ -206,6 +206,7 @@ fn measures(measure: Measure, amount: Amount) -> Measures {
         Measure::Allocated => &mut measures.allocated,
         Measure::Released => &mut measures.released,
         Measure::Temporary => &mut measures.temporary,
+        Measure::Unreachable => &mut measures.unreachable,
     } = amount;
     measures
 }

@@ -78,6 +78,8 @@ pub(crate) struct Part {
     pub amount: Estimate,
     /// Bytes of live blocks that have not been seen since a gap.
     pub unseen_bytes: f64,
+    /// What of it nothing reaches at the end of the run; `None` where nobody searched.
+    pub unreachable: Option<Estimate>,
     /// Change of the live bytes.
     pub growth_bytes: f64,
     /// Allocation time of the oldest live block, nanoseconds since the attach; `None` if none lives.
@@ -102,6 +104,7 @@ pub(crate) struct Row {
     /// Bytes of blocks whose innermost frame this is.
     pub self_bytes: f64,
     pub unseen_bytes: f64,
+    pub unreachable: Option<Estimate>,
     pub growth_bytes: f64,
     pub oldest_ns: Option<u64>,
     pub released: Estimate,
@@ -116,6 +119,7 @@ impl Row {
             amount: Estimate::default(),
             self_bytes: 0.0,
             unseen_bytes: 0.0,
+            unreachable: None,
             growth_bytes: 0.0,
             oldest_ns: None,
             released: Estimate::default(),
@@ -127,6 +131,7 @@ impl Row {
         self.amount += part.amount;
         self.self_bytes += if is_innermost { part.amount.bytes } else { 0.0 };
         self.unseen_bytes += part.unseen_bytes;
+        self.add_unreachable(part.unreachable);
         self.growth_bytes += part.growth_bytes;
         let both = self.oldest_ns.into_iter().chain(part.oldest_ns);
         self.oldest_ns = both.min();
@@ -137,10 +142,17 @@ impl Row {
         self.amount += other.amount;
         self.self_bytes += other.self_bytes;
         self.unseen_bytes += other.unseen_bytes;
+        self.add_unreachable(other.unreachable);
         self.growth_bytes += other.growth_bytes;
         let both = self.oldest_ns.into_iter().chain(other.oldest_ns);
         self.oldest_ns = both.min();
         self.released += other.released;
+    }
+
+    fn add_unreachable(&mut self, more: Option<Estimate>) {
+        if let Some(more) = more {
+            *self.unreachable.get_or_insert_default() += more;
+        }
     }
 
     fn is_something(&self) -> bool {
@@ -300,6 +312,9 @@ pub(crate) fn shown(
         let (bytes, blocks) = (whole(row.amount.bytes), whole(row.amount.blocks));
         let error_bytes = row.amount.error_bytes();
         let unseen_bytes = whole(row.unseen_bytes);
+        let unreachable_bytes = row.unreachable.map(|sum| whole(sum.bytes));
+        let lost = row.unreachable.filter(|sum| sum.bytes > 0.0);
+        let unreachable_error_bytes = lost.and_then(|sum| sum.error_bytes());
         let growth_bytes = row.growth_bytes.round() as i64;
         let age = |oldest: u64| (now_ns / 1_000_000).saturating_sub(oldest / 1_000_000);
         let oldest_ms = row.oldest_ns.map_or(0, age);
@@ -312,7 +327,8 @@ pub(crate) fn shown(
                 bytes,
                 blocks,
                 unseen_bytes,
-                unreachable_bytes: None,
+                unreachable_bytes,
+                unreachable_error_bytes,
                 error_bytes,
                 growth_bytes,
                 oldest_ms,
@@ -335,6 +351,8 @@ pub(crate) fn shown(
             self_bytes: whole(row.self_bytes),
             blocks,
             unseen_bytes,
+            unreachable_bytes,
+            unreachable_error_bytes,
             error_bytes,
             growth_bytes,
             oldest_ms,

@@ -6,7 +6,7 @@ use crate::group_table::groups;
 use crate::heaps::MAIN_HEAP;
 use crate::hints::{hints, who_allocates};
 use crate::labels::one_line;
-use crate::leaks::leaks;
+use crate::leaks::{Shown, leaks};
 use crate::mappings::mappings;
 use crate::places::source_root;
 use crate::scores::{inferences_text, run_text, site_text};
@@ -51,7 +51,14 @@ impl Document for ReportModel {
             })
             .and_then(|()| resident(&mut out, self, style))
             .and_then(|()| match &self.leaks {
-                Some(found) => leaks(&mut out, found, self.attach.depth, style),
+                Some(found) => {
+                    let rows = Shown {
+                        sites: &self.sites,
+                        has_stacks: !is_table(self, style),
+                        depth: self.attach.depth,
+                    };
+                    leaks(&mut out, found, &rows, style)
+                }
                 None => Ok(()),
             })
             .and_then(|()| match &self.stale {
@@ -391,6 +398,7 @@ fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
         "peak" => "Live when most was live",
         "allocated" => "Allocated",
         "released" => "Released",
+        "unreachable" => "Unreachable at the end of the run",
         "temporary" => "Temporary: released before the thread's next allocation",
         _ => return Ok(()),
     };
@@ -446,6 +454,7 @@ fn is_table(model: &ReportModel, style: Style) -> bool {
 pub(crate) fn nothing(model: &ReportModel) -> String {
     match model.measured.measure {
         "live" => nothing_live(model),
+        "unreachable" => "Every block that is live at the end can be reached.".into(),
         "temporary" => "No block was released before the thread's next allocation.".into(),
         _ => "No block was allocated.".into(),
     }
@@ -465,7 +474,12 @@ fn site_header(
         facts += &format!(", {} of it not seen since", bytes(site.unseen_bytes));
     }
     if let Some(unreachable) = site.unreachable_bytes.filter(|&bytes| bytes > 0) {
-        facts += &format!(", {} of it unreachable", bytes(unreachable));
+        let sum = with_error(unreachable, site.unreachable_error_bytes);
+        facts += &match is_live(model) && !model.ends_early {
+            true => format!(", {sum} of it unreachable"),
+            // Blocks of the site that are not all among those which are counted here.
+            false => format!(", {sum} of its blocks unreachable at the end"),
+        };
     }
     let mut facts = vec![facts];
     if model.since_last_s.is_some() && is_live(model) {

@@ -6,7 +6,7 @@ use crate::gaps;
 use crate::places::source_root;
 use crate::site_head::{SiteHead, SiteRow, heads};
 use crate::stacks::{StackEnd, stack};
-use crate::units::{counted, percent, with_error};
+use crate::units::{bytes, counted, percent, with_error};
 use crate::{Amount, Document, Flow, Profile, StackFrame, Style, UnseenTime};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -26,6 +26,13 @@ pub struct WhoFrees {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
+    /// Bytes that the same sites have live at the end.
+    pub live_bytes: u64,
+    /// Their blocks.
+    pub live_blocks: u64,
+    /// What of those bytes nothing reaches at the end of the run, with `attach --leaks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_bytes: Option<u64>,
     /// The pairs, largest first.
     pub pairs: Vec<Freed>,
     /// Pairs beyond those.
@@ -73,12 +80,18 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
         released_by: profile.stack(flow.released_by),
     });
     let all: Amount = flows.iter().map(|flow| flow.amount).sum();
+    let sites = profile.sites.iter();
+    let live: Amount = sites.clone().map(|site| site.measures.live).sum();
+    let unreachable: Amount = sites.map(|site| site.measures.unreachable).sum();
     WhoFrees {
         schema: "memhook-rs/who-frees/1",
         gaps: profile.gaps.clone(),
         bytes: all.bytes,
         blocks: all.blocks,
         error_bytes: all.error_bytes(),
+        live_bytes: live.bytes,
+        live_blocks: live.blocks,
+        unreachable_bytes: profile.knows_unreachable().then_some(unreachable.bytes),
         pairs: shown.collect(),
         more_pairs: flows.len().saturating_sub(top) as u64,
         depth: profile.depth,
@@ -144,10 +157,19 @@ impl Document for WhoFrees {
             Some(_) => writeln!(out, "Estimates from sampled allocations"),
             None => Ok(()),
         };
+        let released = match self.blocks {
+            0 => "nothing was released".to_owned(),
+            blocks => format!("{sum} in {} released", counted(blocks, "block")),
+        };
+        let unreachable = self.unreachable_bytes.filter(|&bytes| bytes > 0);
+        let unreachable = unreachable.map_or(String::new(), |lost| {
+            format!(", {} of it unreachable", bytes(lost))
+        });
+        let live = counted(self.live_blocks, "block");
         let _ = writeln!(
             out,
-            "{head} {sum} in {} released",
-            counted(self.blocks, "block")
+            "{head} {released}, {} in {live} live at the end{unreachable}",
+            bytes(self.live_bytes),
         );
         let known = |frames_of: fn(&Freed) -> &[StackFrame]| {
             let pairs = self.pairs.iter().enumerate();

@@ -15,6 +15,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         error_bytes: None,
         unseen_bytes: 0,
         unreachable_bytes: None,
+        unreachable_error_bytes: None,
         growth_bytes: 0,
         oldest_ms: 5,
         heap: None,
@@ -35,6 +36,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         schema: "memhook-rs/report/1",
         is_final: true,
         is_cut: false,
+        ends_early: false,
         is_recorded: false,
         by: "site",
         target: Target {

@@ -28,6 +28,7 @@ fn full_report() -> ReportModel {
         schema: "memhook-rs/report/1",
         is_final: true,
         is_cut: false,
+        ends_early: false,
         is_recorded: false,
         by: "frame",
         target: Target {
@@ -124,6 +125,7 @@ fn full_report() -> ReportModel {
             error_bytes: Some(1),
             unseen_bytes: 1,
             unreachable_bytes: Some(1),
+            unreachable_error_bytes: Some(1),
             growth_bytes: 1,
             oldest_ms: 1,
             heap: Some("pool".into()),
@@ -140,6 +142,8 @@ fn full_report() -> ReportModel {
             blocks: 1,
             error_bytes: Some(1),
             unseen_bytes: 1,
+            unreachable_bytes: Some(1),
+            unreachable_error_bytes: Some(1),
             growth_bytes: 1,
             oldest_ms: 1,
             heap: Some("pool".into()),
@@ -170,7 +174,7 @@ fn full_report() -> ReportModel {
         }]),
         leaks: Some(Leaks {
             snapshot: Some(SnapshotTaken {
-                method: "precopy",
+                method: "precopy".into(),
                 held_ms: 1.0,
                 prepare_held_ms: 1.0,
                 copied_bytes: 1,

@@ -21,6 +21,7 @@ fn report() -> ReportModel {
         schema: "memhook-rs/report/1",
         is_final: false,
         is_cut: false,
+        ends_early: false,
         is_recorded: false,
         by: "site",
         target: Target {
@@ -91,6 +92,7 @@ fn report() -> ReportModel {
             error_bytes: None,
             unseen_bytes: 0,
             unreachable_bytes: None,
+            unreachable_error_bytes: None,
             growth_bytes: 795_000,
             oldest_ms: 9_900,
             heap: None,
@@ -213,7 +215,7 @@ fn leaks_from_before_the_attach_say_so() {
     };
     model.leaks = Some(Leaks {
         snapshot: Some(SnapshotTaken {
-            method: "fork",
+            method: "fork".into(),
             held_ms: 1.0,
             prepare_held_ms: 1.0,
             copied_bytes: 4096,
@@ -228,11 +230,10 @@ fn leaks_from_before_the_attach_say_so() {
     let shown = model.text(Style::default());
     let rows: Vec<&str> = shown.lines().filter(|l| l.starts_with('L')).collect();
     assert!(
-        rows[1]
-            .ends_with("in 10 blocks, allocated before the attach, or when not all was recorded"),
+        rows[1].ends_with("  allocated before the attach, or when not all was recorded  10 blocks"),
         "{shown}"
     );
-    assert!(rows[2].ends_with("in 10 blocks, by malloc"), "{shown}");
+    assert!(rows[2].ends_with("  10 blocks, by malloc"), "{shown}");
 }
 
 #[test]
@@ -286,6 +287,8 @@ fn functions_and_frames() {
         blocks: 16_560,
         error_bytes: None,
         unseen_bytes: 0,
+        unreachable_bytes: None,
+        unreachable_error_bytes: None,
         growth_bytes: -5,
         oldest_ms: 9_900,
         heap: None,
@@ -316,6 +319,8 @@ fn a_narrow_terminal() {
             bytes: 1_590_000,
             self_bytes: 96,
             unseen_bytes: 0,
+            unreachable_bytes: None,
+            unreachable_error_bytes: None,
             blocks: 16_560,
             error_bytes: None,
             growth_bytes: -5,
@@ -511,6 +516,8 @@ fn alike_rows_and_narrow_rows() {
         blocks: 16_560,
         error_bytes: None,
         unseen_bytes: 0,
+        unreachable_bytes: None,
+        unreachable_error_bytes: None,
         growth_bytes: 0,
         oldest_ms: 9_900,
         heap: None,

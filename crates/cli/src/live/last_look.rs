@@ -7,21 +7,13 @@ use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
 use memhook_heap::{Captured, Error as HeapError, Snapshot, capture};
 use memhook_ledger::Ledger;
-use memhook_report::{Leaks, SiteRow};
+use memhook_report::{Leaks, UnreachableSite};
 
 /// A copy of the memory, or why there is none.
 pub struct LastLook {
     captured: Result<Captured, String>,
     /// Time before it was copied, on the ledger's clock; `None` if the process has not run since.
     moment_ns: Option<u64>,
-}
-
-/// What a report shows of leaks.
-pub struct View {
-    /// Call stacks that are listed.
-    pub top: usize,
-    /// Blocks that only pointers into blocks reach are listed, too.
-    pub finds_possible: bool,
 }
 
 impl LastLook {
@@ -88,43 +80,37 @@ impl LastLook {
         traced_blocks(ledger, memory, search)
     }
 
-    /// The leaks for a report that shows these sites, each of which learns how much of it is unreachable. The ledger must
-    /// have all events up to the detach.
-    pub fn leaks(
-        self,
-        session: &Session,
-        consumer: &Consumer,
-        reporter: &mut Reporter,
-        sites: &mut [SiteRow],
-        View {
-            top,
-            finds_possible,
-        }: View,
-    ) -> Leaks {
+    /// Searches the copy. The ledger must have all events up to the detach.
+    pub fn search_in(self, consumer: &Consumer, finds_possible: bool) -> Searched {
         let search = self.search(finds_possible);
-        let captured = match self.captured {
-            Ok(captured) => captured,
-            Err(gap) => {
-                return Leaks {
-                    gaps: vec![gap],
-                    ..Leaks::default()
-                };
+        let found = self.captured.map(|captured| {
+            let state = consumer.lock();
+            FoundLeaks::search(&captured.snapshot, &state.ledger, &state.counts, search)
+        });
+        Searched(found)
+    }
+}
+
+/// What nothing reaches in a copy, or why there is none.
+pub struct Searched(Result<FoundLeaks, String>);
+
+impl Searched {
+    /// By the stack and the thread that allocated it, for the rows of a report.
+    pub fn unreachable(&self) -> Option<&[UnreachableSite]> {
+        self.0.as_ref().ok().map(FoundLeaks::unreachable)
+    }
+
+    /// The part of a report about it, with `top` call stacks.
+    pub fn report(self, session: &Session, reporter: &mut Reporter, top: usize) -> Leaks {
+        match self.0 {
+            Ok(found) => {
+                reporter.look_up(session, found.stacks());
+                found.report(top, |id| reporter.stack(session, id))
             }
-        };
-        let snapshot = &captured.snapshot;
-        let state = consumer.lock();
-        // Of samples it is not known how much the others are.
-        let knows_all = !state.ledger.is_sampled() && state.ledger.bounded().is_none();
-        let found = FoundLeaks::search(snapshot, &state.ledger, search);
-        drop(state);
-        if knows_all {
-            let unreachable = found.unreachable_bytes();
-            for site in sites {
-                let bytes = unreachable.get(&site.stack_id).copied().unwrap_or(0);
-                site.unreachable_bytes = Some(bytes.min(site.bytes));
-            }
+            Err(gap) => Leaks {
+                gaps: vec![gap],
+                ..Leaks::default()
+            },
         }
-        reporter.look_up(session, found.stacks());
-        found.report(top, |id| reporter.stack(session, id))
     }
 }

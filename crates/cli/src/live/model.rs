@@ -8,7 +8,7 @@ use memhook_ledger::{Discarded, SampledAllocations};
 use memhook_process::TargetRoot;
 use memhook_report::{
     AddressSpace, AddressSpacePart, KeptTime, LiveReporter, LiveView, Mappings, Overhead,
-    ReportModel, SetAside, StackFrame,
+    ReportModel, SetAside, StackFrame, UnreachableSite,
 };
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub struct Reporter {
     reports: LiveReporter,
     heaps: HeapReports,
     mappings: MappingReports,
+    unreachable: Option<Vec<UnreachableSite>>,
     /// Where the names come from, also when the process has ended.
     _root: TargetRoot,
 }
@@ -150,8 +151,14 @@ impl Reporter {
                 process: None,
                 heap: None,
             },
+            unreachable: None,
             _root: root,
         }
+    }
+
+    /// Says what nothing reaches by now, for the rows of the next report.
+    pub fn set_unreachable(&mut self, sites: Vec<UnreachableSite>) {
+        self.unreachable = Some(sites);
     }
 
     /// Takes the numbers of this moment for a report; one that is not finished is given up.
@@ -159,6 +166,7 @@ impl Reporter {
         let now = consumer.elapsed();
         let mut numbers = self.reports.numbers(now, consumer.gaps(now));
         numbers.overhead = consumer.budget_kept().map(overhead);
+        numbers.unreachable = self.unreachable.take();
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);

@@ -5,9 +5,9 @@ use anyhow::bail;
 use memhook_attach::{Recorded, Recording, Trace, TraceConfig};
 use memhook_foreign::units;
 use memhook_recording::{
-    ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM,
+    ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM, UNREACHABLE_NOTE,
 };
-use memhook_report::{ReportModel, output_name};
+use memhook_report::{ReportModel, UnreachableSite, output_name, unreachable_note};
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -133,9 +133,12 @@ pub fn refuse_stream(path: Option<&Path>, why: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a recording keeps of the last report, as JSON: what of each module was seen, what nobody touched, and what was
-/// resident.
-pub fn notes(report: &ReportModel) -> Vec<(&'static str, String)> {
+/// What a recording keeps of the last report, as JSON: what of each module was seen, what nobody touched, what was
+/// resident, and what nothing reached.
+pub fn notes(
+    report: &ReportModel,
+    unreachable: Option<&[UnreachableSite]>,
+) -> Vec<(&'static str, String)> {
     let coverage = serde_json::to_string(&report.coverage).ok();
     let stale = report.stale.as_ref();
     let stale = stale.and_then(|stale| serde_json::to_string(stale).ok());
@@ -143,8 +146,11 @@ pub fn notes(report: &ReportModel) -> Vec<(&'static str, String)> {
     let account = account.and_then(|account| serde_json::to_string(account).ok());
     let overhead = report.overhead.as_ref();
     let overhead = overhead.and_then(|overhead| serde_json::to_string(overhead).ok());
+    let leaks = report.leaks.as_ref();
+    let leaks = leaks.and_then(|leaks| unreachable_note(leaks, unreachable.unwrap_or_default()));
     let all = [
         ("coverage", coverage),
+        (UNREACHABLE_NOTE, leaks),
         (STALE_NOTE, stale),
         (ACCOUNT_NOTE, account),
         (OVERHEAD_NOTE, overhead),

@@ -3,7 +3,7 @@
 mod args;
 mod reports;
 
-use super::last_look::{self, LastLook};
+use super::last_look::{LastLook, Searched};
 use super::looks::Looks;
 use super::model::Reporter;
 use super::resident::{self, PinnedMemory};
@@ -17,7 +17,7 @@ use memhook_agent::module_files;
 use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::ScoreOptions;
-use memhook_report::{Progress, ReportModel, RssReport, RssView, milliseconds};
+use memhook_report::{Progress, ReportModel, RssReport, RssView, UnreachableSite, milliseconds};
 use memhook_symbols::Symbolizer;
 use std::{
     ops::ControlFlow,
@@ -68,6 +68,8 @@ pub struct ReportJob {
     stale: Option<StaleSection>,
     /// Looks at single blocks, while they last.
     looks: Option<Looks>,
+    /// What nothing reached at the end, for the recording.
+    unreachable: Option<Vec<UnreachableSite>>,
     /// What they have come to, for the recording.
     seen: Option<(&'static str, String)>,
     /// What they may cost.
@@ -118,6 +120,7 @@ impl ReportJob {
             last_look,
             stale: None,
             looks: None,
+            unreachable: None,
             seen: None,
             look_budget: args.tracing.access_budget.unwrap_or(LOOK_BUDGET),
             has_account: args.rss,
@@ -272,6 +275,21 @@ impl ReportJob {
         } else {
             NameWait::begin()
         };
+        let handover = self.last_look.as_ref();
+        let look = handover.map(|handover| {
+            let taken = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
+            taken.unwrap_or_else(LastLook::too_late)
+        });
+        let stale = self
+            .stale
+            .as_mut()
+            .and_then(|section| section.report(trace, look.as_ref().and_then(LastLook::snapshot)));
+        let searched = look.map(|look| look.search_in(consumer, self.finds_possible));
+        let unreachable = searched.as_ref().and_then(Searched::unreachable);
+        self.unreachable = unreachable.map(<[_]>::to_vec);
+        if let Some(sites) = &self.unreachable {
+            self.reporter.set_unreachable(sites.clone());
+        }
         self.reporter.begin(session, consumer, true);
         let report = loop {
             if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
@@ -288,26 +306,9 @@ impl ReportJob {
             pinned.map(|pinned| pinned.report(session, consumer, &mut self.reporter, view));
         report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
         report.rss = pinned.or(self.last_account.take()).map(Box::new);
-        if let Some(handover) = &self.last_look {
-            let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
-            let look = look.unwrap_or_else(LastLook::too_late);
-            if let Some(section) = &mut self.stale {
-                report.stale = section.report(trace, look.snapshot());
-            }
-            let leaks = look.leaks(
-                session,
-                consumer,
-                &mut self.reporter,
-                &mut report.sites,
-                last_look::View {
-                    top: self.top,
-                    finds_possible: self.finds_possible,
-                },
-            );
-            report.leaks = Some(leaks);
-        } else if let Some(section) = &mut self.stale {
-            report.stale = section.report(trace, None);
-        }
+        report.stale = stale;
+        report.leaks =
+            searched.map(|searched| searched.report(session, &mut self.reporter, self.top));
         Some(report)
     }
 }
@@ -419,7 +420,9 @@ impl Job for ReportJob {
             End::Executed => None,
             _ => self.last_report(trace),
         };
-        let mut notes = report.as_ref().map_or(Vec::new(), record::notes);
+        let mut notes = report.as_ref().map_or(Vec::new(), |report| {
+            record::notes(report, self.unreachable.as_deref())
+        });
         notes.extend(self.seen.take());
         let mut recordings = trace.finish_recordings(&notes).into_iter();
         let of_heap = recordings.next();

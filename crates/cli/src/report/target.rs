@@ -51,10 +51,16 @@ pub fn read(
     Ok((profile, symbols))
 }
 
-/// Which types of blocks are shown.
+/// Which blocks are shown.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
-pub struct TypeArgs {
+pub struct BlockArgs {
+    /// Only blocks with this function or line on their call stacks
+    ///
+    /// As in 'write_audit', '^Session::*' or 'shop.cc:28': the name of a function or its FILE:LINE has this in it; an
+    /// asterisk is any text; ^ and $ are the beginning and the end of the name. Sums over the whole run stay as they are.
+    #[arg(long, value_name = "PATTERN")]
+    focus: Option<String>,
     /// Only blocks whose type has this in its name
     ///
     /// As in 'Node' or '^std::vector*>$': an asterisk is any text; ^ and $ are the beginning and the end of the name.
@@ -63,18 +69,33 @@ pub struct TypeArgs {
     pattern: Option<String>,
 }
 
-impl TypeArgs {
-    /// Whether only some are shown.
-    pub fn is_used(&self) -> bool {
-        self.pattern.is_some()
-    }
-
-    /// Looks up the types and leaves out what is not shown, if that is asked for.
-    pub fn apply(&self, profile: &mut Profile, symbols: &Symbolizer) {
+impl BlockArgs {
+    /// Leaves out what is not shown, if that is asked for. Returns whether what --focus names is there.
+    pub fn apply(&self, profile: &mut Profile, symbols: &Symbolizer) -> bool {
+        let focus = self.focus.as_ref();
+        let has_focus = focus.is_none_or(|pattern| {
+            recorded::keep_frames(profile, |name| template_matches(pattern, name))
+        });
         if let Some(pattern) = &self.pattern {
             recorded::add_types(profile, symbols);
             recorded::keep_types(profile, |name| template_matches(pattern, name));
         }
+        has_focus
+    }
+
+    /// Refuses a focus that is nowhere in a recording.
+    pub fn refuse(&self, path: &Path) -> anyhow::Error {
+        let (focus, path) = (self.focus.as_deref().unwrap_or_default(), path.display());
+        anyhow::anyhow!(
+            "--focus {focus}: no call stack in {path} has such a function or line; \
+             memhook-rs report {path} --by function lists the functions"
+        )
+    }
+
+    /// The option that leaves blocks out.
+    pub fn option(&self) -> Option<&'static str> {
+        let of_type = self.pattern.as_ref().map(|_| "--type");
+        of_type.or(self.focus.as_ref().map(|_| "--focus"))
     }
 }
 

@@ -5,6 +5,8 @@
 pub const OVERHEAD_NOTE: &str = "overhead";
 /// The name of the note with what nobody touched: a report `memhook-rs/stale/1`.
 pub const STALE_NOTE: &str = "stale";
+/// The name of the note with what nothing reached at the end, as JSON.
+pub const UNREACHABLE_NOTE: &str = "unreachable";
 /// The name of the note with what was resident at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
 /// The name of the note.

@@ -5,7 +5,10 @@ mod python;
 mod series;
 mod symbolizer;
 
-pub use profile::{Contents, Window, note, ordered_modules, overhead, profile, window_totals};
+pub use profile::{
+    Contents, NotSearched, Window, check_unreachable, note, ordered_modules, overhead, profile,
+    window_totals,
+};
 pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, module_files, symbolizer};
 
@@ -144,13 +147,32 @@ pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
 /// Leaves only the sites whose blocks have a type that passes. Sums over the whole run stay as they are.
 pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let types = std::mem::take(&mut profile.types);
-    let is_kept = |stack: &u32| passes(types.get(stack).map_or(UNKNOWN_TYPE, String::as_str));
-    profile.keep_sites(|site| is_kept(&site.stack));
-    if let Some(scores) = &mut profile.scores {
-        scores.sites.retain(|site| is_kept(&site.stack));
-        scores.inferences.retain(|one| is_kept(&one.stack_index));
-    }
+    profile.keep_stacks(|stack| passes(types.get(&stack).map_or(UNKNOWN_TYPE, String::as_str)));
     profile.types = types;
+}
+
+/// Leaves only the sites with a frame that passes on their stacks: its function or its place (`src/shop.cc:28`). Returns
+/// whether there is one. Sums over the whole run stay as they are.
+pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) -> bool {
+    let is_one = |frame: &crate::ProfileFrame| {
+        let StackFrame {
+            function,
+            file,
+            line,
+            ..
+        } = &frame.frame;
+        let place = file.as_ref().map(|file| match line {
+            Some(line) => format!("{file}:{line}"),
+            None => file.to_string(),
+        });
+        let known = [function.as_deref(), place.as_deref()];
+        known.into_iter().flatten().any(&passes)
+    };
+    let frames: Vec<bool> = profile.frames.iter().map(is_one).collect();
+    let is_on = |stack: &Vec<u32>| stack.iter().any(|&frame| frames[frame as usize]);
+    let stacks: Vec<bool> = profile.stacks.iter().map(is_on).collect();
+    profile.keep_stacks(|stack| stacks[stack as usize]);
+    !profile.sites.is_empty()
 }
 
 /// The report.
@@ -256,6 +278,8 @@ pub fn report(
         #[cfg(target_arch = "x86_64")]
         rss: is_end.then(|| profile::account(recording)).flatten(),
         overhead: overhead(recording),
+        ends_early: profile.to_ns < recording.span_ns().1,
+        leaks: is_end.then(|| profile.leaks.clone()).flatten(),
         // It is about the end of the run.
         stale: is_end.then(|| profile::stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
@@ -322,6 +346,8 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
             Measure::Live => site.unseen.bytes as f64,
             _ => 0.0,
         },
+        unreachable: (profile.knows_unreachable() && measure != Measure::Unreachable)
+            .then(|| site.measures.unreachable.into()),
         growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
         oldest_ns: site.oldest_ns,
         released: Estimate::default(),

@@ -7,7 +7,7 @@ use crate::scores::inferences;
 use crate::{
     Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileModule, ProfileScores,
     ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
-    SitePoint, SiteScores, StaleHistory, StaleReport, Target,
+    SitePoint, SiteScores, StaleHistory, StaleReport, Target, UnreachableAtEnd, UnreachableSite,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_ledger::{Estimate, Totals};
@@ -15,7 +15,8 @@ use memhook_recording::{
     Activity, ActivityOptions, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
 use memhook_recording::{
-    FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, function_in, resident_of,
+    FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, UNREACHABLE_NOTE, function_in,
+    resident_of,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -105,6 +106,7 @@ pub fn profile(
                 allocated: Amount::from(site.allocated),
                 released: Amount::from(site.released),
                 temporary: Amount::from(site.temporary),
+                unreachable: Amount::default(),
             },
             unseen: Amount::from(site.unseen),
             before: Amount::from(site.before),
@@ -112,6 +114,11 @@ pub fn profile(
             sizes: whole(&site.sizes),
             lifetimes: whole(&site.lifetimes),
         });
+    }
+    let searched = unreachable(recording);
+    if let Some(found) = &searched {
+        let keys = activity.sites.iter().map(|site| (site.stack, site.tid));
+        add_unreachable(&mut sites, keys, &found.sites);
     }
     let flows = activity.flows.iter().map(|flow| Flow {
         allocated_by: tables.stack(flow.allocated_by, symbols),
@@ -169,6 +176,7 @@ pub fn profile(
         has_release_stacks: recording.has_release_stacks(),
         flows,
         releases,
+        leaks: searched.map(|found| found.leaks),
         timeline,
         resident: resident(recording, (activity.from_ns, activity.to_ns)),
         aging: stale(recording)
@@ -255,6 +263,57 @@ pub fn stale(recording: &Recording) -> Option<StaleReport> {
         depth: note(recording, "depth").parse().unwrap_or(0),
         ..report
     })
+}
+
+/// What a search at the end found that nothing reaches (attach --leaks).
+fn unreachable(recording: &Recording) -> Option<UnreachableAtEnd> {
+    let is_of_heap = note(recording, "memory").is_empty();
+    UnreachableAtEnd::of_note(is_of_heap.then(|| note(recording, UNREACHABLE_NOTE))?)
+}
+
+/// Why a recording does not know what nothing reached at its end.
+#[derive(Debug, thiserror::Error)]
+pub enum NotSearched {
+    /// Nobody asked.
+    #[error("the end of this run was not searched for leaks; record with attach --leaks")]
+    NotAsked,
+    /// It could not be searched.
+    #[error("the end of this run could not be searched for leaks: {0}")]
+    Failed(String),
+}
+
+/// Refuses a recording that does not know what nothing reached at its end.
+///
+/// # Errors
+/// Why it does not.
+pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
+    let found = unreachable(recording).ok_or(NotSearched::NotAsked)?;
+    match found.leaks.snapshot {
+        Some(_) => Ok(()),
+        None => Err(NotSearched::Failed(found.leaks.gaps.join("; "))),
+    }
+}
+
+/// Adds what nothing reaches to the sites, whose stacks and threads in the recording are `keys`. What was allocated after
+/// a window has no site there.
+fn add_unreachable(
+    sites: &mut [ProfileSite],
+    keys: impl Iterator<Item = (u32, u32)>,
+    found: &[UnreachableSite],
+) {
+    let mut of_site: FxHashMap<(u32, u32), usize> = FxHashMap::default();
+    let mut of_stack: FxHashMap<u32, usize> = FxHashMap::default();
+    for (at, (stack, tid)) in keys.enumerate() {
+        of_site.entry((stack, tid)).or_insert(at);
+        of_stack.entry(stack).or_insert(at);
+    }
+    for one in found {
+        // Recordings of sums do not tell threads apart.
+        let known = of_site.get(&(one.stack, one.tid));
+        if let Some(&at) = known.or_else(|| of_stack.get(&one.stack)) {
+            sites[at].measures.unreachable += one.amount;
+        }
+    }
 }
 
 /// What was resident at the end, if that was recorded (attach --rss).

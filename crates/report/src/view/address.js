@@ -7,7 +7,7 @@ const OPEN_CHARTS = [
   ["heap", "Heap", "The heap over time"], ["resident", "Resident", "What was resident of the process"],
   ["ages", "Untouched", "For how long live bytes were not touched"], ["thresholds", "Pages", "How long pages are left alone after a write"],
 ];
-const SORTS = ["name", "value", "share", "self", "other", "growth", "spark"];
+const SORTS = ["name", "value", "share", "self", "other", "growth", "lost", "spark"];
 
 function newState(data) {
   return {
@@ -45,7 +45,7 @@ function addressParts(data) {
   return [
     ["from", "first", time, point],
     ["to", "last", time, point],
-    ["measure", "measure", String, names(MEASURES)],
+    ["measure", "measure", String, names(knownMeasures(data))],
     ["unit", "unit", String, names(UNITS)],
     ["search", "search", String, String],
     ["only", "only", () => "yes", flag],

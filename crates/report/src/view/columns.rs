@@ -46,6 +46,10 @@ struct Head<'a> {
     aging: Option<&'a StaleHistory>,
     lost_events: u64,
     has_flows: bool,
+    /// Whether the end of the run was searched for what nothing reaches.
+    is_searched: bool,
+    /// What that search did not see.
+    search_gaps: &'a [String],
     strings: &'a [String],
     /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
@@ -98,6 +102,8 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         aging: profile.aging.as_ref(),
         lost_events: profile.totals.lost_events,
         has_flows: profile.has_release_stacks,
+        is_searched: profile.knows_unreachable(),
+        search_gaps: profile.leaks.as_ref().map_or(&[], |leaks| &leaks.gaps),
         strings: &strings.all,
         step,
         sources: &profile.sources,
@@ -153,13 +159,14 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
         (false, false) => 0,
     };
     packed.plain("sites.truncated", sites.iter().map(truncated));
-    let measures: [(&str, Of<ProfileSite>); 6] = [
+    let measures: [(&str, Of<ProfileSite>); 7] = [
         ("before", |s| s.before),
         ("live", |s| s.measures.live),
         ("peak", |s| s.measures.peak),
         ("allocated", |s| s.measures.allocated),
         ("released", |s| s.measures.released),
         ("temporary", |s| s.measures.temporary),
+        ("unreachable", |s| s.measures.unreachable),
     ];
     for (name, measure) in measures {
         pack_amounts(packed, &format!("sites.{name}"), sites.iter().map(measure));

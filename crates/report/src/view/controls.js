@@ -81,8 +81,8 @@ function fillPage(app) {
   const cut = cutText(data, CUT_AT_DEPTH, `are cut (--depth ${data.depth})`) + cutText(data, NOT_FOLLOWED, "could not be followed to their end");
   const against = data.compared ? `, compared with ${data.compared.name} (${data.compared.pid}) of ${formatTime(data.compared.seconds * 1e9)}` : "";
   byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}${against}`;
-  const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]];
-  byId("tiles").replaceChildren(...tiles.filter(([, name]) => name !== "temporary" || app.hasTemporary).map(([text, name]) => {
+  const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"], ["Unreachable", "unreachable"]];
+  byId("tiles").replaceChildren(...tiles.filter(([, name]) => (name !== "temporary" || app.hasTemporary) && (name !== "unreachable" || data.is_searched)).map(([text, name]) => {
     const error = formatError(sumOf(data.sites[name].variance));
     const all = [...data.sites.node.keys()];
     const [bytes, blocks] = ["bytes", "blocks"].map((unit) => newAndOld(data, all, data.sites[name][unit]));
@@ -101,7 +101,7 @@ function fillPage(app) {
 /** What the controls show of the state. */
 function showControls(app) {
   const { data, state } = app;
-  choice("measures", MEASURES, state.measure, (name) => app.setMeasure(name), (name) => name === "temporary" && !app.knowsTemporary());
+  choice("measures", knownMeasures(data), state.measure, (name) => app.setMeasure(name), (name) => name === "temporary" && !app.knowsTemporary());
   choice("units", UNITS, state.unit, (unit) => app.update({ unit }));
   choice("charts", CHARTS, state.chart, (chart) => app.update({ chart }));
   for (const view of byId("open-charts").children) view.setAttribute("aria-pressed", String(state.open.includes(view.dataset.name)));

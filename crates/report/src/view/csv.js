@@ -17,6 +17,7 @@ function csvText(app, rows) {
   const head = [
     group, ...(isSite ? ["file", "line", "module", "callers"] : []), `${measure}_${unit}`, "share_percent",
     ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, ...(isTwice ? [] : [`${data.compared ? "change" : "growth"}_${unit}`]),
+    ...(data.is_searched ? [`unreachable_${unit}`] : []),
     ...(isSite && data.scores ? ["lifetime_score"] : []),
   ];
   const lines = rows.map((row) => {
@@ -26,7 +27,7 @@ function csvText(app, rows) {
     const whole = result.whole[unit];
     return [
       name + aside, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
-      ...(hasSelf ? [row.self] : []), row.other, ...(isTwice ? [] : [row.growth]),
+      ...(hasSelf ? [row.self] : []), row.other, ...(isTwice ? [] : [row.growth]), ...(data.is_searched ? [row.lost] : []),
       ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
     ];
   });

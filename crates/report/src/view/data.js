@@ -1,6 +1,6 @@
 // The run: what the page carries, unpacked into arrays. packed.rs describes how it is packed.
 
-const MEASURE_COLUMNS = ["before", "live", "peak", "allocated", "released", "temporary"];
+const MEASURE_COLUMNS = ["before", "live", "peak", "allocated", "released", "temporary", "unreachable"];
 
 function decodeBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);

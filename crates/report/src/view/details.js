@@ -2,6 +2,24 @@
 
 const FIRST_RELEASES = 3;
 
+/** What the search for leaks at the end came to; nothing of a run without one. */
+function searchParts(app) {
+  const { data } = app;
+  if (!data.is_searched && !data.search_gaps.length) return [];
+  const parts = [make("h3", "", "Leaks at the end of the run")];
+  if (data.is_searched) {
+    const { bytes, blocks } = data.sites.unreachable;
+    const lost = sumOf(blocks);
+    const text = lost
+      ? `Nothing points any more to ${formatBytes(sumOf(bytes))} in ${counted(lost, "block")}.`
+      : "Everything that was allocated since the attach and is live can be reached.";
+    parts.push(make("p", "", text));
+    if (lost && app.state.measure !== "unreachable") parts.push(button("", "Show them", () => app.setMeasure("unreachable")));
+  }
+  for (const gap of data.search_gaps) parts.push(make("p", "empty", gap));
+  return parts;
+}
+
 class DetailsView {
   constructor(app) {
     this.app = app;
@@ -31,6 +49,7 @@ class DetailsView {
     this.box.replaceChildren(
       make("h2", "", "Overview"),
       make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."),
+      ...searchParts(app),
       ...(state.shape === "space" ? spaceParts(app) : []),
       ...runScoreParts(app),
       ...histogramParts(`Block sizes (${what}all allocations, ${coveredWords(data)})`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
@@ -53,7 +72,7 @@ class DetailsView {
       else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
     }
     parts.push(make("h3", "", coveredText(data)));
-    parts.push(this.numbers(["live", "peak", "allocated", "released", "temporary"].map((name) => [name, sites[name]]), members));
+    parts.push(this.numbers(["live", "peak", "allocated", "released", "temporary", ...(data.is_searched ? ["unreachable"] : [])].map((name) => [name, sites[name]]), members));
     const distinct = (column) => {
       const isFound = new Uint8Array(data.strings.length);
       const found = [];

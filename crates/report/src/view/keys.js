@@ -30,7 +30,7 @@ function bindKeys(app) {
     "?": () => byId("keys").showModal(),
     Escape: () => app.stepBack(),
   };
-  MEASURES.forEach(([name], i) => { keys[i + 1] = () => app.setMeasure(name); });
+  knownMeasures(app.data).forEach(([name], i) => { keys[i + 1] = () => app.setMeasure(name); });
   addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const isTyping = event.target.matches("input, select, textarea");

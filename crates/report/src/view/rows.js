@@ -15,7 +15,7 @@ function scratch(data, name, Kind) {
   return data.scratch[name].fill(0);
 }
 
-const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0 });
+const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0, lost: 0 });
 
 function makeRows(data, tree, group, selection, result) {
   const other = selection.unit === "bytes" ? "blocks" : "bytes";
@@ -23,18 +23,20 @@ function makeRows(data, tree, group, selection, result) {
     value: result.values, other: result.shown[other], variance: result.shown.variance,
     growth: result.growth[selection.unit].map((value, site) => (result.mask[site] ? value : 0)),
   };
+  if (data.is_searched) columns.lost = data.sites.unreachable[selection.unit].map((value, site) => (result.mask[site] && !isOldSite(data, site) ? value : 0));
   if (data.compared) {
     // What the new run has, and how much more that is than in the old one.
     columns.growth = columns.value.map((value, site) => (isOldSite(data, site) ? -value : value));
     for (const name of ["value", "other", "variance"]) columns[name] = columns[name].map((value, site) => (isOldSite(data, site) ? 0 : value));
   }
   const rows = isPartition(group) ? partitionRows(data, group, result.mask, columns) : pathRows(data, tree, group, columns);
-  return rows;
+  // What has changed without being lost is of no interest then.
+  return selection.measure === "unreachable" ? rows.filter((row) => row.value > 0) : rows;
 }
 
 function partitionRows(data, group, mask, columns) {
   const keys = partitionKeys(data, group);
-  const { value, other, variance, growth } = columns;
+  const { value, other, variance, growth, lost } = columns;
   const rows = [];
   // By key: one more than the index of its row.
   const known = scratch(data, "known", Uint32Array);
@@ -47,6 +49,7 @@ function partitionRows(data, group, mask, columns) {
     row.other += other[site];
     row.variance += variance[site];
     row.growth += growth[site];
+    if (lost) row.lost += lost[site];
   }
   return rows.filter((row) => row.value !== 0 || row.growth !== 0);
 }
@@ -72,7 +75,7 @@ function pathRows(data, tree, group, columns) {
   const rows = [];
   for (let key = 0; key < own.length; key += 1) {
     if (sums.value[key] === 0 && sums.growth[key] === 0) continue;
-    rows.push({ ...newRow(key), self: own[key], value: sums.value[key], other: sums.other[key], variance: sums.variance[key], growth: sums.growth[key] });
+    rows.push({ ...newRow(key), self: own[key], value: sums.value[key], other: sums.other[key], variance: sums.variance[key], growth: sums.growth[key], lost: sums.lost ? sums.lost[key] : 0 });
   }
   return rows;
 }

@@ -7,6 +7,7 @@ const MEASURES = [
   ["allocated", "Allocated", "Allocated within the window", (unit) => `of all allocated ${unit}`],
   ["released", "Released", "Released within the window", (unit) => `of all released ${unit}`],
   ["temporary", "Temporary", "Released before the thread's next allocation; known for the whole run only", (unit) => `of all temporary ${unit}`],
+  ["unreachable", "Unreachable", "Live at the end of the run, and nothing pointed to it any more: leaked", (unit) => `of all unreachable ${unit}`],
 ];
 const UNITS = [["bytes", "Bytes"], ["blocks", "Blocks"]];
 const LARGEST_BUCKET = 64;
@@ -15,6 +16,9 @@ const MOST_MEASURED = 4;
 
 /** "of all live bytes" */
 const wholeText = ({ measure, unit }) => MEASURES.find(([name]) => name === measure)[3](unit);
+
+/** The measures that the run knows. */
+const knownMeasures = (data) => MEASURES.filter(([name]) => name !== "unreachable" || data.is_searched);
 
 /** What lives at the end; of a program that has released everything, what lived at the peak. */
 const firstMeasure = (data) => (data.compared || data.sites.live.blocks.some((blocks) => blocks > 0) ? "live" : "peak");
@@ -64,6 +68,8 @@ function measured(data, selection) {
   });
   // Not so here: how many blocks live at both moments is not known, so neither is the error.
   const grown = (a, b) => ({ ...less(a, b), variance: new Float64Array(data.count).fill(NaN) });
+  // It is about the end of the run, whatever the window.
+  if (measure === "unreachable") return sites.unreachable;
   if (isWhole(data, selection)) {
     if (measure === "growth") return grown(sites.live, sites.before);
     return sites[measure];

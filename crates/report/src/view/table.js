@@ -7,12 +7,16 @@ const COLUMNS = [
   ["self", "Self", "Allocated in the function itself, by none that it calls; hidden wrappers count as their callers"],
   ["other", "", "The same in the other unit"],
   ["growth", "Growth", "Live at the end of the window less live at its start"],
+  ["lost", "Unreachable", "Of its blocks, what nothing pointed to at the end of the run: leaked"],
   ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
 ];
 /** Left for a name, whatever stands beside it. */
 const LEAST_NAME = 12;
 /** Characters of a caller at most: it stands behind a name that matters more. */
 const MOST_OF_CALLER = 30;
+/** Widths of the columns; of estimates, which have an error beside them, amounts of bytes are wider. */
+const WIDTHS = { name: "minmax(0, 1fr)", value: "84px", share: "56px", self: "78px", other: "86px", growth: "86px", lost: "86px", spark: "110px" };
+const WIDTH_WITH_ERROR = "150px";
 const SPARK = { width: 110, height: 22 };
 
 /** Why the table has no rows. */
@@ -23,6 +27,7 @@ function nothingText({ data, state }) {
   return {
     live: "Nothing is live at the end: all of it was released again. Peak and Allocated have what there was.",
     growth: "No site has more or less at the end than at the start. Peak and Allocated have what there was.",
+    unreachable: "Everything that is live at the end can be reached: nothing has leaked.",
     temporary: "No block was released before the thread's next allocation.",
     peak: `Nothing was live ${when}.`,
   }[state.measure] ?? `Nothing was ${state.measure} ${when}.`;
@@ -57,7 +62,8 @@ class TableView {
   get columns() {
     const { state, data } = this.app;
     const isTwice = state.measure === "growth" && !data.compared;
-    return COLUMNS.filter(([column]) => (column !== "self" || this.hasSelf()) && (column !== "growth" || !isTwice));
+    const isShown = { self: this.hasSelf(), growth: !isTwice, lost: data.is_searched && state.measure !== "unreachable" };
+    return COLUMNS.filter(([column]) => isShown[column] ?? true);
   }
 
   hasSelf() {
@@ -86,7 +92,7 @@ class TableView {
   sort() {
     const { state, hidden } = this.app;
     const sign = state.isAscending ? 1 : -1;
-    const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth" }[state.sorted];
+    const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth", lost: "lost" }[state.sorted];
     if (state.sorted === "name") {
       this.app.kept("names", [this.rows, hidden], () => this.rankNames());
       const order = (a, b) => a.rank - b.rank || (a.aside < b.aside ? -1 : a.aside > b.aside ? 1 : 0);
@@ -98,12 +104,20 @@ class TableView {
     this.header();
     byId("spacer").style.height = `${this.rows.length * this.rowHeight}px`;
     byId("grid").setAttribute("aria-rowcount", String(this.rows.length + 1));
-    byId("grid").classList.toggle("self", this.hasSelf());
-    byId("grid").classList.toggle("grown", !this.columns.some(([column]) => column === "growth"));
+    this.setWidths();
     byId("rows").textContent = counted(this.rows.length, "row");
     byId("nothing").hidden = this.rows.length > 0;
     if (!this.rows.length) byId("nothing").firstChild.textContent = nothingText(this.app);
     this.draw();
+  }
+
+  setWidths() {
+    const { data, state } = this.app;
+    const isWide = (column) => data.is_sampled && column === (state.unit === "bytes" ? "value" : "other");
+    const widths = this.columns.map(([column]) => (isWide(column) ? WIDTH_WITH_ERROR : WIDTHS[column]));
+    byId("grid").style.setProperty("--widths", widths.join(" "));
+    // Below the name, which has a line of its own there.
+    byId("grid").style.setProperty("--narrow-widths", `repeat(${widths.length - 2}, minmax(0, 1fr)) ${WIDTHS.spark}`);
   }
 
   /** Gives each row the place of its name among all, so that numbers are compared, not names. */
@@ -187,6 +201,9 @@ class TableView {
     };
     const growth = cell("growth", formatChange(row.growth, format));
     growth.classList.add(row.growth > 0 ? "up" : row.growth < 0 ? "down" : "level");
+    const lost = cell("lost", row.lost > 0 ? format(row.lost) : "");
+    if (row.lost > 0) lost.classList.add("up");
+    const shown = new Set(this.columns.map(([column]) => column));
     const spark = document.createElement("canvas");
     spark.setAttribute("aria-hidden", "true");
     const cells = [
@@ -194,7 +211,7 @@ class TableView {
       cell("share", formatShare(row.value, result.whole[state.unit])),
       ...(this.hasSelf() ? [cell("self", format(row.self))] : []),
       cell("other", isBytes ? formatCount(row.other) : bytesOf),
-      ...(this.columns.some(([column]) => column === "growth") ? [growth] : []), cell("spark", spark),
+      ...(shown.has("growth") ? [growth] : []), ...(shown.has("lost") ? [lost] : []), cell("spark", spark),
     ];
     const isPicked = state.pick?.kind === "row" && row.key === state.pick.key;
     const element = make("div", isPicked ? "row picked" : "row", ...cells);

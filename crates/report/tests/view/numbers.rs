@@ -279,3 +279,62 @@ fn the_first_view_has_something_to_show() {
     }
     assert_eq!(first(&profile, "first-peak"), "peak");
 }
+
+/// Leak or cache: beside what grows is what of it nothing reaches at the end.
+#[test]
+fn rows_say_what_nothing_reaches() {
+    let mut profile = run();
+    let page = Page::of(&profile, "not-searched");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let has_column = "document.querySelector('#columns .lost') !== null";
+    assert_eq!(browser.value(has_column), false);
+    assert!(!browser.text("#measures").contains("Unreachable"));
+    // Of the largest site all but a block is lost.
+    let sites = profile.sites.iter_mut();
+    let largest = sites
+        .max_by_key(|site| site.measures.live.bytes)
+        .expect("sites");
+    let lost = Amount {
+        blocks: largest.measures.live.blocks - 1,
+        bytes: largest.measures.live.bytes - 1,
+        ..Amount::default()
+    };
+    largest.measures.unreachable = lost;
+    profile.leaks = Some(Leaks {
+        snapshot: Some(SnapshotTaken {
+            method: "precopy".into(),
+            held_ms: 1.0,
+            prepare_held_ms: 1.0,
+            copied_bytes: 4096,
+        }),
+        gaps: vec!["a gap of the search".into()],
+        ..Leaks::default()
+    });
+    let page = Page::of(&profile, "searched");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let lost_cells = "[...document.querySelectorAll('.row .lost')].map((e) => e.textContent).filter((text) => text)";
+    let only_one = serde_json::json!([bytes(lost.bytes)]);
+    assert_eq!(browser.value(lost_cells), only_one);
+    let overview = browser.text("#details");
+    assert!(overview.contains("a gap of the search"), "{overview}");
+    // It is about the end, whatever the window, and all by itself a measure.
+    browser.click("#columns [data-column=lost]");
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x, y));
+    assert_eq!(browser.value(lost_cells), only_one);
+    browser.key("7");
+    let shown = browser.text("#shown");
+    let expected = format!("{}, 100.0 % of all unreachable bytes", bytes(lost.bytes));
+    assert_eq!(shown, expected);
+    assert_eq!(browser.text("#rows"), "1 row");
+    assert_eq!(browser.value(has_column), false);
+    browser.key("g");
+    let functions = "document.querySelector('.row .value').textContent";
+    assert_eq!(browser.value(functions), bytes(lost.bytes));
+    browser.key("1");
+    // Every function on its stack has it.
+    let cells = browser.value(lost_cells);
+    let cells = cells.as_array().expect("cells");
+    assert!(!cells.is_empty() && cells.iter().all(|cell| *cell == bytes(lost.bytes)));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

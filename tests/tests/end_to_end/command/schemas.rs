@@ -66,6 +66,10 @@ fn reports() {
     schema.check(&traced("sampled", &[], &options));
     schema.check(&json(&["report", &sampled, "--json"]));
     schema.check(&json(&["report", &sampled, "--json", "--by", "function"]));
+    let lost = folder.path("lost.mhk");
+    let options = ["--sample", "1K", "--leaks", "-o", &lost];
+    schema.check(&traced("lost_while_traced", &[], &options));
+    schema.check(&json(&["report", &lost, "--json", "--by", "function"]));
     let gap = folder.path("gap.mhk");
     schema.check(&forsaken(&gap));
     schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
@@ -120,7 +124,7 @@ fn trees_pairs_and_differences() {
     let folder = Folder::new("schema-views");
     let [old, new] = ["old.mhk", "new.mhk"].map(|name| folder.path(name));
     forsaken(&old);
-    let options = ["--sample", "8K", "--stacks", "all", "-o", &new];
+    let options = ["--sample", "8K", "--stacks", "all", "--leaks", "-o", &new];
     traced("sampled", &[], &options);
     let scored = folder.path("scored.mhk");
     traced("scores", &[], &["-o", &scored]);

@@ -8,6 +8,7 @@ mod odd_input;
 mod refusals;
 mod sums;
 mod types;
+mod unreachable;
 mod who_frees;
 
 use memhook_tests::{Attacher, Target, run};

@@ -1,0 +1,113 @@
+//! What nothing reached at the end of a run, by allocation site: for the rows of reports, and kept by recordings.
+
+use crate::{Amount, Leaks};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+
+/// Sites that a recording keeps at most; those with the most bytes. Each takes about 40 bytes.
+const MAX_SITES: usize = 100_000;
+
+/// Unreachable blocks of one stack and one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UnreachableSite {
+    /// Stack id of their allocations.
+    pub stack: u32,
+    /// Thread that allocated them; 0 if it is not known.
+    pub tid: u32,
+    /// How much, an estimate where allocations were sampled.
+    pub amount: Amount,
+}
+
+/// What a recording keeps of a search at its end.
+#[derive(Clone, Debug, Default)]
+pub struct UnreachableAtEnd {
+    /// What the search found, for people.
+    pub leaks: Leaks,
+    /// All unreachable blocks whose allocation is known, whatever else of that points to them.
+    pub sites: Vec<UnreachableSite>,
+}
+
+/// Stack, thread, blocks, bytes, variance of the bytes.
+type Numbers = (u32, u32, u64, u64, f64);
+
+#[derive(Serialize, Deserialize)]
+struct Note<L> {
+    leaks: L,
+    sites: Vec<Numbers>,
+}
+
+/// The note of a recording about a search, as JSON; `None` if it cannot be written.
+pub fn unreachable_note(leaks: &Leaks, sites: &[UnreachableSite]) -> Option<String> {
+    let mut sites: Vec<&UnreachableSite> = sites.iter().collect();
+    sites.sort_by_key(|site| (Reverse(site.amount.bytes), site.stack, site.tid));
+    sites.truncate(MAX_SITES);
+    let numbers = sites.into_iter().map(|site| {
+        let Amount {
+            blocks,
+            bytes,
+            variance,
+            ..
+        } = site.amount;
+        (site.stack, site.tid, blocks, bytes, variance)
+    });
+    let note = Note {
+        leaks,
+        sites: numbers.collect(),
+    };
+    serde_json::to_string(&note).ok()
+}
+
+impl UnreachableAtEnd {
+    /// Reads such a note; `None` if it is not one.
+    pub fn of_note(text: &str) -> Option<UnreachableAtEnd> {
+        let note: Note<Leaks> = serde_json::from_str(text).ok()?;
+        let sites = note.sites.into_iter();
+        let sites = sites.map(|(stack, tid, blocks, bytes, variance)| UnreachableSite {
+            stack,
+            tid,
+            amount: Amount {
+                blocks,
+                bytes,
+                variance: variance.max(0.0),
+                ..Amount::default()
+            },
+        });
+        Some(UnreachableAtEnd {
+            leaks: note.leaks,
+            sites: sites.collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written() {
+        let site = |stack, tid, bytes| UnreachableSite {
+            stack,
+            tid,
+            amount: Amount {
+                blocks: 2,
+                bytes,
+                variance: 0.5,
+                ..Amount::default()
+            },
+        };
+        let sites = [site(7, 100, 64), site(9, 101, 4096)];
+        let mut leaks = Leaks::default();
+        leaks.totals.leaked_bytes = 4160;
+        let note = unreachable_note(&leaks, &sites).expect("JSON");
+        let read = UnreachableAtEnd::of_note(&note).expect("a note");
+        assert_eq!(read.sites, [sites[1], sites[0]]);
+        assert_eq!(read.leaks.totals.leaked_bytes, 4160);
+    }
+
+    #[test]
+    fn other_text_is_no_note() {
+        for text in ["", "{}", "[1]", "{\"leaks\":{},\"sites\":[[1]]}"] {
+            assert!(UnreachableAtEnd::of_note(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What nothing reached at the end, in the rows of a recorded run and of its last report.
+
+use super::{json, number, output, record};
+use memhook_tests::programs::Folder;
+use memhook_tests::{build_target, run};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Unreachable bytes by the function of the program that lost or kept them, of rows that are sites.
+fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for site in report["sites"].as_array().expect("sites") {
+        let frames = site["stack"].as_array().expect("a stack").iter();
+        let names = frames.filter_map(|f| f["function"].as_str()?.split('(').next());
+        let mut own = names.filter(|n| n.starts_with("lose_") || n.starts_with("keep_"));
+        let name = own.next_back().unwrap_or("").to_owned();
+        *found.entry(name).or_default() += number(&site[field]);
+    }
+    found
+}
+
+/// What the program loses while it is traced, and what it keeps.
+fn expected() -> BTreeMap<String, u64> {
+    let sites = [
+        ("keep_some", 0),
+        ("lose_alone", 2000 * 72),
+        ("lose_list", 40 * (16 + 30)),
+        ("lose_pairs", 10 * 128),
+    ];
+    sites.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+#[test]
+fn a_recording_knows_what_the_last_report_knows() {
+    let folder = Folder::new("unreachable");
+    let program = build_target("lost_while_traced", &[]);
+    let file = folder.path("run.mhk");
+    let live = record(&program, &[], &file, &["--leaks", "--stacks", "all"]);
+    assert_eq!(by_function(&live, "unreachable_bytes"), expected());
+
+    let recorded = json(&["report", &file, "--json", "-T", "100"]);
+    assert_eq!(by_function(&recorded, "unreachable_bytes"), expected());
+    assert_eq!(recorded["leaks"], live["leaks"]);
+
+    let measured = json(&["report", &file, "--measure", "unreachable", "--json"]);
+    let lost: u64 = expected().values().sum();
+    assert_eq!(number(&measured["measured"]["bytes"]), lost);
+    let mut only_lost = expected();
+    only_lost.remove("keep_some");
+    assert_eq!(by_function(&measured, "bytes"), only_lost);
+
+    // Rows that are not sites have it, too.
+    let threads = json(&["report", &file, "--by", "thread", "--json"]);
+    let of_threads = threads["groups"].as_array().expect("rows").iter();
+    let of_threads: u64 = of_threads
+        .map(|row| number(&row["unreachable_bytes"]))
+        .sum();
+    assert_eq!(of_threads, lost);
+
+    // In text, a stack that a row above has is not shown again.
+    let text = output(&["report", &file]);
+    let row = text.lines().find(|line| line.contains("lose_alone"));
+    let row = row.expect("its row");
+    assert!(row.contains("140.6 KiB of it unreachable"), "{row}");
+    let (rows, leaks) = text.split_once("Leaked:").expect("leaks");
+    assert!(rows.contains("lose_alone"), "{text}");
+    let leak = leaks.lines().find(|line| line.contains("lose_alone"));
+    assert!(leak.is_some_and(|line| line.contains(" above")), "{leaks}");
+    assert!(leaks.contains("allocated before the attach"), "{leaks}");
+}
+
+#[test]
+fn one_function_can_be_asked_about() {
+    let folder = Folder::new("focus");
+    let program = build_target("lost_while_traced", &[]);
+    let file = folder.path("run.mhk");
+    record(&program, &[], &file, &["--leaks", "--stacks", "all"]);
+    let asked = |focus: &str| json(&["report", &file, "--who-frees", "--json", "--focus", focus]);
+    let lost = asked("^lose_alone");
+    assert_eq!(number(&lost["blocks"]), 0, "{lost}");
+    assert_eq!(number(&lost["live_bytes"]), 2000 * 72);
+    assert_eq!(number(&lost["unreachable_bytes"]), 2000 * 72);
+    let kept = asked("keep_some");
+    assert_eq!(number(&kept["unreachable_bytes"]), 0);
+    assert!(number(&kept["live_blocks"]) >= 300, "{kept}");
+    let text = output(&["report", &file, "--who-frees", "--focus", "lose_alone"]);
+    let words = "nothing was released, 140.6 KiB in 2,000 blocks live at the end, 140.6 KiB of it unreachable";
+    assert!(text.contains(words), "{text}");
+    let (code, _, err) = run(&["report", &file, "--focus", "no_such_function"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("no call stack") && err.contains("--by function"),
+        "{err}"
+    );
+}
+
+/// Of samples it is an estimate, and what nobody searched for is refused.
+#[test]
+fn samples_are_estimates_and_other_runs_are_refused() {
+    let folder = Folder::new("unreachable-samples");
+    let program = build_target("lost_while_traced", &[]);
+    let file = folder.path("samples.mhk");
+    record(&program, &[], &file, &["--leaks", "--sample", "1K"]);
+    let report = json(&["report", &file, "--json", "-T", "100"]);
+    let found = by_function(&report, "unreachable_bytes")["lose_alone"];
+    // About 140 samples of 2,000 blocks: the error is a twelfth, and six of it are allowed.
+    assert!(found.abs_diff(2000 * 72) < 2000 * 36, "{found}");
+    let sites = report["sites"].as_array().expect("sites");
+    let largest = sites
+        .iter()
+        .max_by_key(|site| site["unreachable_bytes"].as_u64());
+    let error = largest.and_then(|site| site["unreachable_error_bytes"].as_u64());
+    assert!(error > Some(0), "{report}");
+
+    let file = folder.path("plain.mhk");
+    record(&program, &[], &file, &[]);
+    let (code, _, err) = run(&["report", &file, "--measure", "unreachable"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("was not searched for leaks") && err.contains("attach --leaks"),
+        "{err}"
+    );
+}
