@@ -28,7 +28,7 @@ const STYLES: [&str; 5] = [
     include_str!("view/space.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 38] = [
+const SCRIPTS: [&str; 39] = [
     include_str!("view/units.js"),
     include_str!("view/names.js"),
     include_str!("view/ticks.js"),
@@ -44,6 +44,7 @@ const SCRIPTS: [&str; 38] = [
     include_str!("view/search.js"),
     include_str!("view/tree.js"),
     include_str!("view/picture.js"),
+    include_str!("view/sorting.js"),
     include_str!("view/rows.js"),
     include_str!("view/address.js"),
     include_str!("view/stacked.js"),

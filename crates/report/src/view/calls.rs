@@ -119,7 +119,47 @@ impl Calls {
             }
             calls.innermost.push(node);
         }
-        calls
+        calls.in_order_of_descent()
+    }
+
+    /// The same with the nodes numbered as they are met on the way down: what a node calls follows it, so whoever walks
+    /// over the calls reads them one after the other.
+    fn in_order_of_descent(self) -> Calls {
+        let count = self.parent.len();
+        let mut starts = vec![0; count + 1];
+        for &parent in &self.parent[1..] {
+            starts[parent as usize + 1] += 1;
+        }
+        for node in 0..count {
+            starts[node + 1] += starts[node];
+        }
+        let mut next = starts.clone();
+        let mut children = vec![0; count - 1];
+        for (node, &parent) in self.parent.iter().enumerate().skip(1) {
+            children[next[parent as usize]] = node as u32;
+            next[parent as usize] += 1;
+        }
+        let mut number_of = vec![0; count];
+        let mut ordered = Calls {
+            places: self.places,
+            parent: Vec::with_capacity(count),
+            place: Vec::with_capacity(count),
+            innermost: self.innermost,
+        };
+        let mut pending = vec![0];
+        while let Some(node) = pending.pop() {
+            number_of[node as usize] = ordered.parent.len() as u32;
+            // The root is its own parent; of the others the parent has its number by now.
+            let parent = self.parent[node as usize];
+            ordered.parent.push(number_of[parent as usize]);
+            ordered.place.push(self.place[node as usize]);
+            let below = starts[node as usize]..starts[node as usize + 1];
+            pending.extend(children[below].iter().rev());
+        }
+        for node in &mut ordered.innermost {
+            *node = number_of[*node as usize];
+        }
+        ordered
     }
 
     /// What a row of the page shows of a site that ends at a node: the function that a reader looks for, its line, and
@@ -194,13 +234,14 @@ mod tests {
                 frame(3, "work", 8),
                 frame(4, "work", 9),
             ],
-            stacks: vec![vec![1, 0], vec![2, 0], vec![3, 0], vec![]],
+            stacks: vec![vec![1, 0], vec![2, 0], vec![3, 0], vec![3, 1, 0], vec![]],
             ..Profile::default()
         };
         let calls = Calls::new(&profile, &mut Strings::new());
         assert_eq!(calls.places.len(), 3);
-        assert_eq!(calls.parent, [0, 0, 1, 1]);
-        assert_eq!(calls.innermost, [2, 2, 3, 0]);
+        // What a call calls follows it, though it was found later than another call.
+        assert_eq!(calls.parent, [0, 0, 1, 2, 1]);
+        assert_eq!(calls.innermost, [2, 2, 4, 3, 0]);
         assert_eq!(calls.node_of(9), 0);
     }
 }

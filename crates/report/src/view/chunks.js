@@ -25,7 +25,7 @@ class ChunkView {
     this.box.hidden = !this.isShown;
     if (!this.isShown) return;
     const { data, state, result } = this.app;
-    const members = this.app.pickedSites() ?? [...data.sites.node.keys()].filter((site) => result.mask[site]);
+    const members = this.app.pickedSites() ?? sitesWhere(data, (site) => result.mask[site]);
     const nodes = [...new Set(members.map((site) => data.sites.node[site]))];
     const scored = nodes.map((node) => data.scored.get(node)).filter(Boolean);
     const key = nodes.join();

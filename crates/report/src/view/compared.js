@@ -12,9 +12,13 @@ const oldPointAt = (data, ns) => data.compared?.timeline.find((point) => data.fr
 
 /** What some sites come to in the new run and in the old one. */
 function newAndOld(data, members, values) {
-  const sums = { fresh: 0, old: 0 };
-  for (const site of members) sums[isOldSite(data, site) ? "old" : "fresh"] += values[site];
-  return sums;
+  const firstOld = data.compared ? data.compared.first_site : Infinity;
+  let [fresh, old] = [0, 0];
+  for (let at = 0; at < members.length; at += 1) {
+    const site = members[at];
+    if (site < firstOld) fresh += values[site]; else old += values[site];
+  }
+  return { fresh, old };
 }
 
 /** The same of a frame: values are those of `byRun`. */

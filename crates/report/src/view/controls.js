@@ -83,12 +83,13 @@ function fillPage(app) {
   byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}${against}`;
   const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"], ["Unreachable", "unreachable"]];
   byId("tiles").replaceChildren(...tiles.filter(([, name]) => (name !== "temporary" || app.hasTemporary) && (name !== "unreachable" || data.is_searched)).map(([text, name]) => {
-    const error = formatError(sumOf(data.sites[name].variance));
-    const all = [...data.sites.node.keys()];
+    const all = allSites(data);
     const [bytes, blocks] = ["bytes", "blocks"].map((unit) => newAndOld(data, all, data.sites[name][unit]));
     const was = data.compared ? `, was ${formatBytes(bytes.old)}` : "";
-    const aside = make("small", "", `${error && ` ${error},`} ${counted(blocks.fresh, "block")}${was}`);
-    return make("div", "", make("dt", "", text), make("dd", "", formatBytes(bytes.fresh), aside));
+    // The number is large, its error small.
+    const [amount, error] = withError(bytes.fresh, sumOf(data.sites[name].variance)).split(" \u00b1 ");
+    const aside = make("small", "", `${error ? ` \u00b1 ${error},` : ""} ${counted(blocks.fresh, "block")}${was}`);
+    return make("div", "", make("dt", "", text), make("dd", "", amount, aside));
   }));
   fillLargest(data, "module", "All modules", data.modules);
   fillLargest(data, "thread", "All threads", byAllocated(data, data.sites.thread));

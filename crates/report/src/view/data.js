@@ -103,23 +103,29 @@ function prepare(head, columns) {
   return data;
 }
 
-/** Differences become sums; and the changes of each site and of each point are found. */
+/**
+ * Differences become sums, and the changes of each site come together, in the order of time: whoever asks for a site, or
+ * for what all were at a point, reads neighbours.
+ */
 function prepareChanges(data, { point, site }, measures) {
+  const starts = startsOf(countsOf(site, data.count));
+  const places = new Uint32Array(site.length);
+  const next = starts.slice();
+  for (let i = 0; i < site.length; i += 1) places[i] = next[site[i]]++;
+  const changes = { starts, point: new Int32Array(site.length) };
+  for (let i = 0; i < site.length; i += 1) changes.point[places[i]] = point[i];
   for (const [name, columns] of Object.entries(measures)) {
+    changes[name] = {};
     for (const [unit, values] of Object.entries(columns)) {
       const last = name === "live" ? data.sites.before[unit].slice() : new Float64Array(data.count);
+      const ordered = changes[name][unit] = new Float64Array(site.length);
       for (let i = 0; i < values.length; i += 1) {
         last[site[i]] += values[i];
-        values[i] = last[site[i]];
+        ordered[places[i]] = last[site[i]];
       }
     }
   }
-  const pointStarts = startsOf(countsOf(point, data.points));
-  const siteStarts = startsOf(countsOf(site, data.count));
-  const ofSite = new Uint32Array(site.length);
-  const next = siteStarts.slice();
-  for (let i = 0; i < site.length; i += 1) ofSite[next[site[i]]++] = i;
-  return { point, site, pointStarts, siteStarts, ofSite, ...measures };
+  return changes;
 }
 
 /** Labels are what frames are called in graphs: pairs of a function and its module. */
@@ -169,6 +175,17 @@ function framesOf(data, node) {
 }
 
 const functionOf = (data, frame) => data.strings[data.frames.function[frame]];
+
+/** All sites, in order. */
+const allSites = (data) => sitesWhere(data, () => true);
+
+/** The sites that pass a test, in order. */
+function sitesWhere(data, test) {
+  const found = new Uint32Array(data.count);
+  let count = 0;
+  for (let site = 0; site < data.count; site += 1) if (test(site)) found[count++] = site;
+  return found.subarray(0, count);
+}
 
 /** File and line of a frame, the file from the source root on; empty if they are not known. */
 function placeOf(data, frame) {

@@ -37,8 +37,7 @@ class DetailsView {
   overview() {
     const { app } = this;
     const { data, state, result } = app;
-    const members = [];
-    for (let site = 0; site < data.count; site += 1) if (result.mask[site]) members.push(site);
+    const members = sitesWhere(data, (site) => result.mask[site]);
     const choose = (bucket) => {
       const isChosen = state.least === bucket && state.most === bucket;
       app.update(isChosen ? { least: 0, most: LARGEST_BUCKET } : { least: bucket, most: bucket });
@@ -76,8 +75,8 @@ class DetailsView {
     const distinct = (column) => {
       const isFound = new Uint8Array(data.strings.length);
       const found = [];
-      for (const site of members) {
-        const name = column[site];
+      for (let at = 0; at < members.length; at += 1) {
+        const name = column[members[at]];
         if (isFound[name]) continue;
         isFound[name] = 1;
         found.push(boundedName(data.strings[name]));
@@ -125,21 +124,23 @@ class DetailsView {
     const { data, state } = app;
     const title = make("h3", "", `Released by (${coveredWords(data)})`);
     if (!data.has_flows) return [title, make("p", "empty", "Not recorded: attach with --stacks all to see who releases these blocks.")];
-    const isMember = nodeMarks(data, members);
     const { flows } = data;
-    const sums = new Map();
-    for (let i = 0; i < flows.allocated.length; i += 1) {
+    const isMember = nodeMarks(data, members);
+    flows.releasers ??= numbered(flows.released);
+    const { keys, rowOf } = flows.releasers;
+    const [bytes, blocks, variance] = [0, 1, 2].map(() => new Float64Array(keys.length));
+    for (let i = 0; i < rowOf.length; i += 1) {
       if (!isMember[flows.allocated[i]]) continue;
-      let known = sums.get(flows.released[i]);
-      if (!known) sums.set(flows.released[i], known = { bytes: 0, blocks: 0, variance: 0 });
-      known.bytes += flows.bytes[i];
-      known.blocks += flows.blocks[i];
-      known.variance += flows.variance[i];
+      const row = rowOf[i];
+      bytes[row] += flows.bytes[i];
+      blocks[row] += flows.blocks[i];
+      variance[row] += flows.variance[i];
     }
-    if (!sums.size) return [title, make("p", "empty", "None of these blocks was seen being released.")];
-    const largest = [...sums].sort((a, b) => b[1][state.unit] - a[1][state.unit]);
-    const entry = ([node, amount]) => {
-      const frames = framesOf(data, node);
+    const seen = Uint32Array.from(keys, (_, row) => row).filter((row) => blocks[row] > 0);
+    if (!seen.length) return [title, make("p", "empty", "None of these blocks was seen being released.")];
+    const largest = sorted(seen, state.unit === "bytes" ? bytes : blocks, false);
+    const entry = (row) => {
+      const frames = framesOf(data, keys[row]);
       const isDull = dullTest(app, frames);
       const frame = frames.find((one) => !isDull(one)) ?? frames[0];
       const names = frames.slice(frames.indexOf(frame), frames.indexOf(frame) + 3).map((one) => isolated(boundedName(functionOf(data, one))));
@@ -148,7 +149,7 @@ class DetailsView {
       opener.title = "The whole stack";
       opener.addEventListener("click", () => { opener.disabled = true; }, { once: true });
       const place = frame === undefined ? "" : placeOf(data, frame);
-      item.append(opener, make("small", "", [`${withError(amount.bytes, amount.variance)} in ${counted(amount.blocks, "block")}`, place].filter(Boolean).join("  ")));
+      item.append(opener, make("small", "", [`${withError(bytes[row], variance[row])} in ${counted(blocks[row], "block")}`, place].filter(Boolean).join("  ")));
       return item;
     };
     return [title, this.lists.list("stack", largest, entry, { first: FIRST_RELEASES, isSeen: true })];

@@ -9,6 +9,8 @@ const hasShape = (data, shape) => (shape === "chunks" ? Boolean(data.scores) : s
 /** Whether the outermost frames of a shape may be one row: in a sandwich they are callers. */
 const hasRoot = (shape) => shape === "flame" || shape === "icicle";
 const ROW = 20;
+/** Rows of frames for which there is room at least. */
+const LEAST_ROWS = 6;
 /** Narrower frames are not drawn, in pixels. */
 const NARROWEST = 0.4;
 
@@ -26,6 +28,12 @@ function endOfRoot(frame) {
   // Children are in order, the largest first.
   while (at.children[0]?.value >= at.value * COMMON && at.children[0].children.length) [at] = at.children;
   return at;
+}
+
+/** The height that the graph needs with its head and legend; all that it may have if that is not known. */
+function setGraphHeight(height) {
+  const { style } = byId("graph").parentElement;
+  if (style.getPropertyValue("--graph-height") !== height) style.setProperty("--graph-height", height);
 }
 
 class FlameView {
@@ -53,7 +61,10 @@ class FlameView {
     const { state, result, tree, data } = app;
     this.root = null;
     this.callers = null;
-    if (!hasFrames(state.shape)) return;
+    if (!hasFrames(state.shape)) {
+      setGraphHeight("");
+      return;
+    }
     if (state.shape !== "sandwich") {
       const isCallers = state.shape === "callers";
       this.root = app.kept("graph", [result, tree, isCallers], () => (isCallers ? callerGraph : calleeGraph)(tree, result.positive));
@@ -159,7 +170,12 @@ class FlameView {
     const width = Math.max(this.box.clientWidth - 1, 1);
     this.drawn = this.layout(width);
     const places = [...this.drawn, ...this.rests];
-    const [least, most] = places.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);
+    let [least, most] = [0, 0];
+    for (const { row } of places) {
+      least = Math.min(least, row);
+      most = Math.max(most, row);
+    }
+    this.fit(most - least + 1);
     const height = Math.max((most - least + 1) * ROW + 4, this.box.clientHeight - 2);
     const isFlame = state.shape === "flame";
     for (const place of places) place.y = isFlame ? height - (place.row + 1) * ROW - 2 : (place.row - least) * ROW + 2;
@@ -173,6 +189,17 @@ class FlameView {
     const heights = `${height} ${this.box.clientHeight}`;
     if (isFlame && this.drawnHeights !== heights) this.box.scrollTop = this.box.scrollHeight;
     this.drawnHeights = heights;
+  }
+
+  /**
+   * Gives the box the height of its graph, up to a limit that the style sheet has: what a shallow one leaves is the table's.
+   * While one zooms, the box only grows, so that nothing moves away from the mouse.
+   */
+  fit(rows) {
+    if (this.fitted?.root !== this.root) this.fitted = { root: this.root, rows: LEAST_ROWS };
+    this.fitted.rows = Math.max(this.fitted.rows, rows);
+    const around = byId("graph").offsetHeight - this.box.clientHeight;
+    setGraphHeight(this.root ? `${this.fitted.rows * ROW + 6 + around}px` : "");
   }
 
   /** Scrolls to the function between its callers and its callees. */

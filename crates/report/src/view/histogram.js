@@ -3,7 +3,8 @@
 /** [[bucket, blocks]], ordered, of some sites. */
 function bucketSums(histogram, members) {
   const sums = new Float64Array(LARGEST_BUCKET + 1);
-  for (const site of members) {
+  for (let at = 0; at < members.length; at += 1) {
+    const site = members[at];
     for (let i = histogram.starts[site]; i < histogram.starts[site + 1]; i += 1) sums[histogram.bucket[i]] += histogram.blocks[i];
   }
   return [...sums.entries()].filter(([, blocks]) => blocks > 0);

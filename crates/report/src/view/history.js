@@ -22,11 +22,21 @@ function madeStateAt(data, point) {
     live: { bytes: before.bytes.slice(), blocks: before.blocks.slice(), variance: before.variance.slice() },
     allocated: noAmounts(count),
   };
-  const end = point < 0 ? 0 : changes.pointStarts[point + 1];
+  // By site: one more than the place of its last change up to the point; 0 if there is none.
+  const ends = new Uint32Array(count);
+  for (let site = 0; site < count; site += 1) {
+    const start = changes.starts[site];
+    let [low, high] = [start, changes.starts[site + 1]];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (changes.point[middle] <= point) low = middle + 1; else high = middle;
+    }
+    ends[site] = low > start ? low : 0;
+  }
   for (const name of ["live", "allocated"]) {
     for (const column of ["bytes", "blocks", "variance"]) {
       const [from, to] = [changes[name][column], state[name][column]];
-      for (let i = 0; i < end; i += 1) to[changes.site[i]] = from[i];
+      for (let site = 0; site < count; site += 1) if (ends[site]) to[site] = from[ends[site] - 1];
     }
   }
   return state;
@@ -35,7 +45,7 @@ function madeStateAt(data, point) {
 /** Live of all sites together at each point of the timeline. */
 function allOverTime(data, unit) {
   data.whole ??= {};
-  data.whole[unit] ??= summedOverTime(data, [...data.sites.node.keys()], unit);
+  data.whole[unit] ??= summedOverTime(data, allSites(data), unit);
   return data.whole[unit];
 }
 
@@ -43,25 +53,25 @@ function allOverTime(data, unit) {
 function overTime(data, members, unit) {
   if (members.length <= data.count / 2) return summedOverTime(data, members, unit);
   const isMember = new Uint8Array(data.count);
-  for (const site of members) isMember[site] = 1;
-  const others = [];
-  for (let site = 0; site < data.count; site += 1) if (!isMember[site]) others.push(site);
+  for (let at = 0; at < members.length; at += 1) isMember[members[at]] = 1;
   const all = allOverTime(data, unit);
-  const less = summedOverTime(data, others, unit);
+  const less = summedOverTime(data, sitesWhere(data, (site) => !isMember[site]), unit);
   return less.map((value, point) => all[point] - value);
 }
 
 function summedOverTime(data, members, unit) {
   const { changes, sites } = data;
   const steps = new Float64Array(data.points);
-  const { siteStarts, ofSite, point } = changes;
+  const { starts, point } = changes;
   const live = changes.live[unit];
+  const before = sites.before[unit];
   let sum = 0;
-  for (const site of members) {
-    let last = sites.before[unit][site];
+  for (let at = 0; at < members.length; at += 1) {
+    const site = members[at];
+    let last = before[site];
     sum += last;
-    for (let k = siteStarts[site]; k < siteStarts[site + 1]; k += 1) {
-      const i = ofSite[k];
+    const end = starts[site + 1];
+    for (let i = starts[site]; i < end; i += 1) {
       steps[point[i]] += live[i] - last;
       last = live[i];
     }

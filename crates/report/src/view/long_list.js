@@ -54,7 +54,7 @@ class LongLists {
   show(list) {
     const { box, rows, items, entry, from, to } = list;
     rows.start = from + 1;
-    rows.replaceChildren(...items.slice(from, to).map(entry));
+    rows.replaceChildren(...Array.from(items.slice(from, to), entry));
     const parts = [rows];
     if (from > 0) parts.unshift(button("", "Show the first again", () => this.move(list, 0, Math.min(FIRST_ENTRIES, items.length))));
     const left = items.length - to;

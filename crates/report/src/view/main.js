@@ -102,7 +102,7 @@ class App {
     clearTimeout(this.writing);
     Object.assign(this.state, stateOf(this.data, address));
     this.setTree();
-    this.table.sparks.clear();
+    this.table.clearSeries();
     this.showTheme();
     this.schedule();
   }
@@ -127,8 +127,7 @@ class App {
       members = null;
       if (isFiltered(state)) {
         text = "what passes the filters";
-        members = [];
-        for (let site = 0; site < data.count; site += 1) if (this.result.mask[site]) members.push(site);
+        members = sitesWhere(data, (site) => this.result.mask[site]);
       }
     }
     this.timeline.show(members && overTime(data, members, state.unit), text);
@@ -193,7 +192,7 @@ class App {
   /** Picks the site of an inference, under a measure that shows it. */
   pickInference(node) {
     const { data, state } = this;
-    const isShown = data.sites.node.some((of, site) => of === node && this.result.shown[state.unit][site] > 0);
+    const isShown = allMembers(data, this.tree, "site", node).some((site) => this.result.shown[state.unit][site] > 0);
     Object.assign(state, { group: "site", measure: isShown ? state.measure : "allocated" });
     this.refreshNow();
     this.pickRow(node);
@@ -255,7 +254,7 @@ class App {
     const { pick } = this.state;
     Object.assign(this.state, { hides, wrappers, zoom: [], pick: pick?.kind === "frame" ? null : pick });
     this.setTree();
-    this.table.sparks.clear();
+    this.table.clearSeries();
     this.schedule();
   }
 

@@ -9,6 +9,32 @@ function nodeSums(graph, values) {
   return graph.known.get(values);
 }
 
+/** Numbers by label, kept from one frame to the next: 0 but while children are counted. */
+const labelNumbers = (tree) => (tree.labelNumbers ??= new Uint32Array(tree.label.reduce((most, label) => Math.max(most, label), 0) + 1));
+
+/** Places of a list of nodes, those of each label together: [label, places], by first place. */
+function byLabel(tree, nodes, count) {
+  const numbers = labelNumbers(tree);
+  const labels = [];
+  const counts = [];
+  for (let i = 0; i < count; i += 1) {
+    const label = tree.label[nodes[i]];
+    if (!numbers[label]) {
+      numbers[label] = labels.push(label);
+      counts.push(0);
+    }
+    counts[numbers[label] - 1] += 1;
+  }
+  const places = counts.map((of) => new Uint32Array(of));
+  counts.fill(0);
+  for (let i = 0; i < count; i += 1) {
+    const number = numbers[tree.label[nodes[i]]] - 1;
+    places[number][counts[number]++] = i;
+  }
+  for (const label of labels) numbers[label] = 0;
+  return labels.map((label, number) => [label, places[number]]);
+}
+
 /** A frame whose children are called by it: nodes of the tree with the same way to them. */
 class CalleeFrame {
   constructor(graph, label, nodes, parent) {
@@ -20,16 +46,11 @@ class CalleeFrame {
   get children() {
     if (this.made) return this.made;
     const { tree, sums } = this.graph;
-    const byLabel = new Map();
+    const found = [];
     for (const node of this.nodes) {
-      for (let i = tree.starts[node]; i < tree.starts[node + 1]; i += 1) {
-        const child = tree.children[i];
-        if (!(sums.total(child) > 0)) continue;
-        const label = tree.label[child];
-        if (byLabel.has(label)) byLabel.get(label).push(child); else byLabel.set(label, [child]);
-      }
+      for (let child = node + 1; child < tree.last[node]; child = tree.last[child]) if (sums.total(child) > 0) found.push(child);
     }
-    this.made = [...byLabel].map(([label, nodes]) => new CalleeFrame(this.graph, label, nodes, this)).sort(byValue);
+    this.made = byLabel(tree, found, found.length).map(([label, places]) => new CalleeFrame(this.graph, label, places.map((i) => found[i]), this)).sort(byValue);
     return this.made;
   }
 
@@ -44,33 +65,39 @@ class CalleeFrame {
   }
 }
 
-/** A frame whose children are its callers. An entry is a node of the tree and the node at which the path to it began. */
+/**
+ * A frame whose children are its callers. It is a list of nodes of the tree, `at`, and of those at which the way to each
+ * began, `origins`.
+ */
 class CallerFrame {
-  constructor(graph, label, entries, parent) {
-    Object.assign(this, { graph, label, entries, parent, depth: parent ? parent.depth + 1 : 0 });
+  constructor(graph, label, origins, at, parent) {
+    Object.assign(this, { graph, label, origins, at, parent, depth: parent ? parent.depth + 1 : 0 });
     this.value = 0;
-    for (const { origin } of entries) this.value += graph.weight(origin);
+    for (let i = 0; i < origins.length; i += 1) this.value += graph.weights[origins[i]];
   }
 
   get children() {
     if (this.made) return this.made;
     const { tree } = this.graph;
-    const byLabel = new Map();
-    for (const { origin, at } of this.entries) {
+    const { at, origins } = this;
+    const next = new Uint32Array(at.length);
+    const from = new Uint32Array(at.length);
+    let count = 0;
+    for (let i = 0; i < at.length; i += 1) {
       // The root of all begins with the innermost frames themselves.
-      const next = at < 0 ? origin : tree.parent[at];
-      if (next <= 0) continue;
-      const label = tree.label[next];
-      const entry = { origin, at: next };
-      if (byLabel.has(label)) byLabel.get(label).push(entry); else byLabel.set(label, [entry]);
+      const caller = this.parent || !this.graph.endsAtOrigin ? tree.parent[at[i]] : at[i];
+      if (caller <= 0) continue;
+      next[count] = caller;
+      from[count++] = origins[i];
     }
-    this.made = [...byLabel].map(([label, entries]) => new CallerFrame(this.graph, label, entries, this)).sort(byValue);
+    const child = ([label, places]) => new CallerFrame(this.graph, label, places.map((i) => from[i]), places.map((i) => next[i]), this);
+    this.made = byLabel(tree, next, count).map(child).sort(byValue);
     return this.made;
   }
 
   get sites() {
     const { tree, endsAtOrigin } = this.graph;
-    const origins = this.entries.map(({ origin }) => origin);
+    const { origins } = this;
     return endsAtOrigin ? sitesAt(tree, origins) : sitesBelow(tree, origins);
   }
 
@@ -78,7 +105,7 @@ class CallerFrame {
     const sums = nodeSums(this.graph, values);
     let sum = 0;
     const { endsAtOrigin } = this.graph;
-    for (const { origin } of this.entries) sum += endsAtOrigin ? sums.self(origin) : sums.total(origin);
+    for (const origin of this.origins) sum += endsAtOrigin ? sums.self(origin) : sums.total(origin);
     return sum;
   }
 }
@@ -95,26 +122,32 @@ function calleeGraph(tree, values) {
 function callerGraph(tree, values) {
   const self = new Float64Array(tree.parent.length);
   for (let site = 0; site < values.length; site += 1) self[tree.leaf[site]] += values[site];
-  const entries = [];
-  for (let origin = 1; origin < self.length; origin += 1) if (self[origin] > 0) entries.push({ origin, at: -1 });
-  return new CallerFrame({ tree, weight: (origin) => self[origin], endsAtOrigin: true }, -1, entries, null);
+  const origins = new Uint32Array(self.length);
+  let count = 0;
+  for (let origin = 1; origin < self.length; origin += 1) if (self[origin] > 0) origins[count++] = origin;
+  const used = origins.slice(0, count);
+  return new CallerFrame({ tree, weights: self, endsAtOrigin: true }, -1, used, used, null);
 }
 
 /** One function: what it calls, and what calls it. Where it calls itself, the outermost call counts. */
 function sandwichGraphs(data, tree, values, name) {
   const sums = new TreeSums(tree, values);
-  const isOutermost = outermost(data, tree, "function");
-  const nodes = [];
+  const isOfName = Uint8Array.from(data.labels.function, (one) => (one === name ? 1 : 0));
+  const found = [];
   let label = -1;
   for (let node = 1; node < tree.parent.length; node += 1) {
-    if (data.labels.function[tree.label[node]] !== name) continue;
+    if (!isOfName[tree.label[node]]) continue;
     label = tree.label[node];
-    if (isOutermost[node] && sums.total(node) > 0) nodes.push(node);
+    if (sums.total(node) > 0) found.push(node);
+    // What it calls itself counts once.
+    node = tree.last[node] - 1;
   }
-  const entries = nodes.map((node) => ({ origin: node, at: node }));
+  const nodes = Uint32Array.from(found);
+  const weights = new Float64Array(tree.parent.length);
+  for (const node of nodes) weights[node] = sums.total(node);
   return {
     callees: new CalleeFrame({ tree, sums }, label, nodes, null),
-    callers: new CallerFrame({ tree, weight: (origin) => sums.total(origin), endsAtOrigin: false }, label, entries, null),
+    callers: new CallerFrame({ tree, weights, endsAtOrigin: false }, label, nodes, nodes, null),
   };
 }
 

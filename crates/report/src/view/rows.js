@@ -1,4 +1,5 @@
-// Rows of the table: sites, functions, modules, threads or types, and what each comes to.
+// Rows of the table: sites, functions, modules, threads or types, and what each comes to. They are columns of numbers: a
+// large program has a hundred thousand rows, of which some twenty are on the screen.
 
 const GROUPS = [["site", "Sites"], ["function", "Functions"], ["module", "Modules"], ["thread", "Threads"], ["type", "Types"]];
 
@@ -8,97 +9,172 @@ const isPartition = (group) => group === "site" || group === "thread" || group =
 /** By site: the key of its row, where each block belongs to one row alone. */
 const partitionKeys = (data, group) => (group === "site" ? data.sites.node : data.sites[group]);
 
-/** An array with a number for each key of a row, all 0; it is the same one the next time. */
-function scratch(data, name, Kind) {
-  data.scratch ??= {};
-  data.scratch[name] ??= new Kind(Math.max(data.calls.parent.length, data.strings.length));
-  return data.scratch[name].fill(0);
+/** Numbers of rows, in the order of their keys: { keys, rowOf by site }. */
+function numbered(keys) {
+  const rowOf = new Uint32Array(keys.length);
+  let most = 0;
+  for (let site = 0; site < keys.length; site += 1) most = Math.max(most, keys[site]);
+  // By key: whether it is there, then one more than its number.
+  const numbers = new Uint32Array(most + 1);
+  for (let site = 0; site < keys.length; site += 1) numbers[keys[site]] = 1;
+  const found = [];
+  for (let key = 0; key <= most; key += 1) if (numbers[key]) numbers[key] = found.push(key);
+  for (let site = 0; site < keys.length; site += 1) rowOf[site] = numbers[keys[site]] - 1;
+  return { keys: Int32Array.from(found), rowOf };
 }
 
-const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0, lost: 0 });
+/** The rows of a group in which each block belongs to one, with the sites of each together. Made once. */
+function partition(data, group) {
+  data.partitions ??= {};
+  if (data.partitions[group]) return data.partitions[group];
+  const { keys, rowOf } = numbered(partitionKeys(data, group));
+  const starts = startsOf(countsOf(rowOf, keys.length));
+  const next = starts.slice();
+  const sites = new Uint32Array(data.count);
+  for (let site = 0; site < data.count; site += 1) sites[next[rowOf[site]]++] = site;
+  data.partitions[group] = { keys, rowOf, starts, sites };
+  return data.partitions[group];
+}
+
+/** By site: the one row that its blocks belong to. A function or module has what it allocates itself. */
+function ownRows(data, tree, group) {
+  if (isPartition(group)) return partition(data, group);
+  tree.own ??= {};
+  tree.own[group] ??= numbered(tree.leaf.map((leaf) => data.labels[group][tree.label[leaf]]));
+  return tree.own[group];
+}
+
+/** By site: the key of that row. */
+function ownKeys(data, tree, group) {
+  if (isPartition(group)) return partitionKeys(data, group);
+  const { keys, rowOf } = ownRows(data, tree, group);
+  return rowOf.map((row) => keys[row]);
+}
+
+/** Rows in an order, of which `at` makes objects. */
+class Rows {
+  constructor(keys, sums, isShown) {
+    Object.assign(this, { keys, sums });
+    const all = new Uint32Array(keys.length);
+    let count = 0;
+    for (let row = 0; row < all.length; row += 1) if (isShown(row)) all[count++] = row;
+    /** Numbers of rows, by key. */
+    this.byKey = all.subarray(0, count);
+    this.order = this.byKey;
+    this.sortedBy = "";
+  }
+
+  get length() { return this.order.length; }
+
+  at(index) {
+    const row = this.order[index];
+    const found = { row, key: this.keys[row] };
+    for (const name in this.sums) found[name] = this.sums[name][row];
+    return found;
+  }
+
+  /** All of them, for files. */
+  all() { return Array.from(this.order, (_, index) => this.at(index)); }
+
+  indexOf(key) { return this.order.indexOf(this.keys.indexOf(key)); }
+
+  /** Sorts by a column; of the same amount those with the largest value are first, and of the same value the first key. */
+  sort(name, column, isAscending) {
+    const sortedBy = `${name} ${isAscending}`;
+    if (this.sortedBy === sortedBy) return;
+    this.sortedBy = sortedBy;
+    const { value } = this.sums;
+    if (column === value) {
+      this.order = sorted(this.byKey, value, isAscending);
+      return;
+    }
+    this.byValue ??= sorted(this.byKey, value, false);
+    this.order = sorted(this.byValue, column, isAscending);
+  }
+}
 
 function makeRows(data, tree, group, selection, result) {
   const other = selection.unit === "bytes" ? "blocks" : "bytes";
-  const columns = {
-    value: result.values, other: result.shown[other], variance: result.shown.variance,
-    growth: result.growth[selection.unit].map((value, site) => (result.mask[site] ? value : 0)),
-  };
-  if (data.is_searched) columns.lost = data.sites.unreachable[selection.unit].map((value, site) => (result.mask[site] && !isOldSite(data, site) ? value : 0));
+  const columns = { value: result.values, other: result.shown[other], variance: result.shown.variance, growth: result.growth[selection.unit] };
+  if (data.is_searched) columns.lost = data.sites.unreachable[selection.unit].map((value, site) => (isOldSite(data, site) ? 0 : value));
   if (data.compared) {
     // What the new run has, and how much more that is than in the old one.
-    columns.growth = columns.value.map((value, site) => (isOldSite(data, site) ? -value : value));
+    columns.growth = columns.value.map((value, site) => (isOldSite(data, site) ? 0 - value : value));
     for (const name of ["value", "other", "variance"]) columns[name] = columns[name].map((value, site) => (isOldSite(data, site) ? 0 : value));
   }
-  const rows = isPartition(group) ? partitionRows(data, group, result.mask, columns) : pathRows(data, tree, group, columns);
-  // What has changed without being lost is of no interest then.
-  return selection.measure === "unreachable" ? rows.filter((row) => row.value > 0) : rows;
+  const names = Object.keys(columns);
+  const all = Object.values(columns);
+  const columnsOfRows = isPartition(group) ? all.map((values) => sumsOfPartition(data, group, result, values)) : sumsByKey(data, tree, group, result.mask, all);
+  const sums = Object.fromEntries(names.map((name, at) => [name, columnsOfRows[at]]));
+  const { value, growth } = sums;
+  const keys = isPartition(group) ? partition(data, group).keys : Int32Array.from(value, (_, key) => key);
+  sums.self = isPartition(group) ? new Float64Array(keys.length) : ownSums(data, tree, group, columns.value);
+  sums.lost ??= new Float64Array(keys.length);
+  // What has changed without being lost is of no interest when that is the question.
+  const isShown = selection.measure === "unreachable" ? (row) => value[row] > 0 : (row) => value[row] !== 0 || growth[row] !== 0;
+  return new Rows(keys, sums, isShown);
 }
 
-function partitionRows(data, group, mask, columns) {
-  const keys = partitionKeys(data, group);
-  const { value, other, variance, growth, lost } = columns;
-  const rows = [];
-  // By key: one more than the index of its row.
-  const known = scratch(data, "known", Uint32Array);
-  for (let site = 0; site < data.count; site += 1) {
-    if (!mask[site]) continue;
-    const key = keys[site];
-    if (!known[key]) known[key] = rows.push(newRow(key));
-    const row = rows[known[key] - 1];
-    row.value += value[site];
-    row.other += other[site];
-    row.variance += variance[site];
-    row.growth += growth[site];
-    if (lost) row.lost += lost[site];
-  }
-  return rows.filter((row) => row.value !== 0 || row.growth !== 0);
+/** By row of sites, threads or types: what those sites come to that pass the filters. */
+function sumsOfPartition(data, group, { mask }, values) {
+  const { keys, rowOf } = partition(data, group);
+  const sums = new Float64Array(keys.length);
+  for (let site = 0; site < values.length; site += 1) if (mask[site]) sums[rowOf[site]] += values[site];
+  return sums;
 }
 
-function pathRows(data, tree, group, columns) {
-  const keys = data.labels[group];
+/** By function or module: what the sites with it on their stacks come to, in each of some values. */
+function sumsByKey(data, tree, group, mask, columns) {
   const { starts, begin, end } = spansByKey(data, tree, group);
-  const sums = {};
-  for (const name in columns) {
-    const { before } = new TreeSums(tree, columns[name]);
-    const ofKey = sums[name] = new Float64Array(data.strings.length);
-    for (let key = 0; key < ofKey.length; key += 1) {
-      let sum = 0;
-      for (let k = starts[key]; k < starts[key + 1]; k += 1) sum += before[end[k]] - before[begin[k]];
-      ofKey[key] = sum;
+  const { before, low, width } = new RunningSums(tree.order, columns, mask);
+  const sums = columns.map(() => new Float64Array(starts.length - 1));
+  const found = new Float64Array(width);
+  for (let key = 0; key + 1 < starts.length; key += 1) {
+    const last = starts[key + 1];
+    if (starts[key] === last) continue;
+    found.fill(0);
+    for (let k = starts[key]; k < last; k += 1) {
+      const [to, from] = [end[k] * width, begin[k] * width];
+      for (let c = 0; c < width; c += 1) found[c] += before[to + c] - before[from + c];
     }
+    for (let c = 0; c < sums.length; c += 1) sums[c][key] = low[c] ? found[c] + found[low[c]] : found[c];
   }
-  const own = new Float64Array(data.strings.length);
+  return sums;
+}
+
+/** By function or module: what it allocates itself. */
+function ownSums(data, tree, group, values) {
+  const keys = data.labels[group];
+  const sums = new Float64Array(data.strings.length);
   for (let site = 0; site < data.count; site += 1) {
     const label = tree.label[tree.leaf[site]];
-    if (label !== data.cutLabel) own[keys[label]] += columns.value[site];
+    if (label !== data.cutLabel) sums[keys[label]] += values[site];
   }
-  const rows = [];
-  for (let key = 0; key < own.length; key += 1) {
-    if (sums.value[key] === 0 && sums.growth[key] === 0) continue;
-    rows.push({ ...newRow(key), self: own[key], value: sums.value[key], other: sums.other[key], variance: sums.variance[key], growth: sums.growth[key], lost: sums.lost ? sums.lost[key] : 0 });
-  }
-  return rows;
+  return sums;
 }
 
-/** By site: the key of the one row that its blocks belong to. A function or module has what it allocates itself. */
-function ownKeys(data, tree, group) {
-  if (isPartition(group)) return partitionKeys(data, group);
-  return tree.leaf.map((leaf) => data.labels[group][tree.label[leaf]]);
+/** By row: what was live at the peak of the run, of the sites that pass the filters. */
+function peakSums(data, tree, group, unit, result) {
+  const values = data.sites.peak[unit].map((value, site) => (result.mask[site] && !isOldSite(data, site) ? value : 0));
+  return isPartition(group) ? sumsOfPartition(data, group, result, values) : sumsByKey(data, tree, group, result.mask, [values])[0];
 }
 
-/** The sites of a row that pass the filters. */
-const membersOf = (app, key) => allMembers(app.data, app.tree, app.state.group, key).filter((site) => app.result.mask[site]);
+/** The sites of a row that pass the filters, in order. */
+function membersOf(app, key) {
+  const members = allMembers(app.data, app.tree, app.state.group, key);
+  if (!isFiltered(app.state)) return members;
+  const { mask } = app.result;
+  return members.filter((site) => mask[site]);
+}
 
 function allMembers(data, tree, group, key) {
-  const found = [];
   if (isPartition(group)) {
-    const keys = ownKeys(data, tree, group);
-    for (let site = 0; site < data.count; site += 1) if (keys[site] === key) found.push(site);
-    return found;
+    const { keys, starts, sites } = partition(data, group);
+    const row = keys.indexOf(key);
+    return row < 0 ? new Uint32Array(0) : sites.subarray(starts[row], starts[row + 1]);
   }
   const { starts, begin, end } = spansByKey(data, tree, group);
-  const first = starts[key];
-  return sitesOfSpans(tree, starts[key + 1] - first, (i) => begin[first + i], (i) => end[first + i]);
+  return sitesOfSpans(tree, begin.subarray(starts[key], starts[key + 1]), end.subarray(starts[key], starts[key + 1]));
 }
 
 /** The name of a row: { name, callers, frame, aside }. */

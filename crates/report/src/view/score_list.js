@@ -19,10 +19,12 @@ function runScoreParts(app) {
   return [make("h3", "", "Scores of the run, 0 (worst) to 1 (best)"), list, ...(note ? [make("p", "empty", note)] : []), ...inferenceParts(app, data.inferences)];
 }
 
-/** By node of the calls: 1 if one of some sites is there. */
+/** By node of the calls: 1 if one of some sites is there. The last marks are kept: several parts of the panel need them. */
 function nodeMarks(data, members) {
+  if (data.marked?.members === members) return data.marked.marks;
   const marks = new Uint8Array(data.calls.parent.length);
-  for (const site of members) marks[data.sites.node[site]] = 1;
+  for (let at = 0; at < members.length; at += 1) marks[data.sites.node[members[at]]] = 1;
+  data.marked = { members, marks };
   return marks;
 }
 
@@ -33,9 +35,10 @@ function siteScoreParts(app, members) {
   const isMember = nodeMarks(data, members);
   let [count, worst] = [0, -1];
   const isCounted = new Uint8Array(isMember.length);
-  for (const site of members) {
+  for (let at = 0; at < members.length; at += 1) {
+    const site = members[at];
     const node = data.sites.node[site];
-    if (isCounted[node] || (Number.isNaN(data.together[site]) && !data.scored.has(node))) continue;
+    if (isCounted[node] || !data.isScored[site]) continue;
     isCounted[node] = 1;
     count += 1;
     if (worst < 0 || Number.isNaN(data.together[worst]) || data.together[site] < data.together[worst]) worst = site;

@@ -34,6 +34,7 @@ function prepareScores(data, column) {
   }
   // By site: its scores as one number, NaN if none is known.
   data.together = Float64Array.from(data.sites.node, (of) => together(data.scored.get(of)) ?? NaN);
+  data.isScored = Uint8Array.from(data.sites.node, (of) => (data.scored.has(of) ? 1 : 0));
   data.severity = Int8Array.from(data.together, (score) => severityOf(Number.isNaN(score) ? null : score));
 }
 

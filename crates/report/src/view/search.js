@@ -22,7 +22,8 @@ function searched(data, selection) {
     return ofName.get(name);
   };
   const byLabel = Uint8Array.from(labels.function, (name, label) => (label && label !== data.cutLabel && isMatch(name) ? 1 : 0));
-  return { byLabel, below: markedBelow(calls.parent, (node) => byLabel[labelOf[calls.frame[node]]]) };
+  const byFrame = Uint8Array.from(labelOf, (label) => byLabel[label]);
+  return { byLabel, byFrame, below: markedBelow(calls, byFrame) };
 }
 
 /** Sites with a match in their stack, and what they come to of what is shown. */
@@ -37,13 +38,13 @@ function searchTotals(data, { shown, mask, search }) {
     totals.bytes += Math.max(shown.bytes[site], 0);
     totals.blocks += Math.max(shown.blocks[site], 0);
   }
-  const functions = new Set();
+  const isFound = new Uint8Array(data.strings.length);
   for (let node = parent.length - 1; node > 0; node -= 1) {
     if (!isUsed[node]) continue;
     isUsed[parent[node]] = 1;
-    if (search.byLabel[data.labelOf[frame[node]]]) functions.add(data.frames.function[frame[node]]);
+    if (search.byFrame[frame[node]]) isFound[data.frames.function[frame[node]]] = 1;
   }
-  totals.functions = functions.size;
+  totals.functions = sumOf(isFound);
   return totals;
 }
 

@@ -111,7 +111,7 @@ function passing(data, selection, found) {
   const keep = (test) => { for (let site = 0; site < data.count; site += 1) if (mask[site] && !test(site)) mask[site] = 0; };
   if (selection.only && found) keep((site) => found[sites.node[site]]);
   if (selection.module) {
-    const inModule = markedBelow(calls.parent, (node) => frames.module[calls.frame[node]] === selection.module);
+    const inModule = markedBelow(calls, Uint8Array.from(frames.module, (module) => (module === selection.module ? 1 : 0)));
     keep((site) => inModule[sites.node[site]]);
   }
   if (selection.thread) keep((site) => sites.thread[site] === selection.thread);
@@ -127,10 +127,10 @@ function passing(data, selection, found) {
   return mask;
 }
 
-/** By node of a tree: whether a node on the way from the root to it, itself included, passes a test. */
-function markedBelow(parent, test) {
+/** By node of the calls: 1 if a frame on the way from the root to it, its own included, is marked. */
+function markedBelow({ parent, frame }, byFrame) {
   const marked = new Uint8Array(parent.length);
-  for (let node = 1; node < parent.length; node += 1) marked[node] = marked[parent[node]] || test(node) ? 1 : 0;
+  for (let node = 1; node < parent.length; node += 1) marked[node] = marked[parent[node]] | byFrame[frame[node]];
   return marked;
 }
 
@@ -155,7 +155,12 @@ function evaluate(data, selection) {
   const search = searched(data, selection);
   const mask = passing(data, selection, search && search.below);
   const isAll = !isFiltered(selection);
-  const masked = (column) => (isAll ? column : column.map((value, site) => (mask[site] ? value : 0)));
+  const masked = (column) => {
+    if (isAll) return column;
+    const passed = new Float64Array(column.length);
+    for (let site = 0; site < column.length; site += 1) if (mask[site]) passed[site] = column[site];
+    return passed;
+  };
   const shown = { bytes: masked(amounts.bytes), blocks: masked(amounts.blocks), variance: masked(amounts.variance) };
   const growth = selection.measure === "growth" ? amounts : keptMeasured(data, { ...selection, measure: "growth" });
   const result = {

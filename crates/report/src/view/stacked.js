@@ -1,12 +1,12 @@
 // The largest rows over time, one above the other.
 
-/** The keys of the largest sums, in order. */
-function largestKeys(sums, most) {
+/** The rows with the largest sums, in order. */
+function largestRows(sums, most) {
   const found = [];
-  for (let key = 0; key < sums.length; key += 1) {
-    if (sums[key] <= (found.length < most ? 0 : sums[found[most - 1]])) continue;
-    const at = found.findIndex((other) => sums[other] < sums[key]);
-    found.splice(at < 0 ? found.length : at, 0, key);
+  for (let row = 0; row < sums.length; row += 1) {
+    if (sums[row] <= (found.length < most ? 0 : sums[found[most - 1]])) continue;
+    const at = found.findIndex((other) => sums[other] < sums[row]);
+    found.splice(at < 0 ? found.length : at, 0, row);
     found.length = Math.min(found.length, most);
   }
   return found;
@@ -15,19 +15,19 @@ function largestKeys(sums, most) {
 /** [{ key, rank, name, values }], the largest first, all others together last. */
 function stackedSeries(app) {
   const { data, state, result, tree } = app;
-  const keys = ownKeys(data, tree, state.group);
-  const sums = scratch(data, "sums", Float64Array);
+  const { keys, rowOf } = ownRows(data, tree, state.group);
+  const sums = new Float64Array(keys.length);
   const add = (values) => {
-    for (let site = 0; site < data.count; site += 1) if (result.mask[site] && values[site] > 0) sums[keys[site]] += values[site];
+    for (let site = 0; site < data.count; site += 1) if (result.mask[site] && values[site] > 0) sums[rowOf[site]] += values[site];
   };
   add(result.positive);
   // Nothing may live at the end: then what lived at the peak.
   if (!sums.some((sum) => sum > 0)) add(data.sites.peak[state.unit]);
-  const top = largestKeys(sums, SERIES_COLORS);
-  const members = [...top, null].map(() => []);
-  const rankOf = scratch(data, "ranks", Uint8Array).fill(top.length);
-  top.forEach((key, rank) => { rankOf[key] = rank; });
-  for (let site = 0; site < data.count; site += 1) if (result.mask[site]) members[rankOf[keys[site]]].push(site);
+  const largest = largestRows(sums, SERIES_COLORS);
+  const top = largest.map((row) => keys[row]);
+  const rankOf = new Uint8Array(keys.length).fill(top.length);
+  largest.forEach((row, rank) => { rankOf[row] = rank; });
+  const members = [...top, null].map((_, rank) => sitesWhere(data, (site) => result.mask[site] && rankOf[rowOf[site]] === rank));
   const series = members.map((sites, rank) => ({
     key: top[rank] ?? null,
     rank: rank < top.length ? rank : SERIES_COLORS,

@@ -3,19 +3,21 @@
 const COLUMNS = [
   ["name", "", "Name"],
   ["value", "", "What is shown under this measure and these filters"],
-  ["share", "Share", "Share of everything that the measure covers, whatever the filters say"],
+  ["share", "", ""],
   ["self", "Self", "Allocated in the function itself, by none that it calls; hidden wrappers count as their callers"],
   ["other", "", "The same in the other unit"],
   ["growth", "Growth", "Live at the end of the window less live at its start"],
   ["lost", "Unreachable", "Of its blocks, what nothing pointed to at the end of the run: leaked"],
   ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
 ];
+/** What shares are of, by measure; `wholeText` has it in more words. */
+const SHARES = { live: "of live", peak: "of peak", growth: "of added", allocated: "of allocated", released: "of released", temporary: "of temporary", unreachable: "of unreachable" };
 /** Left for a name, whatever stands beside it. */
 const LEAST_NAME = 12;
 /** Characters of a caller at most: it stands behind a name that matters more. */
 const MOST_OF_CALLER = 30;
 /** Widths of the columns; of estimates, which have an error beside them, amounts of bytes are wider. */
-const WIDTHS = { name: "minmax(0, 1fr)", value: "84px", share: "56px", self: "78px", other: "86px", growth: "86px", lost: "86px", spark: "110px" };
+const WIDTHS = { name: "minmax(0, 1fr)", value: "84px", share: "82px", self: "78px", other: "86px", growth: "86px", lost: "86px", spark: "110px" };
 const WIDTH_WITH_ERROR = "150px";
 const SPARK = { width: 110, height: 22 };
 
@@ -40,8 +42,10 @@ class TableView {
   constructor(app) {
     this.app = app;
     this.box = byId("table");
-    this.rows = [];
+    this.found = null;
     this.sparks = new Map();
+    /** Of the rows on the screen. */
+    this.canvases = new Map();
     this.waiting = [];
     this.narrow = matchMedia("(max-width: 900px)");
     this.box.addEventListener("scroll", () => this.draw());
@@ -72,42 +76,34 @@ class TableView {
 
   show() {
     const { data, tree, state, result } = this.app;
-    // Sorting is in place, so an order that was there stays.
-    this.rows = this.app.kept("rows", [result, tree, state.group], () => makeRows(data, tree, state.group, state, result));
-    this.peaks = null;
+    this.found = this.app.kept("rows", [result, tree, state.group], () => makeRows(data, tree, state.group, state, result));
     this.sort();
   }
 
+  /** All rows as they are sorted, for files. */
+  get rows() { return this.found.all(); }
+
   /** By row: what was live at the peak of the run. */
-  peakOf(row) {
-    if (!this.peaks) {
-      const { data, tree, state, result } = this.app;
-      const values = data.sites.peak[state.unit].map((value, site) => (result.mask[site] ? value : 0));
-      const rows = makeRows(data, tree, state.group, state, { ...result, values });
-      this.peaks = new Map(rows.map(({ key, value }) => [key, value]));
-    }
-    return this.peaks.get(row.key) || 0;
+  get peaks() {
+    const { data, tree, state, result } = this.app;
+    this.found.peaks ??= peakSums(data, tree, state.group, state.unit, result);
+    return this.found.peaks;
   }
 
+  peakOf({ row }) { return this.peaks[row]; }
+
   sort() {
-    const { state, hidden } = this.app;
-    const sign = state.isAscending ? 1 : -1;
-    const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth", lost: "lost" }[state.sorted];
-    if (state.sorted === "name") {
-      this.app.kept("names", [this.rows, hidden], () => this.rankNames());
-      const order = (a, b) => a.rank - b.rank || (a.aside < b.aside ? -1 : a.aside > b.aside ? 1 : 0);
-      this.rows.sort((a, b) => sign * order(a, b) || b.value - a.value || a.key - b.key);
-    } else {
-      const of = state.sorted === "spark" ? (row) => this.peakOf(row) : (row) => row[keep];
-      this.rows.sort((a, b) => sign * (of(a) - of(b)) || b.value - a.value || a.key - b.key);
-    }
+    const { app, found } = this;
+    const { sorted: by, isAscending } = app.state;
+    const column = by === "name" ? nameRanks(app, found.keys) : by === "spark" ? this.peaks : found.sums[by === "share" ? "value" : by];
+    found.sort(by === "share" ? "value" : by, column, isAscending);
     this.header();
-    byId("spacer").style.height = `${this.rows.length * this.rowHeight}px`;
-    byId("grid").setAttribute("aria-rowcount", String(this.rows.length + 1));
+    byId("spacer").style.height = `${found.length * this.rowHeight}px`;
+    byId("grid").setAttribute("aria-rowcount", String(found.length + 1));
     this.setWidths();
-    byId("rows").textContent = counted(this.rows.length, "row");
-    byId("nothing").hidden = this.rows.length > 0;
-    if (!this.rows.length) byId("nothing").firstChild.textContent = nothingText(this.app);
+    byId("rows").textContent = counted(found.length, "row");
+    byId("nothing").hidden = found.length > 0;
+    if (!found.length) byId("nothing").firstChild.textContent = nothingText(this.app);
     this.draw();
   }
 
@@ -118,21 +114,6 @@ class TableView {
     byId("grid").style.setProperty("--widths", widths.join(" "));
     // Below the name, which has a line of its own there.
     byId("grid").style.setProperty("--narrow-widths", `repeat(${widths.length - 2}, minmax(0, 1fr)) ${WIDTHS.spark}`);
-  }
-
-  /** Gives each row the place of its name among all, so that numbers are compared, not names. */
-  rankNames() {
-    const { app } = this;
-    const { data, state } = app;
-    const ranks = ranksOfNames(data);
-    const isSite = state.group === "site";
-    for (const row of this.rows) {
-      const frame = isSite ? knownFrame(app, row.key) : -1;
-      const name = isSite ? (frame < 0 ? 0 : data.frames.function[frame]) : row.key;
-      row.rank = ranks[name];
-      row.aside = (isSite && data.asides.get(row.key)) || "";
-    }
-    return true;
   }
 
   sortBy(column) {
@@ -148,13 +129,15 @@ class TableView {
     const { unit, measure, group, sorted, isAscending } = this.app.state;
     const shown = MEASURES.find(([name]) => name === measure)[1];
     const grown = this.app.data.compared ? "Change" : "Growth";
-    const names = { growth: grown, name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
+    const whole = wholeText(this.app.state);
+    const titles = { share: `Share ${whole}, whatever the filters say` };
+    const names = { share: SHARES[measure], growth: grown, name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
     const focused = document.activeElement?.dataset?.column;
     byId("columns").replaceChildren(...this.columns.map(([column, text, title]) => {
       const isSorted = column === sorted;
       const arrow = isSorted ? (isAscending ? " \u25b4" : " \u25be") : "";
       const sorter = button(isSorted ? "sorted" : "", `${names[column] || text}${arrow}`, () => this.sortBy(column));
-      sorter.title = title;
+      sorter.title = titles[column] ?? title;
       sorter.dataset.column = column;
       const cell = make("div", column, sorter);
       cell.setAttribute("role", "columnheader");
@@ -167,11 +150,13 @@ class TableView {
   draw() {
     const height = this.rowHeight;
     const begin = Math.max(Math.floor(this.box.scrollTop / height) - 3, 0);
-    const end = Math.min(begin + Math.ceil(this.box.clientHeight / height) + 7, this.rows.length);
+    const end = Math.min(begin + Math.ceil(this.box.clientHeight / height) + 7, this.found.length);
     this.room = Math.floor(byId("columns").firstChild.clientWidth / monospaceWidth());
     const elements = [];
     this.waiting = [];
+    this.drawnNow = new Map();
     for (let i = begin; i < end; i += 1) elements.push(this.rowElement(i, height));
+    this.canvases = this.drawnNow;
     byId("body").replaceChildren(...elements);
     if (this.waiting.length) requestAnimationFrame(() => this.drawWaiting(this.waiting));
   }
@@ -182,15 +167,16 @@ class TableView {
     if (waiting !== this.waiting) return;
     const begin = performance.now();
     while (waiting.length && performance.now() - begin < SLICE_MS) {
-      const { canvas, row } = waiting.shift();
+      const { canvas, row, key } = waiting.shift();
       this.drawSpark(canvas, this.series(row));
+      this.canvases.set(key, canvas);
     }
     if (waiting.length) requestAnimationFrame(() => this.drawWaiting(waiting));
   }
 
   rowElement(index, height) {
     const { state, result, data } = this.app;
-    const row = this.rows[index];
+    const row = this.found.at(index);
     const isBytes = state.unit === "bytes";
     const format = (value) => formatAmount(value, state.unit);
     const bytesOf = isBytes ? withError(row.value, row.variance) : withError(row.other, row.variance);
@@ -204,14 +190,12 @@ class TableView {
     const lost = cell("lost", row.lost > 0 ? format(row.lost) : "");
     if (row.lost > 0) lost.classList.add("up");
     const shown = new Set(this.columns.map(([column]) => column));
-    const spark = document.createElement("canvas");
-    spark.setAttribute("aria-hidden", "true");
     const cells = [
       cell("name", ...this.nameParts(row)), cell("value", isBytes ? bytesOf : format(row.value)),
       cell("share", formatShare(row.value, result.whole[state.unit])),
       ...(this.hasSelf() ? [cell("self", format(row.self))] : []),
       cell("other", isBytes ? formatCount(row.other) : bytesOf),
-      ...(shown.has("growth") ? [growth] : []), ...(shown.has("lost") ? [lost] : []), cell("spark", spark),
+      ...(shown.has("growth") ? [growth] : []), ...(shown.has("lost") ? [lost] : []), cell("spark", this.spark(row)),
     ];
     const isPicked = state.pick?.kind === "row" && row.key === state.pick.key;
     const element = make("div", isPicked ? "row picked" : "row", ...cells);
@@ -222,7 +206,6 @@ class TableView {
     element.dataset.index = index;
     element.style.top = `${index * height}px`;
     element.style.height = `${height}px`;
-    this.spark(spark, row);
     return element;
   }
 
@@ -252,6 +235,12 @@ class TableView {
     return [first, second];
   }
 
+  /** Forgets the lines of all rows: they may stand for others now. */
+  clearSeries() {
+    this.sparks.clear();
+    this.canvases.clear();
+  }
+
   seriesKey(row) {
     const { state } = this.app;
     return `${state.group} ${state.unit} ${filterText(state)} ${row.key}`;
@@ -268,23 +257,40 @@ class TableView {
     return this.sparks.get(key);
   }
 
-  /** Draws the line of a row at once if it is known or soon made: a site is one, a function may be on most stacks. */
-  spark(canvas, row) {
-    const isSoon = this.app.state.group === "site" || this.sparks.has(this.seriesKey(row));
-    if (isSoon) this.drawSpark(canvas, this.series(row));
-    else this.waiting.push({ canvas, row });
+  /** The line of a row: the one that is there; else it is drawn at once if it is soon made: a site is one, a function may be on most stacks. */
+  spark(row) {
+    const key = `${this.seriesKey(row)} ${document.documentElement.dataset.theme}`;
+    let canvas = this.canvases.get(key);
+    if (!canvas) {
+      canvas = document.createElement("canvas");
+      canvas.setAttribute("aria-hidden", "true");
+      if (this.app.state.group !== "site" && !this.sparks.has(this.seriesKey(row))) {
+        this.waiting.push({ canvas, row, key });
+        return canvas;
+      }
+      this.drawSpark(canvas, this.series(row));
+    }
+    this.drawnNow.set(key, canvas);
+    return canvas;
   }
 
+  /** Draws a line with one point for each of its pixels, the largest one. */
   drawSpark(canvas, values) {
     const { width, height } = SPARK;
     const context = paper(canvas, width, height);
     const most = values.reduce((a, b) => Math.max(a, b), 0) || 1;
     const { from_ns: from, to_ns: to, timeline } = this.app.data;
+    const x = (point) => width * ((timeline.time_ns[point] - from) / Math.max(to - from, 1));
+    const y = (value) => height - 2 - (height - 4) * (value / most);
     context.beginPath();
     context.moveTo(0, height - 2);
-    for (let i = 0; i < values.length; i += 1) {
-      context.lineTo(width * ((timeline.time_ns[i] - from) / Math.max(to - from, 1)), height - 2 - (height - 4) * (values[i] / most));
+    for (let point = 0; point < values.length;) {
+      const begin = x(point);
+      let largest = values[point];
+      for (point += 1; point < values.length && x(point) < begin + 1; point += 1) largest = Math.max(largest, values[point]);
+      context.lineTo(begin, y(largest));
     }
+    if (values.length) context.lineTo(x(values.length - 1), y(values[values.length - 1]));
     context.strokeStyle = css("--area-line");
     context.stroke();
     context.lineTo(width, height - 2);
@@ -294,12 +300,12 @@ class TableView {
   }
 
   pick(index) {
-    const row = this.rows[index];
-    if (!row) return;
+    if (!(index >= 0 && index < this.found.length)) return;
+    const row = this.found.at(index);
     this.app.pickRow(row.key);
     this.reveal(index);
     const name = wholeName(rowName(this.app, this.app.state.group, row.key));
-    say(`${name}, ${formatAmount(row.value, this.app.state.unit)}, row ${index + 1} of ${this.rows.length}`);
+    say(`${name}, ${formatAmount(row.value, this.app.state.unit)}, row ${index + 1} of ${this.found.length}`);
   }
 
   reveal(index) {
@@ -312,7 +318,7 @@ class TableView {
   /** The index of the row that is picked, or -1. */
   pickedIndex() {
     const { pick } = this.app.state;
-    return pick?.kind === "row" ? this.rows.findIndex((row) => row.key === pick.key) : -1;
+    return pick?.kind === "row" ? this.found.indexOf(pick.key) : -1;
   }
 
   revealPicked() {
@@ -322,12 +328,12 @@ class TableView {
 
   move(step) {
     const at = this.pickedIndex();
-    this.pick(at < 0 ? 0 : Math.min(Math.max(at + step, 0), this.rows.length - 1));
+    this.pick(at < 0 ? 0 : Math.min(Math.max(at + step, 0), this.found.length - 1));
   }
 
   pressed(event) {
     const page = Math.max(Math.floor(this.box.clientHeight / this.rowHeight) - 1, 1);
-    const steps = { PageDown: page, PageUp: -page, Home: -this.rows.length, End: this.rows.length };
+    const steps = { PageDown: page, PageUp: -page, Home: -this.found.length, End: this.found.length };
     if (!(event.key in steps)) return;
     this.move(steps[event.key]);
     event.preventDefault();

@@ -110,6 +110,19 @@ class TimelineView {
     const values = data.timeline.live[state.unit];
     const old = data.compared?.timeline ?? [];
     this.most = Math.max(values.reduce((a, b) => Math.max(a, b), 0), old.reduce((a, point) => Math.max(a, point[state.unit]), 0), 1);
+    // What does not go by what is picked is drawn once.
+    const shown = [width, state.unit, this.series, document.documentElement.dataset.theme, window.devicePixelRatio];
+    if (!this.backdrop || shown.some((one, i) => one !== this.backdrop.shown[i])) {
+      this.backdrop = { shown, canvas: document.createElement("canvas") };
+      this.drawAll(paper(this.backdrop.canvas, width, PLOT.height), width, times, values, old);
+    }
+    context.drawImage(this.backdrop.canvas, 0, 0, width, PLOT.height);
+    if (this.picked) this.area(context, times, this.picked, null, css(this.pickedColor));
+    this.marks(context, width);
+  }
+
+  drawAll(context, width, times, values, old) {
+    const { data, state } = this.app;
     this.axes(context, width);
     const [x, y] = [(ns) => this.x(ns), (amount) => this.y(amount)];
     if (this.series) {
@@ -121,8 +134,6 @@ class TimelineView {
     context.setLineDash([6, 3]);
     this.area(context, old.map((point) => data.from_ns + point.after_ns), old.map((point) => point[state.unit]), null, css("--pick"));
     context.setLineDash([]);
-    if (this.picked) this.area(context, times, this.picked, null, css(this.pickedColor));
-    this.marks(context, width);
   }
 
   axes(context, width) {
@@ -156,11 +167,13 @@ class TimelineView {
   bars(context, times) {
     const { values, most } = this.rates();
     context.fillStyle = css("--rate");
+    context.beginPath();
     for (let i = 1; i < values.length; i += 1) {
       const high = (this.height / 3) * (values[i] / (most || 1));
       const [begin, end] = [this.x(times[i - 1]), this.x(times[i])];
-      context.fillRect(begin, PLOT.top + this.height - high, Math.max(end - begin, 0.5), high);
+      context.rect(begin, PLOT.top + this.height - high, Math.max(end - begin, 0.5), high);
     }
+    context.fill();
   }
 
   area(context, times, values, fill, line) {

@@ -5,15 +5,17 @@
 const withoutTemplates = (name) => (name.includes("<") ? withoutArguments(name).replaceAll("<...>", "") : name);
 
 /** The entry of a list that stands for those that reports and the gate skip, too: the program that made the page knows them. */
-const USUAL = "(usual wrappers)";
+const USUAL = "(usual wrappers: malloc, operator new, std::allocator, my_alloc, ...)";
 const USUAL_WRAPPERS = [USUAL];
+/** However it goes on: addresses may have it as older pages wrote it. */
+const isUsual = (name) => name.startsWith("(usual wrappers");
 
 /** Whether a function, by the number of its name, is on a list; what it returns and takes does not count. */
 function wrapperTest(data, list) {
-  const isUsual = list.includes(USUAL);
-  const escaped = list.filter((name) => name && name !== USUAL).map((name) => name.replace(/[.+?^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*"));
+  const hidesUsual = list.some(isUsual);
+  const escaped = list.filter((name) => name && !isUsual(name)).map((name) => name.replace(/[.+?^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*"));
   const expression = escaped.length ? new RegExp(`^(?:void\\* |void )?(?:${escaped.join("|")})(?:[(\\[@ ].*)?$`) : null;
-  return (name) => (isUsual && data.isWrapper[name] === 1) || Boolean(expression?.test(withoutTemplates(data.strings[name])));
+  return (name) => (hidesUsual && data.isWrapper[name] === 1) || Boolean(expression?.test(withoutTemplates(data.strings[name])));
 }
 
 /** By label: 1 if the function is hidden. */
@@ -43,6 +45,24 @@ function ranksOfNames(data) {
   data.nameRanks = new Uint32Array(order.length);
   order.forEach((name, rank) => { data.nameRanks[name] = rank; });
   return data.nameRanks;
+}
+
+/** By row of sites, or by string: the place of its name in the order of all, with what tells it from the same name. */
+function nameRanks(app, keys) {
+  const { data, hidden, state } = app;
+  const isSite = state.group === "site";
+  return app.kept("names", [keys, isSite && hidden], () => {
+    const ranks = ranksOfNames(data);
+    if (!isSite) return Float64Array.from(keys, (key) => ranks[key]);
+    const nameOf = (node) => {
+      const frame = knownFrame(app, node);
+      return frame < 0 ? 0 : data.frames.function[frame];
+    };
+    // Asides are few; between two whole numbers there is room for them.
+    const asides = [...new Set(data.asides.values())].sort();
+    const asideRanks = new Map(asides.map((aside, at) => [aside, (at + 1) / (asides.length + 1)]));
+    return Float64Array.from(keys, (node) => ranks[nameOf(node)] + (data.asides.size ? asideRanks.get(data.asides.get(node)) ?? 0 : 0));
+  });
 }
 
 /** The frame that a site is known by, -1 without a call stack: as `siteName` has it, for many sites. */

@@ -56,6 +56,15 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     }
     browser.click("#filters");
     browser.click("#edit");
+    // One line says what is hidden unless one edits the list, and there is room for it.
+    let usual = "(() => { const list = byId('list-of-wrappers'); return [list.value, list.scrollWidth <= list.clientWidth, list.scrollHeight <= list.clientHeight].join('|'); })()";
+    assert_eq!(
+        browser.text_of(usual),
+        "(usual wrappers: malloc, operator new, std::allocator, my_alloc, ...)|true|true"
+    );
+    let why = browser.text("#wrappers p");
+    assert!(why.contains("what a hidden function allocates counts as its caller's"));
+    browser.picture("usual-wrappers");
     browser.value("document.getElementById('list-of-wrappers').select()");
     browser.type_text("cache_*");
     browser.picture("wrappers");

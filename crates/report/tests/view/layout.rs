@@ -143,3 +143,43 @@ fn the_root_of_most_is_one_row() {
     assert!(rows.lines().any(|row| row == "the_begin"), "{rows}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
+
+/// The box of a graph is as high as its frames, so a shallow one leaves the room to the table.
+#[test]
+fn a_shallow_graph_leaves_its_room_to_the_table() {
+    let of_depth = |depth: usize| {
+        let mut profile = run();
+        let first = profile.frames[0].clone();
+        profile.frames = (0..depth)
+            .map(|number| {
+                let mut frame = first.clone();
+                frame.frame.function = Some(format!("function_{number}"));
+                frame
+            })
+            .collect();
+        let stack: Vec<u32> = (0..depth as u32).collect();
+        profile.cut_root = None;
+        profile.stacks.fill(stack);
+        profile
+    };
+    let heights = "[byId('flames').clientHeight, byId('table').clientHeight]";
+    for size in [(1400, 900), (800, 600)] {
+        let [shallow, deep] = [3, 60].map(|depth| {
+            let page = Page::of(&of_depth(depth), &format!("deep-{depth}"));
+            let mut browser = Browser::open(&page.0, size.0, size.1, READY);
+            // The frames of the root are rows of their own.
+            browser.click("#root");
+            browser.picture(&format!("deep-{depth}-{}", size.0));
+            let found: [u64; 2] = serde_json::from_value(browser.value(heights)).expect("numbers");
+            assert_eq!(browser.complaints, Vec::<String>::new());
+            found
+        });
+        assert!((100..=140).contains(&shallow[0]), "{shallow:?}");
+        assert!(deep[0] >= 2 * shallow[0], "{shallow:?} {deep:?}");
+        if size.0 > 900 {
+            // What the graph does not need is the table's.
+            let [all, as_much] = [shallow, deep].map(|[graph, table]| graph + table);
+            assert!(all.abs_diff(as_much) <= 2, "{shallow:?} {deep:?}");
+        }
+    }
+}

@@ -112,8 +112,14 @@ fn nothing_recorded_is_shown_too() {
 }
 
 fn with_error(amount: Amount) -> String {
-    let error = bytes(amount.error_bytes().expect("an estimate"));
-    format!("{} \u{b1} {error}", bytes(amount.bytes))
+    let error = amount.error_bytes().expect("an estimate");
+    if error > amount.bytes {
+        return format!(
+            "\u{2264} {}",
+            bytes(amount.bytes + (1.96 * error as f64).round() as u64)
+        );
+    }
+    format!("{} \u{b1} {}", bytes(amount.bytes), bytes(error))
 }
 
 #[test]
@@ -336,5 +342,41 @@ fn rows_say_what_nothing_reaches() {
     let cells = browser.value(lost_cells);
     let cells = cells.as_array().expect("cells");
     assert!(!cells.is_empty() && cells.iter().all(|cell| *cell == bytes(lost.bytes)));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Sums of variances are larger than whole numbers can be; what is beside them stays exact.
+#[test]
+fn sums_of_large_variances_are_exact() {
+    let mut profile = simulated::profile(9, 3_000, 20);
+    profile.sampling = Some(Sampling {
+        mean_bytes: 1 << 30,
+        recorded_allocations: 3_000,
+        ..Sampling::default()
+    });
+    for (site, number) in profile.sites.iter_mut().zip(0..) {
+        // More than 2^53 in all of them, whatever the order; and odd.
+        site.measures.live.variance = if number % 2 == 0 { 3e18 } else { 900.0 };
+    }
+    let page = Page::of(&profile, "large-variances");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let off = browser.text_of(
+        "(() => { const { data, tree, result } = app; const values = result.shown.variance; const sums = new TreeSums(tree, values); \
+         const exact = (members) => Number([...members].reduce((sum, site) => sum + BigInt(values[site]), 0n)); \
+         const off = []; \
+         for (let node = 0; node < tree.parent.length; node += 1) { \
+           const truth = exact(sitesBelow(tree, Uint32Array.of(node))); \
+           if (Math.abs(sums.total(node) - truth) > truth * 1e-15) off.push(`node ${node}: ${sums.total(node)}, ${truth}`); \
+           const own = exact(sitesAt(tree, Uint32Array.of(node))); \
+           if (Math.abs(sums.self(node) - own) > own * 1e-15) off.push(`node ${node} itself: ${sums.self(node)}, ${own}`); \
+         } \
+         app.setGroup('function'); app.refreshNow(); \
+         for (const row of app.table.rows) { \
+           const truth = exact(membersOf(app, row.key)); \
+           if (Math.abs(row.variance - truth) > truth * 1e-15) off.push(`row ${row.key}: ${row.variance}, ${truth}`); \
+         } \
+         return off.join('\\n'); })()",
+    );
+    assert_eq!(off, "");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
