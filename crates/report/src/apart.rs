@@ -39,6 +39,17 @@ pub(crate) struct Label {
 /// that differ in nothing else. What takes more columns than `room` loses callers, then parts of names and
 /// directories; a line number is never cut off.
 pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<Label> {
+    let labels = all_parts(sites, style).into_iter();
+    labels.map(|parts| parts.fit(room)).collect()
+}
+
+/// Columns that the labels of sites take at least. What tells them apart is part of that.
+pub(crate) fn least_columns(sites: &[KnownSite<'_>], style: Style) -> usize {
+    let parts = all_parts(sites, style).into_iter();
+    parts.map(|parts| parts.least()).max().unwrap_or(0)
+}
+
+fn all_parts(sites: &[KnownSite<'_>], style: Style) -> Vec<Parts> {
     let own: Vec<&[StackFrame]> = sites
         .iter()
         .map(|site| from_responsible(site.frames))
@@ -57,32 +68,34 @@ pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<
         let is_alone = forms.get(short).is_none_or(|forms| forms.len() < 2);
         if is_alone { short } else { name }.to_owned()
     };
-    let labels = (0..sites.len()).map(|at| {
-        let all = parts(at, sites, &own, &names, &shown);
+    let parts = (0..sites.len()).map(|at| {
+        let mut all = parts(at, sites, &own, &names, &shown);
         let place = own[at].first().map(|frame| place_of(frame, style));
-        all.fit(place.unwrap_or_default(), room)
+        if let Some(place) = place.filter(|place| !place.is_empty()) {
+            all.place = place;
+        }
+        all
     });
-    labels.collect()
+    parts.collect()
 }
 
-/// Columns that such a label takes at least.
-pub(crate) fn least_columns(site: &KnownSite<'_>, style: Style) -> usize {
-    /// A name of a file beyond this is shortened, too.
-    const LONGEST_PLACE: usize = 40;
-    let Some(frame) = from_responsible(site.frames).first() else {
-        return NO_STACK.len();
-    };
-    let name = columns(without_parameters(&frame_name(frame)));
-    let place = place_of(frame, style);
-    let place = columns(&fitted_place(&place, 0));
-    let place = if place > 0 { place + 2 } else { 0 };
-    name.min(SHORTEST_NAME) + place.min(LONGEST_PLACE)
+/// Callers that tell sites apart are not cut shorter.
+const SHORTEST_CALLER: usize = 12;
+/// Left for a name where what tells it from others needs the room.
+const LEAST_NAME: usize = 12;
+
+/// Columns that a place takes behind a name.
+fn wide(place: &str) -> usize {
+    match columns(place) {
+        0 => 0,
+        n => n + 2,
+    }
 }
 
 /// What a label consists of, before it is fitted.
 struct Parts {
     name: String,
-    /// Where the code is, if sites differ in that and the source is not known.
+    /// Its file and line; where the code is, if sites differ in that and the source is not known.
     place: String,
     /// In what the site differs from others within the C++ library.
     aside: String,
@@ -117,44 +130,53 @@ impl Caller {
 }
 
 impl Parts {
-    fn fit(self, place: String, room: usize) -> Label {
-        /// Callers that tell sites apart are not cut shorter.
-        const SHORTEST_CALLER: usize = 12;
-        let place = if place.is_empty() { self.place } else { place };
-        let wide = |place: &str| match columns(place) {
-            0 => 0,
-            n => n + 2,
-        };
-        let needed: Vec<&Caller> = self
-            .callers
-            .iter()
-            .filter(|caller| caller.matters)
-            .collect();
-        let tail = |most: usize| {
-            let callers = needed.iter().map(|caller| caller.text(most));
-            self.aside.clone() + &callers.collect::<String>()
-        };
+    /// What tells the site from others.
+    fn apart(&self, longest_caller: usize) -> String {
+        let needed = self.callers.iter().filter(|caller| caller.matters);
+        let callers = needed.map(|caller| caller.text(longest_caller));
+        self.aside.clone() + &callers.collect::<String>()
+    }
+
+    /// Columns that the label takes at least.
+    fn least(&self) -> usize {
+        /// A name of a file beyond this is shortened, too.
+        const LONGEST_PLACE: usize = 40;
+        let place = wide(&fitted_place(&self.place, 0)).min(LONGEST_PLACE);
+        columns(&self.name).min(SHORTEST_NAME) + place + columns(&self.apart(SHORTEST_CALLER))
+    }
+
+    fn fit(self, room: usize) -> Label {
         let least = columns(&self.name).min(SHORTEST_NAME);
-        let short_place = fitted_place(&place, 0);
+        let short_place = fitted_place(&self.place, 0);
         // In this order, parts become shorter.
         let forms = [
-            (&place, usize::MAX),
-            (&place, SHORTEST_NAME),
+            (&self.place, usize::MAX),
+            (&self.place, SHORTEST_NAME),
             (&short_place, SHORTEST_NAME),
             (&short_place, SHORTEST_CALLER),
         ];
-        let fits =
-            |(place, most): &(&String, usize)| least + wide(place) + columns(&tail(*most)) <= room;
-        let form = forms.into_iter().find(fits);
-        let (place, mut callers) = match form {
-            Some((place, most)) => (place.clone(), tail(most)),
+        let fits = |(place, most): &(&String, usize)| {
+            least + wide(place) + columns(&self.apart(*most)) <= room
+        };
+        let is_alone = self.apart(usize::MAX).is_empty();
+        let least = if is_alone {
+            least
+        } else {
+            least.min(LEAST_NAME)
+        };
+        let (place, mut callers) = match forms.into_iter().find(fits) {
+            Some((place, most)) => (place.clone(), self.apart(most)),
+            // The name, then the place make room for what tells the site from others.
             None => {
-                let left = room.saturating_sub(least + 2);
-                (fitted_place(&place, left), tail(SHORTEST_CALLER))
+                let apart = self.apart(SHORTEST_CALLER);
+                let left = room.saturating_sub(least + 2 + columns(&apart));
+                (fitted_place(&self.place, left), apart)
             }
         };
-        let rest = wide(&place) + if form.is_some() { columns(&callers) } else { 0 };
-        let name = shortened(self.name, room.saturating_sub(rest));
+        let rest = wide(&place) + columns(&callers);
+        let most = room.saturating_sub(rest);
+        let most = most.max(least.min(room.saturating_sub(wide(&place))));
+        let name = shortened(self.name, most);
         let left = room.saturating_sub(columns(&name) + wide(&place));
         if columns(&callers) > left {
             callers = beginning(&callers, left.saturating_sub(1)).to_owned() + LEFT_OUT;
@@ -351,7 +373,7 @@ mod tests {
         let shown = shown.into_iter().zip(&sites).map(|(label, site)| {
             let text = format!("{} {}{}", label.name, label.place, label.callers);
             let columns = columns(&text) + 1;
-            let least = least_columns(site, Style::default());
+            let least = least_columns(std::slice::from_ref(site), Style::default());
             assert!(columns <= room.max(least), "{text}: {columns} > {room}");
             text
         });
@@ -458,6 +480,47 @@ mod tests {
             for shown in shown_in(room, &[long, alike[0], alike[1]]) {
                 assert!(shown.contains("a.cc:42"), "{room}: {shown}");
             }
+        }
+    }
+
+    #[test]
+    fn what_tells_rows_apart_is_cut_last() {
+        let alike = [
+            "std::make_unique<shop::Session,shop::Name> shop::Sessions::login@26 serve",
+            "std::make_shared<shop::Session,shop::Name> shop::Sessions::login@26 serve",
+            "std::vector<std::byte>::_M_default_append shop::Sessions::login@26 serve",
+            "std::vector<std::byte>::_M_realloc_insert shop::Sessions::login@26 serve",
+        ];
+        let distinct = |room: usize| {
+            let shown = shown_in(room, &alike);
+            let count = shown.iter().collect::<HashSet<_>>().len();
+            assert_eq!(count, alike.len(), "{room}: {shown:#?}");
+            shown
+        };
+        for room in 45..120 {
+            distinct(room);
+        }
+        // From what a row wants on, it is whole.
+        let sites: Vec<Vec<StackFrame>> = alike
+            .iter()
+            .map(|stack| stack.split_whitespace().map(frame).collect())
+            .collect();
+        let sites: Vec<KnownSite> = sites
+            .iter()
+            .zip(1..)
+            .map(|(frames, stack)| KnownSite {
+                stack,
+                kind: "new",
+                frames,
+            })
+            .collect();
+        let least = least_columns(&sites, Style::default());
+        assert!(least < 70, "{least}");
+        for shown in distinct(least + 1) {
+            assert!(
+                shown.starts_with("shop::Sessions::login") && shown.contains(']'),
+                "{shown}"
+            );
         }
     }
 

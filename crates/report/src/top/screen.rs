@@ -37,11 +37,8 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         root: &root,
         ..crate::Style::default()
     };
-    let least = known_sites(board)
-        .iter()
-        .map(|site| least_columns(site, style))
-        .max();
-    wanted.sites = least.unwrap_or(0).try_into().unwrap_or(u16::MAX);
+    let least = least_columns(&known_sites(board), style);
+    wanted.sites = least.try_into().unwrap_or(u16::MAX);
     board.set_places(Places::of(area, lines, wanted));
     let places = board.places.clone();
     frame.render_widget(Paragraph::new(head), places.head);
