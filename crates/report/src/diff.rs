@@ -13,7 +13,7 @@ use crate::same_code::Code;
 use crate::scores::{change_text, site_change_text, stacks_scores};
 use crate::site_head::{SiteRow, heads_of};
 use crate::stacks::{StackEnd, stack};
-use crate::units::{bytes, change, count, counted, milliseconds, with_error};
+use crate::units::{bytes, change, change_with_error, count, counted, milliseconds, with_error};
 use crate::{
     Amount, Document, Measure, Profile, RowsBy, ScoreChange, Scores, StackFrame, Style, UnseenTime,
 };
@@ -276,14 +276,6 @@ fn fate(old: &Amount, new: &Amount) -> Fate {
     }
 }
 
-/// A change with its standard error.
-fn changed(by: i64, error: Option<u64>) -> String {
-    match error {
-        Some(error) => format!("{} ± {}", change(by), bytes(error)),
-        None => change(by),
-    }
-}
-
 impl Diff {
     fn is_estimate(&self) -> bool {
         let errors = [self.old.error_bytes, self.new.error_bytes];
@@ -349,7 +341,7 @@ impl Diff {
             );
             let row = SiteRow {
                 label: format!("#{}", number + 1),
-                amount: changed(site.change_bytes, site.error_bytes),
+                amount: change_with_error(site.change_bytes, site.error_bytes),
                 share: None,
                 facts: vec![
                     format!("{}: {from} -> {to}", site.fate.word()),

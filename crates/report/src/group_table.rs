@@ -4,7 +4,7 @@ use crate::names::{readable, without_parameters};
 use crate::places::place_of;
 use crate::stacks::{SHORTEST_NAME, name_of, shortened};
 use crate::text::{is_live, more, nothing};
-use crate::units::{bytes, change, count, milliseconds, percent};
+use crate::units::{bytes, change, count, error_text, milliseconds, percent};
 use crate::wrap::columns;
 use crate::{GroupRow, ReportModel, Style};
 use memhook_foreign::visible;
@@ -36,7 +36,10 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     if is_estimate {
         header += &format!("{:>13} ", "± error");
     }
-    header += &format!("{:>7} ", "share");
+    // As the page calls its column.
+    let share = format!("of {}", model.measured.measure);
+    let share_columns = share.len().max(7);
+    header += &format!("{share:>share_columns$} ");
     // The number of blocks goes last.
     let names = groups.iter().map(|group| {
         let name = group.frame.as_ref().map(|frame| name_of(frame, style));
@@ -81,10 +84,10 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         if is_estimate {
             let error = g
                 .error_bytes
-                .map_or(String::new(), |e| format!("± {}", bytes(e)));
+                .map_or(String::new(), |error| error_text(g.bytes, error));
             write!(out, "{error:>13} ")?;
         }
-        write!(out, "{share:>6.1}% ")?;
+        write!(out, "{:>share_columns$} ", format!("{share:.1}%"))?;
         if has_itself {
             write!(out, "{:>11} ", bytes(g.self_bytes))?;
         }

@@ -420,8 +420,10 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         writeln!(out, "\n{}", nothing(model))?;
     }
     let is_table = is_table(model, style);
-    if is_table && !model.sites.is_empty() {
-        writeln!(out)?;
+    if !model.sites.is_empty() {
+        let heading = format!("Sites, and their share of {}:", whole_text(model));
+        // A table needs no other line before it.
+        writeln!(out, "\n{}", style.faint(&heading))?;
     }
     let known = model.sites.iter().map(|site| KnownSite {
         stack: site.stack_id,
@@ -443,6 +445,20 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         }
     }
     more(out, model.more_rows, "site")
+}
+
+/// What percentages are of, in the words of the page.
+fn whole_text(model: &ReportModel) -> String {
+    let measure = model.measured.measure;
+    let whole = match measure {
+        "peak" => "all bytes at the peak".to_owned(),
+        measure => format!("all {measure} bytes"),
+    };
+    // Whoever describes heaps of its own has each of them as a whole.
+    match model.heaps.len() > 1 {
+        true => format!("{whole} of their heap"),
+        false => whole,
+    }
 }
 
 /// On a terminal, a report that another one follows fits the screen: its rows have no stacks.
@@ -536,7 +552,11 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.releases.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", style.strong("Who releases:"))?;
+    writeln!(
+        out,
+        "\n{}",
+        style.strong("Who releases, and their share of all released bytes:")
+    )?;
     let is_table = is_table(model, style);
     let known = model.releases.iter().map(|site| (&site.kind, &site.stack));
     let heads = heads_of(known, style);

@@ -4,7 +4,7 @@ use crate::call_tree::{CallTree, Root};
 use crate::gaps;
 use crate::labels::Labels;
 use crate::stacks::shortened;
-use crate::units::{bytes, count, percent, with_error};
+use crate::units::{bytes, count, error_text, percent, with_error};
 use crate::wrap::columns;
 use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
@@ -94,8 +94,8 @@ impl Tree {
     }
 
     /// Empty but for trees with errors.
-    fn error_column(&self, error: Option<u64>) -> String {
-        let error = error.map(|error| format!("± {}", bytes(error)));
+    fn error_column(&self, value: u64, error: Option<u64>) -> String {
+        let error = error.map(|error| error_text(value, error));
         match self.error {
             Some(_) => format!(" {:>13}", error.unwrap_or_default()),
             None => String::new(),
@@ -107,7 +107,7 @@ impl Tree {
         let shown = nodes.iter().take_while(|node| share(node) >= least).count();
         for node in &nodes[..shown] {
             let number = style.number(&format!("{:>11}", self.amount(node.value)));
-            let error = self.error_column(node.error);
+            let error = self.error_column(node.value, node.error);
             let (indent, room) = room(depth, columns(&error), style);
             let name = style.name(&shortened(node.name.clone(), room));
             let _ = writeln!(out, "{number}{error} {:>6.1}%  {indent}{name}", share(node));
@@ -116,12 +116,12 @@ impl Tree {
         let rest = &nodes[shown..];
         let value: u64 = rest.iter().map(|node| node.value).sum();
         if value > 0 {
-            let (indent, _) = room(depth, columns(&self.error_column(None)), style);
+            let (indent, _) = room(depth, columns(&self.error_column(0, None)), style);
             let text = format!("... {} more below {least} % each", count(rest.len() as u64));
             let number = format!(
                 "{:>11}{} {:>6.1}%",
                 self.amount(value),
-                self.error_column(None),
+                self.error_column(value, None),
                 percent(value, self.value)
             );
             let _ = writeln!(out, "{}", style.faint(&format!("{number}  {indent}{text}")));

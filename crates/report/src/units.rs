@@ -2,11 +2,46 @@
 
 pub use memhook_foreign::size_text as bytes;
 
-/// Bytes and their standard error: `4.1 KiB ± 96 B`.
+/// Standard errors around an estimate within which the truth is in 95 of 100 cases.
+const INTERVAL: f64 = 1.96;
+
+/// Whether an estimate is so rough that only a bound of it is known.
+fn is_rough(n: u64, error: u64) -> bool {
+    error > n
+}
+
+/// The most that an estimate may stand for, with a probability of more than 95 %.
+fn bound(n: u64, error: u64) -> u64 {
+    n.saturating_add((INTERVAL * error as f64).round() as u64)
+}
+
+/// Bytes and their standard error: `4.1 KiB ± 96 B`. Where the error is larger than the amount, few samples or none have
+/// hit what may be much more, and only that is said: `≤ 217.4 KiB`.
 pub fn with_error(n: u64, error: Option<u64>) -> String {
     match error {
-        Some(error) => format!("{} ± {}", bytes(n), bytes(error)),
+        Some(error) if is_rough(n, error) => error_text(n, error),
+        Some(error) => format!("{} {}", bytes(n), error_text(n, error)),
         None => bytes(n),
+    }
+}
+
+/// What stands beside an amount that has a column of its own: `± 96 B`, or `≤ 217.4 KiB`.
+pub fn error_text(n: u64, error: u64) -> String {
+    match is_rough(n, error) {
+        true => format!("≤ {}", bytes(bound(n, error))),
+        false => format!("± {}", bytes(error)),
+    }
+}
+
+/// A change and its standard error: `+4.1 KiB ± 96 B`. Where the error is larger, it may be a change in either direction:
+/// `within ± 217.4 KiB`.
+pub fn change_with_error(by: i64, error: Option<u64>) -> String {
+    match error {
+        Some(error) if is_rough(by.unsigned_abs(), error) => {
+            format!("within ± {}", bytes(bound(by.unsigned_abs(), error)))
+        }
+        Some(error) => format!("{} ± {}", change(by), bytes(error)),
+        None => change(by),
     }
 }
 
@@ -68,6 +103,13 @@ mod tests {
 
     #[test]
     fn units() {
+        assert_eq!(with_error(4198, Some(96)), "4.1 KiB ± 96 B");
+        assert_eq!(with_error(24, Some(113_511)), "≤ 217.3 KiB");
+        assert_eq!(with_error(24, None), "24 B");
+        assert_eq!(error_text(24, 113_511), "≤ 217.3 KiB");
+        assert_eq!(error_text(4198, 96), "± 96 B");
+        assert_eq!(change_with_error(-4198, Some(96)), "-4.1 KiB ± 96 B");
+        assert_eq!(change_with_error(24, Some(113_511)), "within ± 217.3 KiB");
         assert_eq!(change(-4198), "-4.1 KiB");
         assert_eq!(change(0), "±0");
         assert_eq!(count(999), "999");

@@ -142,6 +142,8 @@ shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the 
   shop       61       1,200        87  debug info
           jemalloc is part of it: 87 direct calls (je_malloc, ...) use no slot
 
+Sites, and their share of all live bytes:
+
 #1 1.5 MiB 99.4 %  shop::place_order  orders.cc:48  16,560 blocks, +776.4 KiB, oldest 9.9 s, by new
       std::vector<Order>::push_back(Order&&)  shop  bits/x.h:7 [inlined, 1 more]
       shop::place_order(int)                  shop  orders.cc:48

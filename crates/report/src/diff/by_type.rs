@@ -1,8 +1,8 @@
 //! What changed by type of the blocks.
 
-use super::{Fate, changed, difference, fate, fate_key, of_both};
+use super::{Fate, difference, fate, fate_key, of_both};
 use crate::types::UNKNOWN_TYPE;
-use crate::units::{bytes, counted};
+use crate::units::{bytes, change_with_error, counted};
 use crate::{Amount, Measure, Profile, Style};
 use memhook_foreign::visible;
 use serde::Serialize;
@@ -111,7 +111,7 @@ impl TypeChanges {
                 "{} {} {}: {} in {} -> {} in {}",
                 style.number(&format!(
                     "{:>11}",
-                    changed(row.change_bytes, row.error_bytes)
+                    change_with_error(row.change_bytes, row.error_bytes)
                 )),
                 row.fate.word(),
                 style.strong(&visible(&row.name)),
