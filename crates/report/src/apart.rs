@@ -209,17 +209,29 @@ impl Parts {
 /// What tells each of these sites from the first other one that looks the same: a caller, a line, or what was called in
 /// the library; empty where nothing is needed. `looks`: how each site is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
-    let mut alike: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (at, look) in looks.iter().enumerate() {
-        alike.entry(look).or_default().push(at);
+    let mut found = vec![String::new(); sites.len()];
+    // What differs from one other site may be the same in a third one: then it takes another look at that.
+    for _ in 0..3 {
+        let shown: Vec<String> = looks
+            .iter()
+            .zip(&found)
+            .map(|(a, b)| a.clone() + b)
+            .collect();
+        let mut alike: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (at, look) in shown.iter().enumerate() {
+            alike.entry(look).or_default().push(at);
+        }
+        for group in alike.values().filter(|group| group.len() > 1) {
+            for &at in group {
+                let other = group[usize::from(group[0] == at)];
+                let aside = aside(&sites[at], &sites[other]);
+                if !found[at].contains(&aside) {
+                    found[at] += &aside;
+                }
+            }
+        }
     }
-    let aside_of = |(at, look): (usize, &String)| {
-        let others = alike.get(look.as_str())?;
-        let other = *others.iter().find(|&&other| other != at)?;
-        Some(aside(&sites[at], &sites[other]))
-    };
-    let asides = looks.iter().enumerate().map(aside_of);
-    asides.map(Option::unwrap_or_default).collect()
+    found
 }
 
 fn short(frame: &StackFrame) -> String {
@@ -245,7 +257,7 @@ fn aside(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
     match all.find(|&at| line(own, at) != line(others, at)) {
         Some(0) => format!(" ({})", place(&own[0])),
         Some(at) => format!("{CALLED_BY}{} ({})", short(&own[at]), place(&own[at])),
-        None => format!(" [{}]", in_the_library(site, other)),
+        None => format!(" [{}]", in_the_library(site, &[other])),
     }
 }
 
@@ -269,6 +281,7 @@ fn parts(
     parts.name = shown_name(first);
     let mut matters = vec![0];
     let mut with_place = Vec::new();
+    let mut twins = Vec::new();
     for (other, others) in names.iter().enumerate() {
         if other == at || others.first() != Some(first) {
             continue;
@@ -282,9 +295,12 @@ fn parts(
                 matters.push(line);
                 with_place.push(line);
             } else {
-                parts.aside = format!(" [{}]", in_the_library(site, &sites[other]));
+                twins.push(&sites[other]);
             }
         }
+    }
+    if !twins.is_empty() {
+        parts.aside = format!(" [{}]", in_the_library(site, &twins));
     }
     if with_place.contains(&0) {
         parts.place = place(&frames[0]);
@@ -307,8 +323,8 @@ fn parts(
     parts
 }
 
-/// In what two sites differ whose functions are the same, but for those of the C++ library.
-fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
+/// In what a site differs from others whose functions are the same, but for those of the C++ library.
+fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     let called = |site: &KnownSite<'_>| {
         let inner = site.frames.len() - from_responsible(site.frames).len();
         let called = site.frames[..inner].iter().rev();
@@ -316,14 +332,32 @@ fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
             .map(|frame| (short(frame), place(frame)))
             .collect::<Vec<_>>()
     };
-    let (own, others) = (called(site), called(other));
-    let differs = |(name, _): &&(String, String)| others.iter().all(|(other, _)| other != name);
-    let is_elsewhere = |frame: &&(String, String)| !others.contains(frame);
+    let own = called(site);
+    let of_others: Vec<_> = others.iter().map(|other| called(other)).collect();
+    let all = || of_others.iter().flatten();
+    let differs = |(name, _): &&(String, String)| all().all(|(other, _)| other != name);
+    let is_elsewhere = |frame: &&(String, String)| all().all(|other| other != *frame);
     if let Some((name, _)) = own.iter().find(differs) {
         name.clone()
     } else if let Some((name, place)) = own.iter().find(is_elsewhere) {
         format!("{place} {name}")
-    } else if site.kind != other.kind || own.is_empty() != others.is_empty() {
+    } else if let [first, rest @ ..] = others
+        && !rest.is_empty()
+    {
+        // No other one has all of it.
+        let mut asides = vec![in_the_library(site, &[first])];
+        for other in rest {
+            let aside = in_the_library(site, &[other]);
+            if !asides.contains(&aside) {
+                asides.push(aside);
+            }
+        }
+        asides.join(", ")
+    } else if others
+        .iter()
+        .zip(&of_others)
+        .all(|(other, called)| site.kind != other.kind || own.is_empty() != called.is_empty())
+    {
         site.kind.to_owned()
     } else {
         format!("stack {}", site.stack)
@@ -345,223 +379,4 @@ fn place(frame: &StackFrame) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frame(text: &str) -> StackFrame {
-        let (function, line) = text.split_once('@').unwrap_or((text, "1"));
-        StackFrame {
-            function: Some(function.into()),
-            file: Some("src/a.cc".into()),
-            line: line.parse().ok(),
-            ..StackFrame::default()
-        }
-    }
-
-    fn shown_in(room: usize, stacks: &[&str]) -> Vec<String> {
-        let stacks: Vec<Vec<StackFrame>> = stacks
-            .iter()
-            .map(|stack| stack.split_whitespace().map(frame).collect())
-            .collect();
-        let sites = stacks.iter().zip(1..).map(|(frames, stack)| KnownSite {
-            stack,
-            kind: "malloc",
-            frames,
-        });
-        let sites: Vec<KnownSite> = sites.collect();
-        let shown = labels(&sites, room, Style::default());
-        let shown = shown.into_iter().zip(&sites).map(|(label, site)| {
-            let text = format!("{} {}{}", label.name, label.place, label.callers);
-            let columns = columns(&text) + 1;
-            let least = least_columns(std::slice::from_ref(site), Style::default());
-            assert!(columns <= room.max(least), "{text}: {columns} > {room}");
-            text
-        });
-        shown.collect()
-    }
-
-    fn shown(stacks: &[&str]) -> Vec<String> {
-        let shown = shown_in(60, stacks);
-        shown
-            .into_iter()
-            .map(|text| text.replacen(" src/a.cc:1", "", 1))
-            .collect()
-    }
-
-    #[test]
-    fn the_caller_that_differs_comes_first() {
-        assert_eq!(
-            shown(&["copy load main", "copy load store main", "free main"]),
-            [
-                "copy \u{2190} \u{2026} \u{2190} main",
-                "copy \u{2190} \u{2026} \u{2190} store \u{2190} main",
-                "free \u{2190} main",
-            ]
-        );
-        // One of them may end where the other goes on.
-        assert_eq!(
-            shown(&["a b c", "a b"]),
-            ["a \u{2190} \u{2026} \u{2190} c", "a \u{2190} b"]
-        );
-    }
-
-    #[test]
-    fn of_the_same_calls_it_is_the_line() {
-        assert_eq!(
-            shown(&["a@1 b@4 main", "a@1 b@9 main"]),
-            [
-                "a \u{2190} b (a.cc:4) \u{2190} main",
-                "a \u{2190} b (a.cc:9) \u{2190} main"
-            ]
-        );
-        assert_eq!(shown(&["a@3", "a@2"]), ["a src/a.cc:3", "a src/a.cc:2"]);
-        assert_eq!(shown(&[""]), ["(no call stack) "]);
-        // They differ in what is not shown: the allocator's function, or the library's plumbing.
-        assert_eq!(
-            shown(&["std::x a b", "std::y a b"]),
-            ["a [std::x] \u{2190} b", "a [std::y] \u{2190} b"]
-        );
-        assert_eq!(
-            shown(&["std::x@3 a b", "std::x@4 a b"]),
-            [
-                "a [a.cc:3 std::x] \u{2190} b",
-                "a [a.cc:4 std::x] \u{2190} b"
-            ]
-        );
-        assert_eq!(
-            shown(&["std::f(int) a", "std::g(int) a"]),
-            ["a [std::f]", "a [std::g]"]
-        );
-        assert_eq!(shown(&["a", "a"]), ["a [stack 1]", "a [stack 2]"]);
-    }
-
-    #[test]
-    fn names_fit_and_overloads_stay_apart() {
-        assert_eq!(shown(&["f(int) a"]), ["f \u{2190} a"]);
-        assert_eq!(
-            shown(&["f(int) a", "f(char) a"]),
-            ["f(int) \u{2190} a", "f(char) \u{2190} a"]
-        );
-    }
-
-    #[test]
-    fn a_line_number_is_the_last_to_go() {
-        let long = "shop::Cache<Order,Customer>::place_order@42 serve main";
-        for (room, expected) in [
-            (
-                70,
-                "shop::Cache<Order,Customer>::place_order src/a.cc:42 \u{2190} serve",
-            ),
-            (60, "shop::Cache<Order,Customer>::place_order src/a.cc:42"),
-            (42, "shop::Cache<...>::place_order src/a.cc:42"),
-            (31, "...::Cache::place_order a.cc:42"),
-        ] {
-            let shown = &shown_in(room + 1, &[long])[0];
-            assert!(shown.starts_with(expected), "{room}: {shown}");
-        }
-        // What tells them apart stays longer than directories and parts of the name.
-        let alike = [
-            "place_many_orders@42 serve main",
-            "place_many_orders@42 print main",
-        ];
-        for (room, expected) in [
-            (
-                60,
-                "place_many_orders src/a.cc:42 \u{2190} serve \u{2190} main",
-            ),
-            (40, "place_many_orders src/a.cc:42 \u{2190} serve"),
-            (36, "place_many_orders a.cc:42 \u{2190} serve"),
-        ] {
-            let shown = &shown_in(room, &alike)[0];
-            assert!(shown.starts_with(expected), "{room}: {shown}");
-        }
-        // A label is never wider than asked for, and always has its line.
-        for room in 34..100 {
-            for shown in shown_in(room, &[long, alike[0], alike[1]]) {
-                assert!(shown.contains("a.cc:42"), "{room}: {shown}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_tells_rows_apart_is_cut_last() {
-        let alike = [
-            "std::make_unique<shop::Session,shop::Name> shop::Sessions::login@26 serve",
-            "std::make_shared<shop::Session,shop::Name> shop::Sessions::login@26 serve",
-            "std::vector<std::byte>::_M_default_append shop::Sessions::login@26 serve",
-            "std::vector<std::byte>::_M_realloc_insert shop::Sessions::login@26 serve",
-        ];
-        let distinct = |room: usize| {
-            let shown = shown_in(room, &alike);
-            let count = shown.iter().collect::<HashSet<_>>().len();
-            assert_eq!(count, alike.len(), "{room}: {shown:#?}");
-            shown
-        };
-        for room in 45..120 {
-            distinct(room);
-        }
-        // From what a row wants on, it is whole.
-        let sites: Vec<Vec<StackFrame>> = alike
-            .iter()
-            .map(|stack| stack.split_whitespace().map(frame).collect())
-            .collect();
-        let sites: Vec<KnownSite> = sites
-            .iter()
-            .zip(1..)
-            .map(|(frames, stack)| KnownSite {
-                stack,
-                kind: "new",
-                frames,
-            })
-            .collect();
-        let least = least_columns(&sites, Style::default());
-        assert!(least < 70, "{least}");
-        for shown in distinct(least + 1) {
-            assert!(
-                shown.starts_with("shop::Sessions::login") && shown.contains(']'),
-                "{shown}"
-            );
-        }
-    }
-
-    #[test]
-    fn rows_that_look_alike_have_an_aside() {
-        let found = |stacks: &[&str]| {
-            let stacks: Vec<Vec<StackFrame>> = stacks
-                .iter()
-                .map(|stack| stack.split_whitespace().map(frame).collect())
-                .collect();
-            let sites = stacks.iter().zip(1..).map(|(frames, stack)| KnownSite {
-                stack,
-                kind: "new",
-                frames,
-            });
-            let looks = stacks
-                .iter()
-                .map(|stack| from_responsible(stack)[0].function.clone());
-            let looks: Vec<String> = looks.map(Option::unwrap_or_default).collect();
-            asides(&sites.collect::<Vec<_>>(), &looks)
-        };
-        assert_eq!(found(&["a b", "c b"]), ["", ""]);
-        assert_eq!(
-            found(&["a b(int) c", "a d c", "x"]),
-            [" \u{2190} b", " \u{2190} d", ""]
-        );
-        assert_eq!(found(&["a b", "a b c"]), ["", " \u{2190} c"]);
-        assert_eq!(
-            found(&["a b@4", "a b@9"]),
-            [" \u{2190} b (a.cc:4)", " \u{2190} b (a.cc:9)"]
-        );
-        assert_eq!(found(&["a@1", "a@2"]), [" (a.cc:1)", " (a.cc:2)"]);
-        assert_eq!(
-            found(&["std::f(int) a", "std::g(int) a"]),
-            [" [std::f]", " [std::g]"]
-        );
-        assert_eq!(found(&["std::f(int) a", "a"]), [" [std::f]", " [new]"]);
-    }
-
-    #[test]
-    fn rows_that_differ_are_shown_from_the_inside() {
-        assert_eq!(shown(&["a b", "c d"]), ["a \u{2190} b", "c \u{2190} d"]);
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         header += &format!("{:>13} ", "± error");
     }
     // As the page calls its column.
-    let share = format!("of {}", model.measured.measure);
+    let share = format!("% of {}", model.measured.measure);
     let share_columns = share.len().max(7);
     header += &format!("{share:>share_columns$} ");
     // The number of blocks goes last.

@@ -120,6 +120,19 @@ impl ReportModel {
         }
     }
 
+    /// What percentages are of, in the words of the page.
+    pub(crate) fn whole_text(&self) -> String {
+        let whole = match self.measured.measure {
+            "peak" => "all bytes at the peak".to_owned(),
+            measure => format!("all {measure} bytes"),
+        };
+        // Heaps that are described each are a whole.
+        match self.heaps.len() > 1 {
+            true => format!("{whole} of their heap"),
+            false => whole,
+        }
+    }
+
     /// What the bytes of a row are a part of.
     pub(crate) fn bytes_of_heap(&self, heap: Option<&str>) -> u64 {
         let described = self.heaps.iter().skip(1);

@@ -421,7 +421,7 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     }
     let is_table = is_table(model, style);
     if !model.sites.is_empty() {
-        let heading = format!("Sites, and their share of {}:", whole_text(model));
+        let heading = format!("Sites, and their share of {}:", model.whole_text());
         // A table needs no other line before it.
         writeln!(out, "\n{}", style.faint(&heading))?;
     }
@@ -445,20 +445,6 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         }
     }
     more(out, model.more_rows, "site")
-}
-
-/// What percentages are of, in the words of the page.
-fn whole_text(model: &ReportModel) -> String {
-    let measure = model.measured.measure;
-    let whole = match measure {
-        "peak" => "all bytes at the peak".to_owned(),
-        measure => format!("all {measure} bytes"),
-    };
-    // Whoever describes heaps of its own has each of them as a whole.
-    match model.heaps.len() > 1 {
-        true => format!("{whole} of their heap"),
-        false => whole,
-    }
 }
 
 /// On a terminal, a report that another one follows fits the screen: its rows have no stacks.

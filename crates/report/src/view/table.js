@@ -11,7 +11,9 @@ const COLUMNS = [
   ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
 ];
 /** What shares are of, by measure; `wholeText` has it in more words. */
-const SHARES = { live: "of live", peak: "of peak", growth: "of added", allocated: "of allocated", released: "of released", temporary: "of temporary", unreachable: "of unreachable" };
+const SHARES = {
+  live: "% of live", peak: "% of peak", growth: "% of added", allocated: "% of allocated", released: "% of released", temporary: "% of temporary", unreachable: "% of unreachable",
+};
 /** Left for a name, whatever stands beside it. */
 const LEAST_NAME = 12;
 /** Characters of a caller at most: it stands behind a name that matters more. */

@@ -14,40 +14,52 @@ function lastBelow(parent) {
 /** Of a stack of hidden functions only, its innermost is shown: such a node is listed complemented, without what it calls. */
 const isAlone = (listed) => listed < 0;
 
+/** By node of the calls: the label of its frame; 0 of the root. */
+function labelsOfCalls({ calls, labelOf }) {
+  const labels = new Int32Array(calls.frame.length);
+  for (let node = 1; node < labels.length; node += 1) labels[node] = labelOf[calls.frame[node]];
+  return labels;
+}
+
 /** Builds a tree whose nodes are numbered as they are met on the way down, so what is below a node follows it. */
 class TreeBuilder {
   constructor(data, hidden) {
-    const most = 2 * data.calls.parent.length + 2;
-    Object.assign(this, { data, hidden, parent: new Int32Array(most), label: new Int32Array(most), count: 1 });
+    const count = data.calls.parent.length;
+    data.callLabels ??= labelsOfCalls(data);
+    data.lastCalls ??= lastBelow(data.calls.parent);
+    Object.assign(this, { data, hidden, parent: new Int32Array(2 * count + 2), label: new Int32Array(2 * count + 2), count: 1 });
     this.parent[0] = -1;
     this.leaf = new Uint32Array(data.count);
     // By node of the calls: the node of the tree of the stacks that end there.
-    this.merged = new Uint32Array(data.calls.parent.length);
-    // By label: one more than its place among the calls of the node that is being made; else 0.
-    this.places = new Uint32Array(data.labels.function.length);
+    this.merged = new Uint32Array(count);
     // Nodes of the calls whose own calls are still to be listed: those of a later node of the tree behind those of an earlier one.
-    this.listed = new Int32Array(data.calls.parent.length + 1);
-    this.found = new Int32Array(data.calls.parent.length + 1);
+    this.listed = new Int32Array(count + 1);
+    // What is left to do: nodes of the tree by parent and label, and where their list begins; the last one is next.
+    this.pending = { parent: new Int32Array(count + 1), label: new Int32Array(count + 1), begin: new Int32Array(count + 1) };
+    // What one node calls, and its labels; by label one more than its place among these.
+    this.found = new Int32Array(count + 1);
+    this.groups = { label: new Int32Array(data.labels.function.length), end: new Int32Array(data.labels.function.length) };
+    this.places = new Uint32Array(data.labels.function.length);
   }
 
   /** Adds the stacks of some sites below a node. */
   add(root, isMember) {
-    const { data, hidden, leaf, merged, places, listed, found } = this;
-    const { calls, sites, labelOf } = data;
-    data.lastCalls ??= lastBelow(calls.parent);
-    const last = data.lastCalls;
+    const { data, hidden, leaf, merged, listed, pending, found } = this;
+    const { calls, sites, callLabels, lastCalls } = data;
     const [isUsed, isEnd] = [new Uint8Array(calls.parent.length), new Uint8Array(calls.parent.length)];
     for (let site = 0; site < data.count; site += 1) if (isMember[site]) isEnd[sites.node[site]] = 1;
     for (let node = calls.parent.length - 1; node > 0; node -= 1) {
       if (isEnd[node] || isUsed[node]) isUsed[node] = isUsed[calls.parent[node]] = 1;
     }
     listed[0] = 0;
-    // What is left to do: nodes of the tree by parent and label, and where their list begins; the last one is next.
-    const pending = [{ parent: -1, label: 0, begin: 0 }];
+    pending.parent[0] = -1;
+    this.left = 1;
     let end = 1;
-    while (pending.length) {
-      const { parent, label, begin } = pending.pop();
-      const node = parent < 0 ? root : this.node(parent, label);
+    while (this.left) {
+      this.left -= 1;
+      const isRoot = pending.parent[this.left] < 0;
+      const node = isRoot ? root : this.node(pending.parent[this.left], pending.label[this.left]);
+      const begin = pending.begin[this.left];
       let count = 0;
       // Calls of hidden functions are calls of this node.
       for (let i = begin; i < end; i += 1) {
@@ -57,14 +69,14 @@ class TreeBuilder {
           continue;
         }
         merged[call] = node;
-        if (parent < 0 && isEnd[call] && (call === 0 || hidden[labelOf[calls.frame[call]]])) found[count++] = ~call;
-        for (let next = call + 1; next < last[call]; next = last[next]) {
+        if (isRoot && isEnd[call] && (call === 0 || hidden[callLabels[call]])) found[count++] = ~call;
+        const last = lastCalls[call];
+        for (let next = call + 1; next < last; next = lastCalls[next]) {
           if (!isUsed[next]) continue;
-          if (!hidden[labelOf[calls.frame[next]]]) found[count++] = next;
-          else listed[end++] = next;
+          if (hidden[callLabels[next]]) listed[end++] = next; else found[count++] = next;
         }
       }
-      end = this.list(found, count, begin, node, pending, labelOf, calls.frame, places, listed);
+      end = count ? this.list(node, begin, count) : begin;
     }
     for (let site = 0; site < data.count; site += 1) if (isMember[site]) leaf[site] = merged[sites.node[site]];
   }
@@ -76,31 +88,45 @@ class TreeBuilder {
     return this.count - 1;
   }
 
-  /** Puts what was found onto the list, that of each label together, and notes what is to be made of it; returns the end of the list. */
-  list(found, count, begin, parent, pending, labelOf, frame, places, listed) {
-    const labelAt = (call) => (isAlone(call) ? (call === ~0 ? 0 : labelOf[frame[~call]]) : labelOf[frame[call]]);
+  /** Puts what a node calls onto the list, that of each label together, and notes what is to be made of it; returns the end of the list. */
+  list(node, begin, count) {
+    const { data: { callLabels }, listed, found, groups, places, pending } = this;
+    const labelAt = (i) => callLabels[isAlone(found[i]) ? ~found[i] : found[i]];
+    const note = (label, at) => {
+      pending.parent[this.left] = node;
+      pending.label[this.left] = label;
+      pending.begin[this.left] = at;
+      this.left += 1;
+    };
     if (count === 1) {
       listed[begin] = found[0];
-      pending.push({ parent, label: labelAt(found[0]), begin });
+      note(labelAt(0), begin);
       return begin + 1;
     }
-    const groups = [];
+    let groupCount = 0;
     for (let i = 0; i < count; i += 1) {
-      const label = labelAt(found[i]);
-      if (!places[label]) places[label] = groups.push({ parent, label, begin: 0, count: 0 });
-      groups[places[label] - 1].count += 1;
+      const label = labelAt(i);
+      if (!places[label]) {
+        groups.label[groupCount] = label;
+        groups.end[groupCount] = 0;
+        groupCount += 1;
+        places[label] = groupCount;
+      }
+      groups.end[places[label] - 1] += 1;
     }
     let end = begin;
-    for (const group of groups) {
-      group.begin = end;
-      end += group.count;
-      group.count = group.begin;
+    for (let group = 0; group < groupCount; group += 1) {
+      const own = groups.end[group];
+      note(groups.label[group], end);
+      groups.end[group] = end;
+      end += own;
     }
-    for (let i = 0; i < count; i += 1) listed[groups[places[labelAt(found[i])] - 1].count++] = found[i];
-    for (const group of groups) {
-      places[group.label] = 0;
-      pending.push(group);
+    for (let i = 0; i < count; i += 1) {
+      const group = places[labelAt(i)] - 1;
+      listed[groups.end[group]] = found[i];
+      groups.end[group] += 1;
     }
+    for (let group = 0; group < groupCount; group += 1) places[groups.label[group]] = 0;
     return end;
   }
 }
@@ -217,32 +243,36 @@ function sitesOfSpans(tree, begins, ends) {
 function spansByKey(data, tree, group) {
   const known = tree.byKey[group];
   if (known) return known;
-  const ofLabel = Int32Array.from(data.labels[group]);
-  const keyOf = tree.label.map((label) => (label === data.cutLabel ? -1 : ofLabel[label]));
+  const keys = data.labels[group];
+  const keyOf = Int32Array.from(keys, (key, label) => (label === data.cutLabel ? -1 : key));
   const count = data.strings.length;
-  // By key: how far the nodes are below the last one of it, and where the sites of that one end.
-  const [until, endOf] = [new Uint32Array(count), new Int32Array(count)];
-  const eachSpan = (visit) => {
-    until.fill(0);
-    endOf.fill(-1);
-    for (let node = 1; node < keyOf.length; node += 1) {
-      const key = keyOf[node];
-      if (key < 0 || node < until[key]) continue;
-      until[key] = tree.last[node];
-      const [begin, end] = [tree.starts[node], tree.starts[tree.last[node]]];
-      visit(key, begin, end, endOf[key] === begin);
-      endOf[key] = end;
+  // By key: the first node that is not below the last one of it, where the sites of that one end, and its span.
+  const [until, endOf, spanOf] = [new Uint32Array(count), new Int32Array(count).fill(-1), new Uint32Array(count)];
+  const most = tree.label.length;
+  const spans = { key: new Int32Array(most), begin: new Uint32Array(most), end: new Uint32Array(most) };
+  let spanCount = 0;
+  for (let node = 1; node < most; node += 1) {
+    const key = keyOf[tree.label[node]];
+    if (key < 0 || node < until[key]) continue;
+    until[key] = tree.last[node];
+    const begin = tree.starts[node];
+    if (endOf[key] !== begin) {
+      spanOf[key] = spanCount++;
+      spans.key[spanOf[key]] = key;
+      spans.begin[spanOf[key]] = begin;
     }
-  };
-  const starts = new Uint32Array(count + 1);
-  eachSpan((key, begin, end, goesOn) => { if (!goesOn) starts[key + 1] += 1; });
-  for (let key = 0; key < count; key += 1) starts[key + 1] += starts[key];
-  const found = { starts, begin: new Uint32Array(starts[count]), end: new Uint32Array(starts[count]) };
+    endOf[key] = tree.starts[tree.last[node]];
+    spans.end[spanOf[key]] = endOf[key];
+  }
+  const ofKey = spans.key.subarray(0, spanCount);
+  const starts = startsOf(countsOf(ofKey, count));
   const next = starts.slice();
-  eachSpan((key, begin, end, goesOn) => {
-    if (!goesOn) found.begin[next[key]++] = begin;
-    found.end[next[key] - 1] = end;
-  });
+  const found = { starts, begin: new Uint32Array(spanCount), end: new Uint32Array(spanCount) };
+  for (let span = 0; span < spanCount; span += 1) {
+    const place = next[ofKey[span]]++;
+    found.begin[place] = spans.begin[span];
+    found.end[place] = spans.end[span];
+  }
   tree.byKey[group] = found;
   return found;
 }
