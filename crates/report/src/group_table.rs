@@ -32,7 +32,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     // On a narrow terminal the names matter more.
     let is_narrow = style.width.is_some_and(|width| width < WIDE_ENOUGH);
     let has_past = is_live(model) && !is_narrow;
-    let mut header = format!("\n{:>11} ", "bytes");
+    let mut header = format!("\n{:>10} ", "bytes");
     if is_estimate {
         header += &format!("{:>13} ", "± error");
     }
@@ -78,7 +78,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         .width
         .map(|width| width.saturating_sub(header.len() + 1));
     for g in groups {
-        let total = style.number(&format!("{:>11}", bytes(g.bytes)));
+        let total = style.number(&format!("{:>10}", bytes(g.bytes)));
         let share = percent(g.bytes, model.bytes_of_heap(g.heap.as_deref()));
         write!(out, "{total} ")?;
         if is_estimate {

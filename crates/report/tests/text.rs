@@ -298,7 +298,7 @@ fn functions_and_frames() {
         released_blocks: 3,
     }];
     let shown = model.text(Style::default());
-    let line = "    1.5 MiB   99.4%        96 B      16,560        -5 B        9.9 s     1.0 KiB           3  main (shop+0x123e)\n";
+    let line = "   1.5 MiB     99.4%        96 B      16,560        -5 B        9.9 s     1.0 KiB           3  main (shop+0x123e)\n";
     assert!(shown.contains(line), "{shown}");
     assert!(shown.contains("more than 100 %"));
     model.by = "function";
