@@ -54,33 +54,63 @@ function overTime(data, members, unit) {
   if (members.length <= data.count / 2) return summedOverTime(data, members, unit);
   const isMember = new Uint8Array(data.count);
   for (let at = 0; at < members.length; at += 1) isMember[members[at]] = 1;
-  const all = allOverTime(data, unit);
   const less = summedOverTime(data, sitesWhere(data, (site) => !isMember[site]), unit);
-  return less.map((value, point) => all[point] - value);
+  return allOverTime(data, unit).map((value, point) => value - less[point]);
 }
 
-function summedOverTime(data, members, unit) {
-  const { changes, sites } = data;
-  const steps = new Float64Array(data.points);
-  const { starts, point } = changes;
-  const live = changes.live[unit];
-  const before = sites.before[unit];
-  let sum = 0;
-  for (let at = 0; at < members.length; at += 1) {
-    const site = members[at];
+/** Adds up what lives of some sites at each point of the timeline. */
+class OverTime {
+  constructor(data, unit) {
+    Object.assign(this, { changes: data.changes, live: data.changes.live[unit], before: data.sites.before[unit], steps: new Float64Array(data.points), sum: 0 });
+  }
+
+  add(site) {
+    const { changes: { starts, point }, live, before, steps } = this;
     let last = before[site];
-    sum += last;
+    this.sum += last;
     const end = starts[site + 1];
     for (let i = starts[site]; i < end; i += 1) {
       steps[point[i]] += live[i] - last;
       last = live[i];
     }
   }
-  for (let p = 0; p < steps.length; p += 1) {
-    sum += steps[p];
-    steps[p] = sum;
+
+  /** The sums; nothing is added any more. */
+  values() {
+    const { steps } = this;
+    let { sum } = this;
+    for (let p = 0; p < steps.length; p += 1) {
+      sum += steps[p];
+      steps[p] = sum;
+    }
+    return steps;
   }
-  return steps;
+}
+
+function summedOverTime(data, members, unit) {
+  const sums = new OverTime(data, unit);
+  for (let at = 0; at < members.length; at += 1) sums.add(members[at]);
+  return sums.values();
+}
+
+/** Live of the sites of some spans of an order, if they pass the filters. The spans have no site in common and are in order. */
+function overTimeOfSpans(data, order, begins, ends, mask, unit) {
+  let count = 0;
+  for (let i = 0; i < begins.length; i += 1) count += ends[i] - begins[i];
+  const sums = new OverTime(data, unit);
+  const add = (begin, end) => {
+    for (let k = begin; k < end; k += 1) if (!mask || mask[order[k]]) sums.add(order[k]);
+  };
+  const isMost = !mask && count > order.length / 2;
+  let from = 0;
+  for (let i = 0; i < begins.length; i += 1) {
+    if (isMost) add(from, begins[i]); else add(begins[i], ends[i]);
+    from = ends[i];
+  }
+  if (!isMost) return sums.values();
+  add(from, order.length);
+  const less = sums.values();
+  return allOverTime(data, unit).map((value, point) => value - less[point]);
 }
 
 /** The point of the timeline that is nearest to a time: points are in order. */

@@ -10,7 +10,7 @@ function nodeSums(graph, values) {
 }
 
 /** Numbers by label, kept from one frame to the next: 0 but while children are counted. */
-const labelNumbers = (tree) => (tree.labelNumbers ??= new Uint32Array(tree.label.reduce((most, label) => Math.max(most, label), 0) + 1));
+const labelNumbers = (tree) => (tree.labelNumbers ??= new Uint32Array(tree.labelCount));
 
 /** Places of a list of nodes, those of each label together: [label, places], by first place. */
 function byLabel(tree, nodes, count) {

@@ -177,6 +177,15 @@ function allMembers(data, tree, group, key) {
   return sitesOfSpans(tree, begin.subarray(starts[key], starts[key + 1]), end.subarray(starts[key], starts[key + 1]));
 }
 
+/** What lives of a row that passes the filters, at each point of the timeline. */
+function rowOverTime(app, key) {
+  const { data, tree, state, result } = app;
+  if (isPartition(state.group)) return overTime(data, membersOf(app, key), state.unit);
+  const { starts, begin, end } = spansByKey(data, tree, state.group);
+  const [first, last] = [starts[key], starts[key + 1]];
+  return overTimeOfSpans(data, tree.order, begin.subarray(first, last), end.subarray(first, last), isFiltered(state) ? result.mask : null, state.unit);
+}
+
 /** The name of a row: { name, callers, frame, aside }. */
 function rowName(app, group, key) {
   if (group === "site") return siteName(app, key);

@@ -250,11 +250,10 @@ class TableView {
 
   /** Live of a row at each point; kept, since scrolling asks again. */
   series(row) {
-    const { data, state } = this.app;
     const key = this.seriesKey(row);
     if (!this.sparks.has(key)) {
       if (this.sparks.size > 500) this.sparks.clear();
-      this.sparks.set(key, overTime(data, membersOf(this.app, row.key), state.unit));
+      this.sparks.set(key, rowOverTime(this.app, row.key));
     }
     return this.sparks.get(key);
   }

@@ -147,7 +147,7 @@ function buildTree(data, hidden) {
   const next = starts.slice();
   const order = new Uint32Array(leaf.length);
   for (let site = 0; site < leaf.length; site += 1) order[next[leaf[site]]++] = site;
-  return { parent, label: builder.label.slice(0, count), last: lastBelow(parent), leaf, starts, order, byKey: {} };
+  return { parent, label: builder.label.slice(0, count), last: lastBelow(parent), labelCount: data.labels.function.length, leaf, starts, order, byKey: {} };
 }
 
 /** Sums of whole numbers up to this are exact. */
