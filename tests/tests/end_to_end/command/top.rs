@@ -167,8 +167,9 @@ fn leaking(name: &str, variables: &str, columns: u16, lines: u16) -> (Target, Te
 #[test]
 fn screens_of_all_sizes_show_the_sites() {
     for (columns, lines, has, lacks) in [
-        (60, 20, "growth/s", "blocks "),
-        (80, 24, "blocks", "oldest"),
+        // Columns go before what tells rows apart.
+        (60, 20, "site", "growth/s"),
+        (80, 24, "site", "oldest"),
         (200, 50, "past", "\0"),
     ] {
         let name = format!("top-{columns}");
