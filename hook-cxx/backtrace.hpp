@@ -47,8 +47,10 @@ template <typename Trace>
   uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
   StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-  bool same = entry->depth == count && entry->truncated == truncated;
-  for (uint32_t i = 0; same && i < count; i++) same = frames[i] == pcs[i];
+  // It may have fewer frames than there are where there was no room for all.
+  bool is_short = entry->truncated && entry->depth < count;
+  bool same = is_short || (entry->depth == count && entry->truncated == truncated);
+  for (uint32_t i = 0; same && i < entry->depth; i++) same = frames[i] == pcs[i];
   __atomic_store_n(&ring->memo_checked, ring->memo_checked + 1, __ATOMIC_RELAXED);
   if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
 }
@@ -65,12 +67,12 @@ template <typename Trace>
     asm volatile("" ::: "memory");
     MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
     count = find_frames(ring, tag, start, pcs, &truncated, trace);
-    stack = intern_stack(function, pcs, count, truncated);
+    stack = intern_backtrace(function, pcs, count, &truncated);
     remember(trace, start.pc | tag, start, function, stack, truncated);
   } else {
     NoTrace none;
     count = find_frames(ring, tag, start, pcs, &truncated, none);
-    stack = intern_stack(function, pcs, count, truncated);
+    stack = intern_backtrace(function, pcs, count, &truncated);
   }
   if (truncated) count_truncated(ring);
   return stack;

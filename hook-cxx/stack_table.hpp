@@ -96,18 +96,26 @@ inline void grow_index(uint64_t stacks) {
                               __ATOMIC_RELAXED);
 }
 
-// pre: the backtrace was not found under `mask`; `slot` is the place for it there.
-[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash, uint32_t function,
-                                               const uint64_t* pcs, uint32_t count, bool truncated) {
-  uint64_t tag = hash >> 32;
+// The id of a backtrace that was not found under `mask`, if it stands where it was put when less of the index was in
+// use; else 0.
+[[gnu::always_inline]] inline uint32_t find_under_less(uint64_t mask, uint64_t hash, uint32_t function,
+                                                       const uint64_t* pcs, uint32_t count, bool truncated) {
   uint32_t id = 0;
-  // It may stand where it was put when less of the index was in use. All these places are far apart.
+  // All these places are far apart.
   for (uint64_t less = mask / index_growth; less > index_first_entries / index_growth; less /= index_growth)
     __builtin_prefetch(&at<uint64_t>(index_offset)[hash & less]);
   while (id == 0 && mask > index_first_entries) {
     mask /= index_growth;
     id = find_in_index(hash, mask, function, pcs, count, truncated).id;
   }
+  return id;
+}
+
+// pre: the backtrace was not found under `mask`; `slot` is the place for it there.
+[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash, uint32_t function,
+                                               const uint64_t* pcs, uint32_t count, bool truncated) {
+  uint64_t tag = hash >> 32;
+  uint32_t id = find_under_less(mask, hash, function, pcs, count, truncated);
   if (!slot || id != 0) {
     if (id == 0) drop_stack();
   } else if ((id = write_stack(tag, function, pcs, count, truncated)) == 0) {
@@ -131,6 +139,39 @@ inline void grow_index(uint64_t stacks) {
   IndexPlace place = find_in_index(hash, mask, function, pcs, count, truncated);
   if (place.id) return place.id;
   return insert_stack(place.slot, mask, hash, function, pcs, count, truncated);
+}
+
+// Frames that a new backtrace may have: all of them until half of the memory for backtraces is in use, then fewer and
+// fewer. Who allocates is in the innermost ones; a call without a backtrace says nothing.
+inline uint32_t most_frames() {
+  const Control* c = control();
+  uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
+  uint64_t used = __atomic_load_n(&c->arena_next, __ATOMIC_RELAXED) * granule_bytes;
+  if (used <= limit / 2) return max_depth;
+  if (used <= limit / 4 * 3) return 32;
+  return used <= limit / 8 * 7 ? 16 : 8;
+}
+
+// Adds a backtrace, or its innermost frames where there is too little room for all: `truncated` says so then.
+[[gnu::noinline, gnu::cold]] inline uint32_t insert_backtrace(IndexPlace place, uint64_t mask, uint64_t hash,
+                                                              uint32_t function, const uint64_t* pcs, uint32_t count,
+                                                              bool* truncated) {
+  uint32_t most = most_frames();
+  if (count <= most) return insert_stack(place.slot, mask, hash, function, pcs, count, *truncated);
+  uint32_t whole = find_under_less(mask, hash, function, pcs, count, *truncated);
+  if (whole) return whole;
+  *truncated = true;
+  return intern_stack(function, pcs, most, true);
+}
+
+// The id of an allocation's or a release's backtrace; 0 when the table is full.
+[[gnu::always_inline]] inline uint32_t intern_backtrace(uint32_t function, const uint64_t* pcs, uint32_t count,
+                                                        bool* truncated) {
+  uint64_t hash = hash_frames(function | (*truncated ? 256 : 0), pcs, count);
+  uint64_t mask = __atomic_load_n(&control()->index_mask, __ATOMIC_RELAXED);
+  IndexPlace place = find_in_index(hash, mask, function, pcs, count, *truncated);
+  if (place.id) return place.id;
+  return insert_backtrace(place, mask, hash, function, pcs, count, truncated);
 }
 
 }  // namespace memhook

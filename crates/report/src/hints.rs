@@ -97,11 +97,9 @@ fn other_allocator(model: &ReportModel) -> Option<String> {
 
 fn unkept_stacks(model: &ReportModel) -> Option<String> {
     let unkept = Some(model.totals.unkept_stacks).filter(|&unkept| unkept > 0)?;
-    let kept = model.call_stacks.map_or(0, |stacks| stacks.count);
     Some(format!(
-        "{} have no call stack: the memory for stacks was full after {}. A smaller --depth makes room",
+        "{} have no call stack: the memory for stacks is full. A smaller --depth makes room",
         counted(unkept, "call"),
-        count(kept),
     ))
 }
 

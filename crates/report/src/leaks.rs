@@ -130,6 +130,8 @@ pub(crate) struct Shown<'a> {
     pub has_stacks: bool,
     /// Frames that were collected of each stack.
     pub depth: u32,
+    /// The rows are about an earlier time.
+    pub ends_early: bool,
 }
 
 impl Shown<'_> {
@@ -159,7 +161,10 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, rows: &Shown<'_>, style: St
     writeln!(
         out,
         "{} {} in {} ({} directly), {} in {} reachable {}",
-        style.strong("Leaked:"),
+        style.strong(match rows.ends_early {
+            true => "Leaked at the end of the run:",
+            false => "Leaked:",
+        }),
         style.number(&bytes(t.leaked_bytes)),
         counted(t.leaked_blocks, "block"),
         count(t.direct_blocks),

@@ -56,6 +56,7 @@ impl Document for ReportModel {
                         sites: &self.sites,
                         has_stacks: !is_table(self, style),
                         depth: self.attach.depth,
+                        ends_early: self.ends_early,
                     };
                     leaks(&mut out, found, &rows, style)
                 }

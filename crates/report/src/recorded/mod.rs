@@ -279,7 +279,7 @@ pub fn report(
         rss: is_end.then(|| profile::account(recording)).flatten(),
         overhead: overhead(recording),
         ends_early: profile.to_ns < recording.span_ns().1,
-        leaks: is_end.then(|| profile.leaks.clone()).flatten(),
+        leaks: is_overview.then(|| profile.leaks.clone()).flatten(),
         // It is about the end of the run.
         stale: is_end.then(|| profile::stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),

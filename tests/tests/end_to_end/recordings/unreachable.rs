@@ -57,6 +57,13 @@ fn a_recording_knows_what_the_last_report_knows() {
         .sum();
     assert_eq!(of_threads, lost);
 
+    // So does a report on an earlier time.
+    let early = output(&["report", &file, "--to", "1ms"]);
+    assert!(
+        early.contains("Leaked at the end of the run: 144.4 KiB"),
+        "{early}"
+    );
+
     // In text, a stack that a row above has is not shown again.
     let text = output(&["report", &file]);
     let row = text.lines().find(|line| line.contains("lose_alone"));
