@@ -145,7 +145,7 @@ pub(crate) fn stack(
         StackEnd::Truncated => writeln!(
             out,
             "      {}",
-            style.warning("... (the stack cannot be followed further)")
+            style.warning("... (the stack goes on: no unwind information, or no memory for more)")
         ),
     }
 }

@@ -249,6 +249,6 @@ fn stack(site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     } else if frames.is_empty() {
         *out += &format!("      ({NO_STACK})\n");
     } else if site.truncated {
-        *out += "      ... (the stack cannot be followed further)\n";
+        *out += "      ... (the stack goes on: no unwind information, or no memory for more)\n";
     }
 }

@@ -342,7 +342,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
     assert!(of_depth.contains("was cut at --depth 6."), "{of_depth}");
     let unfollowed = browser.text_of(&ending(true));
     assert!(
-        unfollowed.contains("could not be followed any further."),
+        unfollowed.contains("was not followed any further:"),
         "{unfollowed}"
     );
     // Whatever the reason is.
