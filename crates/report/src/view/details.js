@@ -12,7 +12,7 @@ function searchParts(app) {
     const lost = sumOf(blocks);
     const text = lost
       ? `Nothing points any more to ${formatBytes(sumOf(bytes))} in ${counted(lost, "block")}.`
-      : "Everything that was allocated since the attach and is live can be reached.";
+      : "Every block that is recorded and live can be reached.";
     parts.push(make("p", "", text));
     if (lost && app.state.measure !== "unreachable") parts.push(button("", "Show them", () => app.setMeasure("unreachable")));
   }

@@ -31,7 +31,7 @@ function nothingText({ data, state }) {
   return {
     live: "Nothing is live at the end: all of it was released again. Peak and Allocated have what there was.",
     growth: "No site has more or less at the end than at the start. Peak and Allocated have what there was.",
-    unreachable: "Everything that is live at the end can be reached: nothing has leaked.",
+    unreachable: "Every block that is recorded and live can be reached.",
     temporary: "No block was released before the thread's next allocation.",
     peak: `Nothing was live ${when}.`,
   }[state.measure] ?? `Nothing was ${state.measure} ${when}.`;
