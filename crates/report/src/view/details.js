@@ -20,6 +20,59 @@ function searchParts(app) {
   return parts;
 }
 
+/** Measures of the whole run that the panel has whatever is selected. */
+const runMeasures = (data) => ["live", "peak", "allocated", "released", "temporary", ...(data.is_searched ? ["unreachable"] : [])];
+
+/** What some sites come to in the columns of a measure: of each { fresh, old }. */
+const amountsOf = (data, members, columns) => Object.fromEntries(["bytes", "blocks", "variance"].map((name) => [name, newAndOld(data, members, columns[name])]));
+
+/** Names that some sites have in a column, as the panel shows them. */
+function namesIn(data, members, column) {
+  const isFound = new Uint8Array(data.strings.length);
+  const found = [];
+  for (let at = 0; at < members.length; at += 1) {
+    const name = column[members[at]];
+    if (isFound[name]) continue;
+    isFound[name] = 1;
+    found.push(boundedName(data.strings[name]));
+  }
+  return [...new Set(found)];
+}
+
+/** By releaser of blocks: what each has released of those of some sites. */
+function releasedOf(data, members) {
+  const { flows } = data;
+  const isMember = nodeMarks(data, members);
+  flows.releasers ??= numbered(flows.released);
+  const { keys, rowOf } = flows.releasers;
+  const [bytes, blocks, variance] = [0, 1, 2].map(() => new Float64Array(keys.length));
+  for (let i = 0; i < rowOf.length; i += 1) {
+    if (!isMember[flows.allocated[i]]) continue;
+    const row = rowOf[i];
+    bytes[row] += flows.bytes[i];
+    blocks[row] += flows.blocks[i];
+    variance[row] += flows.variance[i];
+  }
+  const seen = new Uint32Array(keys.length);
+  let count = 0;
+  for (let row = 0; row < keys.length; row += 1) if (blocks[row] > 0) seen[count++] = row;
+  return { keys, seen: seen.slice(0, count), bytes, blocks, variance };
+}
+
+/** What does not go by measure, unit or window: found once for a list of sites, since most clicks change only those. */
+function factsOf(app, members) {
+  const { data } = app;
+  const { sites } = data;
+  return app.kept("facts", [members], () => ({
+    amounts: runMeasures(data).map((name) => [name, amountsOf(data, members, sites[name])]),
+    ...Object.fromEntries(["kind", "thread", "type"].map((name) => [name, namesIn(data, members, sites[name])])),
+    scores: scoresOf(data, members),
+    released: data.has_flows ? releasedOf(data, members) : null,
+    sizes: bucketSums(data.sizes, members),
+    lifetimes: bucketSums(data.lifetimes, members),
+  }));
+}
+
 class DetailsView {
   constructor(app) {
     this.app = app;
@@ -37,7 +90,10 @@ class DetailsView {
   overview() {
     const { app } = this;
     const { data, state, result } = app;
-    const members = sitesWhere(data, (site) => result.mask[site]);
+    const { sizes, lifetimes } = app.kept("overview", [filterText(state)], () => {
+      const members = sitesWhere(data, (site) => result.mask[site]);
+      return { sizes: bucketSums(data.sizes, members), lifetimes: bucketSums(data.lifetimes, members) };
+    });
     const choose = (bucket) => {
       const isChosen = state.least === bucket && state.most === bucket;
       app.update(isChosen ? { least: 0, most: LARGEST_BUCKET } : { least: bucket, most: bucket });
@@ -51,8 +107,8 @@ class DetailsView {
       ...searchParts(app),
       ...(state.shape === "space" ? spaceParts(app) : []),
       ...runScoreParts(app),
-      ...histogramParts(`Block sizes (${what}all allocations, ${coveredWords(data)})`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
-      ...histogramParts(`Lifetimes of released blocks (${what}${coveredWords(data)})`, bucketSums(data.lifetimes, members), lifetimeText),
+      ...histogramParts(`Block sizes (${what}all allocations, ${coveredWords(data)})`, sizes, sizeText, choose, isChosen),
+      ...histogramParts(`Lifetimes of released blocks (${what}${coveredWords(data)})`, lifetimes, lifetimeText),
     );
   }
 
@@ -60,10 +116,11 @@ class DetailsView {
   show(title, members, frames) {
     const { data, state, result } = this.app;
     const { sites } = data;
+    const facts = factsOf(this.app, members);
     this.lists.begin();
     const heading = make("h2", "", boundedName(title));
     heading.title = title;
-    const parts = [heading, this.numbers([[isWhole(data, state) ? state.measure : `${state.measure} in the window`, result.shown]], members), ...this.onlyThis()];
+    const parts = [heading, this.numbers([[isWhole(data, state) ? state.measure : `${state.measure} in the window`, amountsOf(data, members, result.shown)]]), ...this.onlyThis()];
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
       const [first] = members;
@@ -71,27 +128,15 @@ class DetailsView {
       else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
     }
     parts.push(make("h3", "", coveredText(data)));
-    parts.push(this.numbers(["live", "peak", "allocated", "released", "temporary", ...(data.is_searched ? ["unreachable"] : [])].map((name) => [name, sites[name]]), members));
-    const distinct = (column) => {
-      const isFound = new Uint8Array(data.strings.length);
-      const found = [];
-      for (let at = 0; at < members.length; at += 1) {
-        const name = column[members[at]];
-        if (isFound[name]) continue;
-        isFound[name] = 1;
-        found.push(boundedName(data.strings[name]));
-      }
-      return [...new Set(found)];
-    };
-    const threads = distinct(sites.thread);
+    parts.push(this.numbers(facts.amounts));
+    const { kind: kinds, thread: threads, type: types } = facts;
     parts.push(make("h3", "", "Allocated by"));
-    parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
-    const types = distinct(sites.type);
+    parts.push(make("p", "", `${kinds.join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
     parts.push(make("p", "", `Type of the blocks: ${types.length > 3 ? `${types.length} types` : types.join(", ")}`));
-    parts.push(...this.releases(members));
-    parts.push(...siteScoreParts(this.app, members));
-    parts.push(...histogramParts(`Block sizes (${coveredWords(data)})`, bucketSums(data.sizes, members), sizeText));
-    parts.push(...histogramParts(`Lifetimes of released blocks (${coveredWords(data)})`, bucketSums(data.lifetimes, members), lifetimeText));
+    parts.push(...this.releases(facts));
+    parts.push(...siteScoreParts(this.app, facts.scores));
+    parts.push(...histogramParts(`Block sizes (${coveredWords(data)})`, facts.sizes, sizeText));
+    parts.push(...histogramParts(`Lifetimes of released blocks (${coveredWords(data)})`, facts.lifetimes, lifetimeText));
     this.box.replaceChildren(...parts);
   }
 
@@ -105,38 +150,23 @@ class DetailsView {
     return [only];
   }
 
-  numbers(measures, members) {
+  numbers(measures) {
     const { data } = this.app;
-    const sums = (columns, name) => newAndOld(data, members, columns[name]);
-    const sum = (columns, name) => sums(columns, name).fresh;
-    const was = (columns) => (data.compared ? `, was ${formatBytes(sums(columns, "bytes").old)}` : "");
     const numbers = make("div", "numbers");
-    for (const [name, columns] of measures) {
-      numbers.append(make("span", "", name), make("b", "", withError(sum(columns, "bytes"), sum(columns, "variance"))),
-        make("span", "", `in ${counted(sum(columns, "blocks"), "block")}${was(columns)}`));
+    for (const [name, { bytes, blocks, variance }] of measures) {
+      const was = data.compared ? `, was ${formatBytes(bytes.old)}` : "";
+      numbers.append(make("span", "", name), make("b", "", withError(bytes.fresh, variance.fresh)), make("span", "", `in ${counted(blocks.fresh, "block")}${was}`));
     }
     return numbers;
   }
 
   /** Who releases the blocks of some sites. */
-  releases(members) {
+  releases({ released }) {
     const { app } = this;
     const { data, state } = app;
     const title = make("h3", "", `Released by (${coveredWords(data)})`);
-    if (!data.has_flows) return [title, make("p", "empty", "Not recorded: attach with --stacks all to see who releases these blocks.")];
-    const { flows } = data;
-    const isMember = nodeMarks(data, members);
-    flows.releasers ??= numbered(flows.released);
-    const { keys, rowOf } = flows.releasers;
-    const [bytes, blocks, variance] = [0, 1, 2].map(() => new Float64Array(keys.length));
-    for (let i = 0; i < rowOf.length; i += 1) {
-      if (!isMember[flows.allocated[i]]) continue;
-      const row = rowOf[i];
-      bytes[row] += flows.bytes[i];
-      blocks[row] += flows.blocks[i];
-      variance[row] += flows.variance[i];
-    }
-    const seen = Uint32Array.from(keys, (_, row) => row).filter((row) => blocks[row] > 0);
+    if (!released) return [title, make("p", "empty", "Not recorded: attach with --stacks all to see who releases these blocks.")];
+    const { keys, seen, bytes, blocks, variance } = released;
     if (!seen.length) return [title, make("p", "empty", "None of these blocks was seen being released.")];
     const largest = sorted(seen, state.unit === "bytes" ? bytes : blocks, false);
     const entry = (row) => {

@@ -27,11 +27,13 @@ function button(className, text, action) {
 /** Sizes a canvas for the display's pixels and clears it; drawing is in CSS pixels. */
 function paper(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = Math.max(1, Math.round(height * ratio));
+  const [columns, rows] = [width, height].map((size) => Math.max(1, Math.round(size * ratio)));
+  const context = canvas.getContext("2d");
+  // A canvas that gets a size, even the same, gets other memory.
+  if (canvas.width === columns && canvas.height === rows && context.reset) context.reset();
+  else Object.assign(canvas, { width: columns, height: rows });
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return context;
 }

@@ -11,6 +11,7 @@ class App {
     this.hasTemporary = data.sites.temporary.blocks.some((blocks) => blocks > 0);
     this.preferred = matchMedia("(prefers-color-scheme: dark)");
     this.made = new Map();
+    this.ahead = new Ahead();
     this.setTree();
     this.timeline = new TimelineView(this);
     this.bands = [residentView(this), ...agingViews(this)];
@@ -32,19 +33,52 @@ class App {
   }
 
   setTree() {
-    const { state, data } = this;
-    Object.assign(this, this.kept("tree", [state.hides && state.wrappers.join("\n")], () => {
-      const hidden = hiddenLabels(data, state);
-      return { hidden, tree: buildTree(data, hidden) };
-    }));
+    const { hidden, tree } = finished(this.treeSteps(this.state.hides));
+    Object.assign(this, { hidden, tree });
     this.prepare();
   }
 
-  /** Makes what the first click on other rows needs while nobody waits for it. */
+  /** Makes the tree with or without the functions that may be hidden, or goes on where that was interrupted. */
+  *treeSteps(hides) {
+    const { state, data } = this;
+    const begun = this.kept("tree", [hides && state.wrappers.join("\n")], () => {
+      const hidden = hiddenLabels(data, { ...state, hides });
+      return { hidden, steps: treeSteps(data, hidden) };
+    });
+    while (!begun.tree) {
+      const { value, done } = begun.steps.next();
+      if (done) {
+        begun.tree = value;
+        begun.steps = null;
+      } else yield;
+    }
+    return begun;
+  }
+
+  /** Makes what the first clicks on other rows, units and trees need while nobody waits for it. */
   prepare() {
-    const { data, tree } = this;
-    const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 200));
-    for (const group of ["function", "module"]) idle(() => { if (tree === this.tree) spansByKey(data, tree, group); });
+    const { data, tree, state } = this;
+    const rowsOf = function* rowsOf(of) {
+      for (const group of ["function", "module"]) {
+        spansByKey(data, of, group);
+        yield;
+        ownRows(data, of, group);
+        yield;
+      }
+    };
+    const linesOf = function* linesOf(of) {
+      for (const [unit] of UNITS) yield* orderSteps(data, of, unit);
+    };
+    const other = () => this.treeSteps(!state.hides);
+    this.ahead.start([
+      rowsOf(tree), linesOf(tree),
+      (function* otherTree() {
+        const { tree: made } = yield* other();
+        yield;
+        yield* rowsOf(made);
+        yield* linesOf(made);
+      })(),
+    ]);
   }
 
   /** What was made of the same inputs before, else what is made now. The last few are kept: one goes back and forth. */
@@ -130,7 +164,9 @@ class App {
         members = sitesWhere(data, (site) => this.result.mask[site]);
       }
     }
-    this.timeline.show(members && overTime(data, members, state.unit), text);
+    // The line of a row is the table's, too.
+    const isRow = members && pick?.kind === "row";
+    this.timeline.show(members && (isRow ? this.table.series(pick) : overTime(data, members, state.unit)), text);
     this.bands.forEach((view) => view.draw());
   }
 

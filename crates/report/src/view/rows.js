@@ -51,6 +51,12 @@ function ownKeys(data, tree, group) {
   return rowOf.map((row) => keys[row]);
 }
 
+function numbersTo(count) {
+  const numbers = new Int32Array(count);
+  for (let i = 0; i < count; i += 1) numbers[i] = i;
+  return numbers;
+}
+
 /** Rows in an order, of which `at` makes objects. */
 class Rows {
   constructor(keys, sums, isShown) {
@@ -107,7 +113,7 @@ function makeRows(data, tree, group, selection, result) {
   const columnsOfRows = isPartition(group) ? all.map((values) => sumsOfPartition(data, group, result, values)) : sumsByKey(data, tree, group, result.mask, all);
   const sums = Object.fromEntries(names.map((name, at) => [name, columnsOfRows[at]]));
   const { value, growth } = sums;
-  const keys = isPartition(group) ? partition(data, group).keys : Int32Array.from(value, (_, key) => key);
+  const keys = isPartition(group) ? partition(data, group).keys : data.keysOfStrings ??= numbersTo(data.strings.length);
   sums.self = isPartition(group) ? new Float64Array(keys.length) : ownSums(data, tree, group, columns.value);
   sums.lost ??= new Float64Array(keys.length);
   // What has changed without being lost is of no interest when that is the question.
@@ -159,12 +165,15 @@ function peakSums(data, tree, group, unit, result) {
   return isPartition(group) ? sumsOfPartition(data, group, result, values) : sumsByKey(data, tree, group, result.mask, [values])[0];
 }
 
-/** The sites of a row that pass the filters, in order. */
+/** The sites of a row that pass the filters, in order. The last lists are kept, and with them what is known of each. */
 function membersOf(app, key) {
-  const members = allMembers(app.data, app.tree, app.state.group, key);
-  if (!isFiltered(app.state)) return members;
-  const { mask } = app.result;
-  return members.filter((site) => mask[site]);
+  const { tree, state } = app;
+  return app.kept("members", [key, state.group, tree, filterText(state)], () => passingMembers(app, key));
+}
+
+function passingMembers({ data, tree, state, result }, key) {
+  const members = allMembers(data, tree, state.group, key);
+  return isFiltered(state) ? members.filter((site) => result.mask[site]) : members;
 }
 
 function allMembers(data, tree, group, key) {
@@ -180,10 +189,10 @@ function allMembers(data, tree, group, key) {
 /** What lives of a row that passes the filters, at each point of the timeline. */
 function rowOverTime(app, key) {
   const { data, tree, state, result } = app;
-  if (isPartition(state.group)) return overTime(data, membersOf(app, key), state.unit);
+  if (isPartition(state.group)) return overTime(data, passingMembers(app, key), state.unit);
   const { starts, begin, end } = spansByKey(data, tree, state.group);
   const [first, last] = [starts[key], starts[key + 1]];
-  return overTimeOfSpans(data, tree.order, begin.subarray(first, last), end.subarray(first, last), isFiltered(state) ? result.mask : null, state.unit);
+  return overTimeOfSpans(data, tree, begin.subarray(first, last), end.subarray(first, last), isFiltered(state) ? result.mask : null, state.unit);
 }
 
 /** The name of a row: { name, callers, frame, aside }. */

@@ -28,10 +28,9 @@ function nodeMarks(data, members) {
   return marks;
 }
 
-/** The scores of some sites, each by itself if there are few, and what stands out about them. */
-function siteScoreParts(app, members) {
-  const { data } = app;
-  if (!data.scores) return [];
+/** Of some sites: how many have scores, the worst of them, and what stands out about any. */
+function scoresOf(data, members) {
+  if (!data.scores) return null;
   const isMember = nodeMarks(data, members);
   let [count, worst] = [0, -1];
   const isCounted = new Uint8Array(isMember.length);
@@ -43,14 +42,18 @@ function siteScoreParts(app, members) {
     count += 1;
     if (worst < 0 || Number.isNaN(data.together[worst]) || data.together[site] < data.together[worst]) worst = site;
   }
-  if (!count) return [];
-  const scored = data.scored.get(data.sites.node[worst]);
+  return count ? { count, scored: data.scored.get(data.sites.node[worst]), inferences: data.inferences.filter(({ node }) => isMember[node]) } : null;
+}
+
+/** The scores of some sites, and what stands out about them. */
+function siteScoreParts(app, scores) {
+  if (!scores) return [];
+  const { count, scored, inferences } = scores;
   const title = count > 1 ? `Scores of the worst of ${counted(count, "site")}` : "Scores";
   const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, scored[name])));
   const about = `${counted(scored.blocks, "block")} in ${counted(scored.groups, "group")}, at most ${formatCount(scored.most)} live at a time`;
   const show = button("", "Show chunks", () => app.setShape("chunks"));
   show.title = "Each block as a row: when it lived, and how large it was (x)";
-  const inferences = data.inferences.filter(({ node }) => isMember[node]);
   return [make("h3", "", title), list, make("p", "empty", about), show, ...inferenceParts(app, inferences, true)];
 }
 

@@ -27,14 +27,21 @@ function stackedSeries(app) {
   const top = largest.map((row) => keys[row]);
   const rankOf = new Uint8Array(keys.length).fill(top.length);
   largest.forEach((row, rank) => { rankOf[row] = rank; });
-  const members = [...top, null].map((_, rank) => sitesWhere(data, (site) => result.mask[site] && rankOf[rowOf[site]] === rank));
-  const series = members.map((sites, rank) => ({
+  const lives = [...top, null].map(() => new OverTime(data, state.unit));
+  let hasOthers = false;
+  for (let site = 0; site < data.count; site += 1) {
+    if (!result.mask[site]) continue;
+    const rank = rankOf[rowOf[site]];
+    lives[rank].add(site);
+    if (rank === top.length) hasOthers = true;
+  }
+  const series = lives.map((live, rank) => ({
     key: top[rank] ?? null,
     rank: rank < top.length ? rank : SERIES_COLORS,
     name: rank < top.length ? wholeName(rowName(app, state.group, top[rank])) : "all others",
-    values: overTime(data, sites, state.unit),
+    values: live.values(),
   }));
-  return members[top.length].length ? series : series.slice(0, -1);
+  return hasOthers ? series : series.slice(0, -1);
 }
 
 /** Draws the series on a plot; `x` and `y` turn times and amounts into pixels. */

@@ -21,6 +21,9 @@ function labelsOfCalls({ calls, labelOf }) {
   return labels;
 }
 
+/** Calls that a step of the builder looks at: a few milliseconds. */
+const WORK_OF_STEP = 20_000;
+
 /** Builds a tree whose nodes are numbered as they are met on the way down, so what is below a node follows it. */
 class TreeBuilder {
   constructor(data, hidden) {
@@ -42,8 +45,8 @@ class TreeBuilder {
     this.places = new Uint32Array(data.labels.function.length);
   }
 
-  /** Adds the stacks of some sites below a node. */
-  add(root, isMember) {
+  /** Adds the stacks of some sites below a node, in steps. */
+  *add(root, isMember) {
     const { data, hidden, leaf, merged, listed, pending, found } = this;
     const { calls, sites, callLabels, lastCalls } = data;
     const [isUsed, isEnd] = [new Uint8Array(calls.parent.length), new Uint8Array(calls.parent.length)];
@@ -55,12 +58,19 @@ class TreeBuilder {
     pending.parent[0] = -1;
     this.left = 1;
     let end = 1;
+    let work = 0;
+    yield;
     while (this.left) {
+      if (work > WORK_OF_STEP) {
+        work = 0;
+        yield;
+      }
       this.left -= 1;
       const isRoot = pending.parent[this.left] < 0;
       const node = isRoot ? root : this.node(pending.parent[this.left], pending.label[this.left]);
       const begin = pending.begin[this.left];
       let count = 0;
+      work += end - begin;
       // Calls of hidden functions are calls of this node.
       for (let i = begin; i < end; i += 1) {
         const call = listed[i];
@@ -76,8 +86,10 @@ class TreeBuilder {
           if (hidden[callLabels[next]]) listed[end++] = next; else found[count++] = next;
         }
       }
+      work += end - begin + count;
       end = count ? this.list(node, begin, count) : begin;
     }
+    yield;
     for (let site = 0; site < data.count; site += 1) if (isMember[site]) leaf[site] = merged[sites.node[site]];
   }
 
@@ -135,19 +147,23 @@ class TreeBuilder {
  * Stacks that were cut are below a frame of their own: their outermost frames are not where the program begins. By node,
  * `last` is the first node that is not below it; what a node calls begins behind it, and goes on behind the `last` of each.
  * The sites are in the `order` of their nodes, those of each beginning at its place in `starts`: those at or below a node
- * are together, so that sums and members of nodes need no walk over the tree.
+ * are together, so that sums and members of nodes need no walk over the tree. It is made in steps.
  */
-function buildTree(data, hidden) {
+function* treeSteps(data, hidden) {
   const builder = new TreeBuilder(data, hidden);
-  builder.add(0, data.cut.map((isCut) => (isCut ? 0 : 1)));
-  if (data.cut.some(Boolean)) builder.add(builder.node(0, data.cutLabel), data.cut);
+  yield;
+  yield* builder.add(0, data.cut.map((isCut) => (isCut ? 0 : 1)));
+  if (data.cut.some(Boolean)) yield* builder.add(builder.node(0, data.cutLabel), data.cut);
   const { count, leaf } = builder;
   const parent = builder.parent.slice(0, count);
+  const label = builder.label.slice(0, count);
+  yield;
   const starts = startsOf(countsOf(leaf, count));
   const next = starts.slice();
   const order = new Uint32Array(leaf.length);
   for (let site = 0; site < leaf.length; site += 1) order[next[leaf[site]]++] = site;
-  return { parent, label: builder.label.slice(0, count), last: lastBelow(parent), labelCount: data.labels.function.length, leaf, starts, order, byKey: {} };
+  yield;
+  return { parent, label, last: lastBelow(parent), labelCount: data.labels.function.length, leaf, starts, order, byKey: {} };
 }
 
 /** Sums of whole numbers up to this are exact. */
