@@ -72,6 +72,7 @@ class App {
     const other = () => this.treeSteps(!state.hides);
     this.ahead.start([
       rowsOf(tree), linesOf(tree),
+      (function* names() { ranksOfNames(data); })(),
       (function* otherTree() {
         const { tree: made } = yield* other();
         yield;

@@ -140,9 +140,13 @@ function sumOf(values) {
   return sum;
 }
 
+/** What is above zero of some values: the values themselves if all are, as those of most measures. */
 function positive(values) {
+  let at = 0;
+  while (at < values.length && !(values[at] < 0)) at += 1;
+  if (at === values.length) return values;
   const found = values.slice();
-  for (let i = 0; i < found.length; i += 1) if (found[i] < 0) found[i] = 0;
+  for (let i = at; i < found.length; i += 1) if (found[i] < 0) found[i] = 0;
   return found;
 }
 
@@ -162,13 +166,14 @@ function evaluate(data, selection) {
     return passed;
   };
   const shown = { bytes: masked(amounts.bytes), blocks: masked(amounts.blocks), variance: masked(amounts.variance) };
+  amounts.whole ??= { bytes: sumOf(positive(amounts.bytes)), blocks: sumOf(positive(amounts.blocks)) };
   const growth = selection.measure === "growth" ? amounts : keptMeasured(data, { ...selection, measure: "growth" });
   const result = {
     amounts, shown, mask, growth, search,
     values: shown[selection.unit],
     positive: positive(shown[selection.unit]),
     /** What percentages are of: everything that the measure covers, whatever the filters say. */
-    whole: { bytes: sumOf(positive(amounts.bytes)), blocks: sumOf(positive(amounts.blocks)) },
+    whole: amounts.whole,
   };
   if (data.compared) result.byRun = byRun(data, result.positive);
   if (search) Object.assign(search, searchTotals(data, result));

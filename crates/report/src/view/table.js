@@ -78,6 +78,7 @@ class TableView {
 
   show() {
     const { data, tree, state, result } = this.app;
+    this.group = state.group;
     this.found = this.app.kept("rows", [result, tree, state.group], () => makeRows(data, tree, state.group, state, result));
     this.sort();
   }
@@ -150,6 +151,8 @@ class TableView {
   }
 
   draw() {
+    // Scrolling back to the first row comes before the rows of another kind do.
+    if (this.group !== this.app.state.group) return;
     const height = this.rowHeight;
     const begin = Math.max(Math.floor(this.box.scrollTop / height) - 3, 0);
     const end = Math.min(begin + Math.ceil(this.box.clientHeight / height) + 7, this.found.length);
@@ -258,14 +261,20 @@ class TableView {
     return this.sparks.get(key);
   }
 
-  /** The line of a row: the one that is there; else it is drawn at once if it is soon made: a site is one, a function may be on most stacks. */
+  /** Whether lines are soon made: a site is one, a function may be on most stacks. */
+  get hasFastLines() {
+    const { state, tree } = this.app;
+    return state.group === "site" || (!isPartition(state.group) && !isFiltered(state) && Boolean(tree.blocks?.[state.unit]));
+  }
+
+  /** The line of a row: the one that is there; else it is drawn at once if it is soon made. */
   spark(row) {
     const key = `${this.seriesKey(row)} ${document.documentElement.dataset.theme}`;
     let canvas = this.canvases.get(key);
     if (!canvas) {
       canvas = document.createElement("canvas");
       canvas.setAttribute("aria-hidden", "true");
-      if (this.app.state.group !== "site" && !this.sparks.has(this.seriesKey(row))) {
+      if (!this.hasFastLines && !this.sparks.has(this.seriesKey(row))) {
         this.waiting.push({ canvas, row, key });
         return canvas;
       }

@@ -61,7 +61,12 @@ function nameRanks(app, keys) {
     // Asides are few; between two whole numbers there is room for them.
     const asides = [...new Set(data.asides.values())].sort();
     const asideRanks = new Map(asides.map((aside, at) => [aside, (at + 1) / (asides.length + 1)]));
-    return Float64Array.from(keys, (node) => ranks[nameOf(node)] + (data.asides.size ? asideRanks.get(data.asides.get(node)) ?? 0 : 0));
+    const found = new Float64Array(keys.length);
+    for (let row = 0; row < keys.length; row += 1) {
+      const node = keys[row];
+      found[row] = ranks[nameOf(node)] + (asides.length ? asideRanks.get(data.asides.get(node)) ?? 0 : 0);
+    }
+    return found;
   });
 }
 
