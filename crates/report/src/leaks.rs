@@ -1,10 +1,10 @@
 //! What nothing reaches, in a report.
 
-use crate::StackFrame;
-use crate::Style;
 use crate::site_head::{SiteHead, SiteRow as HeadRow, heads_of};
 use crate::stacks::{StackEnd, stack};
+use crate::text::is_table;
 use crate::units::{bytes, count, counted, percent};
+use crate::{ReportModel, StackFrame, Style};
 use memhook_foreign::visible;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
@@ -125,16 +125,26 @@ fn leak_row(
 /// The rows of a report, whose stacks have been shown.
 pub(crate) struct Shown<'a> {
     /// The sites of the report.
-    pub sites: &'a [crate::SiteRow],
+    sites: &'a [crate::SiteRow],
     /// Whether their call stacks are there.
-    pub has_stacks: bool,
+    has_stacks: bool,
     /// Frames that were collected of each stack.
-    pub depth: u32,
+    depth: u32,
     /// The rows are about an earlier time.
-    pub ends_early: bool,
+    ends_early: bool,
 }
 
-impl Shown<'_> {
+impl<'a> Shown<'a> {
+    /// What a report shows above.
+    pub fn of(model: &'a ReportModel, style: Style) -> Shown<'a> {
+        Shown {
+            sites: &model.sites,
+            has_stacks: !is_table(model, style),
+            depth: model.attach.depth,
+            ends_early: model.ends_early,
+        }
+    }
+
     fn number_of(&self, site: &LeakSite) -> Option<usize> {
         let sites = self.sites.iter().filter(|_| self.has_stacks);
         let is_same = |row: &crate::SiteRow| {

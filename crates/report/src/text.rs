@@ -51,15 +51,7 @@ impl Document for ReportModel {
             })
             .and_then(|()| resident(&mut out, self, style))
             .and_then(|()| match &self.leaks {
-                Some(found) => {
-                    let rows = Shown {
-                        sites: &self.sites,
-                        has_stacks: !is_table(self, style),
-                        depth: self.attach.depth,
-                        ends_early: self.ends_early,
-                    };
-                    leaks(&mut out, found, &rows, style)
-                }
+                Some(found) => leaks(&mut out, found, &Shown::of(self, style), style),
                 None => Ok(()),
             })
             .and_then(|()| match &self.stale {
@@ -449,7 +441,7 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
 }
 
 /// On a terminal, a report that another one follows fits the screen: its rows have no stacks.
-fn is_table(model: &ReportModel, style: Style) -> bool {
+pub(crate) fn is_table(model: &ReportModel, style: Style) -> bool {
     !model.is_final && style.width.is_some() && !style.verbose
 }
 

@@ -8,22 +8,28 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use crate::wait::{self, Stop};
-use crate::{ptrace, regs, restart};
+use crate::{ptrace, regs, restart, watchdog};
 
 thread_local! {
     /// The ids of process and thread.
     static LATE: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that a seized thread is to be let go when it stops.
+/// Notes that a seized thread is to be let go when it stops. Until then nobody stops this process for long: the thread
+/// would stand still with it.
 pub(crate) fn let_go_later(pid: i32, tid: i32) {
     LATE.with_borrow_mut(|late| late.push((pid, tid)));
+    watchdog::expect_late(true);
 }
 
 /// Lets the threads go that have stopped meanwhile. A thread of ours that has held threads of a process must
 /// call it now and then, as long as it lives and does not hold that process.
 pub fn let_late_threads_go() {
+    let were_some = has_late_threads();
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
+    if were_some && !has_late_threads() {
+        watchdog::expect_late(false);
+    }
 }
 
 /// Whether this thread of ours has to call [`let_late_threads_go`] again before long: a thread of a process may stop at any
@@ -128,6 +134,34 @@ mod tests {
             crate::all_threads::stop_all(program.pid(), &Default::default(), Some(Duration::ZERO));
         assert!(matches!(held, Err(Error::StopsTooLate { .. })));
         send(program.pid(), libc::SIGUSR1);
+        is_let_go(program, rounds);
+    }
+
+    /// Who stops this process meanwhile does not stop the thread with it.
+    #[test]
+    fn this_process_is_not_stopped_for_long_as_long_as_a_thread_may_be_late() {
+        let (program, rounds) = sleeper();
+        let pid = program.pid();
+        let survey = Survey::of(pid, Timing::QUICK).unwrap();
+        let held = stop::try_hold(pid, pid, &anywhere(), &survey);
+        assert!(matches!(held, Err(Error::DoesNotStop { .. })));
+        let own = std::process::id() as i32;
+        // Who wants it to go on takes the stop back, so that it is not made up for later.
+        let friend = format!("sleep 3; kill -CONT {own}");
+        let mut friend = std::process::Command::new("sh")
+            .args(["-c", &friend])
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        send(own, libc::SIGSTOP);
+        // It takes a moment until every thread has stopped.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(
+            begin.elapsed() < Duration::from_millis(2500),
+            "it stood still"
+        );
+        friend.wait().unwrap();
+        send(pid, libc::SIGUSR1);
         is_let_go(program, rounds);
     }
 }

@@ -57,7 +57,8 @@ struct Shared {
     processors: u32,
     /// Whether the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// The number of the hold; 0 as long as there is none, and then the watchdog sleeps on this word (futex(2)).
+    /// The number of the hold; [`LATE`]: there is none, but a thread may stop late; 0: neither, and then the watchdog
+    /// sleeps on this word (futex(2)).
     armed: AtomicU32,
     /// The hold whose target is to be let go, and that whose target has been.
     asked: AtomicU32,
@@ -72,6 +73,10 @@ struct Shared {
     /// could not be opened.
     threads: AtomicI32,
 }
+
+/// In the place of a hold's number: between holds, a seized thread may stop at any moment, and only the holder can let it
+/// go (`late.rs`). Somebody who stops the holder then would stop that thread with it.
+const LATE: u32 = u32::MAX;
 
 /// Whether a watchdog has continued this process, which somebody had stopped.
 static CONTINUED: AtomicU32 = AtomicU32::new(0);
@@ -97,6 +102,8 @@ struct Watchdog {
     shared: Box<Shared>,
     stack: *mut u8,
     holds: u32,
+    /// Whether threads may stop late.
+    has_late: bool,
     /// The number of the last hold.
     last: u32,
     /// What `Shared::threads` is the number of.
@@ -169,9 +176,11 @@ impl Drop for Kept {
 pub fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
+            let has_late = own.as_ref().is_some_and(|dog| dog.has_late);
             *own = None;
-            let dog = Watchdog::start();
+            let mut dog = Watchdog::start();
             SHARED.set(&raw const *dog.shared);
+            dog.expect_late(has_late);
             *own = Some(dog);
         }
     });
@@ -181,10 +190,22 @@ pub fn start() {
 /// next hold starts another one, before it stops anything.
 pub fn dismiss() {
     OWN.with_borrow_mut(|own| {
-        if own.as_ref().is_some_and(|dog| dog.holds == 0) {
+        if own
+            .as_ref()
+            .is_some_and(|dog| dog.holds == 0 && !dog.has_late)
+        {
             *own = None;
         }
     });
+}
+
+/// Says whether threads that this thread of ours has seized may stop late. As long as they may, nobody can stop this
+/// process for long.
+pub(super) fn expect_late(has_late: bool) {
+    if has_late {
+        start();
+    }
+    OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.expect_late(has_late)));
 }
 
 /// Those that are online; 1 if libc does not know.
@@ -234,8 +255,22 @@ impl Watchdog {
             shared,
             stack,
             holds: 0,
+            has_late: false,
             last: 0,
             threads: None,
+        }
+    }
+
+    fn expect_late(&mut self, has_late: bool) {
+        if std::mem::replace(&mut self.has_late, has_late) == has_late || self.holds > 0 {
+            return;
+        }
+        if has_late {
+            self.shared.armed.store(LATE, SeqCst);
+            dog::wake(&self.shared.armed);
+        } else {
+            self.shared.armed.store(0, SeqCst);
+            self.stop_if_asked();
         }
     }
 
@@ -262,7 +297,8 @@ impl Watchdog {
         self.threads = File::open(format!("/proc/{target}/task")).ok();
         let threads = self.threads.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         self.shared.threads.store(threads, SeqCst);
-        self.last = self.last.wrapping_add(1).max(1);
+        self.last = (self.last + 1) % LATE;
+        self.last = self.last.max(1);
         self.shared.armed.store(self.last, SeqCst);
         dog::wake(&self.shared.armed);
     }
@@ -272,10 +308,18 @@ impl Watchdog {
         if self.holds > 0 {
             return;
         }
-        self.shared.armed.store(0, SeqCst);
+        let next = if self.has_late { LATE } else { 0 };
+        self.shared.armed.store(next, SeqCst);
         // From here on the handler does nothing.
         self.shared.threads.store(-1, SeqCst);
         self.threads = None;
+        if !self.has_late {
+            self.stop_if_asked();
+        }
+    }
+
+    /// Makes up for a stop that the watchdog has ended.
+    fn stop_if_asked(&self) {
         continued::let_handler_run(&CONTINUED);
         if CONTINUED.swap(0, SeqCst) != 0 {
             // Somebody wants us to stop, and now nothing stops with us.

@@ -12,7 +12,7 @@ use super::super::continued::OF_WATCHDOG;
 use super::course::{Course, PERIOD_NS, Seen, Verdict, Way, share};
 use super::look::{Look, Wanting, running};
 use super::raw::{call, decimal, now_ns, plain};
-use super::{CONTINUED, Shared, let_go};
+use super::{CONTINUED, LATE, Shared, let_go};
 use crate::precedence::{SHORTEST_NS, set_turn};
 use memhook_process::cgroup_root;
 
@@ -139,6 +139,16 @@ extern "C" fn watch(shared: *const Shared) -> ! {
             continue;
         }
         nap();
+        if armed == LATE {
+            // Nothing else is asked of the holder, which may sleep.
+            if Look::at(&shared.stat, &shared.schedstat).state == b'T'
+                && shared.armed.load(SeqCst) == LATE
+            {
+                CONTINUED.store(1, SeqCst);
+                continue_holder(shared.pid);
+            }
+            continue;
+        }
         let now = now_ns();
         let seen = Seen {
             holder: Look::at(&shared.stat, &shared.schedstat),
