@@ -132,8 +132,12 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
         let profile = profile.with_context(|| path.display().to_string())?;
         let of_types = (args.by == DiffBy::Type).then_some("--by type");
         if let Some(option) = args.shown.option().or(of_types) {
+            let lacks = match option {
+                "--focus" => "call stacks but those of its rows",
+                _ => "types of blocks",
+            };
             anyhow::bail!(
-                "{option}: {} is a report, which does not have what this needs; compare recordings",
+                "{option}: {} is a report, which has no {lacks}; compare recordings",
                 path.display()
             );
         }

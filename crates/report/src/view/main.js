@@ -70,9 +70,18 @@ class App {
       for (const [unit] of UNITS) yield* orderSteps(data, of, unit);
     };
     const other = () => this.treeSteps(!state.hides);
+    const otherUnit = function* otherUnit(app) {
+      const selection = { ...state, unit: nextOf(UNITS, state.unit) };
+      const result = app.kept("result", [selectionText(selection)], () => evaluate(data, selection));
+      yield;
+      const found = app.kept("rows", [result, tree, state.group], () => makeRows(data, tree, state.group, selection, result));
+      yield;
+      found.sort("value", found.sums.value, false);
+    };
     this.ahead.start([
       rowsOf(tree), linesOf(tree),
       (function* names() { ranksOfNames(data); })(),
+      otherUnit(this),
       (function* otherTree() {
         const { tree: made } = yield* other();
         yield;
