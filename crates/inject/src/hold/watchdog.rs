@@ -202,10 +202,15 @@ pub fn dismiss() {
 /// Says whether threads that this thread of ours has seized may stop late. As long as they may, nobody can stop this
 /// process for long.
 pub(super) fn expect_late(has_late: bool) {
-    if has_late {
+    if has_late && !holds() {
         start();
     }
     OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.expect_late(has_late)));
+}
+
+/// Whether a hold of this thread is under way: its watchdog counts it, and must not be replaced, even if it has died.
+fn holds() -> bool {
+    OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0))
 }
 
 /// Those that are online; 1 if libc does not know.
@@ -340,8 +345,7 @@ pub(crate) struct Armed {
 impl Armed {
     /// `may_let_go`: whether the target may be let go in the middle.
     pub(crate) fn begin(target: i32, may_let_go: bool) -> Armed {
-        let holds = OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0));
-        if !holds {
+        if !holds() {
             start();
         }
         // First, so that there is no moment without it.
