@@ -47,8 +47,9 @@ template <typename Trace>
   uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
   StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-  // It may have fewer frames than there are where there was no room for all.
-  bool is_short = entry->truncated && entry->depth < count;
+  // It has one of these numbers of frames where there was no room for all (most_frames in stack_table.hpp).
+  uint32_t depth = entry->depth;
+  bool is_short = entry->truncated && depth < count && (depth == 32 || depth == 16 || depth == 8);
   bool same = is_short || (entry->depth == count && entry->truncated == truncated);
   for (uint32_t i = 0; same && i < entry->depth; i++) same = frames[i] == pcs[i];
   __atomic_store_n(&ring->memo_checked, ring->memo_checked + 1, __ATOMIC_RELAXED);
