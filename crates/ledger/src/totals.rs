@@ -27,7 +27,7 @@ pub struct Totals {
 }
 
 /// Sums of one allocation site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteTotals {
     /// Stack id of the allocations.
     pub stack: u32,

@@ -37,6 +37,7 @@ mod rss;
 mod same_code;
 mod scan;
 mod scores;
+mod seen;
 mod site_head;
 mod stacks;
 mod stale;

@@ -7,16 +7,16 @@ pub use numbers::LiveNumbers;
 
 use crate::gaps;
 use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
-use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
+use crate::rows::{self, Part, RowKey, RowsBy, SortBy};
+use crate::seen::Seen;
 use crate::{
-    Amount, AttachInfo, CallStacks, Coverage, FoldedGroups, LiveBounds, Mark, Measured, Overhead,
-    ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame, Target,
+    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Mark, Measured, ReportModel,
+    ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{Bounded, Estimate};
 use memhook_stream::{Gap, Losses};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
-use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 /// A traced process, as its reports see it.
@@ -54,41 +54,26 @@ pub struct LiveView {
     pub older: Option<Duration>,
 }
 
-/// A report that waits for names.
-#[derive(Clone)]
-struct Draft {
-    parts: Vec<Part>,
-    /// Sorted and cut to what is shown. Before that, waits for the names that decide the rows.
-    rows: Option<Vec<Row>>,
-    more_rows: u64,
-    /// Rows for text, if some of them are one there, and how many more there are.
-    folded: Option<(Vec<Row>, u64)>,
-    releases: Vec<(u32, u64, u64)>,
-    call_stacks: Option<CallStacks>,
-    totals: ReportTotals,
-    sampling: Option<Sampling>,
-    overhead: Option<Overhead>,
-    /// All that was allocated.
-    allocated: Estimate,
-    bounded: Option<Bounded>,
-    gaps: Vec<Gap>,
-    unseen: Estimate,
-    elapsed: Duration,
-    is_final: bool,
-}
-
 /// A report that waits for names while another one is made.
-pub struct SetAside(Draft);
+pub struct SetAside(Seen);
 
 /// Makes the reports of one attach.
 pub struct LiveReporter {
     view: LiveView,
     symbols: Symbolizer,
-    /// Each row's bytes in the report before.
-    last: FxHashMap<RowKey, f64>,
-    last_live_bytes: u64,
-    last_elapsed: Option<Duration>,
-    draft: Option<Draft>,
+    before: Before,
+    /// The report that was begun; one without rows waits for the names that decide them.
+    begun: Option<Seen>,
+}
+
+/// What the report before said.
+#[derive(Clone, Default)]
+struct Before {
+    /// Bytes of each row.
+    rows: FxHashMap<RowKey, f64>,
+    live_bytes: u64,
+    /// When it was made, nanoseconds since the attach.
+    now_ns: Option<u64>,
 }
 
 /// A run with the names that have come.
@@ -128,8 +113,8 @@ impl NamedRun for NamedTrace<'_> {
 /// The call stacks of parts that are of call stacks.
 fn call_stacks(parts: &[Part], run: &dyn TracedRun) -> CallStacks {
     let depth = run.attach().depth;
-    let live = parts.iter().filter(|part| part.amount.blocks > 0.0);
-    let backtraces = live.filter_map(|part| run.backtrace(part.number as u32));
+    let live = parts.iter().filter(|part| part.1.amount.blocks > 0.0);
+    let backtraces = live.filter_map(|part| run.backtrace(part.0 as u32));
     let mut counted = CallStacks::default();
     for backtrace in backtraces {
         let is_cut = is_cut(backtrace.addresses.len(), backtrace.truncated, depth);
@@ -144,10 +129,8 @@ impl LiveReporter {
         LiveReporter {
             view,
             symbols,
-            last: FxHashMap::default(),
-            last_live_bytes: 0,
-            last_elapsed: None,
-            draft: None,
+            before: Before::default(),
+            begun: None,
         }
     }
 
@@ -169,55 +152,75 @@ impl LiveReporter {
         };
         let deciding = rows::deciding_addresses(self.view.by, &parts, &named);
         self.symbols.request(deciding);
-        let mut releases = numbers.releases;
-        releases.retain(|&(stack, _, _)| stack != 0);
-        releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
-        releases.truncate(self.view.top);
         let recorded = numbers.totals.allocations;
         let samples = numbers.allocations;
         let all = samples.all(recorded, numbers.totals.allocated_bytes);
-        let sampling = samples.sample_bytes().map(|mean_bytes| Sampling {
-            mean_bytes,
-            recorded_allocations: samples.samples(),
-            exact_allocations: (!samples.always)
-                .then(|| recorded.saturating_sub(samples.samples())),
-            exact_s: samples
-                .exact_until_ns
-                .filter(|_| numbers.overhead.is_none())
-                .map(|until| until as f64 / 1e9),
-            allocated_error_bytes: all.error_bytes(),
-            ..Sampling::default()
-        });
+        let now_ns = numbers.elapsed.as_nanos() as u64;
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
-        if sampling.is_some() {
+        let sampling = samples.sample_bytes().map(|mean_bytes| {
+            // Where nothing lives there is no part that says what was not hit.
+            let live = Estimate {
+                unhit: all.unhit,
+                ..parts.iter().map(|part| part.1.amount).sum()
+            };
+            // Every block is chosen for itself, so the variances of what lives and what was released add up.
+            let mut released = all;
+            released -= live;
             totals.allocations = all.blocks.round() as u64;
             totals.allocated_bytes = all.bytes.round() as u64;
+            totals.live_bytes = live.bytes.round() as u64;
+            totals.live_blocks = live.blocks.round() as u64;
+            totals.released_bytes = totals.allocated_bytes.saturating_sub(totals.live_bytes);
+            totals.releases = totals.allocations.saturating_sub(totals.live_blocks);
+            Sampling {
+                mean_bytes,
+                recorded_allocations: samples.samples(),
+                exact_allocations: (!samples.always)
+                    .then(|| recorded.saturating_sub(samples.samples())),
+                exact_s: samples
+                    .exact_until_ns
+                    .filter(|_| numbers.overhead.is_none())
+                    .map(|until| until as f64 / 1e9),
+                live_error_bytes: live.error_bytes(),
+                allocated_error_bytes: all.error_bytes(),
+                released_error_bytes: released.error_bytes(),
+                ..Sampling::default()
+            }
+        });
+        if sampling.is_some() || numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
+            // What the peak was among unrecorded blocks, or after the bound was reached, is not known.
             totals.peak_live_bytes = 0;
         }
-        if numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
-            // What the peak was after the bound was reached is not known.
-            totals.peak_live_bytes = 0;
-        }
-        self.draft = Some(Draft {
-            call_stacks: self
-                .view
-                .by
-                .is_of_stacks()
-                .then(|| call_stacks(&parts, run)),
+        let live = Amount {
+            blocks: totals.live_blocks,
+            bytes: totals.live_bytes,
+            ..Amount::default()
+        };
+        let by = self.view.by;
+        self.begun = Some(Seen {
+            by,
+            releases: numbers.released(),
+            now_ns,
+            facts: ReportModel {
+                is_final,
+                gaps: gaps::until(&numbers.gaps, now_ns),
+                live_bounds: (!numbers.gaps.is_empty())
+                    .then(|| LiveBounds::new(live, numbers.unseen.into())),
+                bounded: numbers.bounded.map(|b| described(&b, live.blocks)),
+                call_stacks: by.is_of_stacks().then(|| call_stacks(&parts, run)),
+                measured: Measured {
+                    measure: "live",
+                    bytes: live.bytes,
+                    blocks: live.blocks,
+                    error_bytes: sampling.and_then(|sampling| sampling.live_error_bytes),
+                },
+                totals,
+                sampling,
+                overhead: numbers.overhead,
+                ..ReportModel::default()
+            },
             parts,
-            rows: None,
-            more_rows: 0,
-            folded: None,
-            releases,
-            totals,
-            sampling,
-            overhead: numbers.overhead,
-            allocated: all,
-            bounded: numbers.bounded,
-            gaps: numbers.gaps,
-            unseen: numbers.unseen,
-            elapsed: numbers.elapsed,
-            is_final,
+            chosen: None,
         });
     }
 
@@ -225,50 +228,50 @@ impl LiveReporter {
     pub fn poll(&mut self, run: &mut dyn TracedRun, wait: Duration) -> Option<ReportModel> {
         let deadline = Instant::now() + wait;
         let left = || deadline.saturating_duration_since(Instant::now());
-        let mut draft = self.draft.take()?;
-        if draft.rows.is_none() && self.symbols.is_ready(left()) {
-            self.make_rows(&mut draft, run);
+        let mut seen = self.begun.take()?;
+        if seen.chosen.is_none() && self.symbols.is_ready(left()) {
+            self.choose_rows(&mut seen, run);
         }
         // Only the last report waits for the coverage.
-        let patience = |is_final| if is_final { left() } else { Duration::ZERO };
-        let is_ready = draft.rows.is_some()
+        let is_final = seen.facts.is_final;
+        let patience = || if is_final { left() } else { Duration::ZERO };
+        let is_ready = seen.chosen.is_some()
             && self.symbols.is_ready(left())
-            && (run.is_coverage_ready(patience(draft.is_final)) || !draft.is_final);
+            && (run.is_coverage_ready(patience()) || !is_final);
         if is_ready {
-            return Some(self.finish(draft, run));
+            return Some(self.finish(seen, run));
         }
-        self.draft = Some(draft);
+        self.begun = Some(seen);
         None
     }
 
     /// The report that was begun, with the names that are there.
     pub fn give_up_names(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
-        let mut draft = self.draft.take()?;
-        if draft.rows.is_none() {
-            self.make_rows(&mut draft, run);
+        let mut seen = self.begun.take()?;
+        if seen.chosen.is_none() {
+            self.choose_rows(&mut seen, run);
         }
-        Some(self.finish(draft, run))
+        Some(self.finish(seen, run))
     }
 
     /// The report that was begun, with the names that are there; it goes on to wait for the others.
     pub fn so_far(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
-        let draft = self.draft.clone()?;
+        let begun = self.begun.clone()?;
         // The whole report says the same of what has changed since the one before.
-        let before = (self.last.clone(), self.last_live_bytes, self.last_elapsed);
+        let before = self.before.clone();
         let report = self.give_up_names(run);
-        (self.last, self.last_live_bytes, self.last_elapsed) = before;
-        self.draft = Some(draft);
+        (self.before, self.begun) = (before, Some(begun));
         report
     }
 
     /// Suspends the report that was begun while others are made.
     pub fn set_aside(&mut self) -> Option<SetAside> {
-        self.draft.take().map(SetAside)
+        self.begun.take().map(SetAside)
     }
 
     /// Goes on with a report that waited. One that is not finished is given up.
-    pub fn take_up(&mut self, SetAside(draft): SetAside) {
-        self.draft = Some(draft);
+    pub fn take_up(&mut self, SetAside(seen): SetAside) {
+        self.begun = Some(seen);
     }
 
     /// Looks up the names of these backtraces, and waits for them until `is_given_up`.
@@ -294,123 +297,50 @@ impl LiveReporter {
         (kind, truncated, named.stack(id))
     }
 
-    fn make_rows(&mut self, draft: &mut Draft, run: &dyn TracedRun) {
+    fn choose_rows(&mut self, seen: &mut Seen, run: &dyn TracedRun) {
         let named = NamedTrace {
             run,
             symbols: &self.symbols,
         };
-        let mut all = rows::rows(self.view.by, &draft.parts, &named);
-        let t = &mut draft.totals;
-        if let Some(sampling) = &mut draft.sampling
-            && !self.view.by.repeats_blocks()
-        {
-            let live: Estimate = all.iter().map(|row| row.amount).sum();
-            t.live_bytes = live.bytes.round() as u64;
-            t.live_blocks = live.blocks.round() as u64;
-            t.released_bytes = t.allocated_bytes.saturating_sub(t.live_bytes);
-            t.releases = t.allocations.saturating_sub(t.live_blocks);
-            // Where nothing lives there is no row that says what was not hit.
-            let live = Estimate {
-                unhit: draft.allocated.unhit,
-                ..live
-            };
-            sampling.live_error_bytes = live.error_bytes();
-            // Every block is chosen for itself, so the variances of what lives and what was released add up.
-            let mut released = draft.allocated;
-            released -= live;
-            sampling.released_error_bytes = released.error_bytes();
-        }
-        t.live_growth_bytes = t.live_bytes as i64 - self.last_live_bytes as i64;
-        self.last_live_bytes = t.live_bytes;
-        for row in &mut all {
-            let before = self.last.get(&row.key).copied().unwrap_or(0.0);
-            row.growth_bytes = row.amount.bytes - before;
-        }
-        self.last = all
-            .iter()
-            .map(|row| (row.key.clone(), row.amount.bytes))
-            .collect();
-        if let Some(mut folded) = rows::with_ended_as_one(self.view.by, &all) {
-            rows::sort(&mut folded, self.view.sort);
-            let more_rows = folded.len().saturating_sub(self.view.top) as u64;
-            folded.truncate(self.view.top);
-            draft.folded = Some((folded, more_rows));
-        }
-        rows::sort(&mut all, self.view.sort);
-        draft.more_rows = all.len().saturating_sub(self.view.top) as u64;
-        all.truncate(self.view.top);
-        let of_rows = all.iter().flat_map(|row| match self.view.by {
+        let totals = &mut seen.facts.totals;
+        let (live_bytes, before) = (totals.live_bytes, &mut self.before);
+        totals.live_growth_bytes = live_bytes as i64 - before.live_bytes as i64;
+        before.live_bytes = live_bytes;
+        seen.choose(self.view.sort, self.view.top, &named, |all| {
+            for row in all.iter_mut() {
+                let before = before.rows.get(&row.key).copied().unwrap_or(0.0);
+                row.sums.growth_bytes = row.sums.amount.bytes - before;
+            }
+            let bytes = all
+                .iter()
+                .map(|row| (row.key.clone(), row.sums.amount.bytes));
+            before.rows = bytes.collect();
+        });
+        let rows = seen.chosen.iter().flat_map(|chosen| &chosen.rows.0);
+        let of_rows = rows.flat_map(|row| match seen.by {
             RowsBy::Site => named.addresses(row.key.number as u32),
             RowsBy::Frame => vec![row.key.number],
             _ => Vec::new(),
         });
-        let of_releases = draft.releases.iter().flat_map(|r| named.addresses(r.0));
+        let of_releases = seen.releases.iter().flat_map(|r| named.addresses(r.0));
         let shown: Vec<u64> = of_rows.chain(of_releases).collect();
         self.symbols.request(shown);
-        draft.rows = Some(all);
     }
 
-    fn finish(&mut self, draft: Draft, run: &dyn TracedRun) -> ReportModel {
+    fn finish(&mut self, seen: Seen, run: &dyn TracedRun) -> ReportModel {
         let named = NamedTrace {
             run,
             symbols: &self.symbols,
         };
-        let now_ns = draft.elapsed.as_nanos() as u64;
-        let shown = draft.rows.unwrap_or_default();
-        let (sites, groups) = rows::shown(self.view.by, shown, now_ns, &named);
-        let folded = draft.folded.map(|(rows, more_rows)| FoldedGroups {
-            groups: rows::shown(self.view.by, rows, now_ns, &named).1,
-            more_rows,
-        });
-        let release = |&(stack, blocks, bytes): &(u32, u64, u64)| ReleaseSite {
-            bytes,
-            blocks,
-            error_bytes: None,
-            heap: None,
-            kind: named.call(stack).0,
-            stack: named.stack(stack),
-        };
-        let last_elapsed = self.last_elapsed.replace(draft.elapsed);
+        let now_ns = seen.now_ns;
+        let before_ns = self.before.now_ns.replace(now_ns);
         ReportModel {
-            schema: ReportModel::SCHEMA,
-            is_final: draft.is_final,
-            by: self.view.by.name(),
             target: run.target(),
             attach: run.attach(),
-            elapsed_s: draft.elapsed.as_secs_f64(),
-            live_bounds: (!draft.gaps.is_empty()).then(|| {
-                let live = Amount {
-                    blocks: draft.totals.live_blocks,
-                    bytes: draft.totals.live_bytes,
-                    ..Amount::default()
-                };
-                LiveBounds::new(live, draft.unseen.into())
-            }),
-            gaps: gaps::until(&draft.gaps, now_ns),
             marks: run.marks(),
-            since_last_s: last_elapsed.map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
-            sampling: draft.sampling,
-            bounded: draft
-                .bounded
-                .map(|b| described(&b, draft.totals.live_blocks)),
-            totals: draft.totals,
-            call_stacks: draft.call_stacks,
-            measured: Measured {
-                measure: "live",
-                bytes: draft.totals.live_bytes,
-                blocks: draft.totals.live_blocks,
-                error_bytes: draft
-                    .sampling
-                    .and_then(|sampling| sampling.live_error_bytes),
-            },
+            since_last_s: before_ns.map(|before| now_ns.saturating_sub(before) as f64 / 1e9),
             coverage: run.coverage(&self.symbols),
-            sites,
-            groups,
-            folded,
-            releases: draft.releases.iter().map(release).collect(),
-            more_rows: draft.more_rows,
-            overhead: draft.overhead,
-            ..ReportModel::default()
+            ..seen.report(&named)
         }
     }
 }

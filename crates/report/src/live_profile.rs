@@ -45,19 +45,13 @@ pub struct TakenProfile {
     pub sites: Vec<LiveSite>,
 }
 
-/// A site that is in the profile.
-struct DraftSite {
-    backtrace: Backtrace,
-    kind: &'static str,
-    measures: Measures,
-}
-
-struct Draft {
-    taken: TakenProfile,
-    from_ns: u64,
-    sites: Vec<DraftSite>,
+/// A profile that waits for the names of its stacks.
+struct Begun {
+    profile: Profile,
+    tables: ProfileTables,
+    /// The stack of each of its sites.
+    backtraces: Vec<Backtrace>,
     other: Measures,
-    modules: Vec<ProfileModule>,
 }
 
 /// Makes the profiles of one attach.
@@ -67,7 +61,7 @@ pub struct LiveProfiler {
     allocated: FxHashMap<u32, Amount>,
     from_ns: u64,
     most_sites: usize,
-    draft: Option<Draft>,
+    begun: Option<Begun>,
 }
 
 impl LiveProfiler {
@@ -79,13 +73,13 @@ impl LiveProfiler {
             allocated: FxHashMap::default(),
             from_ns: 0,
             most_sites: most_sites.max(1),
-            draft: None,
+            begun: None,
         }
     }
 
     /// Whether a profile waits for its names.
     pub fn is_busy(&self) -> bool {
-        self.draft.is_some()
+        self.begun.is_some()
     }
 
     /// Ends an interval, and has the names looked up of what its profile shows. The profile of the interval before
@@ -94,11 +88,10 @@ impl LiveProfiler {
         &mut self,
         stacks: &dyn Backtraces,
         modules: Vec<ModuleFile>,
-        mut taken: TakenProfile,
+        taken: TakenProfile,
     ) {
-        let sites = std::mem::take(&mut taken.sites);
-        let mut numbers: Vec<(u32, Measures)> = Vec::with_capacity(sites.len());
-        for site in sites {
+        let mut numbers: Vec<(u32, Measures)> = Vec::with_capacity(taken.sites.len());
+        for site in taken.sites {
             let before = self.allocated.insert(site.stack, site.allocated);
             let allocated = since(site.allocated, before.unwrap_or_default());
             if allocated.blocks != 0 || site.live.blocks != 0 {
@@ -117,16 +110,18 @@ impl LiveProfiler {
             let left_out = numbers.drain(self.most_sites - 1..);
             other = together(left_out.map(|(_, measures)| measures));
         }
-        let sites = numbers.into_iter().map(|(stack, measures)| {
+        let (mut sites, mut backtraces) = (Vec::new(), Vec::new());
+        for (stack, measures) in numbers {
             let backtrace = stacks.backtrace(stack);
             let kind = backtrace.as_ref().and_then(Backtrace::kind);
-            DraftSite {
-                kind: kind.unwrap_or("unknown"),
-                backtrace: backtrace.unwrap_or_default(),
+            sites.push(ProfileSite {
+                kind: kind.unwrap_or("unknown").to_owned(),
+                truncated: backtrace.as_ref().is_some_and(|b| b.truncated),
                 measures,
-            }
-        });
-        let sites: Vec<DraftSite> = sites.collect();
+                ..ProfileSite::default()
+            });
+            backtraces.push(backtrace.unwrap_or_default());
+        }
         let of_modules = modules.iter().map(|module| ProfileModule {
             path: module.path.clone(),
             build_id: hex(module.build_id.as_deref().unwrap_or_default()),
@@ -134,24 +129,31 @@ impl LiveProfiler {
             end: module.end,
             bias: module.base,
         });
-        let of_modules = of_modules.collect();
+        let tables = ProfileTables::new(of_modules.collect(), taken.depth);
         self.symbols.set_modules(modules);
-        let addresses = sites
-            .iter()
-            .flat_map(|site| site.backtrace.addresses.iter().copied());
+        let addresses = backtraces.iter().flat_map(|b| b.addresses.iter().copied());
         self.symbols.request(addresses);
-        self.draft = Some(Draft {
+        let profile = Profile {
+            target: taken.target,
+            began_unix_ms: taken.began_unix_ms,
             from_ns: std::mem::replace(&mut self.from_ns, taken.to_ns),
-            taken,
+            to_ns: taken.to_ns,
+            gaps: taken.gaps,
+            sampling: taken.sampling,
             sites,
+            ..Profile::default()
+        };
+        self.begun = Some(Begun {
+            profile,
+            tables,
+            backtraces,
             other,
-            modules: of_modules,
         });
     }
 
     /// The profile that was begun, if its names are there within `wait`.
     pub fn poll(&mut self, wait: Duration) -> Option<Profile> {
-        if self.draft.is_none() || !self.symbols.is_ready(wait) {
+        if self.begun.is_none() || !self.symbols.is_ready(wait) {
             return None;
         }
         self.give_up_names()
@@ -164,41 +166,20 @@ impl LiveProfiler {
 
     /// The profile that was begun, with the names that are there.
     pub fn give_up_names(&mut self) -> Option<Profile> {
-        let draft = self.draft.take()?;
-        Some(self.profile(draft))
-    }
-
-    fn profile(&self, draft: Draft) -> Profile {
-        let mut tables = ProfileTables::new(draft.modules, draft.taken.depth);
-        let sites = draft.sites.into_iter().map(|site| {
-            let Backtrace {
-                addresses,
-                truncated,
-                ..
-            } = site.backtrace;
-            ProfileSite {
-                stack: tables.push(&addresses, truncated, &self.symbols),
-                kind: site.kind.to_owned(),
-                truncated,
-                measures: site.measures,
-                ..ProfileSite::default()
-            }
-        });
-        let sites = sites.collect();
-        let mut profile = tables.fill(Profile {
-            target: draft.taken.target,
-            began_unix_ms: draft.taken.began_unix_ms,
-            from_ns: draft.from_ns,
-            to_ns: draft.taken.to_ns,
-            gaps: draft.taken.gaps,
-            sampling: draft.taken.sampling,
-            sites,
-            ..Profile::default()
-        });
-        if draft.other != Measures::default() {
-            profile.push_others(draft.other);
+        let Begun {
+            mut profile,
+            mut tables,
+            backtraces,
+            other,
+        } = self.begun.take()?;
+        for (site, backtrace) in profile.sites.iter_mut().zip(backtraces) {
+            site.stack = tables.push(&backtrace.addresses, backtrace.truncated, &self.symbols);
         }
-        profile
+        let mut profile = tables.fill(profile);
+        if other != Measures::default() {
+            profile.push_others(other);
+        }
+        Some(profile)
     }
 }
 

@@ -70,11 +70,13 @@ pub enum SortBy {
     Score,
 }
 
-/// Blocks that always are on the same rows.
+/// Blocks that always are on the same rows: their stack, thread, size in bytes or bucket of a histogram, and what they
+/// come to.
+pub(crate) type Part = (u64, Sums);
+
+/// What the blocks of a part, or of a row, come to.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Part {
-    /// Their stack, thread, size in bytes or bucket of a histogram.
-    pub number: u64,
+pub(crate) struct Sums {
     pub amount: Estimate,
     /// Bytes of live blocks that have not been seen since a gap.
     pub unseen_bytes: f64,
@@ -86,6 +88,20 @@ pub(crate) struct Part {
     pub oldest_ns: Option<u64>,
     /// What this stack released.
     pub released: Estimate,
+}
+
+impl std::ops::AddAssign for Sums {
+    fn add_assign(&mut self, more: Sums) {
+        self.amount += more.amount;
+        self.unseen_bytes += more.unseen_bytes;
+        if let Some(more) = more.unreachable {
+            *self.unreachable.get_or_insert_default() += more;
+        }
+        self.growth_bytes += more.growth_bytes;
+        let both = self.oldest_ns.into_iter().chain(more.oldest_ns);
+        self.oldest_ns = both.min();
+        self.released += more.released;
+    }
 }
 
 /// What a row is about; rows of two reports with equal keys are compared for growth.
@@ -100,14 +116,9 @@ pub(crate) struct RowKey {
 #[derive(Clone)]
 pub(crate) struct Row {
     pub key: RowKey,
-    pub amount: Estimate,
+    pub sums: Sums,
     /// Bytes of blocks whose innermost frame this is.
     pub self_bytes: f64,
-    pub unseen_bytes: f64,
-    pub unreachable: Option<Estimate>,
-    pub growth_bytes: f64,
-    pub oldest_ns: Option<u64>,
-    pub released: Estimate,
     /// What its scores come to, if they are known.
     pub score: Option<f64>,
 }
@@ -116,53 +127,20 @@ impl Row {
     fn new(key: RowKey) -> Row {
         Row {
             key,
-            amount: Estimate::default(),
+            sums: Sums::default(),
             self_bytes: 0.0,
-            unseen_bytes: 0.0,
-            unreachable: None,
-            growth_bytes: 0.0,
-            oldest_ns: None,
-            released: Estimate::default(),
             score: None,
         }
     }
 
-    fn add(&mut self, part: &Part, is_innermost: bool) {
-        self.amount += part.amount;
-        self.self_bytes += if is_innermost { part.amount.bytes } else { 0.0 };
-        self.unseen_bytes += part.unseen_bytes;
-        self.add_unreachable(part.unreachable);
-        self.growth_bytes += part.growth_bytes;
-        let both = self.oldest_ns.into_iter().chain(part.oldest_ns);
-        self.oldest_ns = both.min();
-        self.released += part.released;
-    }
-
-    fn join(&mut self, other: &Row) {
-        self.amount += other.amount;
-        self.self_bytes += other.self_bytes;
-        self.unseen_bytes += other.unseen_bytes;
-        self.add_unreachable(other.unreachable);
-        self.growth_bytes += other.growth_bytes;
-        let both = self.oldest_ns.into_iter().chain(other.oldest_ns);
-        self.oldest_ns = both.min();
-        self.released += other.released;
-    }
-
-    fn add_unreachable(&mut self, more: Option<Estimate>) {
-        if let Some(more) = more {
-            *self.unreachable.get_or_insert_default() += more;
-        }
-    }
-
     fn is_something(&self) -> bool {
-        self.amount != Estimate::default() || self.released.blocks > 0.0
+        self.sums.amount != Estimate::default() || self.sums.released.blocks > 0.0
     }
 }
 
 /// The return addresses whose names decide which rows the parts are on.
 pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> BTreeSet<u64> {
-    let stacks = parts.iter().map(|part| run.addresses(part.number as u32));
+    let stacks = parts.iter().map(|part| run.addresses(part.0 as u32));
     match by {
         RowsBy::Function | RowsBy::Type => stacks.flatten().collect(),
         RowsBy::Module => stacks.filter_map(|s| s.first().copied()).collect(),
@@ -173,13 +151,16 @@ pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun)
 /// The rows, in no order but that in which they first appear.
 pub(crate) fn rows(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> Vec<Row> {
     let mut table = Table::default();
-    for part in parts {
-        let on = table.rows_of(by, part.number, run);
+    for &(number, sums) in parts {
+        let on = table.rows_of(by, number, run);
         for (place, &at) in on.iter().enumerate() {
             // A recursive function has a block on its row once.
             if !on[..place].contains(&at) {
-                table.rows[at].add(part, place == 0);
+                table.rows[at].sums += sums;
             }
+        }
+        if let Some(&innermost) = on.first() {
+            table.rows[innermost].self_bytes += sums.amount.bytes;
         }
     }
     table.rows.retain(Row::is_something);
@@ -278,7 +259,10 @@ pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
         name: format!("{} that ended", counted(count as u64, "thread")),
     });
     let (ended, mut all): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_ended);
-    ended.iter().for_each(|row| one.join(row));
+    for row in ended {
+        one.sums += row.sums;
+        one.self_bytes += row.self_bytes;
+    }
     all.push(&one);
     Some(all.into_iter().cloned().collect())
 }
@@ -288,13 +272,13 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
     rows.sort_by_cached_key(|row| {
         let first = match by {
-            SortBy::Bytes => largest(row.amount.bytes),
-            SortBy::Count => largest(row.amount.blocks),
-            SortBy::Growth => largest(row.growth_bytes),
+            SortBy::Bytes => largest(row.sums.amount.bytes),
+            SortBy::Count => largest(row.sums.amount.blocks),
+            SortBy::Growth => largest(row.sums.growth_bytes),
             SortBy::Score => Reverse(row.score.map_or(i64::MIN, |score| -(score * 1e15) as i64)),
-            SortBy::Age => Reverse(-row.oldest_ns.map_or(i64::MAX, |ns| ns as i64)),
+            SortBy::Age => Reverse(-row.sums.oldest_ns.map_or(i64::MAX, |ns| ns as i64)),
         };
-        let released = largest(row.released.bytes);
+        let released = largest(row.sums.released.bytes);
         (first, largest(row.self_bytes), released, row.key.clone())
     });
 }
@@ -309,15 +293,15 @@ pub(crate) fn shown(
     let (mut sites, mut groups) = (Vec::new(), Vec::new());
     let whole = |number: f64| number.round() as u64;
     for row in rows {
-        let (bytes, blocks) = (whole(row.amount.bytes), whole(row.amount.blocks));
-        let error_bytes = row.amount.error_bytes();
-        let unseen_bytes = whole(row.unseen_bytes);
-        let unreachable_bytes = row.unreachable.map(|sum| whole(sum.bytes));
-        let lost = row.unreachable.filter(|sum| sum.bytes > 0.0);
+        let (bytes, blocks) = (whole(row.sums.amount.bytes), whole(row.sums.amount.blocks));
+        let error_bytes = row.sums.amount.error_bytes();
+        let unseen_bytes = whole(row.sums.unseen_bytes);
+        let unreachable_bytes = row.sums.unreachable.map(|sum| whole(sum.bytes));
+        let lost = row.sums.unreachable.filter(|sum| sum.bytes > 0.0);
         let unreachable_error_bytes = lost.and_then(|sum| sum.error_bytes());
-        let growth_bytes = row.growth_bytes.round() as i64;
+        let growth_bytes = row.sums.growth_bytes.round() as i64;
         let age = |oldest: u64| (now_ns / 1_000_000).saturating_sub(oldest / 1_000_000);
-        let oldest_ms = row.oldest_ns.map_or(0, age);
+        let oldest_ms = row.sums.oldest_ns.map_or(0, age);
         if by == RowsBy::Site {
             let stack = row.key.number as u32;
             let (kind, truncated) = run.call(stack);
@@ -357,8 +341,8 @@ pub(crate) fn shown(
             growth_bytes,
             oldest_ms,
             heap: None,
-            released_bytes: whole(row.released.bytes),
-            released_blocks: whole(row.released.blocks),
+            released_bytes: whole(row.sums.released.bytes),
+            released_blocks: whole(row.sums.released.blocks),
         });
     }
     (sites, groups)
@@ -404,7 +388,7 @@ mod tests {
                 number: 7,
                 name: name.to_owned(),
             });
-            row.amount.bytes = bytes;
+            row.sums.amount.bytes = bytes;
             row
         };
         let all = [
@@ -416,7 +400,7 @@ mod tests {
         sort(&mut folded, SortBy::Bytes);
         let shown: Vec<_> = folded
             .iter()
-            .map(|row| (row.key.name.as_str(), row.amount.bytes))
+            .map(|row| (row.key.name.as_str(), row.sums.amount.bytes))
             .collect();
         let expected = [("2 threads that ended", 110.0), ("thread 7 (worker)", 40.0)];
         assert_eq!(shown, expected);

@@ -1,7 +1,7 @@
 //! What a live report needs of the ledger.
 
-use crate::rows::{Part, RowsBy};
-use crate::{Overhead, UnreachableSite};
+use crate::rows::{Part, RowsBy, Sums};
+use crate::{Amount, Overhead, UnreachableSite};
 use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk};
 use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
@@ -15,7 +15,7 @@ pub struct LiveNumbers {
     pub(super) has_begun: bool,
     pub(super) sites: SiteWalk,
     pub(super) blocks: LiveWalk,
-    pub(super) parts: FxHashMap<u64, Part>,
+    pub(super) parts: FxHashMap<u64, Sums>,
     /// Stack id, blocks, bytes.
     pub(super) releases: Vec<(u32, u64, u64)>,
     pub(super) totals: memhook_ledger::Totals,
@@ -131,14 +131,20 @@ impl LiveNumbers {
         if let Some(unreachable) = self.unreachable.take() {
             self.add_unreachable(&unreachable, &mut parts);
         }
-        let numbered = parts.into_iter();
-        numbered
-            .map(|(number, part)| Part { number, ..part })
-            .collect()
+        parts.into_iter().collect()
+    }
+
+    /// What stacks released, as far as they are known.
+    pub(super) fn released(&self) -> Vec<(u32, Amount)> {
+        let known = self.releases.iter().filter(|&&(stack, _, _)| stack != 0);
+        let amount = |&(stack, blocks, bytes): &(u32, u64, u64)| {
+            (stack, Estimate::exact(blocks, bytes).into())
+        };
+        known.map(amount).collect()
     }
 
     /// Adds to the parts what of them nothing reaches. Sizes are not told apart there.
-    fn add_unreachable(&self, sites: &[UnreachableSite], parts: &mut FxHashMap<u64, Part>) {
+    fn add_unreachable(&self, sites: &[UnreachableSite], parts: &mut FxHashMap<u64, Sums>) {
         if self.by == RowsBy::Size {
             return;
         }

@@ -14,17 +14,14 @@ pub use symbolizer::{NameSources, module_files, symbolizer};
 
 use crate::labels::Labels;
 use crate::named_run::NamedRun;
-use crate::rows::{self, Part, Row, RowsBy, SortBy, size_class};
+use crate::rows::{Part, RowsBy, SortBy, Sums, size_class};
+use crate::seen::Seen;
 use crate::types::{UNKNOWN_TYPE, named_by_frames, one_spelling};
-use crate::{
-    Amount, AttachInfo, Coverage, FoldedGroups, Measure, Measured, Profile, ReleaseSite,
-    ReportModel, StackFrame,
-};
+use crate::{Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReportModel, StackFrame};
 use memhook_ledger::Estimate;
 use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
 use memhook_symbols::{Constructors, Source, Symbolizer};
 use rustc_hash::FxHashMap;
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -51,7 +48,7 @@ struct NamedProfile<'a> {
     measure: Measure,
     /// The frames of each return address in the profile's table.
     of_address: FxHashMap<u64, Range<usize>>,
-    /// Kind of each allocating stack, and whether it was cut short.
+    /// Kind of each stack, and whether it was cut short.
     calls: FxHashMap<u32, (&'a str, bool)>,
     threads: FxHashMap<u32, &'a str>,
     constructors: Constructors<'a>,
@@ -69,14 +66,13 @@ impl NamedProfile<'_> {
             range.end = at + 1;
         }
         let sites = profile.sites.iter();
+        let of_sites = sites.clone().map(|s| (s.stack, (&*s.kind, s.truncated)));
+        let of_releases = profile.releases.iter().map(|r| (r.by, (r.kind, false)));
         NamedProfile {
             profile,
             measure,
             of_address,
-            calls: sites
-                .clone()
-                .map(|site| (site.stack, (site.kind.as_str(), site.truncated)))
-                .collect(),
+            calls: of_releases.chain(of_sites).collect(),
             threads: sites.map(|site| (site.tid, site.thread.as_str())).collect(),
             constructors: Constructors::new(symbols),
         }
@@ -191,29 +187,6 @@ pub fn report(
     if selection.merges_alike && by == RowsBy::Site {
         merge_alike(&mut parts, profile);
     }
-    let mut all = rows::rows(by, &parts, &named);
-    let mut more_rows = 0;
-    // Lifetimes have an order of their own, in which they make a histogram.
-    if let Some(scores) = &profile.scores
-        && by == RowsBy::Site
-    {
-        for row in &mut all {
-            let of_row = scores.of_stack(row.key.number as u32);
-            row.score = of_row.and_then(|scores| scores.together());
-        }
-    }
-    let folded = folded_groups(&all, selection, profile.to_ns, &named);
-    if by != RowsBy::Lifetime {
-        rows::sort(&mut all, selection.sort);
-        more_rows = all.len().saturating_sub(selection.top);
-        all.truncate(selection.top);
-    }
-    let (mut sites, groups) = rows::shown(by, all, profile.to_ns, &named);
-    if let Some(scores) = &profile.scores {
-        for site in &mut sites {
-            site.scores = scores.of_stack(site.stack_id);
-        }
-    }
     let amounts = profile.sites.iter().map(|site| measure.of(&site.measures));
     let sum: Amount = amounts.sum();
     // Coverage and releases belong to the overview, not to a question about one detail.
@@ -222,12 +195,10 @@ pub fn report(
     let is_end = is_overview && profile.to_ns >= recording.span_ns().1;
     let number = |name| note(recording, name).parse::<f64>().unwrap_or(0.0);
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let model = ReportModel {
-        schema: ReportModel::SCHEMA,
+    let facts = ReportModel {
         is_final: true,
         is_cut: recording.end().is_none(),
         is_recorded: true,
-        by: by.name(),
         target: profile.target.clone(),
         attach: AttachInfo {
             attach_ms: number("attach_ms"),
@@ -238,7 +209,6 @@ pub fn report(
             depth: profile.depth,
         },
         from_s: seconds(profile.from_ns),
-        elapsed_s: seconds(profile.to_ns),
         gaps: profile.gaps.clone(),
         marks: {
             let marks = recording.marks().iter();
@@ -265,15 +235,6 @@ pub fn report(
         } else {
             Vec::new()
         },
-        sites,
-        groups,
-        folded,
-        releases: if shows_releases {
-            releases(profile, selection.top)
-        } else {
-            Vec::new()
-        },
-        more_rows: more_rows as u64,
         resident: profile.resident.clone(),
         #[cfg(target_arch = "x86_64")]
         rss: is_end.then(|| profile::account(recording)).flatten(),
@@ -289,6 +250,28 @@ pub fn report(
             .map(|scores| scores.inferences.clone()),
         ..ReportModel::default()
     };
+    let mut seen = Seen {
+        by,
+        parts,
+        releases: if shows_releases {
+            releases(profile)
+        } else {
+            Vec::new()
+        },
+        now_ns: profile.to_ns,
+        facts,
+        chosen: None,
+    };
+    let scores_of = |stack| profile.scores.as_ref()?.of_stack(stack);
+    seen.choose(selection.sort, selection.top, &named, |rows| {
+        for row in rows.iter_mut().filter(|_| by == RowsBy::Site) {
+            row.score = scores_of(row.key.number as u32).and_then(|scores| scores.together());
+        }
+    });
+    let mut model = seen.report(&named);
+    for site in &mut model.sites {
+        site.scores = scores_of(site.stack_id);
+    }
     let heap = note(recording, HEAP_NOTE);
     if heap.is_empty() {
         return Ok(model);
@@ -299,27 +282,14 @@ pub fn report(
 }
 
 /// The blocks of one measure.
-/// The rows of text where those of JSON are too many of a kind.
-fn folded_groups(
-    rows: &[Row],
-    selection: &Selection,
-    now_ns: u64,
-    run: &dyn NamedRun,
-) -> Option<FoldedGroups> {
-    let mut folded = rows::with_ended_as_one(selection.by, rows)?;
-    rows::sort(&mut folded, selection.sort);
-    let more_rows = folded.len().saturating_sub(selection.top) as u64;
-    folded.truncate(selection.top);
-    let (_, groups) = rows::shown(selection.by, folded, now_ns, run);
-    Some(FoldedGroups { groups, more_rows })
-}
-
 fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
-    let of_size = |number: u64, amount: Amount| Part {
-        number,
-        amount: amount.into(),
-        growth_bytes: amount.bytes as f64,
-        ..Part::default()
+    let of_size = |number: u64, amount: Amount| {
+        let sums = Sums {
+            amount: amount.into(),
+            growth_bytes: amount.bytes as f64,
+            ..Sums::default()
+        };
+        (number, sums)
     };
     let of_buckets = |buckets: &[(u8, Amount)]| {
         let parts = buckets
@@ -336,28 +306,33 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
         RowsBy::Lifetime => return of_buckets(&profile.lifetimes),
         _ => {}
     }
-    let of_sites = profile.sites.iter().map(|site| Part {
-        number: match by {
-            RowsBy::Thread => site.tid.into(),
-            _ => site.stack.into(),
-        },
-        amount: measure.of(&site.measures).into(),
-        unseen_bytes: match measure {
-            Measure::Live => site.unseen.bytes as f64,
-            _ => 0.0,
-        },
-        unreachable: (profile.knows_unreachable() && measure != Measure::Unreachable)
-            .then(|| site.measures.unreachable.into()),
-        growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
-        oldest_ns: site.oldest_ns,
-        released: Estimate::default(),
+    let of_sites = profile.sites.iter().map(|site| {
+        let number = match by {
+            RowsBy::Thread => site.tid,
+            _ => site.stack,
+        };
+        let sums = Sums {
+            amount: measure.of(&site.measures).into(),
+            unseen_bytes: match measure {
+                Measure::Live => site.unseen.bytes as f64,
+                _ => 0.0,
+            },
+            unreachable: (profile.knows_unreachable() && measure != Measure::Unreachable)
+                .then(|| site.measures.unreachable.into()),
+            growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
+            oldest_ns: site.oldest_ns,
+            released: Estimate::default(),
+        };
+        (number.into(), sums)
     });
     let releases = profile.releases.iter().filter(|_| by.repeats_blocks());
     let is_known = |released: &&crate::Released| !profile.stacks[released.by as usize].is_empty();
-    let of_releases = releases.filter(is_known).map(|released| Part {
-        number: released.by.into(),
-        released: released.amount.into(),
-        ..Part::default()
+    let of_releases = releases.filter(is_known).map(|released| {
+        let sums = Sums {
+            released: released.amount.into(),
+            ..Sums::default()
+        };
+        (released.by.into(), sums)
     });
     of_sites.chain(of_releases).collect()
 }
@@ -368,35 +343,21 @@ fn merge_alike(parts: &mut [Part], profile: &Profile) {
     let kinds = profile.sites.iter().map(|site| (site.stack, &site.kind));
     let kind_of: FxHashMap<u32, &String> = kinds.collect();
     let mut first: FxHashMap<(Vec<u32>, Option<&String>), u64> = FxHashMap::default();
-    for part in parts {
-        let stack = part.number as u32;
+    for (number, _) in parts {
+        let stack = *number as u32;
         let key = (labels.stack(profile, stack), kind_of.get(&stack).copied());
-        part.number = *first.entry(key).or_insert(part.number);
+        *number = *first.entry(key).or_insert(*number);
     }
 }
 
-/// The stacks that release most, if release stacks were recorded.
-fn releases(profile: &Profile, top: usize) -> Vec<ReleaseSite> {
-    let mut sums: FxHashMap<(u32, &str), Amount> = FxHashMap::default();
-    for released in &profile.releases {
-        *sums.entry((released.by, released.kind)).or_default() += released.amount;
+/// What stacks released, if that was recorded.
+fn releases(profile: &Profile) -> Vec<(u32, Amount)> {
+    let mut sums: FxHashMap<u32, Amount> = FxHashMap::default();
+    let known = profile.releases.iter();
+    for released in known.filter(|released| !profile.stacks[released.by as usize].is_empty()) {
+        *sums.entry(released.by).or_default() += released.amount;
     }
-    let mut sums: Vec<_> = sums
-        .into_iter()
-        .filter(|((stack, _), _)| !profile.stacks[*stack as usize].is_empty())
-        .collect();
-    sums.sort_unstable_by_key(|&(stack, amount)| (Reverse(amount.bytes), stack));
-    sums.truncate(top);
-    sums.into_iter()
-        .map(|((stack, kind), amount)| ReleaseSite {
-            bytes: amount.bytes,
-            blocks: amount.blocks,
-            error_bytes: amount.error_bytes(),
-            heap: None,
-            kind: kind.to_owned(),
-            stack: profile.stack(stack),
-        })
-        .collect()
+    sums.into_iter().collect()
 }
 
 /// What the recorder saw of each module, as it noted at the end, with what `symbols` knows of their names.

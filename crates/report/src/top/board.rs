@@ -17,6 +17,7 @@ use std::{collections::HashMap, time::Duration};
 const MOST_NAMED: usize = 2_000;
 
 /// The heap at a moment.
+#[derive(Default)]
 #[allow(missing_docs)] // the names are the definition
 pub struct Sample {
     /// Since the attach.
@@ -99,14 +100,8 @@ pub struct Board {
     pub has_ended: bool,
     /// Replaces the keys at the bottom until one is pressed.
     pub message: Option<String>,
-    pub(super) totals: Totals,
-    pub(super) lost_events: u64,
-    pub(super) bounded: Option<Bounded>,
-    pub(super) overhead: Option<Overhead>,
-    /// Whether memory that nobody touches is watched.
-    pub(super) has_stale: bool,
-    pub(super) is_sampled: bool,
-    pub(super) resident: Option<Resident>,
+    /// The latest sample, but for its sites, which are rows.
+    pub(super) latest: Sample,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
     pub(super) is_help_shown: bool,
@@ -141,13 +136,7 @@ impl Board {
             unseen: None,
             has_ended: false,
             message: None,
-            totals: Totals::default(),
-            lost_events: 0,
-            bounded: None,
-            overhead: None,
-            has_stale: false,
-            is_sampled: false,
-            resident: None,
+            latest: Sample::default(),
             sort: Sort::Bytes,
             is_paused: false,
             is_help_shown: false,
@@ -167,7 +156,7 @@ impl Board {
     }
 
     /// Takes a sample. While paused, only the past goes on.
-    pub fn sample(&mut self, sample: Sample) {
+    pub fn sample(&mut self, mut sample: Sample) {
         self.past.remember(&sample);
         if self.is_paused {
             return;
@@ -189,24 +178,24 @@ impl Board {
         };
         let rows = sample.sites.iter().map(row);
         self.sites = rows.filter(|row| row.numbers.is_something()).collect();
-        self.totals = sample.totals;
-        self.lost_events = sample.lost_events;
-        self.bounded = sample.bounded;
-        self.overhead = sample.overhead;
-        self.has_stale = sample.stale.is_some();
-        self.is_sampled = sample.is_sampled;
-        self.resident = sample.resident;
+        sample.sites = Vec::new();
+        self.latest = sample;
         self.arrange();
+    }
+
+    /// Whether memory that nobody touches is watched.
+    pub(super) fn has_stale(&self) -> bool {
+        self.latest.stale.is_some()
     }
 
     /// Sums of the latest sample.
     pub fn totals(&self) -> &Totals {
-        &self.totals
+        &self.latest.totals
     }
 
     /// Bytes that are live.
     pub fn live_bytes(&self) -> u64 {
-        self.totals.live_bytes
+        self.latest.totals.live_bytes
     }
 
     /// Time of the latest sample.
@@ -357,9 +346,9 @@ impl Board {
         match action {
             Action::Help => self.is_help_shown = true,
             Action::Pause => self.is_paused = !self.is_paused,
-            Action::SortBy(Sort::Stale) if !self.has_stale => {}
+            Action::SortBy(Sort::Stale) if !self.has_stale() => {}
             Action::SortBy(sort) => self.sort = sort,
-            Action::NextSort => self.sort = self.sort.next(self.has_stale),
+            Action::NextSort => self.sort = self.sort.next(self.has_stale()),
             Action::Enter => self.enter(),
             Action::Open(is_open) => self.open(is_open),
             Action::Back => self.back(),

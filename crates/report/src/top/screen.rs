@@ -27,7 +27,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
     let mut wanted = Wanted {
         sort: board.sort,
         has_past: !board.is_tree,
-        has_stale: board.has_stale,
+        has_stale: board.has_stale(),
         sites: 0,
     };
     // Which rows are on the screen is known once it has its parts.
@@ -113,12 +113,12 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
             format!("seen from {before} after it began: what it allocated before is not counted");
         lines.push(Line::from(what).dim());
     }
-    let bounded = board.bounded.as_ref();
+    let bounded = board.latest.bounded.as_ref();
     let is_thinned = bounded.is_some_and(|bounded| bounded.is_thinned);
-    let is_estimate = is_thinned || board.is_sampled;
+    let is_estimate = is_thinned || board.latest.is_sampled;
     let about = if is_estimate { "about " } else { "" };
     let (growth, rate) = board.past().changes();
-    let t = &board.totals;
+    let t = &board.latest.totals;
     lines.push(fitting(
         vec![
             Span::from(format!("{about}{} live", bytes(t.live_bytes))).bold(),
@@ -132,7 +132,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
                 },
             ),
             Span::from(match t.peak_live_bytes {
-                0 if board.is_sampled => String::new(),
+                0 if board.latest.is_sampled => String::new(),
                 peak => format!(", peak {}", bytes(peak)),
             }),
             Span::from(format!(", {} allocs/s", count(rate.round() as u64))),
@@ -140,12 +140,12 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         width,
     ));
     lines.extend(resident(board, width));
-    if let Some(overhead) = &board.overhead {
+    if let Some(overhead) = &board.latest.overhead {
         lines.push(Line::from(overhead.in_words()).dim());
     }
     // What makes the numbers wrong has lines of its own.
-    if board.lost_events > 0 {
-        let lost = counted(board.lost_events, "event");
+    if board.latest.lost_events > 0 {
+        let lost = counted(board.latest.lost_events, "event");
         let warning = format!("{lost} lost: numbers are too low");
         lines.push(Line::from(warning).fg(Color::Red).bold());
     }
@@ -166,7 +166,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
 
 /// What is in memory, the largest parts first, as many as there is room for.
 fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
-    let found = board.resident.as_ref()?;
+    let found = board.latest.resident.as_ref()?;
     let mut parts: Vec<&(String, u64)> = found.parts.iter().filter(|part| part.1 > 0).collect();
     parts.sort_by_key(|part| std::cmp::Reverse(part.1));
     let mut spans = vec![Span::from(format!("{} resident", bytes(found.rss_bytes)))];

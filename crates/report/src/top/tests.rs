@@ -3,7 +3,7 @@
 use super::board::Named;
 use super::*;
 use crate::StackFrame;
-use memhook_ledger::{SiteTotals, Totals};
+use memhook_ledger::SiteTotals;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{
@@ -21,16 +21,11 @@ pub(super) fn site(
 ) -> SiteTotals {
     SiteTotals {
         stack,
-        sampling: 0,
         bytes,
         blocks,
         oldest_ns,
         allocated_blocks,
-        allocated_bytes: 0,
-        released_blocks: 0,
-        released_bytes: 0,
-        min_size: 0,
-        max_size: 0,
+        ..SiteTotals::default()
     }
 }
 
@@ -38,13 +33,7 @@ pub(super) fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
     Sample {
         time: Duration::from_secs(seconds),
         sites,
-        totals: Totals::default(),
-        lost_events: 0,
-        bounded: None,
-        overhead: None,
-        stale: None,
-        is_sampled: false,
-        resident: None,
+        ..Sample::default()
     }
 }
 
@@ -253,7 +242,7 @@ fn help_is_shown_until_a_key() {
     for key in ["?", "h"] {
         let mut board = board();
         // As many lines above as there usually are.
-        board.resident = Some(Resident::default());
+        board.latest.resident = Some(Resident::default());
         board.unseen = Some(Duration::from_secs(1));
         press(&mut board, key);
         let lines = screen(&mut board, 80, 24).join("\n");

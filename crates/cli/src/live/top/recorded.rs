@@ -189,16 +189,8 @@ fn sample(recording: &Recording) -> anyhow::Result<Sample> {
         let number = |amount: f64| amount.round() as u64;
         let found = by_stack.entry(site.stack).or_insert(SiteTotals {
             stack: site.stack,
-            sampling: 0,
-            bytes: 0,
-            blocks: 0,
             oldest_ns: u64::MAX,
-            allocated_blocks: 0,
-            allocated_bytes: 0,
-            released_blocks: 0,
-            released_bytes: 0,
-            min_size: 0,
-            max_size: 0,
+            ..SiteTotals::default()
         });
         found.bytes += number(site.live.bytes);
         found.blocks += number(site.live.blocks);
