@@ -96,6 +96,8 @@ pub use session::Session;
 pub use survey::known_files::SharedFiles;
 pub use survey::limits::refuse;
 pub use trace::Trace;
-pub use triggers::{Action, Condition, ConditionError, Measured, Quantity, Triggers};
+pub use triggers::{
+    Action, Again, Condition, ConditionError, GrowthForecast, Measured, Quantity, Triggers,
+};
 pub use unwinding::keeper::finish_keeping_tables;
 pub use unwinding::tables::UnwindTables;

@@ -1,14 +1,15 @@
-//! What is to be done with a trace when its numbers reach a limit: `live > 2G` and `rss > 4G`.
-//!
-//! ```text
-//! condition = comparison { "and" comparison }
-//! comparison = quantity ( ">" | ">=" | "<" | "<=" ) size [ "/min" ]
-//! quantity = "live" | "blocks" | "rss" | "growth"
-//! ```
+//! What is to be done when a [`Condition`] becomes true, and the numbers that conditions are about.
 
-use memhook_foreign::units;
+mod condition;
+mod growth_forecast;
+
+pub use condition::{Condition, ConditionError, Quantity};
+pub use growth_forecast::GrowthForecast;
+
+use condition::Limit;
+use memhook_ledger::Totals;
+use memhook_process::{CgroupMemory, MemoryLevel, MemoryPressure, resident_counters};
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
 /// Growth is that of the last minute.
@@ -17,73 +18,19 @@ const GROWTH_WINDOW: Duration = Duration::from_secs(60);
 const GROWTH_AT_LEAST: Duration = Duration::from_secs(5);
 /// Between two values that are kept of the last minute.
 const GROWTH_STEP: Duration = Duration::from_millis(500);
+/// The kernel's longest.
+const LONGEST_WINDOW: Duration = Duration::from_secs(10);
+/// Between two values that are kept of how long processes waited.
+const WAITING_STEP: Duration = Duration::from_millis(50);
 /// A trigger that has fired does not fire again sooner.
 const REST: Duration = Duration::from_secs(1);
+/// One that fires as long as it gets worse has no worse value of a share of waiting: it fires again after this.
+const WAITING_REST: Duration = Duration::from_secs(10);
+/// How far a value must fall below a limit before it can pass it again.
+const FALL: f64 = 0.95;
 
-/// What a trigger looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quantity {
-    /// Bytes of live blocks.
-    Live,
-    /// Live blocks.
-    Blocks,
-    /// Bytes in memory, as the kernel counts them.
-    Rss,
-    /// Live bytes that came in a minute.
-    Growth,
-}
-
-impl Quantity {
-    const ALL: [(&'static str, Quantity); 4] = [
-        ("live", Quantity::Live),
-        ("blocks", Quantity::Blocks),
-        ("rss", Quantity::Rss),
-        ("growth", Quantity::Growth),
-    ];
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
-    Above,
-    AtLeast,
-    Below,
-    AtMost,
-}
-
-/// The two-letter ones first, because they begin with the others.
-const COMPARISONS: [(&str, Comparison); 4] = [
-    (">=", Comparison::AtLeast),
-    ("<=", Comparison::AtMost),
-    (">", Comparison::Above),
-    ("<", Comparison::Below),
-];
-
-#[derive(Clone, Debug, PartialEq)]
-struct Limit {
-    quantity: Quantity,
-    comparison: Comparison,
-    number: f64,
-}
-
-/// When something is to be done: all of its comparisons hold.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Condition {
-    text: String,
-    limits: Vec<Limit>,
-}
-
-/// A condition that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: expected {expected}")]
-pub struct ConditionError {
-    /// Where, from 1.
-    pub column: usize,
-    /// What should be there.
-    pub expected: &'static str,
-}
-
-/// The numbers of a trace at one time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What conditions look at, at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of live blocks.
     pub live_bytes: u64,
@@ -91,113 +38,10 @@ pub struct Measured {
     pub live_blocks: u64,
     /// Bytes in memory; `None` if the kernel does not say, as of a process that has ended.
     pub rss_bytes: Option<u64>,
-}
-
-/// The rest of a text, and where it begins.
-struct Rest<'a> {
-    whole: &'a str,
-    rest: &'a str,
-}
-
-impl<'a> Rest<'a> {
-    fn error(&self, expected: &'static str) -> ConditionError {
-        let before = &self.whole[..self.whole.len() - self.rest.len()];
-        ConditionError {
-            column: before.chars().count() + 1,
-            expected,
-        }
-    }
-
-    fn skip_spaces(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-
-    fn word(&mut self, is_part: impl Fn(char) -> bool) -> &'a str {
-        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
-        let (word, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        word
-    }
-
-    fn limit(&mut self) -> Result<Limit, ConditionError> {
-        self.skip_spaces();
-        let error = self.error("live, blocks, rss or growth");
-        let word = self.word(|c| c.is_ascii_alphabetic());
-        let quantity = Quantity::ALL.iter().find(|(name, _)| *name == word);
-        let quantity = quantity.ok_or(error)?.1;
-        self.skip_spaces();
-        let found = COMPARISONS
-            .iter()
-            .find_map(|(sign, comparison)| Some((*comparison, self.rest.strip_prefix(sign)?)));
-        let (comparison, rest) = found.ok_or_else(|| self.error(">, >=, < or <="))?;
-        self.rest = rest;
-        self.skip_spaces();
-        let error = self.error("a number like 500, 1.5G or 100M");
-        let number = self.word(|c| c.is_ascii_alphanumeric() || c == '.');
-        let number = units::size(number).map_err(|_| error)?;
-        if let Some(rest) = self.rest.strip_prefix("/min") {
-            if quantity != Quantity::Growth {
-                return Err(self.error("no '/min': only growth has one"));
-            }
-            self.rest = rest;
-        }
-        Ok(Limit {
-            quantity,
-            comparison,
-            number: number as f64,
-        })
-    }
-}
-
-impl std::str::FromStr for Condition {
-    type Err = ConditionError;
-
-    fn from_str(text: &str) -> Result<Condition, ConditionError> {
-        let mut rest = Rest {
-            whole: text,
-            rest: text,
-        };
-        let mut limits = vec![rest.limit()?];
-        loop {
-            rest.skip_spaces();
-            if rest.rest.is_empty() {
-                return Ok(Condition {
-                    text: text.trim().to_owned(),
-                    limits,
-                });
-            }
-            let error = rest.error("'and', or the end");
-            if rest.word(|c| c.is_ascii_alphabetic()) != "and" {
-                return Err(error);
-            }
-            limits.push(rest.limit()?);
-        }
-    }
-}
-
-impl fmt::Display for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Condition {
-    fn holds(&self, now: &Measured, growth: Option<f64>) -> bool {
-        self.limits.iter().all(|limit| {
-            let value = match limit.quantity {
-                Quantity::Live => Some(now.live_bytes as f64),
-                Quantity::Blocks => Some(now.live_blocks as f64),
-                Quantity::Rss => now.rss_bytes.map(|bytes| bytes as f64),
-                Quantity::Growth => growth,
-            };
-            value.is_some_and(|value| match limit.comparison {
-                Comparison::Above => value > limit.number,
-                Comparison::AtLeast => value >= limit.number,
-                Comparison::Below => value < limit.number,
-                Comparison::AtMost => value <= limit.number,
-            })
-        })
-    }
+    /// The fullest of the control groups that have a limit, or the machine.
+    pub memory: Option<MemoryLevel>,
+    /// How long some of the processes have waited for memory, and how long all of them.
+    pub waited: Option<[Duration; 2]>,
 }
 
 /// What a trigger does.
@@ -239,37 +83,67 @@ impl std::str::FromStr for Action {
     }
 }
 
-/// Something to be done when a condition begins to hold, and again when it has not held in between.
+/// When a trigger fires again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// When its condition has not held in between.
+    Anew,
+    /// When it is a lot worse, too: half of what was left of a limit is used, or an eighth more of anything else.
+    Worse,
+}
+
+/// Something to be done when a condition begins to hold.
 #[derive(Clone, Debug)]
 struct Armed {
     condition: Condition,
     action: Action,
     held: bool,
     fired: Option<Duration>,
+    /// The value from which on it is a lot worse than when it fired last.
+    worse: Option<f64>,
 }
 
 /// All that is to be done.
-#[derive(Clone, Debug, Default)]
 pub struct Triggers {
     armed: Vec<Armed>,
+    again: Again,
+    pid: i32,
+    cgroup: CgroupMemory,
+    pressure: Option<MemoryPressure>,
+    past: Past,
+}
+
+/// What was measured lately.
+#[derive(Default)]
+struct Past {
     /// Live bytes of the last minute.
-    past: VecDeque<(Duration, u64)>,
+    live: VecDeque<(Duration, u64)>,
+    /// How long processes had waited, for as long as the longest window.
+    waited: VecDeque<(Duration, [Duration; 2])>,
 }
 
 impl Triggers {
-    /// Of conditions and what each leads to.
-    pub fn new(all: impl IntoIterator<Item = (Condition, Action)>) -> Triggers {
+    /// Of conditions and what each leads to, for a process.
+    pub fn new(
+        pid: i32,
+        again: Again,
+        all: impl IntoIterator<Item = (Condition, Action)>,
+    ) -> Triggers {
+        let armed = all.into_iter().map(|(condition, action)| Armed {
+            condition,
+            action,
+            held: false,
+            fired: None,
+            worse: None,
+        });
+        let cgroup = CgroupMemory::of(pid);
         Triggers {
-            armed: all
-                .into_iter()
-                .map(|(condition, action)| Armed {
-                    condition,
-                    action,
-                    held: false,
-                    fired: None,
-                })
-                .collect(),
-            past: VecDeque::new(),
+            armed: armed.collect(),
+            again,
+            pid,
+            pressure: MemoryPressure::of(cgroup.group()).ok(),
+            cgroup,
+            past: Past::default(),
         }
     }
 
@@ -278,38 +152,120 @@ impl Triggers {
         self.armed.is_empty()
     }
 
+    /// The control groups of the process.
+    pub fn cgroup(&self) -> &CgroupMemory {
+        &self.cgroup
+    }
+
+    /// The numbers of now that its conditions are about; `live`: those of the ledger.
+    pub fn measure(&self, live: &Totals) -> Measured {
+        let limits = self.armed.iter().flat_map(|armed| &armed.condition.limits);
+        let is_asked = |kind: fn(&Quantity) -> bool| limits.clone().any(|l| kind(&l.quantity));
+        let asks_limit = is_asked(|q| matches!(q, Quantity::LimitShare | Quantity::LimitBytes));
+        let asks_waiting = is_asked(|q| matches!(q, Quantity::Waiting { .. }));
+        let pressure = self.pressure.as_ref().filter(|_| asks_waiting);
+        Measured {
+            live_bytes: live.live_bytes,
+            live_blocks: live.live_blocks,
+            rss_bytes: is_asked(|q| *q == Quantity::Rss)
+                .then(|| resident_counters(self.pid))
+                .flatten()
+                .map(|counters| counters.resident()),
+            memory: asks_limit.then(|| self.cgroup.fullest_now()).flatten(),
+            waited: pressure.and_then(MemoryPressure::waited),
+        }
+    }
+
     /// What has to be done now, in the order in which it was asked for. `now`: since the attach.
     pub fn due(&mut self, now: Duration, measured: &Measured) -> Vec<(Condition, Action)> {
-        let growth = self.growth(now, measured.live_bytes);
+        self.past.take(now, measured);
         let mut due = Vec::new();
         for armed in &mut self.armed {
-            let holds = armed.condition.holds(measured, growth);
-            let has_rested = armed.fired.is_none_or(|fired| now >= fired + REST);
+            let value = |limit: &Limit| self.past.value(limit.quantity, now, measured);
+            let limits = &armed.condition.limits;
+            let holds = limits.iter().all(|limit| limit.holds(value(limit)));
+            let (first, first_value) = (limits[0], value(&limits[0]));
+            let is_worse = armed.worse.zip(first_value);
+            let is_worse = is_worse.is_some_and(|(worse, value)| value >= worse);
+            let rest = match (self.again, first.quantity) {
+                (Again::Anew, _) => REST,
+                (Again::Worse, Quantity::Waiting { .. }) => WAITING_REST,
+                (Again::Worse, _) => Duration::ZERO,
+            };
+            let has_rested = armed.fired.is_none_or(|fired| now >= fired + rest);
             // One that comes again too soon is looked at again after its rest.
-            if holds && !armed.held && has_rested {
+            if holds && has_rested && (!armed.held || is_worse) {
                 armed.fired = Some(now);
+                let worse = first_value.map(|value| worse(first.quantity, value, measured));
+                armed.worse = worse.filter(|_| self.again == Again::Worse);
                 due.push((armed.condition.clone(), armed.action.clone()));
             }
-            if !holds || has_rested {
-                armed.held = holds;
-            }
+            let has_fallen = self.again == Again::Anew
+                || first_value.is_some_and(|value| value < first.number * FALL);
+            armed.held = match holds {
+                true => armed.held || has_rested,
+                false => armed.held && !has_fallen,
+            };
         }
         due
     }
+}
 
-    /// Bytes a minute, once enough is known.
-    fn growth(&mut self, now: Duration, live: u64) -> Option<f64> {
-        if self
-            .past
-            .back()
-            .is_none_or(|(last, _)| now >= *last + GROWTH_STEP)
+/// The value from which on a quantity is a lot worse than now.
+fn worse(quantity: Quantity, value: f64, now: &Measured) -> f64 {
+    let half_way = |limit: f64| value + (limit - value).max(0.0) / 2.0;
+    match quantity {
+        Quantity::LimitShare => half_way(1.0),
+        Quantity::LimitBytes => half_way(now.memory.as_ref().map_or(0.0, |m| m.limit as f64)),
+        // It is so again after a rest.
+        Quantity::Waiting { .. } => 0.0,
+        _ => value * 1.125,
+    }
+}
+
+impl Past {
+    /// Remembers what a later look needs.
+    fn take(&mut self, now: Duration, measured: &Measured) {
+        let is_due = |last: Option<Duration>, step| last.is_none_or(|last| now >= last + step);
+        if is_due(self.live.back().map(|last| last.0), GROWTH_STEP) {
+            self.live.push_back((now, measured.live_bytes));
+        }
+        while self.live.len() > 1 && self.live[1].0 + GROWTH_WINDOW <= now {
+            self.live.pop_front();
+        }
+        if let Some(waited) = measured.waited
+            && is_due(self.waited.back().map(|last| last.0), WAITING_STEP)
         {
-            self.past.push_back((now, live));
+            self.waited.push_back((now, waited));
         }
-        while self.past.len() > 1 && self.past[1].0 + GROWTH_WINDOW <= now {
-            self.past.pop_front();
+        while self.waited.len() > 1 && self.waited[1].0 + LONGEST_WINDOW <= now {
+            self.waited.pop_front();
         }
-        let (then, before) = *self.past.front()?;
+    }
+
+    /// A quantity, once enough is known.
+    fn value(&self, quantity: Quantity, now: Duration, measured: &Measured) -> Option<f64> {
+        let memory = measured.memory.as_ref();
+        match quantity {
+            Quantity::Live => Some(measured.live_bytes as f64),
+            Quantity::Blocks => Some(measured.live_blocks as f64),
+            Quantity::Rss => measured.rss_bytes.map(|bytes| bytes as f64),
+            Quantity::Growth => self.growth(now, measured.live_bytes),
+            Quantity::LimitShare => memory.map(MemoryLevel::share),
+            Quantity::LimitBytes => memory.map(|memory| memory.used() as f64),
+            Quantity::Waiting { all, window } => {
+                let kind = usize::from(all);
+                let mut before = self.waited.iter().rev();
+                let (then, waited) = before.find(|(time, _)| *time + window <= now)?;
+                let waited = measured.waited?[kind].saturating_sub(waited[kind]);
+                Some(waited.as_secs_f64() / (now - *then).as_secs_f64())
+            }
+        }
+    }
+
+    /// Bytes a minute.
+    fn growth(&self, now: Duration, live: u64) -> Option<f64> {
+        let (then, before) = *self.live.front()?;
         let time = now.saturating_sub(then);
         let grown = live as f64 - before as f64;
         (time >= GROWTH_AT_LEAST).then(|| grown * 60.0 / time.as_secs_f64())
@@ -324,57 +280,57 @@ mod tests {
         text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
     }
 
+    fn of_this_process<const N: usize>(again: Again, all: [(Condition, Action); N]) -> Triggers {
+        Triggers::new(std::process::id() as i32, again, all)
+    }
+
+    /// So much is live, twice as much resident, and a limit of 1000 bytes used as far.
     fn live(live_bytes: u64) -> Measured {
         Measured {
             live_bytes,
             live_blocks: live_bytes / 10,
             rss_bytes: Some(2 * live_bytes),
+            memory: Some(MemoryLevel {
+                path: "/".into(),
+                limit: 1000,
+                free: 1000 - live_bytes.min(1000),
+            }),
+            waited: None,
         }
     }
 
     #[test]
-    fn conditions_are_read() {
+    fn conditions_hold() {
+        let holds = |text: &str, now: &Measured| {
+            let value = |quantity| Past::default().value(quantity, Duration::ZERO, now);
+            let condition = condition(text);
+            assert_eq!(condition.to_string(), text.trim());
+            let mut limits = condition.limits.iter();
+            limits.all(|limit| limit.holds(value(limit.quantity)))
+        };
         for (text, below, above) in [
             ("live > 2K", 2048, 2049),
             ("live>=1.5K", 1535, 1536),
             ("blocks > 100", 1000, 1010),
             ("rss > 1K", 512, 513),
             (" live > 1 and rss > 4000 ", 2000, 2001),
+            ("limit >= 50%", 499, 500),
+            ("limit > 300", 300, 301),
         ] {
-            let condition = condition(text);
-            assert!(!condition.holds(&live(below), None), "{text}");
-            assert!(condition.holds(&live(above), None), "{text}");
-            assert_eq!(condition.to_string(), text.trim());
+            assert!(!holds(text, &live(below)), "{text}");
+            assert!(holds(text, &live(above)), "{text}");
         }
-        assert!(condition("live < 5").holds(&live(4), None));
-        assert!(!condition("live <= 5").holds(&live(6), None));
-        assert!(
-            !condition("growth > 0").holds(&live(6), None),
-            "it is not known"
-        );
-        assert!(condition("growth > 1M/min").holds(&live(6), Some(2e6)));
+        assert!(holds("live < 5", &live(4)));
+        assert!(!holds("live <= 5", &live(6)));
+        assert!(!holds("growth > 0", &live(6)), "it is not known");
         let gone = Measured::default();
-        assert!(!condition("rss < 1G").holds(&gone, None), "it has ended");
+        for text in ["rss < 1G", "limit < 90%", "psi < 100%"] {
+            assert!(!holds(text, &gone), "it has ended");
+        }
     }
 
     #[test]
-    fn errors_say_where() {
-        for (text, column, expected) in [
-            ("", 1, "live, blocks"),
-            ("size > 1", 1, "live, blocks"),
-            ("live 1", 6, ">, >="),
-            ("live > x", 8, "a number"),
-            ("live > 1.2.3", 8, "a number"),
-            ("live > 1Q", 8, "a number"),
-            ("live > 1/min", 9, "only growth"),
-            ("live > 1 or rss > 1", 10, "'and'"),
-            ("live > 1 and", 13, "live, blocks"),
-            ("größe > 1", 1, "live, blocks"),
-        ] {
-            let error = text.parse::<Condition>().unwrap_err();
-            assert_eq!(error.column, column, "{text}: {error}");
-            assert!(error.expected.contains(expected), "{text}: {error}");
-        }
+    fn actions_are_read() {
         for text in [
             "",
             "report=1",
@@ -393,10 +349,13 @@ mod tests {
 
     #[test]
     fn a_trigger_fires_when_its_condition_begins_to_hold() {
-        let mut triggers = Triggers::new([
-            (condition("live > 100"), Action::Report),
-            (condition("live > 200"), Action::Detach),
-        ]);
+        let mut triggers = of_this_process(
+            Again::Anew,
+            [
+                (condition("live > 100"), Action::Report),
+                (condition("live > 200"), Action::Detach),
+            ],
+        );
         let mut fired = |ms: u64, bytes: u64| {
             let due = triggers.due(Duration::from_millis(ms), &live(bytes));
             due.into_iter()
@@ -419,9 +378,12 @@ mod tests {
 
     #[test]
     fn growth_is_that_of_the_last_minute() {
-        let mut triggers = Triggers::default();
-        let mut growth =
-            |seconds: u64, bytes: u64| triggers.growth(Duration::from_secs(seconds), bytes);
+        let mut past = Past::default();
+        let mut growth = |seconds: u64, bytes: u64| {
+            let now = Duration::from_secs(seconds);
+            past.take(now, &live(bytes));
+            past.growth(now, bytes)
+        };
         assert_eq!(growth(0, 1000), None);
         assert_eq!(growth(4, 9000), None);
         assert_eq!(growth(10, 2000), Some(6000.0));
@@ -430,5 +392,82 @@ mod tests {
         }
         assert_eq!(growth(200, 2000), Some(0.0));
         assert_eq!(growth(201, 1000), Some(-1000.0));
+    }
+
+    /// As the watch of a process has it: a report for each time that it gets a lot worse.
+    #[test]
+    fn a_trigger_fires_again_when_it_gets_worse() {
+        let report = |text| (condition(text), Action::Report);
+        let all = [
+            report("limit >= 80%"),
+            report("limit >= 900"),
+            report("rss > 100"),
+        ];
+        let mut triggers = of_this_process(Again::Worse, all);
+        let mut ms = 0;
+        let mut fired = |bytes: u64| {
+            ms += 5;
+            let due = triggers.due(Duration::from_millis(ms), &live(bytes));
+            let texts = due.into_iter().map(|(condition, _)| condition.to_string());
+            texts.collect::<Vec<_>>().join(", ")
+        };
+        for (bytes, expected) in [
+            (50, ""),
+            (51, "rss > 100"),
+            (57, ""),
+            (58, "rss > 100"),
+            (49, ""),
+            (51, ""),
+            (47, ""),
+            (51, "rss > 100"),
+            (800, "limit >= 80%, rss > 100"),
+            (890, ""),
+            (900, "limit >= 80%, limit >= 900, rss > 100"),
+            (949, ""),
+            (950, "limit >= 80%, limit >= 900"),
+            (790, ""),
+            (800, ""),
+            (700, ""),
+            (850, "limit >= 80%"),
+        ] {
+            assert_eq!(fired(bytes), expected, "{bytes}");
+        }
+    }
+
+    /// Waiting is known once the window has passed, and is told at most every ten seconds.
+    #[test]
+    fn waiting_is_that_of_its_window() {
+        let pressure = Condition::of_pressure("some 500000 1000000").expect("words");
+        let mut triggers = of_this_process(Again::Worse, [(pressure, Action::Report)]);
+        let mut fired = Vec::new();
+        for ms in (0..30_000).step_by(100) {
+            // From the fifth second on, 60 ms of each 100, until the sixteenth.
+            let waited = (ms.clamp(5_000, 16_000) - 5_000) * 6 / 10;
+            let measured = Measured {
+                waited: Some([Duration::from_millis(waited), Duration::ZERO]),
+                ..Measured::default()
+            };
+            if !triggers
+                .due(Duration::from_millis(ms), &measured)
+                .is_empty()
+            {
+                fired.push(ms);
+            }
+        }
+        assert_eq!(fired, [5_900, 15_900]);
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_measured() {
+        let of = |text| of_this_process(Again::Anew, [(condition(text), Action::Report)]);
+        let totals = Totals::default();
+        let plain = of("live > 1").measure(&totals);
+        assert_eq!(plain, Measured::default());
+        assert!(of("rss > 1").measure(&totals).rss_bytes.is_some());
+        let memory = of("limit > 0.001%")
+            .measure(&totals)
+            .memory
+            .expect("a limit");
+        assert!(memory.share() > 0.00001, "{memory:?}");
     }
 }

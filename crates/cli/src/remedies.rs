@@ -2,7 +2,7 @@
 
 use memhook_foreign::OutputError;
 use memhook_heap::Error as HeapError;
-use memhook_process::{AlarmError, CoreError, SelectionError};
+use memhook_process::{CoreError, SelectionError};
 use memhook_recording::{Error as RecordingError, WhyNoScores};
 use memhook_symbols::BundleError;
 use std::error::Error;
@@ -71,9 +71,6 @@ fn of_output(error: &(dyn Error + 'static)) -> Option<&'static str> {
 }
 
 fn of_process(error: &(dyn Error + 'static)) -> Option<&'static str> {
-    if let Some(AlarmError::Pressure { .. }) = error.downcast_ref() {
-        return Some(": leave out --psi");
-    }
     if let Some(CoreError::Lz4 { .. }) = error.downcast_ref() {
         return Some(", which --load reads");
     }

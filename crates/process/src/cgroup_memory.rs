@@ -18,6 +18,16 @@ pub struct MemoryLevel {
 }
 
 impl MemoryLevel {
+    /// The bytes in use that cannot be dropped at once.
+    pub fn used(&self) -> u64 {
+        self.limit.saturating_sub(self.free)
+    }
+
+    /// The share of the limit that they are.
+    pub fn share(&self) -> f64 {
+        self.used() as f64 / self.limit.max(1) as f64
+    }
+
     /// Whether it is the machine rather than a control group.
     pub fn is_machine(&self) -> bool {
         self.path == Path::new("/")
@@ -128,6 +138,12 @@ impl CgroupMemory {
             return machine(&text).into_iter().collect();
         }
         levels
+    }
+
+    /// The level of which the largest share is used now.
+    pub fn fullest_now(&self) -> Option<MemoryLevel> {
+        let levels = self.now().into_iter();
+        levels.max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 
     /// How many processes of its own group were killed because it had no memory left.

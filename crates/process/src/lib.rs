@@ -16,19 +16,18 @@ mod elf;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod growth_forecast;
 mod hook_copies;
 mod loaded_elf;
 mod loader;
 mod maps;
 mod memory;
-mod memory_alarm;
 mod module;
 mod module_bytes;
 mod module_facts;
 mod module_file;
 mod oom_kills;
 mod preflight;
+mod pressure;
 mod proc_text;
 mod process_names;
 mod processor_time;
@@ -67,7 +66,6 @@ pub use hook_copies::{
 pub use loader::{Auxiliary, Loader, is_audited, is_static};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
-pub use memory_alarm::{AlarmAt, AlarmError, MemoryAlarm, PressureTrigger, ResidentAlarm, Trigger};
 pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
@@ -76,6 +74,7 @@ pub use oom_kills::{OomKill, OomKills};
 pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
 };
+pub use pressure::{MemoryPressure, NoPressure};
 pub use proc_text::proc_text;
 pub use process_names::{command_line, process_name, thread_name};
 pub use processor_time::{own_processor_time, processor_time};

@@ -1,8 +1,8 @@
 //! What `--when` and `--then` ask for while a process is traced.
 
 use anyhow::bail;
-use memhook_attach::{Action, Condition, Measured, Trace, Triggers};
-use memhook_process::resident_counters;
+use memhook_attach::{Action, Again, Condition, Trace, Triggers};
+use memhook_process::MemoryPressure;
 use memhook_report::milliseconds;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,9 +17,11 @@ const PERIOD: Duration = Duration::from_millis(100);
 pub struct Args {
     /// Do something when this becomes true: 'live > 2G'
     ///
-    /// A condition compares live (bytes), blocks (live ones), rss (bytes in memory) or growth (live bytes a minute,
-    /// over the last minute) with a number by >, >=, < or <=; several are joined by 'and'. Each --when needs a
-    /// --then. It is checked ten times a second, and acts again only after it has been false.
+    /// A condition compares live (bytes), blocks (live ones), rss (bytes in memory), growth (live bytes a minute,
+    /// over the last minute), limit (memory in use, as 90% or 512M of the limit of its memory cgroup or of the
+    /// machine) or psi (share of the last second in which processes waited for memory) with a number by >, >=, < or
+    /// <=; several are joined by 'and'. Each --when needs a --then. It is checked ten times a second, and acts again
+    /// only after it has been false.
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
     when: Vec<Condition>,
     /// What to do: report, mark, detach, exec=...
@@ -40,7 +42,7 @@ fn action(text: &str) -> Result<Action, String> {
 }
 
 impl Args {
-    /// Refuses conditions without an action, and actions without a condition.
+    /// Refuses conditions without an action, actions without a condition, and what the kernel does not count.
     pub fn check(&self) -> anyhow::Result<()> {
         let (conditions, actions) = (self.when.len(), self.then.len());
         if conditions != actions {
@@ -48,7 +50,7 @@ impl Args {
                 "--when was given {conditions} times and --then {actions} times: each condition needs one action"
             );
         }
-        Ok(())
+        check_pressure(self.when.iter())
     }
 
     /// For the trace of a process.
@@ -56,11 +58,19 @@ impl Args {
         let pairs = self.when.iter().cloned().zip(self.then.iter().cloned());
         Triggered {
             pid,
-            triggers: Triggers::new(pairs),
+            triggers: Triggers::new(pid, Again::Anew, pairs),
             next: Duration::ZERO,
             running: Vec::new(),
         }
     }
+}
+
+/// Refuses conditions about pressure where the kernel does not count it.
+pub fn check_pressure<'a>(mut all: impl Iterator<Item = &'a Condition>) -> anyhow::Result<()> {
+    if all.any(Condition::needs_pressure) {
+        MemoryPressure::of(None)?;
+    }
+    Ok(())
 }
 
 /// What the job of a trace has to do.
@@ -93,11 +103,7 @@ impl Triggered {
         self.running
             .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
         let totals = trace.consumer().lock().ledger.totals();
-        let measured = Measured {
-            live_bytes: totals.live_bytes,
-            live_blocks: totals.live_blocks,
-            rss_bytes: resident_counters(self.pid).map(|counters| counters.resident()),
-        };
+        let measured = self.triggers.measure(&totals);
         for (condition, action) in self.triggers.due(now, &measured) {
             let at = milliseconds(now.as_millis() as u64);
             eprintln!(

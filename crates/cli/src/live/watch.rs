@@ -1,18 +1,18 @@
 //! `watch`: traces a process at little cost, and keeps what explains it when memory runs out.
 
+mod alarm;
 mod evidence;
 mod job;
 mod several;
 mod watched;
 
-use super::signals;
+use super::{signals, triggered};
 use crate::options::View;
 use crate::target::Target;
 use crate::tracing::{DEPTH_TO_ROOTS, Tracing};
 use job::Watch;
-use memhook_attach::{Trace, TraceConfig, refuse};
+use memhook_attach::{Condition, ConditionError, Trace, TraceConfig, refuse};
 use memhook_foreign::units;
-use memhook_process::{AlarmAt, PressureTrigger};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,17 +28,18 @@ pub struct Args {
     /// Write a report when this much memory is used
     ///
     /// A share of the limit of its memory cgroup or, if that has none, of the machine's memory. Another report
-    /// follows when half of the rest is used.
-    #[arg(long, value_name = "SHARE|SIZE", value_parser = share, default_value = "90%")]
-    at: AlarmAt,
+    /// follows when half of the rest is used. It is short for 'limit >= 90%' as attach --when has it.
+    #[arg(long, value_name = "SHARE|SIZE", value_parser = at, default_value = "90%")]
+    at: Condition,
     /// Write a report when it has more than this in memory
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    rss_above: Option<u64>,
+    #[arg(long, value_name = "SIZE", value_parser = rss_above)]
+    rss_above: Option<Condition>,
     /// Write a report when processes wait for memory
     ///
-    /// In the kernel's words: 'some 150000 1000000' is 150 ms of waiting within a second.
-    #[arg(long, value_name = "TRIGGER", value_parser = pressure)]
-    psi: Option<PressureTrigger>,
+    /// In the kernel's words: 'some 150000 1000000' is 150 ms of waiting within a second, as 'psi >= 15%' of attach
+    /// --when.
+    #[arg(long, value_name = "TRIGGER", value_parser = Condition::of_pressure)]
+    psi: Option<Condition>,
     /// Write the reports into this directory
     #[arg(short, long, value_name = "DIRECTORY", required = true)]
     output: PathBuf,
@@ -63,17 +64,26 @@ pub struct Args {
     tracing: Tracing,
 }
 
-fn share(text: &str) -> Result<AlarmAt, String> {
-    text.parse()
+fn at(number: &str) -> Result<Condition, String> {
+    compared("limit >=", number)
 }
 
-fn pressure(text: &str) -> Result<PressureTrigger, String> {
+fn rss_above(number: &str) -> Result<Condition, String> {
+    compared("rss >", number)
+}
+
+/// The condition that a quantity compares so with one number.
+fn compared(beginning: &str, number: &str) -> Result<Condition, String> {
+    let is_one = !number.contains(['<', '>']);
+    let text = format!("{beginning} {}", if is_one { number } else { "" });
     text.parse()
+        .map_err(|error: ConditionError| format!("expected {}", error.expected))
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.tracing.refuse_sampled_accesses("watch")?;
+    triggered::check_pressure(args.psi.iter())?;
     if let Some(selector) = args.target.whole_group()? {
         return several::run(args, selector);
     }
@@ -83,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the process is touched: what cannot be written costs it nothing then.
     let watched = Watched::new(args, 0)?;
     let depth = config.depth;
-    let mut job = Watch::new(pid, &watched, &args.view, depth)?;
+    let mut job = Watch::new(pid, &watched, &args.view, depth);
     signals::catch_stops();
     let mut trace = Trace::start(pid, config)?;
     trace.run(args.duration, &mut job);

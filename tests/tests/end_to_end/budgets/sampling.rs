@@ -105,8 +105,14 @@ fn estimates_are_unbiased_and_their_errors_true() {
 /// As many bytes as were allocated, whether or not they still live.
 #[test]
 fn totals_are_estimates_of_everything() {
+    for by in ["site", "function"] {
+        check_totals(by);
+    }
+}
+
+fn check_totals(by: &str) {
     let mut target = Target::start(&build_target("sampled", &[]), &[]);
-    let attacher = Attacher::start(&target, &["--sample", "1K"]);
+    let attacher = Attacher::start(&target, &["--sample", "1K", "--by", by]);
     target.go();
     target.expect("done");
     let report = attacher.finish();
@@ -117,7 +123,7 @@ fn totals_are_estimates_of_everything() {
         let ratio = found / bytes as f64;
         // Of 19 MB live nearly 9 are in blocks of which none is missed; the standard error of the
         // rest is sqrt(mean * bytes), under one per cent.
-        assert!((0.95..1.06).contains(&ratio), "{field}: {ratio}");
+        assert!((0.95..1.06).contains(&ratio), "{field} by {by}: {ratio}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! Marks: moments of a trace with names, and reports between two of them.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, JsonSchema, Target, access_runtime, build_target, run, until};
+use memhook_tests::{
+    Attacher, JsonSchema, MemoryBox, Target, access_runtime, build_target, not_run, run, until,
+};
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -269,6 +271,41 @@ fn a_program_marks_itself() {
     assert!(target.finish().success());
 }
 
+/// What is used of the limit of a memory cgroup, and how long processes waited for memory.
+#[test]
+fn limits_of_a_group_and_pressure_lead_to_marks() {
+    const LIMIT: u64 = 128 << 20;
+    let Some(group) = MemoryBox::new("triggers", LIMIT) else {
+        return not_run("no memory cgroup can be made here");
+    };
+    let mut python = group.command(installed("python3").as_ref());
+    let mut target = Target::run(python.args(["-c", PHASES]));
+    let triggers = [
+        ["--when", "limit > 30%", "--then", "mark=used"],
+        ["--when", "limit >= 80M and limit < 95%", "--then", "detach"],
+        ["--when", "limit >= 95%", "--then", "mark=never"],
+        ["--when", "psi <= 100%", "--then", "mark=waiting is counted"],
+        ["--when", "live > 1K and psi > 100%", "--then", "mark=never"],
+    ];
+    let options: Vec<&str> = triggers.iter().flatten().copied().collect();
+    let mut attacher = Attacher::start(&target, &options);
+    attacher.wait_for("psi <= 100%: ");
+    let mut phase = || {
+        target.send("170 262144 0\n");
+        target.expect("done");
+    };
+    phase();
+    attacher.wait_for("limit > 30%: ");
+    phase();
+    let (status, output, errors) = attacher.outcome();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let report: Value = serde_json::from_str(output.trim()).expect("JSON");
+    let marks = report["marks"].as_array().expect("marks").iter();
+    let names: Vec<&str> = marks.filter_map(|mark| mark["name"].as_str()).collect();
+    assert_eq!(names, ["waiting is counted", "used"], "{errors}");
+    assert!(target.finish().success());
+}
+
 /// What `--when` and `--then` ask for is done in the order in which the limits are reached, once each.
 #[test]
 fn limits_lead_to_reports_marks_commands_and_the_detach() {
@@ -334,6 +371,14 @@ fn limits_lead_to_reports_marks_commands_and_the_detach() {
             "expected report, mark",
         ),
         (&["--when", "live > 2M"], "--then 0 times"),
+        (
+            &["--when", "limit > 190%", "--then", "mark"],
+            "column 9: expected a share between 0% and 100%, like 90%, or a size",
+        ),
+        (
+            &["--when", "psi > 15", "--then", "mark"],
+            "column 7: expected a share above 0% and up to 100%, like 15%",
+        ),
     ] {
         let (code, output, errors) = run(&[&["attach", pid], options].concat());
         assert_eq!((code, output.as_str()), (2, ""), "{errors}");

@@ -359,6 +359,11 @@ fn bad_input_is_refused_in_one_line() {
     for (options, word) in [
         (&["--at", "90%", "-o", &file][..], "file"),
         (&["--at", "190%", "-o", &directory], "share"),
+        (
+            &["--at", "90% and live > 1G", "-o", &directory],
+            "like 512M",
+        ),
+        (&["--rss-above", "2%", "-o", &directory], "1.5G"),
         (&["--at", "90%"], "--output"),
         (
             &["--at", "90%", "--psi", "nonsense", "-o", &directory],

@@ -1,7 +1,8 @@
 //! The watch of one process: reports when memory is scarce, and when it has ended.
 
+use super::alarm::{Alarm, GroupAlarm, ResidentAlarm};
 use super::evidence::Place;
-use super::watched::{GroupAlarm, Watched};
+use super::watched::Watched;
 use crate::exit_code;
 use crate::live::attach::hooked;
 use crate::live::ending::of_trace;
@@ -10,7 +11,7 @@ use crate::options::View;
 use memhook_attach::{End, Job, Trace, Turn};
 use memhook_foreign::visible;
 use memhook_heap::account_of_mappings;
-use memhook_process::{AlarmError, ResidentAlarm, Trigger, ended_with, resident_counters};
+use memhook_process::{ended_with, resident_counters};
 use memhook_report::{
     Death, Kills, ReportModel, RssReport, RssView, SetAside, WatchMoment, WatchReport,
 };
@@ -63,15 +64,10 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Of a process that is about to be traced.
-    pub(super) fn new(
-        pid: i32,
-        watched: &Arc<Watched>,
-        view: &View,
-        depth: u32,
-    ) -> Result<Watch, AlarmError> {
-        let alarm = watched.alarm_of(pid)?;
+    pub(super) fn new(pid: i32, watched: &Arc<Watched>, view: &View, depth: u32) -> Watch {
+        let alarm = watched.alarm_of(pid);
         watched.begins(pid);
-        Ok(Watch {
+        Watch {
             pid,
             answered: alarm.given(),
             kills_before: alarm.kills(),
@@ -85,11 +81,11 @@ impl Watch {
             history: VecDeque::new(),
             unnamed: VecDeque::new(),
             died: None,
-        })
+        }
     }
 
     /// Whether a report is due.
-    fn alarmed(&mut self) -> Option<Trigger> {
+    fn alarmed(&mut self) -> Option<Alarm> {
         let of_group = self.alarm.check(&mut self.answered);
         // Of many processes in a group, the smaller ones are not what fills it.
         let of_group = of_group.filter(|_| self.watched.is_large(self.pid));
@@ -117,7 +113,7 @@ impl Watch {
     }
 
     /// Writes a report at once with the names that are there. It is written again when the others have come.
-    fn urgent(&mut self, trace: &Trace, trigger: &Trigger) {
+    fn urgent(&mut self, trace: &Trace, alarm: Alarm) {
         let (session, consumer) = (trace.session(), trace.consumer());
         if let Some(before) = self.unnamed.front_mut() {
             before.rest = self.reporter.set_aside();
@@ -136,13 +132,8 @@ impl Watch {
                 };
                 RssReport::new(self.pid, &account, None, view)
             });
-            let report = WatchReport::new(
-                self.pid,
-                trigger.name(),
-                trigger.to_string(),
-                account,
-                report,
-            );
+            let report =
+                WatchReport::new(self.pid, alarm.reason, alarm.explanation, account, report);
             let report = report.with_history(self.history.iter().copied().collect());
             let place = self.watched.evidence().keep(&report);
             if lacks_names {
@@ -196,7 +187,7 @@ impl Watch {
         let count = self.kills.zip(self.kills_before);
         Kills {
             count: count.map(|(now, before)| now.saturating_sub(before)),
-            processes: self.watched.killed(self.pid, self.alarm.group()),
+            processes: self.watched.killed(self.pid, self.alarm.group().as_deref()),
         }
     }
 
@@ -233,9 +224,9 @@ impl Job for Watch {
         if turn.is_last {
             return ControlFlow::Continue(());
         }
-        if let Some(trigger) = self.alarmed() {
-            eprintln!("memhook-rs: {trigger}");
-            self.urgent(trace, &trigger);
+        if let Some(alarm) = self.alarmed() {
+            eprintln!("memhook-rs: {}", alarm.explanation);
+            self.urgent(trace, alarm);
         }
         self.kills = self.alarm.kills().or(self.kills);
         let now = trace.consumer().elapsed();

@@ -22,10 +22,6 @@ pub(super) fn run(args: &Args, selector: Selector) -> anyhow::Result<ExitCode> {
     }
     let config = args.config();
     let watched = Watched::new(args, found.len())?;
-    // What the kernel does not take is found out before anybody is attached to.
-    if let Some(first) = found.first() {
-        watched.alarm_of(first.pid)?;
-    }
     signals::catch_stops();
     let mut several = Several {
         args,
@@ -67,8 +63,7 @@ struct Several<'a> {
 
 impl Assigner for Several<'_> {
     fn work(&mut self, pid: i32, _: u32) -> Result<Work, Error> {
-        let watch = Watch::new(pid, self.watched, &self.args.view, self.config.depth);
-        let job = watch.map_err(|error| Error::Refused(error.to_string()))?;
+        let job = Watch::new(pid, self.watched, &self.args.view, self.config.depth);
         Ok(Work {
             job: Box::new(job),
             recording: None,

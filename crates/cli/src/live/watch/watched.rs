@@ -1,81 +1,25 @@
 //! What the watches of all processes share: where reports go, when memory is scarce, whom the kernel has killed.
 
 use super::Args;
+use super::alarm::{GroupAlarm, ResidentAlarm};
 use super::evidence::Evidence;
 use crate::exit_code;
 use crate::live::signals::NameWait;
-use memhook_process::{
-    AlarmAt, AlarmError, MemoryAlarm, OomKill, OomKills, PressureTrigger, ResidentAlarm, Trigger,
-    resident_counters,
-};
+use memhook_attach::Condition;
+use memhook_process::{CgroupMemory, OomKill, OomKills, resident_counters};
 use memhook_report::KilledProcess;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// At an alarm of their group, so many of its processes get a report: the largest.
 const MOST_REPORTS: usize = 3;
-/// Between two looks at a group, however many of its processes are watched.
-const PAUSE: Duration = Duration::from_millis(5);
-
-/// The alarms of a control group, and of those that it is in.
-pub(super) struct GroupAlarm {
-    group: Option<PathBuf>,
-    state: Mutex<AlarmState>,
-}
-
-struct AlarmState {
-    alarm: MemoryAlarm,
-    next: Instant,
-    /// How many have been given, and the last one.
-    given: u64,
-    last: Option<Trigger>,
-}
-
-impl GroupAlarm {
-    fn state(&self) -> MutexGuard<'_, AlarmState> {
-        locked(&self.state)
-    }
-
-    /// An alarm that was given since `answered`.
-    pub(super) fn check(&self, answered: &mut u64) -> Option<Trigger> {
-        let mut state = self.state();
-        let now = Instant::now();
-        if now >= state.next {
-            state.next = now + PAUSE;
-            if let Some(trigger) = state.alarm.check() {
-                state.given += 1;
-                state.last = Some(trigger);
-            }
-        }
-        if std::mem::replace(answered, state.given) == state.given {
-            return None;
-        }
-        state.last.clone()
-    }
-
-    /// How many alarms have been given.
-    pub(super) fn given(&self) -> u64 {
-        self.state().given
-    }
-
-    /// How many of its processes the kernel has killed for want of memory; `None` where it does not say.
-    pub(super) fn kills(&self) -> Option<u64> {
-        self.state().alarm.kills()
-    }
-
-    /// Its directory.
-    pub(super) fn group(&self) -> Option<&Path> {
-        self.group.as_deref()
-    }
-}
 
 /// All watched processes.
 pub(super) struct Watched {
-    at: AlarmAt,
-    rss_above: Option<u64>,
-    pressure: Option<PressureTrigger>,
+    /// What is looked at in a group.
+    of_group: Vec<Condition>,
+    rss_above: Option<Condition>,
     directory: PathBuf,
     evidence: Mutex<Evidence>,
     alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<GroupAlarm>>>,
@@ -98,7 +42,7 @@ struct Crowd {
     code: u8,
 }
 
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -107,9 +51,8 @@ impl Watched {
     pub(super) fn new(args: &Args, several: usize) -> anyhow::Result<Arc<Watched>> {
         let evidence = Evidence::new(&args.output, args.keep, args.exec.clone())?;
         Ok(Arc::new(Watched {
-            at: args.at,
-            rss_above: args.rss_above,
-            pressure: args.psi.clone(),
+            of_group: args.psi.iter().chain([&args.at]).cloned().collect(),
+            rss_above: args.rss_above.clone(),
             directory: evidence.directory().to_owned(),
             evidence: Mutex::new(evidence),
             alarms: Mutex::default(),
@@ -123,26 +66,16 @@ impl Watched {
     }
 
     /// The alarm of the group that a process is in.
-    pub(super) fn alarm_of(&self, pid: i32) -> Result<Arc<GroupAlarm>, AlarmError> {
-        let alarm = MemoryAlarm::new(pid, self.at, self.pressure.as_ref())?;
-        let group = alarm.group().map(Path::to_owned);
+    pub(super) fn alarm_of(&self, pid: i32) -> Arc<GroupAlarm> {
+        let group = CgroupMemory::of(pid).group().map(Path::to_owned);
         let mut alarms = locked(&self.alarms);
-        let found = alarms.entry(group.clone()).or_insert_with(|| {
-            Arc::new(GroupAlarm {
-                group,
-                state: Mutex::new(AlarmState {
-                    alarm,
-                    next: Instant::now(),
-                    given: 0,
-                    last: None,
-                }),
-            })
-        });
-        Ok(Arc::clone(found))
+        let found = alarms.entry(group);
+        let new = || Arc::new(GroupAlarm::new(pid, &self.of_group));
+        Arc::clone(found.or_insert_with(new))
     }
 
     pub(super) fn resident_alarm(&self, pid: i32) -> Option<ResidentAlarm> {
-        Some(ResidentAlarm::new(pid, self.rss_above?))
+        Some(ResidentAlarm::new(pid, self.rss_above.clone()?))
     }
 
     pub(super) fn evidence(&self) -> MutexGuard<'_, Evidence> {

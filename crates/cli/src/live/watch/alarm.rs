@@ -1,0 +1,184 @@
+//! When a report of a watch is due, and why.
+
+use super::watched::locked;
+use memhook_attach::{Action, Again, Condition, GrowthForecast, Measured, Quantity, Triggers};
+use memhook_ledger::Totals;
+use memhook_process::MemoryLevel;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Between two looks at a group, however many of its processes are watched.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The same as long as less than this share of its limit is used.
+const CALM_PAUSE: Duration = Duration::from_millis(50);
+const CALM: f64 = 0.4;
+
+/// Why a report is due.
+#[derive(Clone)]
+pub(super) struct Alarm {
+    /// A word for it.
+    pub reason: &'static str,
+    /// A sentence without its end.
+    pub explanation: String,
+}
+
+impl Alarm {
+    /// Of a condition that holds now.
+    fn new(condition: &Condition, now: &Measured) -> Alarm {
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        let (reason, explanation) = match (condition.first(), &now.memory) {
+            ((Quantity::Waiting { .. }, _), _) => ("pressure", "processes wait for memory".into()),
+            ((Quantity::Rss, allowed), _) => {
+                let bytes = now.rss_bytes.unwrap_or(0) as f64;
+                let text = format!(
+                    "{:.1} MiB are resident, more than {:.1} MiB",
+                    mib(bytes),
+                    mib(allowed)
+                );
+                ("rss", text)
+            }
+            (_, Some(level)) => ("limit", used(level)),
+            _ => ("limit", condition.to_string()),
+        };
+        Alarm {
+            reason,
+            explanation,
+        }
+    }
+
+    /// That the limit is reached so soon if the use goes on growing as it does.
+    fn of_growth(level: &MemoryLevel, left: Duration) -> Alarm {
+        let (used, seconds) = (used(level), left.as_secs_f64());
+        Alarm {
+            reason: "growth",
+            explanation: format!("{used}, and at this rate the rest lasts for {seconds:.0} s"),
+        }
+    }
+}
+
+fn used(level: &MemoryLevel) -> String {
+    let (percent, mib) = (
+        100.0 * level.share(),
+        level.limit as f64 / f64::from(1 << 20),
+    );
+    let place = match level.is_machine() {
+        true => "on this machine".to_owned(),
+        false => format!("in the memory cgroup {}", level.path.display()),
+    };
+    format!("{percent:.1} % of {mib:.1} MiB are used {place}")
+}
+
+/// Triggers that lead to reports.
+fn triggers(pid: i32, conditions: impl IntoIterator<Item = Condition>) -> Triggers {
+    let reports = conditions.into_iter().map(|one| (one, Action::Report));
+    Triggers::new(pid, Again::Worse, reports)
+}
+
+/// The first that is due. Nothing of what lives is asked here.
+fn due(triggers: &mut Triggers, began: Instant) -> (Measured, Option<Alarm>) {
+    let measured = triggers.measure(&Totals::default());
+    let due = triggers.due(began.elapsed(), &measured);
+    let alarm = due
+        .first()
+        .map(|(condition, _)| Alarm::new(condition, &measured));
+    (measured, alarm)
+}
+
+/// The alarms of a control group, and of those that it is in.
+pub(super) struct GroupAlarm(Mutex<GroupState>);
+
+struct GroupState {
+    triggers: Triggers,
+    growth: GrowthForecast,
+    began: Instant,
+    next: Instant,
+    /// How many have been given, and the last one.
+    given: u64,
+    last: Option<Alarm>,
+}
+
+impl GroupAlarm {
+    /// For the group of a process.
+    pub(super) fn new(pid: i32, conditions: &[Condition]) -> GroupAlarm {
+        let now = Instant::now();
+        GroupAlarm(Mutex::new(GroupState {
+            triggers: triggers(pid, conditions.iter().cloned()),
+            growth: GrowthForecast::default(),
+            began: now,
+            next: now,
+            given: 0,
+            last: None,
+        }))
+    }
+
+    /// An alarm that was given since `answered`.
+    pub(super) fn check(&self, answered: &mut u64) -> Option<Alarm> {
+        let mut state = locked(&self.0);
+        let now = Instant::now();
+        if now >= state.next {
+            let (is_calm, alarm) = state.look();
+            state.next = now + if is_calm { CALM_PAUSE } else { PAUSE };
+            if alarm.is_some() {
+                state.given += 1;
+                state.last = alarm;
+            }
+        }
+        if std::mem::replace(answered, state.given) == state.given {
+            return None;
+        }
+        state.last.clone()
+    }
+
+    /// How many alarms have been given.
+    pub(super) fn given(&self) -> u64 {
+        locked(&self.0).given
+    }
+
+    /// How many of its processes the kernel has killed for want of memory; `None` where it does not say.
+    pub(super) fn kills(&self) -> Option<u64> {
+        locked(&self.0).triggers.cgroup().kills()
+    }
+
+    /// The directory of the group.
+    pub(super) fn group(&self) -> Option<PathBuf> {
+        let state = locked(&self.0);
+        state.triggers.cgroup().group().map(Path::to_owned)
+    }
+}
+
+impl GroupState {
+    /// Whether little is used, and an alarm that is due.
+    fn look(&mut self) -> (bool, Option<Alarm>) {
+        let (measured, due) = due(&mut self.triggers, self.began);
+        let Some(level) = &measured.memory else {
+            return (false, due);
+        };
+        let forecast = || {
+            let (now, used) = (self.began.elapsed(), level.used());
+            let left = self.growth.look(now, used, level.limit)?;
+            Some(Alarm::of_growth(level, left))
+        };
+        (level.share() < CALM, due.or_else(forecast))
+    }
+}
+
+/// The alarm of a process that has too much in memory.
+pub(super) struct ResidentAlarm {
+    triggers: Triggers,
+    began: Instant,
+}
+
+impl ResidentAlarm {
+    pub(super) fn new(pid: i32, condition: Condition) -> ResidentAlarm {
+        ResidentAlarm {
+            triggers: triggers(pid, [condition]),
+            began: Instant::now(),
+        }
+    }
+
+    /// Whether there is an alarm.
+    pub(super) fn check(&mut self) -> Option<Alarm> {
+        due(&mut self.triggers, self.began).1
+    }
+}

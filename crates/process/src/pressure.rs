@@ -1,0 +1,74 @@
+//! How long processes have waited for memory, as the kernel counts it (Documentation/accounting/psi.rst).
+
+use crate::proc_text;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Pressure that nobody counts.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "pressure cannot be watched here: this kernel keeps no account of it ({}: {error}), as without CONFIG_PSI or with psi=0",
+    .path.display()
+)]
+pub struct NoPressure {
+    /// The account.
+    path: PathBuf,
+    /// What the kernel answered.
+    error: std::io::Error,
+}
+
+/// The account of a control group, or of the machine.
+pub struct MemoryPressure {
+    path: PathBuf,
+}
+
+impl MemoryPressure {
+    /// Of a group, or where that has none, of the machine.
+    ///
+    /// # Errors
+    /// When the kernel keeps no account.
+    pub fn of(group: Option<&Path>) -> Result<MemoryPressure, NoPressure> {
+        let of_group = group.map(|group| group.join("memory.pressure"));
+        let path = of_group
+            .filter(|path| path.exists())
+            .unwrap_or_else(|| PathBuf::from("/proc/pressure/memory"));
+        // With psi=0 the file is there, and cannot be read.
+        match proc_text(&path) {
+            Ok(_) => Ok(MemoryPressure { path }),
+            Err(error) => Err(NoPressure { path, error }),
+        }
+    }
+
+    /// How long some of the processes have waited, and how long all of them at once.
+    pub fn waited(&self) -> Option<[Duration; 2]> {
+        totals(&proc_text(&self.path).ok()?)
+    }
+}
+
+fn totals(text: &str) -> Option<[Duration; 2]> {
+    let total = |kind| {
+        let line = text.lines().find_map(|line| line.strip_prefix(kind))?;
+        let total = line.split_once("total=")?.1.trim();
+        Some(Duration::from_micros(total.parse().ok()?))
+    };
+    Some([total("some ")?, total("full ")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_read() {
+        let text = "some avg10=1.25 avg60=0.00 avg300=0.00 total=1500000\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=250\n";
+        let expected = [Duration::from_millis(1500), Duration::from_micros(250)];
+        assert_eq!(totals(text), Some(expected));
+        assert_eq!(totals("some avg10=0.00 total=x\nfull total=1\n"), None);
+        assert_eq!(totals(""), None);
+        let gone = MemoryPressure {
+            path: "/no/such/account".into(),
+        };
+        assert_eq!(gone.waited(), None, "a group may go");
+    }
+}
