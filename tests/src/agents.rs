@@ -549,7 +549,7 @@ fn serve(stream: TcpStream, requests: &Mutex<Vec<Request>>, script: &Mutex<Vec<R
     }
 }
 
-fn read(from: &mut BufReader<TcpStream>) -> Option<Request> {
+pub(crate) fn read(from: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     from.read_line(&mut line)
         .ok()
@@ -563,7 +563,9 @@ fn read(from: &mut BufReader<TcpStream>) -> Option<Request> {
         };
         headers.insert(name.to_ascii_lowercase(), value.to_owned());
     }
-    let length = headers.get("content-length")?.parse().ok()?;
+    // A question without a body has none.
+    let length = headers.get("content-length").map_or("0", String::as_str);
+    let length = length.parse().ok()?;
     let mut body = vec![0; length];
     from.read_exact(&mut body).ok()?;
     Some(Request {

@@ -10,6 +10,7 @@ pub mod mapping_stalls;
 mod memory_box;
 pub mod otlp;
 pub mod patience;
+pub mod pods;
 mod probing;
 mod processor_box;
 pub mod programs;

@@ -3,7 +3,7 @@
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use memhook_process::Chosen;
+use memhook_process::{Chosen, thread_processor_time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -31,8 +31,15 @@ pub struct Identity {
     pub namespace: String,
     /// Its pod, or nothing.
     pub pod: String,
-    /// Its container, or nothing.
+    /// The id of that pod, or nothing.
+    pub pod_uid: String,
+    /// The id of its container, or nothing.
     pub container: String,
+    /// The name of its container, or nothing.
+    pub container_name: String,
+    /// The kind of object that its pod belongs to, and the name of that, or nothing.
+    pub workload_type: String,
+    pub workload: String,
 }
 
 impl Identity {
@@ -155,6 +162,8 @@ pub struct Link {
     attached: OnceLock<Instant>,
     has_left: AtomicBool,
     numbers: Mutex<Option<Numbers>>,
+    /// Threads that work for this target alone.
+    threads: Mutex<BTreeSet<i32>>,
     calls: (Sender<()>, Receiver<()>),
 }
 
@@ -165,6 +174,7 @@ impl Default for Link {
             attached: OnceLock::new(),
             has_left: AtomicBool::default(),
             numbers: Mutex::default(),
+            threads: Mutex::default(),
             // Whoever takes one call looks at everything.
             calls: bounded(1),
         }
@@ -217,6 +227,21 @@ impl Link {
     /// Whether that is so.
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)
+    }
+
+    /// Notes that a thread works for this target alone.
+    pub fn tell_thread(&self, tid: i32) {
+        lock(&self.threads).insert(tid);
+    }
+
+    /// Processor time that those threads have used.
+    pub fn used(&self) -> Duration {
+        let threads = lock(&self.threads);
+        threads
+            .iter()
+            .copied()
+            .filter_map(thread_processor_time)
+            .sum()
     }
 
     /// Publishes numbers.
@@ -272,6 +297,11 @@ pub struct AgentState {
     pub refused_configurations: u64,
     /// Whether the kernel reports new processes.
     pub has_events: bool,
+    /// Pods that are known; `None`: nobody asks the kubelet.
+    pub pods: Option<u64>,
+    /// How often the kubelet has listed its pods, and how often that has failed.
+    pub pod_lists: u64,
+    pub pod_list_failures: u64,
 }
 
 /// The board.

@@ -17,11 +17,18 @@ pub enum Scarce {
     Memory,
     /// There are as many targets as there may be.
     Targets,
+    /// Their namespace has as many targets, or uses as much of the processors, as it may.
+    Namespace,
 }
 
 impl Scarce {
     /// All of them.
-    pub const ALL: [Scarce; 3] = [Scarce::Processor, Scarce::Memory, Scarce::Targets];
+    pub const ALL: [Scarce; 4] = [
+        Scarce::Processor,
+        Scarce::Memory,
+        Scarce::Targets,
+        Scarce::Namespace,
+    ];
 
     /// As metrics name it.
     pub fn name(self) -> &'static str {
@@ -29,6 +36,7 @@ impl Scarce {
             Scarce::Processor => "processor",
             Scarce::Memory => "memory",
             Scarce::Targets => "targets",
+            Scarce::Namespace => "namespace",
         }
     }
 }

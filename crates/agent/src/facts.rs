@@ -1,9 +1,11 @@
 //! What is known of a process when rules choose: from /proc, at the price of one file a process and look once it is
 //! known.
 
+use crate::kubernetes::{Place, Pods, pod_uid};
 use memhook_process::{living_thread, proc_path, proc_text, process_ids};
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After this time everything is read again: a process may have been moved to another control group.
@@ -32,10 +34,14 @@ pub struct Facts {
     pub resident: u64,
     /// The container that it is in, as far as its control group says.
     pub container: Option<String>,
-    /// The pod that it is in, by the host name that Kubernetes gives it.
+    /// The id of the pod that it is in, by its control group.
+    pub pod_uid: Option<String>,
+    /// The name of that pod: by the kubelet, or else the host name that Kubernetes gives it.
     pub pod: Option<String>,
-    /// The namespace of that pod.
+    /// The namespace of that pod: by the kubelet, or else by a file that Kubernetes puts there.
     pub namespace: Option<String>,
+    /// What the kubelet says of it.
+    pub place: Place,
 }
 
 /// The part of them that may change at any time.
@@ -101,7 +107,8 @@ impl Facts {
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let groups = proc_text(path("cgroup")).unwrap_or_default();
-        let is_pod = groups.contains("kubepods");
+        let pod_uid = pod_uid(&groups);
+        let is_pod = pod_uid.is_some();
         let inside = |file: &str| is_pod.then(|| text_inside(pid, file)).flatten();
         Some(Facts {
             pid,
@@ -114,8 +121,24 @@ impl Facts {
             container: container(&groups),
             pod: inside("etc/hostname"),
             namespace: inside("var/run/secrets/kubernetes.io/serviceaccount/namespace"),
+            place: Place::NoPod,
+            pod_uid,
             groups,
         })
+    }
+
+    /// Takes what is known of its pod now.
+    fn take_place(&mut self, pods: &Pods) {
+        self.place = pods.place(self.pod_uid.as_deref());
+        if let Place::Pod(pod) = &self.place {
+            self.pod = Some(pod.name.clone());
+            self.namespace = Some(pod.namespace.clone());
+        }
+    }
+
+    /// The name of its container.
+    pub fn container_name(&self) -> Option<&str> {
+        self.place.pod()?.container(self.container.as_deref()?)
     }
 
     /// Its file name without the directory, which is its name by default.
@@ -149,6 +172,8 @@ fn container(groups: &str) -> Option<String> {
 /// All processes of the machine, as last seen.
 pub struct Machine {
     known: HashMap<i32, (Facts, Instant)>,
+    /// `None`: nobody asks the kubelet.
+    pods: Option<Arc<Pods>>,
     page: u64,
     own: i32,
 }
@@ -157,6 +182,7 @@ impl Default for Machine {
     fn default() -> Machine {
         Machine {
             known: HashMap::new(),
+            pods: None,
             page: rustix::param::page_size() as u64,
             own: std::process::id() as i32,
         }
@@ -164,6 +190,16 @@ impl Default for Machine {
 }
 
 impl Machine {
+    /// The pods that the next looks go by.
+    pub fn set_pods(&mut self, pods: Arc<Pods>) {
+        self.pods = Some(pods);
+    }
+
+    /// Whether a process is in a pod that is not known.
+    pub fn has_unknown_pods(&self) -> bool {
+        self.processes().any(|facts| facts.place == Place::Unknown)
+    }
+
     /// Reads every process.
     pub fn look(&mut self, now: Instant) {
         let mut known = std::mem::take(&mut self.known);
@@ -183,6 +219,19 @@ impl Machine {
     }
 
     fn seen(
+        &self,
+        pid: i32,
+        before: Option<(Facts, Instant)>,
+        now: Instant,
+    ) -> Option<(Facts, Instant)> {
+        let (mut facts, read) = self.read(pid, before, now)?;
+        if let Some(pods) = &self.pods {
+            facts.take_place(pods);
+        }
+        Some((facts, read))
+    }
+
+    fn read(
         &self,
         pid: i32,
         before: Option<(Facts, Instant)>,

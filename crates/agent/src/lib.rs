@@ -8,8 +8,10 @@ mod board;
 mod budget;
 mod config;
 mod facts;
+mod http_client;
 mod http_server;
 mod journal;
+mod kubernetes;
 mod member;
 mod metrics;
 mod plan;
@@ -53,6 +55,9 @@ pub enum AgentError {
     /// Profiles cannot be sent.
     #[error(transparent)]
     Send(#[from] send::SendError),
+    /// The kubelet cannot be asked.
+    #[error(transparent)]
+    Kubelet(#[from] http_client::ClientError),
     /// The address cannot be served.
     #[error(transparent)]
     Listen(#[from] http_server::ListenError),
@@ -62,7 +67,7 @@ pub enum AgentError {
     )]
     Thread(#[source] std::io::Error),
     /// What cannot change while the agent runs.
-    #[error("{}: state, [http], [files], [pyroscope], [otlp], [labels] and redact change with a restart only", path.display())]
+    #[error("{}: state, [http], [files], [pyroscope], [otlp], [kubernetes] (but for its namespaces), [labels] and redact change with a restart only", path.display())]
     NeedsRestart {
         /// The configuration.
         path: PathBuf,
@@ -79,23 +84,33 @@ pub struct Checked {
     pub rules: usize,
     /// What is hardly meant, one line each, with its place.
     pub warnings: Vec<String>,
+    /// What pods and namespaces have to say in it, one line each.
+    pub notes: Vec<String>,
 }
 
 /// Reads a configuration, checks it, and does nothing else.
 pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigError> {
     let (file, warnings) = config::read_with_warnings(path, experiments)?;
-    let rules = file.rule.len();
-    Ok(Checked { rules, warnings })
+    Ok(Checked {
+        rules: file.rule.len(),
+        warnings,
+        notes: kubernetes::notes(&file),
+    })
 }
 
 /// What an agent with this configuration would trace now. Nothing is attached to, sent or written.
 pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigError> {
+    memhook_process::see_groups_as_init();
     config::read(path, experiments).map(|file| plan::plan(&file))
 }
 
 /// Works by a configuration until SIGTERM or SIGINT comes. SIGHUP has it read again.
 pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
     let file = config::read(path, experiments)?;
+    // Before any other thread is started that looks at processes.
+    if memhook_process::see_groups_as_init() {
+        tracing::debug!("control groups are seen as by process 1");
+    }
     // Before anything is attached to: a signal that comes now must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();

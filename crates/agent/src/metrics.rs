@@ -146,7 +146,39 @@ impl Scrape {
         for (name, help, kind, value) in ones {
             family(encoder, name, help, kind, [(Labels::new(), value)])?;
         }
+        self.pods(encoder)?;
         self.deliveries(encoder)
+    }
+
+    fn pods(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let agent = self.board.agent().clone();
+        let Some(pods) = agent.pods else {
+            return Ok(());
+        };
+        let ones = [
+            (
+                "agent_pods",
+                "Pods of this machine that the kubelet has listed",
+                MetricType::Gauge,
+                pods,
+            ),
+            (
+                "agent_pod_lists",
+                "How often the kubelet has listed its pods",
+                MetricType::Counter,
+                agent.pod_lists,
+            ),
+            (
+                "agent_pod_list_failures",
+                "How often the kubelet did not list its pods",
+                MetricType::Counter,
+                agent.pod_list_failures,
+            ),
+        ];
+        for (name, help, kind, value) in ones {
+            family(encoder, name, help, kind, [(Labels::new(), value as f64)])?;
+        }
+        Ok(())
     }
 
     fn deliveries(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -227,6 +259,9 @@ fn labels(identity: &Identity, mode: &'static str, per_process: bool) -> Labels 
         ("process", identity.process.clone()),
         ("namespace", identity.namespace.clone()),
         ("pod", identity.pod.clone()),
+        ("container", identity.container_name.clone()),
+        ("workload", identity.workload.clone()),
+        ("workload_type", identity.workload_type.clone()),
         ("pid", pid.unwrap_or_default()),
     ];
     let kept = all.into_iter().filter(|(_, value)| !value.is_empty());

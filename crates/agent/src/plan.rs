@@ -3,10 +3,11 @@
 use crate::budget::{machine_memory, processors};
 use crate::config::{File, Mode, Rule};
 use crate::facts::{Facts, Machine, is_hidden};
+use crate::kubernetes::{limits_in_words, limits_of};
 use crate::rules::Rules;
 use crate::said::chain;
 use memhook_attach::{Obstacle, already_traced, obstacle};
-use memhook_report::{AgentPlan, PlannedTarget, UnchosenProcess};
+use memhook_report::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,6 +16,21 @@ use std::time::Instant;
 pub fn plan(file: &File) -> AgentPlan {
     let rules = Rules::new(file);
     let mut machine = Machine::default();
+    let kubernetes = file.kubernetes.as_ref().map(toml::Spanned::get_ref);
+    let listed = kubernetes.map(crate::kubernetes::ask);
+    let kubelet = listed.as_ref().map(|listed| match listed {
+        Ok(pods) => PlannedKubelet {
+            pods: pods.count() as u64,
+            error: None,
+        },
+        Err(why) => PlannedKubelet {
+            pods: 0,
+            error: Some(why.clone()),
+        },
+    });
+    if let Some(listed) = listed {
+        machine.set_pods(Arc::new(listed.unwrap_or_default()));
+    }
     machine.look(Instant::now());
     let mut processes: Vec<&Facts> = machine.processes().collect();
     // In the order in which they are attached to; a parent comes before its children.
@@ -26,6 +42,7 @@ pub fn plan(file: &File) -> AgentPlan {
         max_targets: most,
         max_processors: file.agent.max_cpu.0 * processors(),
         max_memory_bytes: memory,
+        kubelet,
         targets: Vec::new(),
         unchosen: Vec::new(),
         hidden: memhook_process::process_ids()
@@ -43,6 +60,8 @@ pub fn plan(file: &File) -> AgentPlan {
             plan.unchosen.push(UnchosenProcess {
                 pid: facts.pid,
                 process: facts.program().to_owned(),
+                pod: facts.pod.clone(),
+                namespace: facts.namespace.clone(),
                 why: rules.why_not(facts),
             });
             continue;
@@ -56,6 +75,7 @@ pub fn plan(file: &File) -> AgentPlan {
         let is_rule_full = rule
             .max_targets
             .is_some_and(|most| of_rule.count() >= most as usize);
+        let shared_out = full_namespace(file, &plan.targets, &target);
         let config = rule.tracing(crate::supervisor::ledger_bytes(file));
         let found = obstacle(facts.pid, traced.iter().copied(), &config).or_else(|| {
             let is_traced = rule.mode != Mode::Scan;
@@ -76,6 +96,7 @@ pub fn plan(file: &File) -> AgentPlan {
                 "waits",
                 Some("the rule has as many targets as it may have (its max_targets)".into()),
             ),
+            None if shared_out.is_some() => ("waits", shared_out),
             None if traced.len() >= most as usize => (
                 "waits",
                 Some("there are as many targets as there may be (max_targets)".into()),
@@ -92,6 +113,27 @@ pub fn plan(file: &File) -> AgentPlan {
     plan
 }
 
+/// What keeps a process waiting of whose namespace as many are traced as may be.
+fn full_namespace(
+    file: &File,
+    targets: &[PlannedTarget],
+    target: &PlannedTarget,
+) -> Option<String> {
+    let namespace = target.namespace.as_deref()?;
+    let limits = limits_of(file, namespace)?;
+    let is_traced = |other: &&PlannedTarget| {
+        other.phase == "attaches" && other.namespace.as_deref() == Some(namespace)
+    };
+    let traced = targets.iter().filter(is_traced).count();
+    let is_full = limits
+        .max_targets
+        .is_some_and(|most| traced >= most as usize);
+    is_full.then(|| {
+        let limits = limits_in_words(limits);
+        format!("its namespace {namespace} has as many targets as it may have ({limits})")
+    })
+}
+
 fn planned(facts: &Facts, rule: &Rule, ledger_bytes: u64) -> PlannedTarget {
     let config = rule.tracing(ledger_bytes);
     let is_traced = rule.mode != Mode::Scan;
@@ -99,6 +141,13 @@ fn planned(facts: &Facts, rule: &Rule, ledger_bytes: u64) -> PlannedTarget {
     PlannedTarget {
         pid: facts.pid,
         process: facts.program().to_owned(),
+        namespace: facts.namespace.clone(),
+        pod: facts.pod.clone(),
+        container_name: facts.container_name().map(str::to_owned),
+        workload: facts.place.pod().and_then(|pod| {
+            let both = || format!("{}/{}", pod.workload_type, pod.workload);
+            (!pod.workload.is_empty()).then(both)
+        }),
         rule: rule.name.get_ref().clone(),
         inherited: false,
         mode: rule.mode.name(),

@@ -2,6 +2,7 @@
 
 use crate::config::{File, Rule};
 use crate::facts::Facts;
+use crate::kubernetes::{Consent, Place};
 use memhook_process::ControlGroup;
 use std::sync::Arc;
 
@@ -43,13 +44,12 @@ impl Rules {
 
     /// The first rule that chooses this process; `parents` is the rule that its parent is traced by.
     pub fn of(&self, facts: &Facts, parents: Option<&Rule>) -> Option<Arc<Rule>> {
-        if self.is_never(facts) {
+        if self.is_never(facts) || refusal(facts).is_some() {
             return None;
         }
-        let chosen = self
-            .rules
-            .iter()
-            .find(|(rule, group)| chooses(rule, group.as_ref(), facts));
+        let chosen = self.rules.iter().find(|(rule, group)| {
+            chooses(rule, group.as_ref(), facts) && (!rule.opt_in || opts_in(facts))
+        });
         let inherits = parents.filter(|rule| rule.follow_forks);
         let inherited = || {
             self.rules
@@ -68,6 +68,14 @@ impl Rules {
             "never attached to"
         } else if memhook_process::is_attacher(facts.pid) == Some(true) {
             "memhook-rs itself"
+        } else if let Some(refusal) = refusal(facts) {
+            refusal
+        } else if self
+            .rules
+            .iter()
+            .any(|(rule, group)| rule.opt_in && chooses(rule, group.as_ref(), facts))
+        {
+            "its pod does not opt in"
         } else {
             "no rule fits"
         }
@@ -94,12 +102,37 @@ impl Rules {
     }
 }
 
-/// Whether all that a rule says is true of a process.
+/// Why its pod keeps a process from being traced, whatever rules say. Where a pod has not been heard, it is left alone.
+fn refusal(facts: &Facts) -> Option<&'static str> {
+    match &facts.place {
+        Place::NoPod => None,
+        Place::Unknown => Some("the kubelet has not listed its pod"),
+        Place::Pod(pod) => match pod.consent {
+            Consent::Out => Some("its pod opts out"),
+            Consent::Unclear => Some("its pod's annotation is neither \"true\" nor \"false\""),
+            Consent::Unsaid | Consent::In => None,
+        },
+    }
+}
+
+fn opts_in(facts: &Facts) -> bool {
+    let pod = facts.place.pod();
+    pod.is_some_and(|pod| pod.consent == Consent::In)
+}
+
+/// Whether all that a rule says is true of a process, but for what its pod has to say.
 fn chooses(rule: &Rule, group: Option<&ControlGroup>, facts: &Facts) -> bool {
     let is = |pattern: &Option<crate::config::Pattern>, text: Option<&str>| {
         pattern
             .as_ref()
             .is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
+    };
+    let is_of = |pattern: &toml::Spanned<crate::config::Pattern>| {
+        let pod = facts.place.pod().filter(|pod| !pod.workload.is_empty());
+        pod.is_some_and(|pod| {
+            let both = format!("{}/{}", pod.workload_type, pod.workload);
+            pattern.get_ref().matches(&pod.workload) || pattern.get_ref().matches(&both)
+        })
     };
     let names_program = |pattern: &crate::config::Pattern| {
         pattern.matches(&facts.name) || pattern.matches(facts.program())
@@ -109,6 +142,8 @@ fn chooses(rule: &Rule, group: Option<&ControlGroup>, facts: &Facts) -> bool {
         && group.is_none_or(|group| group.has(&facts.groups))
         && is(&rule.container, facts.container.as_deref())
         && is(&rule.pod, facts.pod.as_deref())
+        && is(&rule.namespace, facts.namespace.as_deref())
+        && rule.workload.as_ref().is_none_or(is_of)
         && rule.memory_above.is_none_or(|size| facts.resident > size.0)
         && rule.uid.is_none_or(|uid| uid == facts.uid)
 }
@@ -160,6 +195,78 @@ mod tests {
         ] {
             let rules = rules(&format!("[[rule]]\nname = \"x\"\n{says}\n"));
             assert_eq!(rules.of(&nginx(), None).is_some(), holds, "{says}");
+        }
+    }
+
+    /// In a pod of the deployment `web` in the namespace `shop`.
+    fn in_pod(consent: Consent) -> Facts {
+        let pod = crate::kubernetes::Pod {
+            workload_type: "deployment".into(),
+            workload: "web".into(),
+            consent,
+            ..crate::kubernetes::Pod::default()
+        };
+        Facts {
+            namespace: Some("shop".into()),
+            place: Place::Pod(Arc::new(pod)),
+            ..nginx()
+        }
+    }
+
+    #[test]
+    fn a_pod_has_the_last_word() {
+        let unknown = Facts {
+            place: Place::Unknown,
+            ..nginx()
+        };
+        let [unsaid, opts_in, out, unclear] =
+            [Consent::Unsaid, Consent::In, Consent::Out, Consent::Unclear].map(in_pod);
+        let kubelet = "[kubernetes]\nkubelet = \"https://x\"\n";
+        let plain = rules(&format!("{kubelet}[[rule]]\nname = \"x\"\nuid = 33\n"));
+        let asked = rules(&format!(
+            "{kubelet}[[rule]]\nname = \"x\"\nuid = 33\nopt_in = true\n"
+        ));
+        for (facts, by_plain, by_asked, why) in [
+            (nginx(), true, false, "its pod does not opt in"),
+            (unknown, false, false, "the kubelet has not listed its pod"),
+            (unsaid, true, false, "its pod does not opt in"),
+            (opts_in, true, true, ""),
+            (out, false, false, "its pod opts out"),
+            (
+                unclear,
+                false,
+                false,
+                "its pod's annotation is neither \"true\" nor \"false\"",
+            ),
+        ] {
+            assert_eq!(plain.of(&facts, None).is_some(), by_plain, "{facts:?}");
+            assert_eq!(asked.of(&facts, None).is_some(), by_asked, "{facts:?}");
+            if !by_asked {
+                assert_eq!(asked.why_not(&facts), why);
+            }
+            // Nor is a child in it traced because its parent is.
+            let parents = Arc::clone(plain.all().next().expect("one"));
+            let child = Facts { uid: 0, ..facts };
+            assert_eq!(plain.of(&child, Some(&parents)).is_some(), by_plain);
+        }
+    }
+
+    #[test]
+    fn rules_go_by_namespace_and_workload() {
+        for (says, holds) in [
+            ("namespace = \"sh*\"", true),
+            ("namespace = \"bank\"", false),
+            ("workload = \"web\"", true),
+            ("workload = \"deployment/*\"", true),
+            ("workload = \"statefulset/*\"", false),
+            ("opt_in = true", false),
+        ] {
+            let rules = rules(&format!(
+                "[kubernetes]\nkubelet = \"https://x\"\n[[rule]]\nname = \"x\"\n{says}\n"
+            ));
+            let found = rules.of(&in_pod(Consent::Unsaid), None);
+            assert_eq!(found.is_some(), holds, "{says}");
+            assert!(rules.of(&nginx(), None).is_none());
         }
     }
 

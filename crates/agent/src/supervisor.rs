@@ -4,6 +4,7 @@ mod departures;
 mod finding;
 mod leaving;
 mod reloading;
+mod sharing;
 
 use crate::AgentError;
 use crate::board::{Board, Identity, Link};
@@ -11,6 +12,7 @@ use crate::budget::{Budget, OwnUse, Scarce, Verdict, machine_memory, processors}
 use crate::config::{ConfigError, Experiments, File, Mode, Rule};
 use crate::facts::Machine;
 use crate::journal::State;
+use crate::kubernetes::{Kubelet, Namespaces};
 use crate::member::Member;
 use crate::proc_events::ProcEvents;
 use crate::rules::Rules;
@@ -60,6 +62,10 @@ pub struct Supervisor {
     next_trim: Instant,
     next_scan: Instant,
     events: Option<ProcEvents>,
+    kubelet: Option<Kubelet>,
+    /// The number of the list of pods that the machine was looked at by.
+    pod_lists: u64,
+    namespaces: Namespaces,
     state: State,
     board: Arc<Board>,
     senders: Senders,
@@ -81,6 +87,8 @@ impl Supervisor {
         let senders = Senders::start(&file, state.directory(), &board)?;
         let (rate, memory) = bounds(&file);
         let now = Instant::now();
+        let kubernetes = file.kubernetes.as_ref().map(toml::Spanned::get_ref);
+        let kubelet = kubernetes.map(|configured| Kubelet::start(configured, &board));
         let mut supervisor = Supervisor {
             path,
             experiments,
@@ -101,6 +109,9 @@ impl Supervisor {
             next_trim: now + TRIM_PERIOD,
             next_scan: now,
             events: ProcEvents::listen().ok(),
+            kubelet: kubelet.transpose()?,
+            pod_lists: 0,
+            namespaces: Namespaces::default(),
             state,
             board,
             senders,
@@ -180,23 +191,13 @@ impl Supervisor {
         self.verdict = self.budget.judge(now, used);
         self.board.agent().used = used;
         if let Verdict::Shed(scarce) = self.verdict {
-            let traced = self.members.values().filter(|member| {
-                let worker = member.worker();
-                worker.is_some_and(|w| w.link.is_attached()) && !member.is_leaving()
-            });
-            // The newest: what it has to tell is the least.
-            if let Some(newest) = traced.max_by_key(|member| member.since) {
-                let name = scarce.name();
-                warn(&format!(
-                    "process {} ({}) is left, because the agent uses more {name} than it may",
-                    newest.identity.pid, newest.identity.process
-                ));
-                let pid = newest.identity.pid;
-                self.let_go(pid, Why::Scarce);
+            let name = scarce.name();
+            let why = format!("the agent uses more {name} than it may");
+            if self.shed_newest(&why, |_| true) {
                 self.budget.has_shed(now);
-                self.board.agent().shed += 1;
             }
         }
+        self.judge_namespaces(now);
     }
 
     /// Attaches to those that wait for it, as far as the budget goes.
@@ -235,8 +236,10 @@ impl Supervisor {
             if attaching >= processors() as usize {
                 break;
             }
-            if !self.attach(pid, now) {
-                held_back.insert(Scarce::Targets);
+            match self.is_shared_out(pid) {
+                true => drop(held_back.insert(Scarce::Namespace)),
+                false if !self.attach(pid, now) => drop(held_back.insert(Scarce::Targets)),
+                false => {}
             }
         }
         self.tell_held_back(held_back);
@@ -335,6 +338,9 @@ impl Supervisor {
                 Scarce::Processor => "its share of the processors (max_cpu) is used up",
                 Scarce::Memory => "its memory (max_memory) is used up",
                 Scarce::Targets => "there are as many targets as there may be (max_targets)",
+                Scarce::Namespace => {
+                    "their namespace has as many targets, or takes as much of the processors, as it may ([[kubernetes.namespace]])"
+                }
             };
             warn(&format!("processes wait to be traced: {why}"));
         }

@@ -240,6 +240,9 @@ impl Job<SampledSites> for TargetJob {
     }
 
     fn turn(&mut self, trace: &Trace<SampledSites>, turn: &Turn) -> ControlFlow<()> {
+        if let Some(drainer) = trace.consumer().drain_thread() {
+            self.link.tell_thread(drainer);
+        }
         if turn.is_last {
             // The last profile says it all.
             return ControlFlow::Continue(());

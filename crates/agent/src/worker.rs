@@ -56,8 +56,9 @@ impl Worker {
         shared: &Arc<Shared>,
     ) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("target".into());
-        let shared = Arc::clone(shared);
+        let (shared, of_thread) = (Arc::clone(shared), Arc::clone(&link));
         let thread = builder.spawn(move || {
+            of_thread.tell_thread(rustix::thread::gettid().as_raw_nonzero().get());
             let sampled = SampledSites::new(config.sampled_allocations());
             // It may have ended since the rules were asked, and its id be that of a process that must not be touched.
             let _chosen = match chosen.keep() {
@@ -88,6 +89,7 @@ impl Worker {
         let builder = std::thread::Builder::new().name("scans".into());
         let (shared, of_thread) = (Arc::clone(shared), Arc::clone(&link));
         let thread = builder.spawn(move || {
+            of_thread.tell_thread(rustix::thread::gettid().as_raw_nonzero().get());
             scan_periodically(&identity, &rule, memory, &of_thread, &shared.one_scan)
         })?;
         Ok(Worker { thread, link })

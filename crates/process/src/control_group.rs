@@ -1,5 +1,7 @@
 //! A control group, as users name it, and whether a process is in it.
 
+use nix::sched::{CloneFlags, setns};
+
 /// A control group of version 1 or 2, with the groups below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlGroup {
@@ -7,6 +9,19 @@ pub struct ControlGroup {
     path: String,
     /// The controllers of its hierarchy: empty for version 2, `None` where the name does not say.
     controllers: Option<Vec<String>>,
+}
+
+/// Has the calling thread, and those that it starts later, see control groups as process 1 does. In a container that
+/// shares the machine's process ids, but not its cgroup namespace, the group of each other process is otherwise a path
+/// that begins at our own (cgroup_namespaces(7)) and leaves out what the two have in common. Returns whether something
+/// has changed; without CAP_SYS_ADMIN nothing does.
+pub fn see_groups_as_init() -> bool {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/cgroup")).ok();
+    if of("1") == of("thread-self") {
+        return false;
+    }
+    let namespace = std::fs::File::open("/proc/1/ns/cgroup");
+    namespace.is_ok_and(|namespace| setns(namespace, CloneFlags::CLONE_NEWCGROUP).is_ok())
 }
 
 impl ControlGroup {

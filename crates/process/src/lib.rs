@@ -55,7 +55,7 @@ pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
 pub use chosen::{Chosen, Kept, Replaced, still_chosen};
-pub use control_group::ControlGroup;
+pub use control_group::{ControlGroup, see_groups_as_init};
 pub use core_file::{CoreError, CoreFile, CoreModules, CoreSegment, CoreThread, MissingModule};
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
@@ -77,7 +77,7 @@ pub use preflight::{
 pub use pressure::{MemoryPressure, NoPressure};
 pub use proc_text::proc_text;
 pub use process_names::{command_line, process_name, thread_name};
-pub use processor_time::{own_processor_time, processor_time};
+pub use processor_time::{own_processor_time, processor_time, thread_processor_time};
 pub use python::{Interpreter, PythonError, Verdict};
 pub use reclaim_scans::{has_swap, reclaim_scans};
 pub use remote_address::RemoteAddress;

@@ -17,6 +17,14 @@ pub fn own_processor_time() -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
+/// What a thread of this process has used; `None` if it has ended.
+pub fn thread_processor_time(tid: i32) -> Option<Duration> {
+    /// CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED (posix-timers.h of the kernel).
+    const OF_THREAD: i32 = 4 | 2;
+    let clock = ClockId::from_raw((!tid << 3) | OF_THREAD);
+    Some(clock_gettime(clock).ok()?.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,5 +41,30 @@ mod tests {
         }
         // No process has it (PID_MAX_LIMIT in the kernel's threads.h).
         assert_eq!(processor_time(1 << 22), None);
+    }
+
+    #[test]
+    fn another_thread_is_measured_by_itself() {
+        let (to, from) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            let mut sum = 0u64;
+            while own_processor_time() < Duration::from_millis(3) {
+                sum = std::hint::black_box(sum.wrapping_add(1));
+            }
+            to.send((nix::unistd::gettid().as_raw(), own_processor_time()))
+                .expect("heard");
+            let _ = ends.recv();
+        });
+        let (tid, used) = from.recv().expect("told");
+        let seen = thread_processor_time(tid).expect("it waits");
+        assert!(seen >= used && seen < used + Duration::from_secs(2));
+        drop(end);
+        other.join().expect("ended");
+        // The kernel forgets a thread a moment after it was joined.
+        while thread_processor_time(tid).is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(thread_processor_time(1 << 22), None);
     }
 }

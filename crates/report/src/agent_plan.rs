@@ -10,6 +10,8 @@ use std::fmt::Write;
 
 /// Columns of text where nobody says how many there are.
 const COLUMNS: usize = 100;
+/// Columns of the table of targets.
+const COLUMNS_OF_TABLE: usize = 9;
 
 /// The plan.
 #[derive(Clone, Debug, Serialize)]
@@ -22,12 +24,23 @@ pub struct AgentPlan {
     pub max_processors: f64,
     /// Memory that it takes at most.
     pub max_memory_bytes: u64,
+    /// What the kubelet of this machine has answered; `None`: nobody asks it.
+    pub kubelet: Option<PlannedKubelet>,
     /// Processes that rules choose, in the order of the attaches.
     pub targets: Vec<PlannedTarget>,
     /// The other processes, the oldest first.
     pub unchosen: Vec<UnchosenProcess>,
     /// How many processes this user may not look at.
     pub hidden: u64,
+}
+
+/// What a kubelet has answered.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedKubelet {
+    /// Pods that it has listed.
+    pub pods: u64,
+    /// Why it has listed none.
+    pub error: Option<String>,
 }
 
 /// A process that a rule chooses.
@@ -37,6 +50,14 @@ pub struct PlannedTarget {
     pub pid: i32,
     /// Name of its program.
     pub process: String,
+    /// Namespace of its pod.
+    pub namespace: Option<String>,
+    /// Its pod.
+    pub pod: Option<String>,
+    /// Name of its container.
+    pub container_name: Option<String>,
+    /// What its pod belongs to, such as `deployment/web`.
+    pub workload: Option<String>,
     /// Name of the rule.
     pub rule: String,
     /// The rule fits its parent only.
@@ -72,6 +93,10 @@ pub struct UnchosenProcess {
     pub pid: i32,
     /// Name of its program.
     pub process: String,
+    /// Namespace of its pod.
+    pub namespace: Option<String>,
+    /// Its pod.
+    pub pod: Option<String>,
     /// Why.
     pub why: &'static str,
 }
@@ -83,7 +108,7 @@ impl AgentPlan {
 
 impl PlannedTarget {
     /// The cells of its row.
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; COLUMNS_OF_TABLE] {
         let recorded = match (self.mode, self.sample_bytes, self.overhead) {
             ("scan", ..) => "nothing".to_owned(),
             (_, _, Some(share)) => format!("at {:.1} % of its time", 100.0 * share),
@@ -101,6 +126,7 @@ impl PlannedTarget {
         [
             self.pid.to_string(),
             visible(&self.process).into_owned(),
+            self.place(),
             if self.inherited {
                 rule + " (of its parent)"
             } else {
@@ -112,6 +138,15 @@ impl PlannedTarget {
             self.ledger_limit_bytes.map_or("-".into(), bytes),
             sent,
         ]
+    }
+}
+
+impl PlannedTarget {
+    /// Namespace, pod and container, or nothing.
+    fn place(&self) -> String {
+        let known = [&self.namespace, &self.pod, &self.container_name];
+        let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();
+        visible(&known.join("/")).into_owned()
     }
 }
 
@@ -132,8 +167,30 @@ impl Document for AgentPlan {
             self.max_processors,
             bytes(self.max_memory_bytes)
         );
+        match &self.kubelet {
+            None => {}
+            Some(PlannedKubelet {
+                error: Some(why), ..
+            }) => {
+                let line = format!(
+                    "The kubelet does not list its pods, so no process in a pod would be traced: {}",
+                    visible(why)
+                );
+                let _ = writeln!(out, "{}", wrapped(&line, width).trim_end());
+            }
+            Some(kubelet) => {
+                let _ = writeln!(
+                    out,
+                    "The kubelet lists {} of this machine.",
+                    match kubelet.pods {
+                        1 => "1 pod".to_owned(),
+                        pods => format!("{} pods", count(pods)),
+                    }
+                );
+            }
+        }
         let heading = [
-            "PID", "PROCESS", "RULE", "MODE", "RECORDS", "BLOCKS", "LEDGER", "SENDS",
+            "PID", "PROCESS", "POD", "RULE", "MODE", "RECORDS", "BLOCKS", "LEDGER", "SENDS",
         ];
         let rows: Vec<_> = of_phase("attaches").map(PlannedTarget::cells).collect();
         if !rows.is_empty() {
@@ -152,9 +209,13 @@ impl Document for AgentPlan {
                 }
                 let _ = writeln!(
                     out,
-                    "  {} {} (rule {}): {}",
+                    "  {} {}{} (rule {}): {}",
                     target.pid,
                     visible(&target.process),
+                    match &*target.place() {
+                        "" => String::new(),
+                        place => format!(" in {place}"),
+                    },
                     visible(&target.rule),
                     visible(target.why.as_deref().unwrap_or_default())
                 );
@@ -192,8 +253,12 @@ impl Document for AgentPlan {
     }
 }
 
-/// Columns as wide as their widest cell; the first one is aligned to the right.
-fn table(out: &mut String, heading: &[String; 8], rows: &[[String; 8]]) {
+/// Columns as wide as their widest cell, without those that are empty; the first one is aligned to the right.
+fn table(
+    out: &mut String,
+    heading: &[String; COLUMNS_OF_TABLE],
+    rows: &[[String; COLUMNS_OF_TABLE]],
+) {
     let width = |column: usize| {
         let cells = rows
             .iter()
@@ -204,6 +269,9 @@ fn table(out: &mut String, heading: &[String; 8], rows: &[[String; 8]]) {
     for row in [heading].into_iter().chain(rows) {
         let mut line = format!("{:>1$}", row[0], width(0));
         for (column, cell) in row.iter().enumerate().skip(1) {
+            if rows.iter().all(|row| row[column].is_empty()) {
+                continue;
+            }
             let _ = write!(line, "  {cell:<0$}", width(column));
         }
         let _ = writeln!(out, "{}", line.trim_end());
@@ -218,6 +286,10 @@ mod tests {
         PlannedTarget {
             pid,
             process: "ng\u{1b}inx".into(),
+            namespace: (pid != 7).then(|| "shop".into()),
+            pod: (pid != 7).then(|| "web-1".into()),
+            container_name: (pid == 8).then(|| "app".into()),
+            workload: (pid != 7).then(|| "deployment/web".into()),
             rule: "web".into(),
             inherited: pid == 8,
             mode: "sampled",
@@ -239,6 +311,8 @@ mod tests {
         let unchosen = |pid, process: &str, why| UnchosenProcess {
             pid,
             process: process.into(),
+            namespace: None,
+            pod: None,
             why,
         };
         let plan = AgentPlan {
@@ -246,6 +320,7 @@ mod tests {
             max_targets: 20,
             max_processors: 0.04,
             max_memory_bytes: 320 << 20,
+            kubelet: None,
             targets: vec![
                 target(7, "attaches"),
                 target(8, "attaches"),

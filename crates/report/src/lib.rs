@@ -55,7 +55,7 @@ mod who_frees;
 mod wrap;
 mod wrappers;
 
-pub use agent_plan::{AgentPlan, PlannedTarget, UnchosenProcess};
+pub use agent_plan::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
 pub use fail_on::FailOn;

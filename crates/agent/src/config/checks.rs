@@ -1,7 +1,7 @@
 //! What holds between keys.
 
 use super::Fault;
-use super::keys::{Destination, File, Mode, Rule, Store};
+use super::keys::{Destination, File, Kubernetes, Mode, Rule, Store};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -13,7 +13,19 @@ const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// Upper bound on targets: more on one machine were never tried.
 const MOST_TARGETS: u32 = 1000;
 /// Labels that only the agent sets.
-const OWN_LABELS: [&str; 6] = ["service_name", "namespace", "pod", "host", "version", "pid"];
+const OWN_LABELS: [&str; 9] = [
+    "service_name",
+    "namespace",
+    "pod",
+    "container",
+    "workload",
+    "workload_type",
+    "host",
+    "version",
+    "pid",
+];
+/// Shortest time between two questions to a kubelet that nothing new asks for.
+const SHORTEST_REFRESH: Duration = Duration::from_secs(5);
 
 /// What holds between keys, which the type of no single one says.
 pub(super) fn check(file: &File) -> Result<(), Fault> {
@@ -66,6 +78,9 @@ pub(super) fn check(file: &File) -> Result<(), Fault> {
         check_store(store)?;
         check_otlp(file, store)?;
     }
+    if let Some(kubernetes) = &file.kubernetes {
+        check_kubernetes(kubernetes)?;
+    }
     Ok(())
 }
 
@@ -77,12 +92,28 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         rule.cgroup.is_some(),
         rule.container.is_some(),
         rule.pod.is_some(),
+        rule.namespace.is_some(),
+        rule.workload.is_some(),
+        rule.opt_in,
         rule.memory_above.is_some(),
         rule.uid.is_some(),
     ];
     if !chooses.contains(&true) {
-        let why = "the rule chooses every process of the machine: give at least one of executable, process, cgroup, container, pod, memory_above, uid";
+        let why = "the rule chooses every process of the machine: give at least one of executable, process, cgroup, container, pod, namespace, workload, opt_in, memory_above, uid";
         return Err((spanned.span(), why.into()));
+    }
+    if file.kubernetes.is_none() {
+        let why = |key: &str| {
+            format!(
+                "{key} is known only by the kubelet, and there is no [kubernetes] that says where it answers"
+            )
+        };
+        if let Some(workload) = &rule.workload {
+            return Err((workload.span(), why("the workload")));
+        }
+        if rule.opt_in {
+            return Err((spanned.span(), why("who opts in")));
+        }
     }
     if let Some(sample) = &rule.sample {
         if rule.mode == Mode::Exact {
@@ -188,15 +219,7 @@ fn check_store(store: &toml::Spanned<Store>) -> Result<(), Fault> {
         token_file,
         ..
     } = store.get_ref();
-    let host = url.get_ref().strip_prefix("http://");
-    let host = host.or_else(|| url.get_ref().strip_prefix("https://"));
-    let is_plain = |c: char| c.is_ascii_graphic() && !"@?#\"".contains(c);
-    if !host.is_some_and(|host| {
-        !host.is_empty() && !host.starts_with('/') && host.chars().all(is_plain)
-    }) {
-        let why = "the url of a store begins with http:// or https://, followed by a host; a user or a password does not belong there";
-        return Err((url.span(), why.into()));
-    }
+    check_url("the url of a store", url)?;
     for header in [tenant, username].into_iter().flatten() {
         if header.get_ref().is_empty() || !header.get_ref().chars().all(|c| c.is_ascii_graphic()) {
             let why = "only printable ASCII characters without spaces are possible here";
@@ -210,6 +233,42 @@ fn check_store(store: &toml::Spanned<Store>) -> Result<(), Fault> {
     if username.is_some() && token_file.is_some() {
         let why = "give username and password_file, or token_file, not both";
         return Err((store.span(), why.into()));
+    }
+    Ok(())
+}
+
+fn check_url(what: &str, url: &toml::Spanned<String>) -> Result<(), Fault> {
+    let host = url.get_ref().strip_prefix("http://");
+    let host = host.or_else(|| url.get_ref().strip_prefix("https://"));
+    let is_plain = |c: char| c.is_ascii_graphic() && !"@?#\"".contains(c);
+    let is_host =
+        |host: &str| !host.is_empty() && !host.starts_with('/') && host.chars().all(is_plain);
+    if host.is_some_and(is_host) {
+        return Ok(());
+    }
+    let why = format!(
+        "{what} begins with http:// or https://, followed by a host; a user or a password does not belong there"
+    );
+    Err((url.span(), why))
+}
+
+fn check_kubernetes(spanned: &toml::Spanned<Kubernetes>) -> Result<(), Fault> {
+    let kubernetes = spanned.get_ref();
+    check_url("the address of the kubelet", &kubernetes.kubelet)?;
+    if kubernetes.refresh.get_ref().0 < SHORTEST_REFRESH {
+        let why = "refresh is at least \"5s\": a new pod is asked for at once in any case";
+        return Err((kubernetes.refresh.span(), why.into()));
+    }
+    if !kubernetes.verify && kubernetes.ca.is_some() {
+        let why = "verify = false trusts any certificate: leave ca out, or verify";
+        return Err((spanned.span(), why.into()));
+    }
+    for namespace in &kubernetes.namespace {
+        let limits = namespace.get_ref();
+        if limits.max_targets.is_none() && limits.max_cpu.is_none() {
+            let why = "a namespace needs max_targets, max_cpu or both";
+            return Err((limits.name.span(), why.into()));
+        }
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ pub struct File {
     pub files: Option<Files>,
     pub pyroscope: Option<Spanned<Store>>,
     pub otlp: Option<Spanned<Store>>,
+    pub kubernetes: Option<Spanned<Kubernetes>>,
 }
 
 /// `[agent]`
@@ -85,6 +86,10 @@ pub struct Rule {
     pub cgroup: Option<String>,
     pub container: Option<Pattern>,
     pub pod: Option<Pattern>,
+    pub namespace: Option<Pattern>,
+    pub workload: Option<Spanned<Pattern>>,
+    #[serde(default)]
+    pub opt_in: bool,
     pub memory_above: Option<Size>,
     pub uid: Option<u32>,
     #[serde(default)]
@@ -223,4 +228,36 @@ fn default_queue() -> Size {
 
 fn default_max_age() -> Period {
     Period(std::time::Duration::from_secs(3600))
+}
+
+/// `[kubernetes]`
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kubernetes {
+    /// Where the kubelet of this machine answers.
+    pub kubelet: Spanned<String>,
+    pub token_file: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    #[serde(default = "yes")]
+    pub verify: bool,
+    #[serde(default = "default_refresh")]
+    pub refresh: Spanned<Period>,
+    #[serde(default = "default_timeout")]
+    pub timeout: Period,
+    /// The first that fits counts.
+    #[serde(default)]
+    pub namespace: Vec<Spanned<Namespace>>,
+}
+
+fn default_refresh() -> Spanned<Period> {
+    Spanned::new(0..0, Period(std::time::Duration::from_secs(30)))
+}
+
+/// `[[kubernetes.namespace]]`: what the targets of each namespace whose name fits may take.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespace {
+    pub name: Spanned<Pattern>,
+    pub max_targets: Option<u32>,
+    pub max_cpu: Option<Share>,
 }

@@ -7,7 +7,7 @@ mod rule;
 mod values;
 mod warnings;
 
-pub use keys::{Destination, File, Files, Http, Mode, Rule, Store};
+pub use keys::{Destination, File, Files, Http, Kubernetes, Mode, Namespace, Rule, Store};
 pub use values::Pattern;
 use values::Period;
 
@@ -247,6 +247,39 @@ mod tests {
             ),
             (with("[http]\nlisten = \"here\"\n"), 5, 10, "socket address"),
             (with(RULE), 5, 8, "two rules"),
+            (with("opt_in = true\n"), 1, 1, "there is no [kubernetes]"),
+            (
+                with("workload = \"web\"\n"),
+                4,
+                12,
+                "there is no [kubernetes]",
+            ),
+            (
+                with("[kubernetes]\nkubelet = \"10.0.0.1:10250\"\n"),
+                5,
+                11,
+                "begins with http:// or https://",
+            ),
+            (
+                with("[kubernetes]\nkubelet = \"https://x\"\nrefresh = \"1s\"\n"),
+                6,
+                11,
+                "at least \"5s\"",
+            ),
+            (
+                with(
+                    "[kubernetes]\nkubelet = \"https://x\"\n[[kubernetes.namespace]]\nname = \"shop\"\n",
+                ),
+                7,
+                8,
+                "max_targets, max_cpu or both",
+            ),
+            (
+                with("[kubernetes]\nkubelet = \"https://x\"\nverify = false\nca = \"/x\"\n"),
+                4,
+                1,
+                "leave ca out",
+            ),
             ("[[rule]]\nname = \"all\"\n".into(), 1, 1, "every process"),
             ("x = = 1\n".into(), 1, 5, ""),
             (String::new(), 1, 1, "no [[rule]]"),

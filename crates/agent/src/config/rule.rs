@@ -54,6 +54,9 @@ impl std::fmt::Debug for Unplaced<'_> {
             cgroup,
             container,
             pod,
+            namespace,
+            workload,
+            opt_in,
             memory_above,
             uid,
             mode,
@@ -75,15 +78,9 @@ impl std::fmt::Debug for Unplaced<'_> {
         let sample = sample.as_ref().map(toml::Spanned::get_ref);
         let overhead = overhead.as_ref().map(toml::Spanned::get_ref);
         let depth = depth.as_ref().map(toml::Spanned::get_ref);
-        let choice = (
-            executable,
-            process,
-            cgroup,
-            container,
-            pod,
-            memory_above,
-            uid,
-        );
+        let workload = workload.as_ref().map(toml::Spanned::get_ref);
+        let of_pod = (container, pod, namespace, workload, opt_in);
+        let choice = (executable, process, cgroup, of_pod, memory_above, uid);
         let work = (
             mode,
             sample,

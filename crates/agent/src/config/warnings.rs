@@ -1,9 +1,9 @@
 //! What is right in a configuration, and hardly what was meant.
 
-use super::{Fault, File, Pattern, Rule};
+use super::{Fault, File, Kubernetes, Pattern, Rule, Store};
+use crate::http_client::unusable_files;
 use crate::rules::NEVER;
 use crate::said::chain;
-use crate::send::unusable_files;
 
 /// Places and texts, in the order of the file.
 pub fn warnings(file: &File) -> Vec<Fault> {
@@ -43,11 +43,67 @@ pub fn warnings(file: &File) -> Vec<Fault> {
         }
     }
     for store in [&file.pyroscope, &file.otlp].into_iter().flatten() {
-        for error in unusable_files(store.get_ref()) {
+        let Store {
+            password_file,
+            token_file,
+            ca,
+            ..
+        } = store.get_ref();
+        let secrets = [password_file, token_file].into_iter().flatten();
+        for error in unusable_files(secrets, ca.as_deref()) {
             found.push((store.span(), chain(&error)));
         }
     }
+    if let Some(kubernetes) = &file.kubernetes {
+        of_kubernetes(file, kubernetes, &mut found);
+    }
     found
+}
+
+fn of_kubernetes(file: &File, spanned: &toml::Spanned<Kubernetes>, found: &mut Vec<Fault>) {
+    let kubernetes = spanned.get_ref();
+    let token = &kubernetes.token_file;
+    for error in unusable_files(token, kubernetes.ca.as_deref()) {
+        found.push((spanned.span(), chain(&error)));
+    }
+    if token.is_some() && !kubernetes.kubelet.get_ref().starts_with("https://") {
+        let why = "the token is sent to the kubelet without encryption: use https://";
+        found.push((kubernetes.kubelet.span(), why.into()));
+    }
+    if kubernetes.namespace.is_empty() {
+        return;
+    }
+    let all = *file.agent.max_targets.get_ref();
+    for (at, namespace) in kubernetes.namespace.iter().enumerate() {
+        let (name, limits) = (&namespace.get_ref().name, namespace.get_ref());
+        let pattern = name.get_ref();
+        let earlier = kubernetes.namespace[..at].iter();
+        let mut earlier = earlier.map(|earlier| earlier.get_ref().name.get_ref());
+        if let Some(earlier) = earlier.find(|earlier| is_within(pattern, earlier)) {
+            let why = format!(
+                "the limits for \"{}\" never count: those for \"{}\" before them fit the same namespaces; move them up",
+                pattern.0, earlier.0
+            );
+            found.push((name.span(), why));
+        }
+        if limits.max_targets.is_some_and(|most| most > all) {
+            let why = format!(
+                "each namespace like \"{}\" may have more targets than the agent, which has at most {all}",
+                pattern.0
+            );
+            found.push((name.span(), why));
+        }
+        if limits
+            .max_cpu
+            .is_some_and(|share| share > file.agent.max_cpu)
+        {
+            let why = format!(
+                "each namespace like \"{}\" may take more of the processors than the agent (its max_cpu)",
+                pattern.0
+            );
+            found.push((name.span(), why));
+        }
+    }
 }
 
 /// Whether every process that the second rule fits is one that the first fits.
@@ -57,6 +113,7 @@ fn covers(first: &Rule, second: &Rule) -> bool {
         (Some(first), Some(second)) => is_within(second, first),
         (Some(_), None) => false,
     };
+    let workload = |rule: &Rule| rule.workload.as_ref().map(|w| w.get_ref().clone());
     let group = match (&first.cgroup, &second.cgroup) {
         (None, _) => true,
         (Some(first), Some(second)) => {
@@ -69,6 +126,9 @@ fn covers(first: &Rule, second: &Rule) -> bool {
         && pattern(&first.process, &second.process)
         && pattern(&first.container, &second.container)
         && pattern(&first.pod, &second.pod)
+        && pattern(&first.namespace, &second.namespace)
+        && pattern(&workload(first), &workload(second))
+        && (!first.opt_in || second.opt_in)
         && group
         && first
             .memory_above
@@ -110,6 +170,8 @@ mod tests {
             ("cgroup = \"/a\"", "cgroup = \"/a/b\"", true),
             ("cgroup = \"/a\"", "cgroup = \"/ab\"", false),
             ("executable = \"/usr/*\"", "process = \"a\"", false),
+            ("namespace = \"*\"", "namespace = \"shop\"", true),
+            ("namespace = \"shop\"", "pod = \"web-*\"", false),
         ] {
             let text =
                 format!("[[rule]]\nname = \"one\"\n{first}\n[[rule]]\nname = \"two\"\n{second}\n");
@@ -147,5 +209,52 @@ mod tests {
             assert!(found.len() == 1 && found[0].contains(word), "{found:?}");
         }
         assert!(says(&rule("cgroup = \"0::/web\"\nprocess = \"*\"")).is_empty());
+        let kubernetes = |more: &str| {
+            let rules = "[[rule]]\nname = \"in\"\nopt_in = true\nuid = 1\n[[rule]]\nname = \"all\"\nuid = 1\n";
+            says(&format!("{rules}[kubernetes]\n{more}"))
+        };
+        let limit = |name: &str, more: &str| {
+            format!("[[kubernetes.namespace]]\nname = \"{name}\"\n{more}\n")
+        };
+        let secure = "kubelet = \"https://x\"\n";
+        for (more, word) in [
+            (
+                format!("{secure}token_file = \"/nowhere/token\"\n"),
+                "/nowhere/token",
+            ),
+            (
+                "kubelet = \"http://x\"\ntoken_file = \"/etc/hostname\"\n".into(),
+                "without encryption",
+            ),
+            (
+                [
+                    secure,
+                    &limit("*", "max_targets = 1"),
+                    &limit("shop", "max_targets = 9"),
+                ]
+                .concat(),
+                "never count",
+            ),
+            (
+                format!("{secure}{}", limit("*", "max_targets = 99")),
+                "more targets",
+            ),
+            (
+                format!("{secure}{}", limit("*", "max_cpu = \"3%\"")),
+                "more of the processors",
+            ),
+        ] {
+            let found = kubernetes(&more);
+            assert!(
+                found.len() == 1 && found[0].contains(word),
+                "{more}: {found:?}"
+            );
+        }
+        let two = [
+            secure,
+            &limit("shop", "max_targets = 9"),
+            &limit("*", "max_cpu = \"1%\""),
+        ];
+        assert!(kubernetes(&two.concat()).is_empty());
     }
 }

@@ -3,7 +3,6 @@
 
 mod backlog;
 mod files;
-mod http_client;
 mod otlp;
 mod pyroscope;
 mod queue;
@@ -11,9 +10,9 @@ mod store;
 
 use crate::board::{Board, Identity};
 use crate::config::{Destination, File};
+use crate::http_client::ClientError;
 use crate::said::warn;
 use files::Directory;
-pub use http_client::unusable_files;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
 pub use queue::give_up_oldest;
 use std::path::Path;
@@ -102,33 +101,9 @@ pub enum SendError {
         #[source]
         source: std::io::Error,
     },
-    /// A file that the configuration names cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// It has no certificate in it.
-    #[error("{}: no certificate is in it (PEM is expected)", path.display())]
-    NoCertificate {
-        /// The file.
-        path: std::path::PathBuf,
-    },
-    /// A password or token is empty, or has characters that no header may have.
-    #[error("{}: one line of printable ASCII characters is expected", path.display())]
-    Secret {
-        /// The file.
-        path: std::path::PathBuf,
-    },
-    /// The address of a store is none.
-    #[error("{host} is no address of a store: http:// or https:// and a host are expected")]
-    Host {
-        /// What it is.
-        host: String,
-    },
+    /// A store cannot be asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),

@@ -76,12 +76,19 @@ fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
         ("service.version", &identity.version),
         ("k8s.namespace.name", &identity.namespace),
         ("k8s.pod.name", &identity.pod),
+        ("k8s.pod.uid", &identity.pod_uid),
+        ("k8s.container.name", &identity.container_name),
         ("container.id", &identity.container),
         ("host.name", &common.host),
         ("process.executable.name", &identity.process),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value.clone()));
+    // The conventions have a name for each kind of workload that Kubernetes itself has; others follow their pattern.
+    let kind = &identity.workload_type;
+    let workload =
+        (!kind.is_empty()).then(|| (format!("k8s.{kind}.name"), identity.workload.clone()));
     own.into_iter()
+        .chain(workload)
         .chain(common.labels.iter().cloned())
         .collect()
 }
@@ -132,6 +139,8 @@ mod tests {
             pid: 4711,
             service: "shop".into(),
             process: "served".into(),
+            workload_type: "deployment".into(),
+            workload: "web".into(),
             ..Identity::default()
         };
         let common = Common {
@@ -141,6 +150,7 @@ mod tests {
         let found = attributes(&identity, &common);
         let has = |name: &str, value: &str| found.contains(&(name.into(), value.into()));
         assert!(has("service.name", "shop") && has("process.executable.name", "served"));
+        assert!(has("k8s.deployment.name", "web"));
         assert!(has("host.name", "one") && has("region", "eu") && has("k8s.pod.name", ""));
         assert!(!found.iter().any(|(_, value)| value.contains("4711")));
     }

@@ -124,6 +124,9 @@ fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
         ("service_name", &identity.service),
         ("namespace", &identity.namespace),
         ("pod", &identity.pod),
+        ("container", &identity.container_name),
+        ("workload", &identity.workload),
+        ("workload_type", &identity.workload_type),
         ("host", &common.host),
         ("version", &identity.version),
     ];

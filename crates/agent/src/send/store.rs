@@ -1,11 +1,11 @@
 //! One store: requests wait in its queue, and a thread sends them, the oldest first.
 
 use super::backlog::Backlog;
-use super::http_client::{Answer, Client, Manner};
 use super::queue::{QUEUES, Queue};
 use super::{Common, SendError, otlp, pyroscope};
 use crate::board::{Board, Deliveries, Identity};
 use crate::config::{Destination, Store as Configured};
+use crate::http_client::{Answer, Client, Secret, Server};
 use crate::said::warn;
 use memhook_report::Profile;
 use std::path::Path;
@@ -29,18 +29,35 @@ pub enum Encode {
 }
 
 impl Encode {
-    fn manner(self) -> Manner {
-        match self {
-            Encode::Pyroscope => Manner {
-                path: pyroscope::PATH,
-                headers: pyroscope::headers(),
-                comes_back: |status| matches!(status, 408 | 425 | 429 | 500..),
-            },
-            Encode::Otlp => Manner {
-                path: otlp::PATH,
-                headers: otlp::headers(),
+    /// The store of this configuration.
+    fn server(self, configured: &Configured) -> Server<'_> {
+        let (path, mut headers) = match self {
+            Encode::Pyroscope => (pyroscope::PATH, pyroscope::headers()),
+            Encode::Otlp => (otlp::PATH, otlp::headers()),
+        };
+        if let Some(tenant) = &configured.tenant {
+            headers.push(("X-Scope-OrgID", tenant.get_ref().clone()));
+        }
+        let basic = configured
+            .username
+            .as_ref()
+            .zip(configured.password_file.clone());
+        let basic = basic.map(|(username, password)| Secret::Basic {
+            username: username.get_ref().clone(),
+            password,
+        });
+        Server {
+            url: configured.url.get_ref(),
+            path,
+            headers,
+            secret: basic.or_else(|| configured.token_file.clone().map(Secret::Bearer)),
+            ca: configured.ca.as_deref(),
+            verify: true,
+            timeout: configured.timeout.0,
+            comes_back: match self {
+                Encode::Pyroscope => |status| matches!(status, 408 | 425 | 429 | 500..),
                 // OTLP, "Retryable response codes": no others may be.
-                comes_back: |status| matches!(status, 429 | 502..=504),
+                Encode::Otlp => |status| matches!(status, 429 | 502..=504),
             },
         }
     }
@@ -88,7 +105,7 @@ impl Store {
         state: &Path,
         board: &Arc<Board>,
     ) -> Result<Store, SendError> {
-        let client = Client::new(configured, encode.manner())?;
+        let client = Client::new(encode.server(configured))?;
         let directory = state.join(QUEUES).join(of.name());
         let queue = Queue::open(&directory, configured.queue.0, configured.max_age.0);
         let (queue, given_up) = queue.map_err(|source| SendError::Directory {

@@ -17,7 +17,7 @@ const SCAN_SHARE: u32 = 50;
 impl Supervisor {
     /// Finds processes: those that the kernel reports, and now and then all of them.
     pub(super) fn find(&mut self, now: Instant) {
-        let mut is_scan_due = now >= self.next_scan;
+        let mut is_scan_due = self.take_pods() || now >= self.next_scan;
         let (mut found, mut touched) = (Vec::new(), Vec::new());
         if let Some(events) = &self.events {
             match events.news() {
@@ -61,6 +61,22 @@ impl Supervisor {
                 self.choose(pid, now);
             }
         }
+        if let Some(kubelet) = &self.kubelet
+            && self.machine.has_unknown_pods()
+        {
+            kubelet.wants_more();
+        }
+    }
+
+    /// Takes the pods that the kubelet has listed. Returns whether that is something new.
+    fn take_pods(&mut self) -> bool {
+        let Some(kubelet) = &self.kubelet else {
+            return false;
+        };
+        let (pods, lists) = kubelet.pods();
+        let is_new = std::mem::replace(&mut self.pod_lists, lists) != lists;
+        self.machine.set_pods(pods);
+        is_new
     }
 
     /// Has the thread that traces a process check that it is still the same: for a quiet process it seldom checks.
@@ -146,6 +162,7 @@ impl Supervisor {
 
 fn identity(facts: &Facts, rule: &Rule) -> Identity {
     let program = facts.program().to_owned();
+    let pod = facts.place.pod();
     Identity {
         pid: facts.pid,
         started: facts.started,
@@ -155,6 +172,10 @@ fn identity(facts: &Facts, rule: &Rule) -> Identity {
         version: rule.version.clone().unwrap_or_default(),
         namespace: facts.namespace.clone().unwrap_or_default(),
         pod: facts.pod.clone().unwrap_or_default(),
+        pod_uid: facts.pod_uid.clone().unwrap_or_default(),
         container: facts.container.clone().unwrap_or_default(),
+        container_name: facts.container_name().unwrap_or_default().to_owned(),
+        workload_type: pod.map_or_else(String::new, |pod| pod.workload_type.clone()),
+        workload: pod.map_or_else(String::new, |pod| pod.workload.clone()),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Supervisor, bounds, names_memory};
 use crate::AgentError;
+use crate::kubernetes::is_same_server;
 use crate::rules::Rules;
 use crate::said::chain;
 use memhook_inject::reloads;
@@ -47,6 +48,7 @@ impl Supervisor {
             || unplaced(&file.pyroscope) != unplaced(&self.file.pyroscope)
             || unplaced(&file.otlp) != unplaced(&self.file.otlp)
             || unplaced(&file.labels) != unplaced(&self.file.labels)
+            || !is_same_server(unplaced(&file.kubernetes), unplaced(&self.file.kubernetes))
             || file.agent.redact != self.file.agent.redact;
         if changes_stores {
             return Err(AgentError::NeedsRestart {

@@ -178,6 +178,11 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
+    /// Id of the thread that empties the rings, once it runs: what it uses of the processors is for this target.
+    pub fn drain_thread(&self) -> Option<i32> {
+        self.watched.drainer_id()
+    }
+
     /// Whether the target is quiet, and the drain thread sleeps until a lookout wakes it.
     pub(crate) fn is_asleep(&self) -> bool {
         self.watched.is_asleep()

@@ -62,6 +62,7 @@ pub(crate) struct Watched {
     /// The owners of the rings as last seen.
     owners: AtomicU64,
     drainer: OnceLock<Thread>,
+    drainer_id: OnceLock<i32>,
     /// Ends the wait of the thread that follows the process.
     news: OnceLock<Sender<()>>,
     pid: i32,
@@ -84,6 +85,7 @@ impl Watched {
             is_asleep: AtomicBool::new(false),
             owners: AtomicU64::new(0),
             drainer: OnceLock::new(),
+            drainer_id: OnceLock::new(),
             news: OnceLock::new(),
             filters: OnceLock::new(),
         }
@@ -97,6 +99,12 @@ impl Watched {
     /// The calling thread is the one that empties the rings.
     pub(crate) fn drains_here(&self) {
         let _ = self.drainer.set(std::thread::current());
+        let _ = self.drainer_id.set(nix::unistd::gettid().as_raw());
+    }
+
+    /// Id of that thread, once it runs.
+    pub(crate) fn drainer_id(&self) -> Option<i32> {
+        self.drainer_id.get().copied()
     }
 
     /// Where to tell that there is something to do besides.

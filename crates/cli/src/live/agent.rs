@@ -52,6 +52,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let rules = checked.rules;
         let plural = if rules == 1 { "" } else { "s" };
         say!("{}: right, {rules} rule{plural}", args.config.display());
+        for note in &checked.notes {
+            say!("  {note}");
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if args.plan {

@@ -8,6 +8,7 @@ mod log;
 mod memory;
 mod numbers;
 mod otlp;
+mod pods;
 mod rules;
 mod searches;
 mod served;

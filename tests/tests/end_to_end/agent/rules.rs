@@ -280,7 +280,7 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     let pattern = format!("{}*", program.display());
     let budget = "[[rule]]\nname = \"none\"\nexecutable = \"/nowhere\"\noverhead = \"1%\"\n";
     let text = format!(
-        "[agent]\nstate = \"{}\"\nmax_memory = \"160M\"\n{}[[rule]]\nname = \"late\"\nexecutable = \"{}\"\n{budget}",
+        "[agent]\nstate = \"{}\"\nmax_memory = \"160M\"\n[kubernetes]\nkubelet = \"http://127.0.0.1:9\"\n{}[[rule]]\nname = \"late\"\nexecutable = \"{}\"\n{budget}",
         folder.path("state"),
         rule(Path::new(&pattern), "max_targets = 2\nsample = \"64K\""),
         program.display()
@@ -321,6 +321,7 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     assert_eq!((code, errors.as_str()), (0, ""));
     for words in [
         "The agent would trace 2 of ",
+        "The kubelet does not list its pods, so no process in a pod would be traced: ",
         "(rule web): the rule has as many targets",
     ] {
         assert!(shown.contains(words), "{words}: {shown}");

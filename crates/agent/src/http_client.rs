@@ -1,24 +1,23 @@
-//! Requests to a store: to this host and no other, with certificates that verify, within bounds of time and size.
+//! Requests to a server of the configuration: to this host and no other, with certificates that verify, within bounds
+//! of time and size.
 
-use super::SendError;
-use crate::config::Store as Configured;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use memhook_symbols::Getent;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use ureq::http::Uri;
+use ureq::http::{Response, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, unversioned::transport::DefaultConnector};
+use ureq::{Agent, Body, RequestBuilder, unversioned::transport::DefaultConnector};
 
-/// So much of an answer is read: stores answer with a word or an error of some lines.
+/// Longest answer to a request with a body: a word, or an error of some lines.
 const MOST_OF_AN_ANSWER: u64 = 64 << 10;
-/// A store that asks for a longer pause is asked again after this one.
+/// A server that asks for a longer pause is asked again after this one.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// A file with a secret or certificates is not larger.
 const MOST_OF_A_FILE: u64 = 1 << 20;
 
-/// What a store answered.
+/// What a server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It has taken the request.
@@ -40,17 +39,27 @@ pub enum Answer {
     },
 }
 
-/// How a store is spoken to.
-pub struct Manner {
+/// A server, and how it is asked.
+pub struct Server<'a> {
+    /// Its address, as it was configured.
+    pub url: &'a str,
     /// The path, below that of the address.
     pub path: &'static str,
-    /// Set for each request, beside those of the configuration.
+    /// Set for each request.
     pub headers: Vec<(&'static str, String)>,
+    /// Proves who we are.
+    pub secret: Option<Secret>,
+    /// A file with the certificates to trust, in place of those of the system.
+    pub ca: Option<&'a Path>,
+    /// Whether its certificate has to be one that is trusted.
+    pub verify: bool,
+    /// For one request, in all.
+    pub timeout: Duration,
     /// Whether a request that was answered with this status may be taken later.
     pub comes_back: fn(u16) -> bool,
 }
 
-/// The client of one store.
+/// The client of one server.
 pub struct Client {
     agent: Agent,
     uri: Uri,
@@ -60,33 +69,69 @@ pub struct Client {
 }
 
 /// What proves who we are. Read anew for each request, because tokens are replaced in their files.
-enum Secret {
+pub enum Secret {
+    /// A name, and the file with the password.
     Basic {
+        /// The name.
         username: String,
-        password: std::path::PathBuf,
+        /// The file.
+        password: PathBuf,
     },
-    Bearer(std::path::PathBuf),
+    /// A file with a token.
+    Bearer(PathBuf),
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, SendError> {
-    memhook_foreign::read_start(path, MOST_OF_A_FILE).map_err(|source| SendError::Read {
+/// Why a server cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// A file that the configuration names cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It has no certificate in it.
+    #[error("{}: no certificate is in it (PEM is expected)", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A password or token is empty, or has characters that no header may have.
+    #[error("{}: one line of printable ASCII characters is expected", path.display())]
+    Secret {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The address is none.
+    #[error("{host} is no address: http:// or https:// and a host are expected")]
+    Host {
+        /// What it is.
+        host: String,
+    },
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
+    memhook_foreign::read_start(path, MOST_OF_A_FILE).map_err(|source| ClientError::Read {
         path: path.to_owned(),
         source,
     })
 }
 
-fn secret(path: &Path) -> Result<String, SendError> {
+fn secret(path: &Path) -> Result<String, ClientError> {
     let text = String::from_utf8(read(path)?).unwrap_or_default();
     let secret = text.trim_end_matches(['\n', '\r']);
     if secret.is_empty() || !secret.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-        return Err(SendError::Secret {
+        return Err(ClientError::Secret {
             path: path.to_owned(),
         });
     }
     Ok(secret.to_owned())
 }
 
-fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, SendError> {
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ClientError> {
     let bytes = read(path)?;
     let items = parse_pem(&bytes).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -94,50 +139,40 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, SendError> {
     });
     let found: Vec<Certificate<'static>> = items.collect();
     if found.is_empty() {
-        return Err(SendError::NoCertificate {
+        return Err(ClientError::NoCertificate {
             path: path.to_owned(),
         });
     }
     Ok(found)
 }
 
-/// What is wrong with the files that the configuration of a store names.
-pub fn unusable_files(configured: &Configured) -> Vec<SendError> {
-    let secrets = [&configured.password_file, &configured.token_file];
-    let secrets = secrets.into_iter().flatten().map(|path| secret(path).err());
-    let ca = configured.ca.iter().map(|path| certificates(path).err());
-    secrets.chain(ca).flatten().collect()
+/// What is wrong with files that a configuration names: those with a secret, and those with certificates.
+pub fn unusable_files<'a>(
+    secrets: impl IntoIterator<Item = &'a PathBuf>,
+    ca: Option<&Path>,
+) -> Vec<ClientError> {
+    let secrets = secrets.into_iter().map(|path| secret(path).err());
+    let secrets: Vec<_> = secrets.collect();
+    let ca = ca.map(|path| certificates(path).err());
+    secrets.into_iter().chain(ca).flatten().collect()
 }
 
 impl Client {
-    /// For the store of this configuration.
-    pub fn new(configured: &Configured, manner: Manner) -> Result<Client, SendError> {
-        let certificates = configured.ca.as_deref().map(certificates).transpose()?;
-        let address = configured.url.get_ref().trim_end_matches('/');
-        let uri = format!("{address}{}", manner.path).parse::<Uri>();
-        let uri = uri.map_err(|_| SendError::Host {
+    /// For this server.
+    pub fn new(server: Server<'_>) -> Result<Client, ClientError> {
+        let certificates = server.ca.map(certificates).transpose()?;
+        let address = server.url.trim_end_matches('/');
+        let uri = format!("{address}{}", server.path).parse::<Uri>();
+        let uri = uri.map_err(|_| ClientError::Host {
             host: address.to_owned(),
         })?;
         let roots = certificates.map_or(RootCerts::PlatformVerifier, RootCerts::from);
-        let mut headers = manner.headers;
-        if let Some(tenant) = &configured.tenant {
-            headers.push(("X-Scope-OrgID", tenant.get_ref().clone()));
-        }
-        let secret = match (
-            &configured.username,
-            &configured.password_file,
-            &configured.token_file,
-        ) {
-            (Some(username), Some(password), _) => Some(Secret::Basic {
-                username: username.get_ref().clone(),
-                password: password.clone(),
-            }),
-            (_, _, Some(token)) => Some(Secret::Bearer(token.clone())),
-            _ => None,
-        };
+        let tls = TlsConfig::builder()
+            .root_certs(roots)
+            .disable_verification(!server.verify);
         let config = Agent::config_builder()
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .timeout_global(Some(configured.timeout.0))
+            .tls_config(tls.build())
+            .timeout_global(Some(server.timeout))
             // A redirect would take names of functions, and the token, to somebody else.
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -149,15 +184,15 @@ impl Client {
         let client = Client {
             agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
             uri,
-            headers,
-            comes_back: manner.comes_back,
-            secret,
+            headers: server.headers,
+            comes_back: server.comes_back,
+            secret: server.secret,
         };
         client.authorization()?;
         Ok(client)
     }
 
-    fn authorization(&self) -> Result<Option<String>, SendError> {
+    fn authorization(&self) -> Result<Option<String>, ClientError> {
         Ok(match &self.secret {
             None => None,
             Some(Secret::Basic { username, password }) => {
@@ -168,20 +203,35 @@ impl Client {
         })
     }
 
-    /// Sends a request.
+    /// Sends a request with a body.
     pub fn post(&self, body: &[u8]) -> Answer {
+        self.answer(self.agent.post(&self.uri), MOST_OF_AN_ANSWER, |request| {
+            request.send(body)
+        })
+    }
+
+    /// Asks for what is at the path; `most`: bytes of the longest answer.
+    pub fn get(&self, most: u64) -> Answer {
+        self.answer(self.agent.get(&self.uri), most, RequestBuilder::call)
+    }
+
+    fn answer<B>(
+        &self,
+        mut request: RequestBuilder<B>,
+        most: u64,
+        send: impl FnOnce(RequestBuilder<B>) -> Result<Response<Body>, ureq::Error>,
+    ) -> Answer {
         let authorization = match self.authorization() {
             Ok(authorization) => authorization,
             Err(error) => return later(crate::said::chain(&error)),
         };
-        let mut request = self.agent.post(&self.uri);
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
         if let Some(authorization) = authorization {
             request = request.header("Authorization", authorization);
         }
-        let response = match request.send(body) {
+        let response = match send(request) {
             Ok(response) => response,
             Err(error) => return later(error.to_string()),
         };
@@ -192,9 +242,11 @@ impl Client {
         };
         let (after, to) = (header("retry-after"), header("location"));
         // The answer is complete only when its body is.
+        let is_taken = (200..=299).contains(&status);
         let body = response.into_body().into_with_config();
-        let body = body.limit(MOST_OF_AN_ANSWER).read_to_vec();
-        if !(200..=299).contains(&status) {
+        let most = if is_taken { most } else { MOST_OF_AN_ANSWER };
+        let body = body.limit(most).read_to_vec();
+        if !is_taken {
             let said = body.unwrap_or_default();
             return self.failure(status, after.as_deref(), to.as_deref(), &said);
         }

@@ -1,0 +1,208 @@
+//! Pods of this machine by their ids, and the pod of a process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The annotation by which a pod takes itself out, or in where a rule asks for that.
+pub const ANNOTATION: &str = "memhook-rs/trace";
+/// A pod that the kubelet does not list any more is known for this long: a kubelet that has just been started lists
+/// none, and its processes are not left for that.
+const KEPT: Duration = Duration::from_secs(300);
+/// Longest id of a pod: those of static pods are hashes of 32 digits, all others UUIDs.
+const MOST_OF_A_UID: usize = 64;
+
+/// What a pod says about being traced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consent {
+    /// Nothing.
+    #[default]
+    Unsaid,
+    /// It wants to be.
+    In,
+    /// It does not want to be.
+    Out,
+    /// Something that is neither.
+    Unclear,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Its id.
+    pub uid: String,
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Kind of the object that it belongs to, in small letters, such as `deployment`; empty if it belongs to none.
+    pub workload_type: String,
+    /// The name of that object.
+    pub workload: String,
+    /// What it says.
+    pub consent: Consent,
+    /// Names of its containers by their ids.
+    pub containers: Vec<(String, String)>,
+}
+
+/// Where a process is, as far as the kubelet is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// In no pod, or nobody asks the kubelet.
+    #[default]
+    NoPod,
+    /// In a pod that the kubelet has not listed yet, so what it wants is not known.
+    Unknown,
+    /// In this pod.
+    Pod(Arc<Pod>),
+}
+
+impl Place {
+    /// The pod, if it is known.
+    pub fn pod(&self) -> Option<&Pod> {
+        match self {
+            Place::Pod(pod) => Some(pod),
+            Place::NoPod | Place::Unknown => None,
+        }
+    }
+}
+
+/// The pods that were listed, lately or now.
+#[derive(Clone, Debug, Default)]
+pub struct Pods {
+    by_uid: HashMap<String, (Arc<Pod>, Instant)>,
+}
+
+impl Pods {
+    /// These pods, and those of before that are not forgotten yet.
+    pub fn with(&self, listed: Vec<Pod>, now: Instant) -> Pods {
+        let is_kept = |(_, (_, seen)): &(&String, &(Arc<Pod>, Instant))| {
+            now.saturating_duration_since(*seen) < KEPT
+        };
+        let before = self.by_uid.iter().filter(is_kept);
+        let mut by_uid: HashMap<_, _> = before
+            .map(|(uid, known)| (uid.clone(), known.clone()))
+            .collect();
+        for pod in listed {
+            by_uid.insert(pod.uid.clone(), (Arc::new(pod), now));
+        }
+        Pods { by_uid }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    /// Whether a pod is known.
+    pub fn has(&self, uid: &str) -> bool {
+        self.by_uid.contains_key(uid)
+    }
+
+    /// Where a process is whose control group names this pod.
+    pub fn place(&self, uid: Option<&str>) -> Place {
+        match uid {
+            None => Place::NoPod,
+            Some(uid) => self
+                .by_uid
+                .get(uid)
+                .map_or(Place::Unknown, |(pod, _)| Place::Pod(Arc::clone(pod))),
+        }
+    }
+}
+
+impl Pod {
+    /// The name of a container.
+    pub fn container(&self, id: &str) -> Option<&str> {
+        let found = self.containers.iter().find(|(of, _)| of == id);
+        found.map(|(_, name)| name.as_str())
+    }
+}
+
+/// The id of the pod that a control group belongs to, by the text of /proc/PID/cgroup. The kubelet names groups
+/// `kubepods/burstable/podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which `_` stands for `-`
+/// (pkg/kubelet/cm in its source).
+pub fn pod_uid(groups: &str) -> Option<String> {
+    let of_line = |line: &str| {
+        let (_, below) = line.split_once("kubepods")?;
+        below
+            .split('/')
+            .find_map(|part| match part.strip_suffix(".slice") {
+                Some(slice) => uid(&slice.rsplit_once("-pod")?.1.replace('_', "-")),
+                None => uid(part.strip_prefix("pod")?),
+            })
+    };
+    groups.lines().find_map(of_line)
+}
+
+/// The text, if it can be an id.
+fn uid(text: &str) -> Option<String> {
+    let is_of_uid = |c: char| c.is_ascii_hexdigit() || c == '-';
+    let is_uid = (8..=MOST_OF_A_UID).contains(&text.len()) && text.chars().all(is_of_uid);
+    is_uid.then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0b5ae3f3-6e6d-4d4f-a9ac-1f2d3c4b5a69";
+
+    #[test]
+    fn a_group_names_its_pod_whoever_made_it() {
+        let id = "0123456789abcdef".repeat(4);
+        let slice = UID.replace('-', "_");
+        for groups in [
+            format!("0::/kubepods/burstable/pod{UID}/{id}\n"),
+            format!("0::/kubepods/pod{UID}\n"),
+            format!(
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{id}.scope\n"
+            ),
+            format!("0::/kubepods.slice/kubepods-pod{slice}.slice/crio-{id}.scope\n"),
+            // kind, whose nodes are containers themselves.
+            format!(
+                "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{slice}.slice/cri-containerd-{id}.scope\n"
+            ),
+            format!("12:cpu:/\n4:memory:/kubepods/besteffort/pod{UID}/{id}\n0::/\n"),
+        ] {
+            assert_eq!(pod_uid(&groups).as_deref(), Some(UID), "{groups}");
+        }
+        let hash = "0123456789abcdef".repeat(2);
+        let groups = format!("0::/kubepods/burstable/pod{hash}/x\n");
+        assert_eq!(pod_uid(&groups), Some(hash));
+        for groups in [
+            "0::/\n".to_owned(),
+            "0::/kubepods.slice\n".into(),
+            format!("0::/docker/pod{UID}\n"),
+            "0::/kubepods/podcast/x\n".into(),
+            format!("0::/kubepods/pod{UID}{UID}\n"),
+            "0::/kubepods/pod../x\n".into(),
+        ] {
+            assert_eq!(pod_uid(&groups), None, "{groups}");
+        }
+    }
+
+    /// A kubelet that starts anew lists nothing for a while.
+    #[test]
+    fn a_pod_is_known_for_a_while_after_it_was_listed_last() {
+        let begin = Instant::now();
+        let pod = |name: &str| Pod {
+            uid: UID.into(),
+            name: name.into(),
+            ..Pod::default()
+        };
+        let name = |pods: &Pods| {
+            let place = pods.place(Some(UID));
+            place.pod().map(|pod| pod.name.clone())
+        };
+        let pods = Pods::default().with(vec![pod("a")], begin);
+        let pods = pods.with(vec![pod("b")], begin + Duration::from_secs(1));
+        assert_eq!(name(&pods).as_deref(), Some("b"));
+        let pods = pods.with(Vec::new(), begin + KEPT);
+        assert_eq!(name(&pods).as_deref(), Some("b"));
+        let pods = pods.with(Vec::new(), begin + KEPT + Duration::from_secs(1));
+        assert_eq!((name(&pods), pods.count()), (None, 0));
+        assert_eq!(pods.place(Some(UID)), Place::Unknown);
+        assert_eq!(pods.place(None), Place::NoPod);
+    }
+}
