@@ -1,8 +1,8 @@
 //! Which blocks of a live process are not touched, though they are reachable: evidence, what to look at next
 //! within a budget, and estimates.
 //!
-//! The parts that decide and estimate are pure: [`Controller`], [`stale_share`], [`Census`], and for tracing
-//! within a budget [`TracingController`]. What asks the kernel is [`Watcher`].
+//! The parts that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`]. What asks the kernel is
+//! [`Watcher`].
 
 // A list of areas of memory is often one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -41,7 +41,6 @@ mod sites;
 mod spending;
 mod survival;
 mod switches;
-mod tracing_budget;
 #[cfg(target_arch = "x86_64")]
 mod watched_threads;
 #[cfg(target_arch = "x86_64")]
@@ -63,9 +62,5 @@ pub use pages::{PAGE_BYTES, Pages, THRESHOLDS_MS, Writes};
 pub use random::Random;
 pub use sites::{Census, LiveBlock, Part, Site, SiteBlocks, Stratum};
 pub use survival::{Share, Watched};
-pub use tracing_budget::{
-    COARSEST, CallCosts, LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, Period, SIZE_CLASSES,
-    TracingController, level_of, mean_bytes, size_class,
-};
 #[cfg(target_arch = "x86_64")]
 pub use watcher::{SeenAccess, Watcher, usual_duration};

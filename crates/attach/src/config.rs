@@ -2,11 +2,11 @@
 
 pub(crate) mod emission;
 
+use crate::tracing_budget::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
 use emission::Emission;
 use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
-use memhook_access::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
 use memhook_ledger::SampledAllocations;
 use memhook_probe::{Allocator, check_allocators};
 use memhook_stream::{Config, Plan};

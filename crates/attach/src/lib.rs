@@ -46,6 +46,7 @@ mod running;
 mod session;
 mod survey;
 mod trace;
+mod tracing_budget;
 mod triggers;
 mod turn_loop;
 mod unwinding;

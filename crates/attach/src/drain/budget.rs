@@ -1,14 +1,16 @@
 //! Keeps tracing within a budget: measures what it costs, and orders samples where recording everything would
 //! cost too much.
 
+use crate::tracing_budget::{
+    COARSEST, CallCosts, Period, SIZE_CLASSES, TracingController, mean_bytes, size_class,
+};
 use memhook_abi::{Event, Op};
-use memhook_access::{CallCosts, Period, SIZE_CLASSES, TracingController, mean_bytes, size_class};
 use memhook_ledger::{Estimator, MOST_LEVELS};
 use memhook_process::{own_processor_time, processor_time};
 use memhook_stream::{Region, TimedCalls};
 use std::time::Duration;
 
-const _: () = assert!(memhook_access::COARSEST <= MOST_LEVELS);
+const _: () = assert!(COARSEST <= MOST_LEVELS);
 
 /// How often it is decided.
 const PERIOD: Duration = Duration::from_millis(10);

@@ -260,7 +260,7 @@ impl TracingController {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use memhook_access::Random;
     use proptest::prelude::*;
 
     const STEP_NS: f64 = 10e6;
