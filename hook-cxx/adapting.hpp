@@ -1,5 +1,5 @@
 // --on-full adapt: a thread whose ring is nearly full again and again records samples of its allocations. At
-// first it waits for room (`wait_budget_ns` in ring.hpp); once it has waited for as long as it should, it
+// first it waits for room (`wait_allowance_ns` in ring.hpp); once it has waited for as long as it should, it
 // takes samples whenever its ring is nearly full.
 //
 // An event says in the ring where that begins and ends. In between, allocations are recorded as with

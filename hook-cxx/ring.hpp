@@ -192,22 +192,22 @@ inline bool look_for_room(RingHeader* ring) {
   return true;
 }
 
-// With --on-full adapt a thread waits like any other as long as that costs it little: `wait_budget_ns` and one part in
-// `wait_share` of the time altogether, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program that
-// always allocates more than the attacher takes is not held up. What was waited beyond that is made good
-// later, but never for much longer than a second.
+// With --on-full adapt a thread waits like any other as long as that costs it little: `wait_allowance_ns` and one part
+// in `wait_share` of the time altogether, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program
+// that always allocates more than the attacher takes is not held up. What was waited beyond that is made good later,
+// but never for much longer than a second.
 //
 // It waits when its ring is nearly full. The last quarter is for what comes when it has waited long enough: samples,
 // and releases, which are always published. So an attacher that gets no processor for a moment costs neither the
 // thread's time nor events.
-inline constexpr int64_t wait_budget_ns = 20'000'000, longest_wait_ns = 10'000'000;
+inline constexpr int64_t wait_allowance_ns = 20'000'000, longest_wait_ns = 10'000'000;
 // How long a thread waits, if its ring is full of releases, for an attacher that gets no processor. Not as short as
 // the others: on a machine where everybody waits for a processor it would lose events that a few milliseconds more
 // would have kept.
 inline constexpr int64_t starved_attacher_ns = 100'000'000;
-inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_budget_ns;
+inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_allowance_ns;
 
-// What of the budget a thread has spent that has been waiting for `waited_ns` now.
+// What of the allowance a thread has spent that has been waiting for `waited_ns` now.
 inline uint64_t spent_waiting(const RingHeader* ring, uint64_t now, uint64_t waited_ns) {
   uint64_t forgotten = (now - ring->waited_at_ns) / wait_share;
   uint64_t spent = (ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0) + waited_ns;
@@ -223,7 +223,7 @@ inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
     uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (mask_of(ring) + 1) / 4 * 3;
     if (ring->head + reserve_events <= nearly_full) {
       if (nearly_full < ring->limit) ring->limit = nearly_full;
-    } else if (spent < wait_budget_ns && waited_ns < longest_wait_ns) {
+    } else if (spent < wait_allowance_ns && waited_ns < longest_wait_ns) {
       return false;
     } else {
       ring->sampling = wants_samples;

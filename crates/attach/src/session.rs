@@ -30,7 +30,7 @@ use crate::leave::inherited::close_inherited;
 use crate::pads::TracedHeap;
 use crate::plan::hooking::Planned;
 use crate::survey::known_files::{KnownFiles, SharedFiles};
-use crate::survey::memory_budget::budget_now;
+use crate::survey::memory_allowance::allowance_now;
 use cleared::{Cleared, clear_after_failure};
 use found::Found;
 use marks::Marks;
@@ -204,8 +204,8 @@ impl Session {
     /// Adjusts the memory that it may take, because memory may have become scarce. Called now and then.
     pub fn look_at_memory(&self) {
         let region = self.region();
-        let budget = budget_now(&self.prepared.config.plan, region.memory_granted());
-        region.set_budget(budget);
+        let allowance = allowance_now(&self.prepared.config.plan, region.memory_granted());
+        region.set_allowance(allowance);
     }
 
     /// Looks for new seccomp filters; called now and then. What a filter forbids that was installed meanwhile
@@ -263,8 +263,8 @@ impl Session {
     }
 
     /// What tracing may take of memory that is limited, in bytes.
-    pub(crate) fn memory_budget(&self) -> u64 {
-        self.prepared.config.plan.budget
+    pub(crate) fn memory_allowance(&self) -> u64 {
+        self.prepared.config.plan.allowance
     }
 
     /// Where the hook is (avma).

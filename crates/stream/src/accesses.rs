@@ -64,7 +64,7 @@ impl Region {
         self.counted(offset_of!(Control, access_missed))
     }
 
-    /// Touches records ahead of those that are in use, as far as the budget lasts: a program that gets none goes
+    /// Touches records ahead of those that are in use, as far as the allowance lasts: a program that gets none goes
     /// on, and its block is not counted.
     pub(crate) fn grant_accesses(&self) {
         if !self.counts_accesses() {

@@ -123,7 +123,7 @@ impl Region {
             self.set_evaluation(python.evaluation.clone());
             self.set_python_state(python.layout.state);
         }
-        let passed = passed_blocks(config.plan.budget);
+        let passed = passed_blocks(config.plan.allowance);
         m.u64(offset_of!(Control, passed_mask))
             .store(passed - 1, Relaxed);
         for counter in &self.retired {

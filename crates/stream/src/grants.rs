@@ -3,7 +3,7 @@
 //! A page of a memory file belongs to the control group of whoever touches it first (`mem_cgroup_charge`
 //! in mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So what the hook
 //! may use is touched from here before it is granted: it is our memory then, not the target's, and
-//! the sum stays below a budget. Rings begin small; those that are busy get more, and the ring of a
+//! the sum stays below an allowance. Rings begin small; those that are busy get more, and the ring of a
 //! thread that has ended is emptied.
 
 use crate::Region;
@@ -39,7 +39,7 @@ const FULL: u64 = 300;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// All together.
-    pub budget: u64,
+    pub allowance: u64,
     /// Events of a ring at first, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,
     /// The most bytes of events that a ring can grow to, at most what the region has room for.
@@ -64,8 +64,9 @@ impl Plan {
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
 
-    /// The best for so many threads within a budget (bytes), with rings of at most `ring_bytes`. `None`: not even the smallest rings fit.
-    pub fn within(budget: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
+    /// The best for so many threads within an allowance (bytes), with rings of at most `ring_bytes`. `None`: not even
+    /// the smallest rings fit.
+    pub fn within(allowance: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
         // A burst of three million events a second fits into the time between two passes over a target that
         // was quiet; and with a quarter of it, between two passes over one that was not.
         const BEST: u64 = 256 << 10;
@@ -74,7 +75,7 @@ impl Plan {
         let threads = threads.clamp(1, MAX_RINGS) as u64;
         let least = LEAST_RING_BYTES as u64;
         let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
-        let first_ring = match budget {
+        let first_ring = match allowance {
             // Most of it is left for what turns out to need more.
             b if b / 64 >= with(BEST) => BEST.min(ring_bytes),
             b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
@@ -83,9 +84,9 @@ impl Plan {
             _ => return None,
         };
         // A quarter for backtraces; all of the table where that is much.
-        let stacks = (budget / 4).max(Plan::FIXED / 4);
+        let stacks = (allowance / 4).max(Plan::FIXED / 4);
         Some(Plan {
-            budget,
+            allowance,
             first_ring,
             most_ring: ring_bytes,
             stacks,
@@ -99,7 +100,7 @@ impl Default for Plan {
     /// No bound but those of the region.
     fn default() -> Plan {
         Plan {
-            budget: u64::MAX,
+            allowance: u64::MAX,
             first_ring: 64 << 10,
             most_ring: u64::MAX,
             stacks: u64::MAX,
@@ -112,7 +113,7 @@ impl Default for Plan {
 /// What has been granted.
 pub(crate) struct Accounts {
     /// Bytes that may be granted.
-    budget: u64,
+    allowance: u64,
     /// Bytes of everything granted.
     spent: u64,
     first_ring: u64,
@@ -130,7 +131,7 @@ pub(crate) struct Accounts {
 impl Accounts {
     pub(crate) fn new() -> Accounts {
         Accounts {
-            budget: 0,
+            allowance: 0,
             spent: 0,
             first_ring: LEAST_RING_BYTES as u64,
             most_ring: LEAST_RING_BYTES as u64,
@@ -142,7 +143,7 @@ impl Accounts {
     }
 
     fn left(&self) -> u64 {
-        self.budget.saturating_sub(self.spent)
+        self.allowance.saturating_sub(self.spent)
     }
 
     fn spend(&mut self, bytes: u64) -> bool {
@@ -155,7 +156,7 @@ impl Accounts {
 
     /// For more than what everybody gets. A quarter is kept for threads that come.
     fn spend_on_growth(&mut self, bytes: u64) -> bool {
-        bytes <= self.left().saturating_sub(self.budget / 4) && self.spend(bytes)
+        bytes <= self.left().saturating_sub(self.allowance / 4) && self.spend(bytes)
     }
 }
 
@@ -164,7 +165,7 @@ impl Region {
     pub(crate) fn begin_grants(&self, plan: &Plan) {
         let mut accounts = self.accounts();
         *accounts = Accounts::new();
-        accounts.budget = plan.budget;
+        accounts.allowance = plan.allowance;
         accounts.most_ring = plan.most_ring.min(self.ring_bytes() as u64);
         accounts.first_ring = plan.first_ring.min(accounts.most_ring);
         let share = usize::try_from(plan.stacks).unwrap_or(usize::MAX);
@@ -198,7 +199,7 @@ impl Region {
         self.limit_rings(&accounts);
     }
 
-    /// As many rings may be claimed as the budget has room for.
+    /// As many rings may be claimed as the allowance has room for.
     fn limit_rings(&self, accounts: &Accounts) {
         let prepared = accounts.rings.iter().filter(|bytes| **bytes > 0).count() as u64;
         let more = accounts.left() / Plan::small_ring(accounts.first_ring);
@@ -208,9 +209,9 @@ impl Region {
             .store(limit as u32, Relaxed);
     }
 
-    /// Another budget (bytes) from now on. What has been granted stays so.
-    pub fn set_budget(&self, budget: u64) {
-        self.accounts().budget = budget;
+    /// Another allowance (bytes) from now on. What has been granted stays so.
+    pub fn set_allowance(&self, allowance: u64) {
+        self.accounts().allowance = allowance;
     }
 
     /// Bytes that the attach has taken, as far as they were granted.
@@ -218,7 +219,7 @@ impl Region {
         self.accounts().spent
     }
 
-    /// Gives those more that need it, as long as the budget lasts. To be called after each pass; `waiting`
+    /// Gives those more that need it, as long as the allowance lasts. To be called after each pass; `waiting`
     /// says how many events were in which rings, and leaves out those that were empty.
     pub fn grant(&self, waiting: impl Iterator<Item = (usize, u64)>) {
         let mut accounts = self.accounts();
@@ -239,7 +240,7 @@ impl Region {
         self.grant_accesses();
     }
 
-    /// Touches a small ring, if the budget has room for it.
+    /// Touches a small ring, if the allowance has room for it.
     fn prepare_ring(&self, accounts: &mut Accounts, ring: usize) {
         let small = Plan::small_ring(accounts.first_ring);
         if !accounts.spend(small) {

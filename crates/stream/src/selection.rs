@@ -18,8 +18,8 @@ pub(crate) fn filter_shift(config: &Config) -> u32 {
 }
 
 /// Entries of the table of passed blocks: a small part of what the attach may take (bytes).
-pub(crate) fn passed_blocks(budget: u64) -> u64 {
-    let affordable = (budget / 16 / 8).clamp(512, PASSED_BLOCKS as u64);
+pub(crate) fn passed_blocks(allowance: u64) -> u64 {
+    let affordable = (allowance / 16 / 8).clamp(512, PASSED_BLOCKS as u64);
     1 << affordable.ilog2()
 }
 

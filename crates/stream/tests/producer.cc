@@ -151,16 +151,16 @@ static bool counts_waits() {
     __atomic_store_n(&control()->clock_ns, now, __ATOMIC_RELAXED);
     ring->waited_ns = spent_waiting(ring, now, waited_ns);
     ring->waited_at_ns = now;
-    return ring->waited_ns >= static_cast<uint64_t>(wait_budget_ns);
+    return ring->waited_ns >= static_cast<uint64_t>(wait_allowance_ns);
   };
   constexpr uint64_t ms = 1'000'000;
   // So much at once.
-  bool right = !enough(0, wait_budget_ns - ms) && enough(0, ms);
+  bool right = !enough(0, wait_allowance_ns - ms) && enough(0, ms);
   // Then a share of the time.
   for (int i = 0; i < 100; i++)
     right = right && !enough(wait_share * ms, ms / 2) && enough(wait_share * ms / 2, ms);
   // However long one wait was, it is forgotten after a while, and not before.
-  right = right && enough(0, 10'000 * ms) && enough(wait_share * (most_waited_ns - wait_budget_ns), 0);
+  right = right && enough(0, 10'000 * ms) && enough(wait_share * (most_waited_ns - wait_allowance_ns), 0);
   right = right && !enough(wait_share, 0);
   // It waits where a quarter of its ring is left, but not for long at once, and then takes samples.
   enough(10'000 * ms, 0);

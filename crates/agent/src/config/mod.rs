@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_takes_the_place_of_a_distance_between_samples() {
+    fn an_overhead_takes_the_place_of_a_distance_between_samples() {
         let file = parse(&format!("{RULE}overhead = \"2%\"\n")).expect("right");
         let tracing = file.rule[0].get_ref().tracing(1 << 20);
         assert_eq!((tracing.sample_bytes, tracing.overhead), (None, Some(0.02)));

@@ -5,7 +5,7 @@ use super::described_heap::DescribedHeap;
 use super::recorded_pages::RecordedPages;
 use super::recorder::Recorder;
 use crate::config::{Stacks, TraceConfig};
-use crate::survey::memory_budget::for_a_ledger;
+use crate::survey::memory_allowance::for_a_ledger;
 use memhook_ledger::{
     LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
 };

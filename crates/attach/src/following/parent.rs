@@ -69,7 +69,7 @@ impl Parent {
     fn add_as_needed(&mut self, session: &Session) {
         // Where memory is limited, the next one must fit, too. They are all alike.
         let each = self.filled / self.mapped.len().max(1) as u64;
-        let fits = self.filled.saturating_add(each) <= session.memory_budget();
+        let fits = self.filled.saturating_add(each) <= session.memory_allowance();
         if fits && self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {
             let added = self.add(session);
             self.failures += u32::from(added.is_none());

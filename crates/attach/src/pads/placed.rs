@@ -9,7 +9,7 @@ use crate::hold::reach::Reach;
 use crate::hook::presence::any_point;
 use crate::probes::map_near;
 use crate::survey::limits::check_shared_memory;
-use crate::survey::memory_budget::check_charge;
+use crate::survey::memory_allowance::check_charge;
 use memhook_abi::{
     DescribedFunction, DescribedRole, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED,
     MAX_VARIANTS,

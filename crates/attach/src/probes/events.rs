@@ -7,7 +7,7 @@ use super::areas::REGION_NAME;
 use crate::error::Error;
 use crate::hook::object::PROBE;
 use crate::survey::limits::check_shared_memory;
-use crate::survey::memory_budget::Budget;
+use crate::survey::memory_allowance::Allowance;
 use crate::survey::target_facts::{is_filtered, main_stack, tid_offset};
 use crate::unwinding::tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
@@ -82,7 +82,7 @@ pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Erro
         attacher_pid: std::process::id(),
         owner: 1,
         main_stack: main_stack(&maps),
-        plan: Budget::of(pid, LEAST_RING_BYTES as u64).plan()?,
+        plan: Allowance::of(pid, LEAST_RING_BYTES as u64).plan()?,
         ..Config::default()
     };
     let mut files = ModuleFiles::in_parts();

@@ -7,7 +7,7 @@ use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
 use crate::hook::presence::any_point;
 use crate::survey::limits::check_shared_memory;
-use crate::survey::memory_budget::check_charge;
+use crate::survey::memory_allowance::check_charge;
 use memhook_inject::{CodeArea, create_region, hold, set_inherited, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
 use memhook_process::thread_ids;

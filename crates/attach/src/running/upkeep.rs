@@ -6,7 +6,7 @@ use crate::drain::consumer::Consumer;
 use crate::error::Error;
 use crate::region::ring_owners::RingOwners;
 use crate::session::Session;
-use crate::survey::memory_budget::KillCount;
+use crate::survey::memory_allowance::KillCount;
 use memhook_ledger::Observer;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 

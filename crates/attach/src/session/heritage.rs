@@ -75,13 +75,13 @@ impl Session {
 /// What a child may take; `None`: not even one thread's ring would fit.
 fn share_of(parent: &Config) -> Option<Plan> {
     let whole = parent.plan;
-    if whole.budget == u64::MAX {
+    if whole.allowance == u64::MAX {
         return Some(Plan {
             threads: 1,
             ..whole
         });
     }
-    let share = Plan::within(whole.budget / SHARE, 1, whole.most_ring)?;
+    let share = Plan::within(whole.allowance / SHARE, 1, whole.most_ring)?;
     Some(Plan {
         first_ring: share.first_ring.min(whole.first_ring),
         ..share

@@ -2,7 +2,7 @@
 //! resource limits that the shared memory could run into.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
-use crate::{error::Error, survey::memory_budget::Budget};
+use crate::{error::Error, survey::memory_allowance::Allowance};
 use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
 use memhook_process::{Check, has_seccomp_filter, proc_path, proc_text};
@@ -16,9 +16,9 @@ pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
 /// As [`refuse`]; returns what the attach may take of memory.
 pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     config.check()?;
-    let budget = Budget::of(pid, fitting_ring_bytes(pid, config.ring_bytes));
+    let allowance = Allowance::of(pid, fitting_ring_bytes(pid, config.ring_bytes));
     let mut checks = memhook_process::preflight(pid);
-    checks.extend(checks_within(&budget, pid, config));
+    checks.extend(checks_within(&allowance, pid, config));
     match memhook_process::first_failure(&checks) {
         Some(why) => {
             // What is wrong may be that the process has ended, and that another one has its id.
@@ -26,7 +26,7 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
             Err(Error::Refused(why))
         }
         None => {
-            let mut plan = budget.plan()?;
+            let mut plan = allowance.plan()?;
             plan.most_ring = plan.most_ring.min(config.ring_bytes);
             if config
                 .sample_bytes
@@ -48,16 +48,16 @@ const RING_OF_SAMPLES: u64 = 32 << 10;
 /// Compares the limits of the process with what would be mapped.
 pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
     let ring_bytes = fitting_ring_bytes(pid, config.ring_bytes);
-    checks_within(&Budget::of(pid, ring_bytes), pid, config)
+    checks_within(&Allowance::of(pid, ring_bytes), pid, config)
 }
 
-fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> {
+fn checks_within(allowance: &Allowance, pid: i32, config: &TraceConfig) -> Vec<Check> {
     let Some(limits) = Limits::of(pid) else {
         return Vec::new();
     };
     let region_bytes = region_bytes(limits.fitting_ring_bytes(room_of_ring(config)) as usize);
     let mut checks = limits.checks(pid, region_bytes as u64);
-    checks.push(budget.check());
+    checks.push(allowance.check());
     checks
 }
 

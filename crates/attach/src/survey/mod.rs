@@ -3,7 +3,7 @@
 
 pub(crate) mod known_files;
 pub(crate) mod limits;
-pub(crate) mod memory_budget;
+pub(crate) mod memory_allowance;
 pub(crate) mod process;
 pub(crate) mod target_facts;
 pub(crate) mod traced_modules;

@@ -1,8 +1,8 @@
 //! Giving leaked blocks of a live process back to its allocator.
 
-mod budget;
 mod candidates;
 pub(crate) mod choose;
+mod hold_time;
 mod release;
 mod unchanged;
 

@@ -1,7 +1,7 @@
 //! Releasing blocks of a running process by calls of its own `free`.
 
-use super::budget::Budget;
 use super::candidates::Candidates;
+use super::hold_time::HoldTime;
 use super::unchanged::unchanged;
 use crate::Error;
 use memhook_inject::{Held, stops};
@@ -50,17 +50,17 @@ impl Candidates {
         // From the end, because the last ones are taken off.
         let mut left = self.unchanged(&self.chosen, u64::MAX);
         left.reverse();
-        let mut budget = Budget::new();
+        let mut time = HoldTime::new();
         while !left.is_empty() && stops() == 0 {
             let mut held = hold()?;
             done.holds += 1;
             if !is_same_program(&self.memory, self.scan.heap.blocks.get(left[0]).address) {
                 return Err(Error::OtherProgram { pid });
             }
-            let released = self.release_some(&mut held, free, &mut left, &mut budget, done);
+            let released = self.release_some(&mut held, free, &mut left, &mut time, done);
             let begin = Instant::now();
             let held = held.release();
-            budget.finished(begin.elapsed());
+            time.finished(begin.elapsed());
             done.longest = done.longest.max(*held.as_ref().unwrap_or(&Duration::ZERO));
             released?;
             held?;
@@ -85,17 +85,17 @@ impl Candidates {
         held: &mut Held,
         free: u64,
         left: &mut Vec<u32>,
-        budget: &mut Budget,
+        time: &mut HoldTime,
         done: &mut Released,
     ) -> Result<(), Error> {
         let blocks = &self.scan.heap.blocks;
         let mut begin = Instant::now();
-        let until = budget.end(begin, held.held_for());
+        let until = time.end(begin, held.held_for());
         let mut is_first = true;
         // However slow the machine, each hold gets somewhere.
         while !left.is_empty() && (is_first || begin < until) {
             is_first = false;
-            let count = budget.fitting(until.saturating_duration_since(begin), Held::MAX_CALLS);
+            let count = time.fitting(until.saturating_duration_since(begin), Held::MAX_CALLS);
             let mut batch = left.split_off(left.len().saturating_sub(count));
             batch.reverse();
             let mut batch = self.unchanged(&batch, HEAD_BYTES);
@@ -106,7 +106,7 @@ impl Candidates {
             left.extend(rest.into_iter().rev());
             let now = Instant::now();
             if count > 0 {
-                budget.called(count, now - begin);
+                time.called(count, now - begin);
             }
             begin = now;
         }

@@ -9,17 +9,17 @@ const FIRST_FINISH: Duration = Duration::from_micros(400);
 const FIRST_CALLS: usize = 32;
 
 /// The time of one hold, and what can be done in it.
-pub struct Budget {
+pub struct HoldTime {
     /// What it takes to put a thread back and let it go.
     finish: Duration,
     /// What it takes to check and release a block; `None` if not yet known.
     call: Option<Duration>,
 }
 
-impl Budget {
+impl HoldTime {
     /// Before the first hold.
-    pub fn new() -> Budget {
-        Budget {
+    pub fn new() -> HoldTime {
+        HoldTime {
             finish: FIRST_FINISH,
             call: None,
         }
@@ -65,26 +65,26 @@ mod tests {
 
     #[test]
     fn what_fits_follows_what_was_measured() {
-        let mut budget = Budget::new();
-        assert_eq!(budget.fitting(HOLD, 500), FIRST_CALLS);
-        budget.called(32, 64 * MICROSECOND);
-        assert_eq!(budget.fitting(100 * MICROSECOND, 500), 50);
-        assert_eq!(budget.fitting(HOLD, 500), 500);
-        assert_eq!(budget.fitting(Duration::ZERO, 500), 1);
-        budget.called(1, 198 * MICROSECOND);
-        assert_eq!(budget.fitting(HOLD, 500), 15);
+        let mut time = HoldTime::new();
+        assert_eq!(time.fitting(HOLD, 500), FIRST_CALLS);
+        time.called(32, 64 * MICROSECOND);
+        assert_eq!(time.fitting(100 * MICROSECOND, 500), 50);
+        assert_eq!(time.fitting(HOLD, 500), 500);
+        assert_eq!(time.fitting(Duration::ZERO, 500), 1);
+        time.called(1, 198 * MICROSECOND);
+        assert_eq!(time.fitting(HOLD, 500), 15);
     }
 
     #[test]
     fn the_way_out_is_part_of_the_hold() {
-        let mut budget = Budget::new();
+        let mut time = HoldTime::new();
         let now = Instant::now();
-        assert_eq!(budget.end(now, 100 * MICROSECOND) - now, 1000 * MICROSECOND);
-        budget.finished(600 * MICROSECOND);
-        assert_eq!(budget.end(now, 100 * MICROSECOND) - now, 900 * MICROSECOND);
+        assert_eq!(time.end(now, 100 * MICROSECOND) - now, 1000 * MICROSECOND);
+        time.finished(600 * MICROSECOND);
+        assert_eq!(time.end(now, 100 * MICROSECOND) - now, 900 * MICROSECOND);
         // However slow it was, half of the time is for calls.
-        (0..40).for_each(|_| budget.finished(90_000 * MICROSECOND));
-        assert!(budget.end(now, Duration::ZERO) - now >= HOLD / 2);
-        assert_eq!(budget.end(now, HOLD), now);
+        (0..40).for_each(|_| time.finished(90_000 * MICROSECOND));
+        assert!(time.end(now, Duration::ZERO) - now >= HOLD / 2);
+        assert_eq!(time.end(now, HOLD), now);
     }
 }

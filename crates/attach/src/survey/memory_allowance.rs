@@ -36,7 +36,7 @@ pub(crate) fn check_charge(pid: i32, bytes: u64) -> Result<(), Error> {
 }
 
 /// What was found out about the memory of a process, and what follows.
-pub struct Budget {
+pub struct Allowance {
     threads: usize,
     /// The tightest level that pays for what we touch.
     ours: Option<MemoryLevel>,
@@ -46,12 +46,12 @@ pub struct Budget {
     plan: Option<Plan>,
 }
 
-impl Budget {
+impl Allowance {
     /// Of an attach to this process.
-    pub fn of(pid: i32, ring_bytes: u64) -> Budget {
+    pub fn of(pid: i32, ring_bytes: u64) -> Allowance {
         let [ours, theirs] = CgroupMemory::of_both(std::process::id() as i32, pid);
         let (ours, theirs) = (ours.tightest_of_all(), theirs.tightest().cloned());
-        Budget::from(
+        Allowance::from(
             thread_ids(pid).map_or(1, |t| t.len()),
             ours,
             theirs,
@@ -64,7 +64,7 @@ impl Budget {
         ours: Option<MemoryLevel>,
         theirs: Option<MemoryLevel>,
         ring_bytes: u64,
-    ) -> Budget {
+    ) -> Allowance {
         let share = |level: &Option<MemoryLevel>| level.as_ref().map(|l| l.free / SHARE);
         let mut plan = match share(&ours) {
             Some(share) => Plan::within(share, threads, ring_bytes),
@@ -83,7 +83,7 @@ impl Budget {
                 plan.first_ring = memhook_abi::LEAST_RING_BYTES as u64;
             }
         }
-        Budget {
+        Allowance {
             threads,
             ours,
             theirs,
@@ -145,7 +145,7 @@ impl Budget {
         if let Some(level) = &self.ours {
             finding += &format!(
                 " and at most {}, one part in {SHARE} of {}",
-                size_text(plan.budget),
+                size_text(plan.allowance),
                 named(level)
             );
         }
@@ -161,9 +161,9 @@ impl Budget {
 }
 
 /// What may be taken now, when `taken` bytes are: less when memory has become scarce.
-pub fn budget_now(plan: &Plan, taken: u64) -> u64 {
+pub fn allowance_now(plan: &Plan, taken: u64) -> u64 {
     let more = free_for_us().map_or(u64::MAX, |free| free / SHARE);
-    plan.budget.min(taken.saturating_add(more))
+    plan.allowance.min(taken.saturating_add(more))
 }
 
 /// What is free for this process, as it was a moment ago: who traces many processes would read the same files for each.
@@ -235,8 +235,8 @@ mod tests {
         })
     }
 
-    fn refusal(budget: &Budget) -> String {
-        let error = budget.plan().expect_err("refused").to_string();
+    fn refusal(allowance: &Allowance) -> String {
+        let error = allowance.plan().expect_err("refused").to_string();
         assert!(!error.contains('\n'), "{error}");
         error
     }
@@ -244,29 +244,29 @@ mod tests {
     #[test]
     fn rings_are_chosen_by_what_is_free() {
         let plan = |threads, ours, theirs| {
-            let budget = Budget::from(threads, ours, theirs, 1 << 20);
-            assert!(budget.check().ok);
-            budget.plan().expect("it fits")
+            let allowance = Allowance::from(threads, ours, theirs, 1 << 20);
+            assert!(allowance.check().ok);
+            allowance.plan().expect("it fits")
         };
         let roomy = plan(32, level(16 << 30), None);
         assert_eq!(
-            (roomy.first_ring, roomy.budget),
+            (roomy.first_ring, roomy.allowance),
             (64 << 10, (16 << 30) / 50)
         );
         assert_eq!(plan(2, level(16 << 30), None).first_ring, 256 << 10);
-        // The target's own limit makes rings small; the budget is ours.
+        // The target's own limit makes rings small; the allowance is ours.
         let boxed = plan(32, level(16 << 30), level(18 << 20));
-        assert_eq!((boxed.first_ring, boxed.budget), (4096, (16 << 30) / 50));
+        assert_eq!((boxed.first_ring, boxed.allowance), (4096, (16 << 30) / 50));
         // Both live below one limit.
         assert_eq!(plan(8, level(30 << 20), level(30 << 20)).first_ring, 4096);
     }
 
     #[test]
     fn a_refusal_has_the_numbers() {
-        let inside = Budget::from(32, level(18 << 20), level(18 << 20), 1 << 20);
+        let inside = Allowance::from(32, level(18 << 20), level(18 << 20), 1 << 20);
         assert!(refusal(&inside).contains("18.0 MiB free below the limit of 24.0 MiB in /sys/fs"));
         assert!(refusal(&inside).contains("32 threads"));
-        let nothing_left = Budget::from(1, level(16 << 30), level(900 << 10), 1 << 20);
+        let nothing_left = Allowance::from(1, level(16 << 30), level(900 << 10), 1 << 20);
         assert!(refusal(&nothing_left).contains("900.0 KiB free"));
     }
 }
