@@ -9,6 +9,7 @@ mod fleet_demo;
 mod fleet_size;
 mod fuzz;
 mod gate_projects;
+mod kubernetes_check;
 mod man;
 mod peers;
 mod peers_gate;
@@ -37,6 +38,8 @@ enum Task {
     FleetDemo(fleet_demo::Args),
     /// Say what a store gets from many hosts, by replaying what `fleet-demo` recorded
     FleetSize(fleet_size::Args),
+    /// Check the manifests for Kubernetes and the Helm chart, without a cluster; needs Go and pip
+    KubernetesCheck,
     /// Search for inputs that harm what reads foreign bytes
     Fuzz(fuzz::Args),
     /// Build what a release consists of: archives, packages, an image, their checksums
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Task::DebianRoots => debian_roots::run(),
         Task::FleetDemo(args) => fleet_demo::run(&args),
         Task::FleetSize(args) => fleet_size::run(&args),
+        Task::KubernetesCheck => kubernetes_check::run(),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Man(args) => man::run(&args),

@@ -39,8 +39,28 @@ const FLEET: [(&str, &str); 6] = [
         "usr/share/doc/memhook-rs/fleet/grafana.json",
     ),
     (
+        "fleet/kubernetes/kustomization.yaml",
+        "usr/share/doc/memhook-rs/fleet/kubernetes/kustomization.yaml",
+    ),
+    (
+        "fleet/kubernetes/serviceaccount.yaml",
+        "usr/share/doc/memhook-rs/fleet/kubernetes/serviceaccount.yaml",
+    ),
+    (
+        "fleet/kubernetes/rbac.yaml",
+        "usr/share/doc/memhook-rs/fleet/kubernetes/rbac.yaml",
+    ),
+    (
+        "fleet/kubernetes/configmap.yaml",
+        "usr/share/doc/memhook-rs/fleet/kubernetes/configmap.yaml",
+    ),
+    (
+        "fleet/kubernetes/networkpolicy.yaml",
+        "usr/share/doc/memhook-rs/fleet/kubernetes/networkpolicy.yaml",
+    ),
+    (
         "fleet/kubernetes/daemonset.yaml",
-        "usr/share/doc/memhook-rs/fleet/daemonset.yaml",
+        "usr/share/doc/memhook-rs/fleet/kubernetes/daemonset.yaml",
     ),
     ("docs/fleet.md", "usr/share/doc/memhook-rs/fleet.md"),
 ];

@@ -5,6 +5,7 @@ mod certificates;
 mod endings;
 mod faults;
 mod log;
+mod manifests;
 mod memory;
 mod numbers;
 mod otlp;
