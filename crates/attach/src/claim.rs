@@ -1,6 +1,6 @@
 //! One attacher a process at a time.
 
-use crate::{error::Error, leave::residue::residue, probes::areas};
+use crate::{error::Error, leave::probe_areas, leave::residue::residue};
 use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
@@ -63,6 +63,6 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
 pub fn already_traced(pid: i32) -> Result<Option<Error>, Error> {
     let maps = mappings(pid)?;
     let attacher = residue(pid, &maps).attacher(pid);
-    let attacher = attacher.or_else(|| areas::attacher(pid, &maps));
+    let attacher = attacher.or_else(|| probe_areas::attacher(pid, &maps));
     Ok(attacher.map(|attacher| Error::AlreadyTraced { pid, attacher }))
 }

@@ -41,7 +41,6 @@ mod profiler;
 mod program;
 mod recording;
 mod recovery;
-mod region;
 mod running;
 mod session;
 mod survey;

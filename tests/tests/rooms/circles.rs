@@ -21,18 +21,6 @@ const ROOMS_BACK: &[(&str, &str, &str, &str)] = &[
         "an error of the crate may be one of probes, which fail with it",
     ),
     (
-        "attach",
-        "claim",
-        "probes",
-        "`areas` reads who probes a process, and places nothing",
-    ),
-    (
-        "attach",
-        "leave",
-        "pads",
-        "`areas` reads which jumps lead to pads, and places nothing",
-    ),
-    (
         "cli",
         "gate",
         "live",

@@ -1,14 +1,14 @@
 //! What an earlier attach left in a process (the hook, the region, and patched slots if its attacher was
 //! killed), and what the process inherited from a traced parent.
 
+use super::closed_region as closed;
+use super::pad_areas::are_live;
+use super::rest::comes_to_rest;
 use super::restore::{Restored, restore};
 use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
 use crate::hold::reach::Reach;
 use crate::hook::presence::{any_point, hook_in_use};
-use crate::pads::areas::are_live;
-use crate::region::closed;
-use crate::region::rest::comes_to_rest;
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
 use memhook_inject::{Held, create_region, exchange_code, hold, unmap_unfinished, write_bytes};
 use memhook_process::{

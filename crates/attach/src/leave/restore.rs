@@ -2,12 +2,12 @@
 //! that was killed, or the parent of a forked process. What the slots hold decides, not what somebody
 //! wrote down.
 
+use super::pad_areas::{held_cells, put_back};
 use crate::error::Error;
 use crate::hold::reach::Reach;
 use crate::hold::safe_point::SafePoints;
 use crate::hook::object::hook_at;
 use crate::hook::presence::{has_hook, hold_with_hook};
-use crate::pads::areas::{held_cells, put_back};
 use crate::survey::target_facts::is_filtered;
 use crate::survey::traced_modules::layout;
 use crate::unwinding::tables::UnwindTables;

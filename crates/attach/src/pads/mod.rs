@@ -14,7 +14,6 @@
 //! all of it back. The memory stays mapped, as the hook does, because a thread may still be on its way through it; it
 //! is used again if the same functions are to be traced.
 
-pub(crate) mod areas;
 mod described;
 mod placed;
 mod planned;

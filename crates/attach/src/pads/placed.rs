@@ -1,12 +1,12 @@
 //! Pads that are in place.
 
-use super::areas::{cell_slot, entries, put_back};
 use super::described::TracedHeap;
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
 use crate::error::Error;
 use crate::hold::code_exchanges::exchange_each;
 use crate::hold::reach::Reach;
 use crate::hook::presence::any_point;
+use crate::leave::pad_areas::{cell_slot, entries, put_back};
 use crate::probes::map_near;
 use crate::survey::limits::check_shared_memory;
 use crate::survey::memory_allowance::check_charge;

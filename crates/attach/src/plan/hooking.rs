@@ -4,7 +4,7 @@ use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
 use crate::hook::loading::{Fate, Loading, fate};
 use crate::hook::presence::hook_in_use;
-use crate::pads::areas::live_places;
+use crate::leave::pad_areas::live_places;
 use crate::pads::{PadPlan, plan_described, plan_pads};
 use crate::survey::limits::may_reserve;
 use crate::survey::process::Surveyed;

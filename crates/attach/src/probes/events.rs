@@ -3,9 +3,9 @@
 //!
 //! Nothing of this is sent: threads count in blocks of their own, which are read at the end.
 
-use super::areas::REGION_NAME;
 use crate::error::Error;
 use crate::hook::object::PROBE;
+use crate::leave::probe_areas::REGION_NAME;
 use crate::survey::limits::check_shared_memory;
 use crate::survey::memory_allowance::Allowance;
 use crate::survey::target_facts::{is_filtered, main_stack, tid_offset};

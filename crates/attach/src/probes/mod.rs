@@ -5,7 +5,6 @@
 //! exchanged is in the process itself before that, so that [`crate::recover`] can put every byte back after we were
 //! killed, and in a process that was forked meanwhile.
 
-pub(crate) mod areas;
 mod code_of_module;
 pub(crate) mod error;
 mod events;

@@ -1,6 +1,5 @@
 //! Probes that are in place.
 
-use super::areas;
 use super::error::ProbeError;
 use super::events::{EventOptions, Events};
 use super::mapped::{Mapped, map_all, places};
@@ -10,6 +9,7 @@ use super::threads::ThreadNames;
 use crate::claim::{Claim, claim};
 use crate::error::Error;
 use crate::hold::code_exchanges::exchange_each;
+use crate::leave::probe_areas;
 use memhook_inject::{CodeExchange, TimeStampClock};
 use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad, StackCounts, Values};
 use memhook_process::{Mapping, ModuleImage, RemoteAddress};
@@ -83,7 +83,7 @@ impl Probes {
             layout,
             counts: mapped.counts,
             events: mapped.events,
-            areas: areas::area_mappings(pid),
+            areas: probe_areas::area_mappings(pid),
             names: ThreadNames::default(),
             held: Duration::ZERO,
             placed_in: Duration::ZERO,
@@ -188,7 +188,7 @@ impl Probes {
 
     /// Whether the process still has the pads: it has neither ended nor executed another program.
     pub fn is_in_place(&self) -> bool {
-        areas::is_probed(self.pid)
+        probe_areas::is_probed(self.pid)
     }
 
     /// Notes who the threads are that count; to be called now and then, because the threads of a process end.

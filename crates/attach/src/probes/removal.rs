@@ -4,11 +4,11 @@
 //! If we die on the way, nothing is lost: the journal is there until the pads are, and both go only when no function
 //! leads to them any more and no thread is in them.
 
-use super::areas::{AREA_PATH, CODE_PATH, Found, areas, is_of_probes};
 use crate::claim::claim;
 use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
 use crate::hook::presence::any_point;
+use crate::leave::probe_areas::{AREA_PATH, CODE_PATH, Found, areas, is_of_probes};
 use memhook_inject::{CodeExchange, Exchanged, exchange_code, hold};
 use memhook_probe::CountsLayout;
 use memhook_process::{Mapping, mappings, process_ids};

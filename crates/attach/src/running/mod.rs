@@ -4,4 +4,5 @@ pub(crate) mod coverage;
 pub(crate) mod gaps;
 pub(crate) mod mapped_memory;
 pub(crate) mod resident;
+mod ring_owners;
 pub(crate) mod upkeep;

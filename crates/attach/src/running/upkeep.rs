@@ -2,9 +2,9 @@
 //! taken back, its slots verified. Notices when it is gone.
 
 use super::gaps::{self, GapWatch};
+use super::ring_owners::RingOwners;
 use crate::drain::consumer::Consumer;
 use crate::error::Error;
-use crate::region::ring_owners::RingOwners;
 use crate::session::Session;
 use crate::survey::memory_allowance::KillCount;
 use memhook_ledger::Observer;

@@ -1,7 +1,7 @@
 //! The areas of pads that a process maps, and what leads to them.
 
+use super::residue::is_attacher;
 use crate::hold::code_exchanges::{has_jump, has_own_jump};
-use crate::leave::residue::is_attacher;
 use memhook_inject::CodeExchange;
 use memhook_probe::{AreaHeader, JournalEntry};
 use memhook_process::{Mapping, RemoteAddress, mappings, read_memory};
