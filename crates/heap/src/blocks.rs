@@ -1,7 +1,10 @@
 //! The blocks of a heap, by address and by number.
 
-pub use crate::graph::block_sets::{BlockSet, BlockStartSet};
-pub use crate::graph::segment::{Block, BlockStart, Near, Segment, SegmentKind};
+mod segment;
+mod sets;
+
+pub use crate::blocks::segment::{Block, BlockStart, Near, Segment, SegmentKind};
+pub use crate::blocks::sets::{BlockSet, BlockStartSet};
 
 /// All blocks in use, numbered in address order.
 #[derive(Clone, Debug, Default)]

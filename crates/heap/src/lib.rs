@@ -11,6 +11,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod allocators;
+mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod capture;
 mod error;
@@ -32,6 +33,7 @@ mod testing;
 
 #[cfg(target_arch = "x86_64")]
 pub use allocators::{AllocatorStatistics, Counter, KnownAllocator, ReleasedMemory};
+pub use blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
 #[cfg(target_arch = "x86_64")]
 pub use capture::core_dump::capture_core;
 #[cfg(target_arch = "x86_64")]
@@ -44,7 +46,6 @@ pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::{ArenaReport, Heap, dissect};
 pub use glibc::walk::{Counts, Finding};
-pub use graph::blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
 pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};
 pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, mark_also, possibly_lost};

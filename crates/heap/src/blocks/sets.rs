@@ -1,7 +1,7 @@
 //! Sets of blocks, one bit each.
 
-use crate::graph::blocks::BlockTable;
-use crate::graph::segment::{BlockStart, Near};
+use crate::blocks::BlockTable;
+use crate::blocks::segment::{BlockStart, Near};
 
 /// Blocks that were seen, by place: one bit for each unit of heap.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! From a snapshot to the blocks of its heap.
 
 use crate::Error;
+use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::arenas::{self, Arena, Parameters};
 use crate::glibc::free_lists::{self, FreeLists, Kept};
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
 use crate::glibc::mmapped::{self, Mmapped};
 use crate::glibc::walk::{Counts, Finding, Piece, find_start, walk};
-use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
 use crate::ranges::{Runs, add_run};
 use crate::snapshot::{AreaKind, MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;

@@ -1,10 +1,10 @@
 //! Walking the chunks of one range of heap from header to header.
 
+use crate::blocks::{Segment, SegmentKind};
 use crate::glibc::free_lists::Kept;
 use crate::glibc::layout::{
     FLAGS, HEADER_BYTES, IS_MMAPPED, MIN_CHUNK_BYTES, NON_MAIN_ARENA, PREV_INUSE,
 };
-use crate::graph::blocks::{Segment, SegmentKind};
 use crate::ranges::Runs;
 use crate::snapshot::Snapshot;
 use serde::Serialize;

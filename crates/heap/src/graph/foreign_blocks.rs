@@ -3,8 +3,8 @@
 //! All other memory of these allocators counts as roots: blocks from before the trace, free ones, and their
 //! own data. So a leaked block may look reachable, but never the other way round.
 
+use crate::blocks::{Segment, SegmentKind};
 use crate::glibc::dissect::Heap;
-use crate::graph::blocks::{Segment, SegmentKind};
 use crate::ranges::{Runs, add_run};
 use crate::snapshot::Snapshot;
 use std::ops::Range;
@@ -73,7 +73,7 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::blocks::BlockTable;
+    use crate::blocks::BlockTable;
     use crate::graph::mark::{MarkOptions, mark};
     use crate::testing;
 

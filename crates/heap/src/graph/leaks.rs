@@ -1,6 +1,6 @@
 //! Blocks that nothing reaches, and which of them hold the others.
 
-use crate::graph::blocks::{BlockSet, BlockTable};
+use crate::blocks::{BlockSet, BlockTable};
 use crate::graph::mark::{Finder, MarkOptions, Marked};
 use crate::snapshot::Snapshot;
 

@@ -1,8 +1,6 @@
-//! The blocks of a heap and what points to what: marking, leaks, what keeps a block alive, what the
+//! What points to which blocks of a heap: marking, leaks, what keeps a block alive, what the
 //! blocks are.
 
-mod block_sets;
-pub(crate) mod blocks;
 pub(crate) mod census;
 mod foreign_areas;
 mod foreign_blocks;
@@ -10,7 +8,6 @@ pub(crate) mod leaks;
 pub(crate) mod mark;
 mod nested_blocks;
 pub(crate) mod roots;
-mod segment;
 #[cfg(test)]
 mod tests;
 pub(crate) mod twice;

@@ -6,8 +6,8 @@
 //! pieces from before the trace. A leaked piece may look reachable by what is left over there, but never the other way
 //! round.
 
+use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::dissect::Heap;
-use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
 use crate::graph::foreign_blocks::add_block;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::Snapshot;

@@ -1,7 +1,7 @@
 //! Random object graphs: marking agrees with a plain search over the edges that were planted.
 
+use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::dissect::Heap;
-use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
 use crate::graph::leaks::leaks;
 use crate::graph::mark::{MarkOptions, mark};
 use crate::graph::twice::fingerprints;

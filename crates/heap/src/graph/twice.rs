@@ -1,6 +1,6 @@
 //! Blocks that were leaked at two moments and have not changed between them.
 
-use crate::graph::blocks::BlockTable;
+use crate::blocks::BlockTable;
 use crate::graph::leaks::Leak;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::snapshot::Snapshot;

@@ -1,6 +1,6 @@
 //! What a block is, by its contents.
 
-use crate::graph::blocks::BlockTable;
+use crate::blocks::BlockTable;
 use crate::snapshot::{Snapshot, words};
 use goblin::elf::{Elf, program_header::PT_LOAD};
 use memhook_foreign::class_name;

@@ -1,8 +1,8 @@
 //! Which leaked blocks may be given back to the allocator. Releasing a block that the program still uses
 //! would corrupt its memory, so everything here errs on the side of keeping blocks.
 
+use crate::blocks::{BlockSet, BlockTable};
 use crate::glibc::dissect::Heap;
-use crate::graph::blocks::{BlockSet, BlockTable};
 use crate::graph::leaks::Leak;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::graph::twice::{Fingerprints, still_leaked};
@@ -125,8 +125,8 @@ fn dtv(snapshot: &Snapshot, thread: &ThreadState) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::{Segment, SegmentKind};
     use crate::glibc::walk::Finding;
-    use crate::graph::blocks::{Segment, SegmentKind};
     use crate::graph::leaks::leaks;
     use crate::graph::mark::mark;
     use crate::graph::twice::fingerprints;
