@@ -2,6 +2,7 @@
 
 mod budgets;
 mod certificates;
+mod collectors;
 mod endings;
 mod faults;
 mod log;
