@@ -77,35 +77,32 @@ struct Before {
 }
 
 /// A run with the names that have come.
-struct NamedTrace<'a> {
-    run: &'a dyn TracedRun,
-    symbols: &'a Symbolizer,
-}
+struct NamedTrace<'a>(&'a dyn TracedRun, &'a Symbolizer);
 
 impl NamedRun for NamedTrace<'_> {
     fn addresses(&self, stack: u32) -> Vec<u64> {
-        let backtrace = self.run.backtrace(stack);
+        let backtrace = self.0.backtrace(stack);
         backtrace.unwrap_or_default().addresses
     }
 
     fn frames_at(&self, address: u64) -> Vec<StackFrame> {
-        frames_at(self.symbols, address)
+        frames_at(self.1, address)
     }
 
     fn thread_name(&self, tid: u32) -> String {
-        self.run.thread_name(tid)
+        self.0.thread_name(tid)
     }
 
     fn call(&self, stack: u32) -> (String, bool) {
-        let backtrace = self.run.backtrace(stack);
-        let kind = backtrace.as_ref().and_then(|b| self.run.kind(b));
+        let backtrace = self.0.backtrace(stack);
+        let kind = backtrace.as_ref().and_then(|b| self.0.kind(b));
         let truncated = backtrace.as_ref().is_some_and(|b| b.truncated);
         (kind.unwrap_or_else(|| "unknown".to_owned()), truncated)
     }
 
     fn is_cut(&self, stack: u32) -> bool {
-        let backtrace = self.run.backtrace(stack).unwrap_or_default();
-        let depth = self.run.attach().depth;
+        let backtrace = self.0.backtrace(stack).unwrap_or_default();
+        let depth = self.0.attach().depth;
         is_cut(backtrace.addresses.len(), backtrace.truncated, depth)
     }
 }
@@ -146,10 +143,7 @@ impl LiveReporter {
         let parts = numbers.parts();
         self.symbols.set_modules(run.module_files());
         run.request_coverage();
-        let named = NamedTrace {
-            run,
-            symbols: &self.symbols,
-        };
+        let named = NamedTrace(run, &self.symbols);
         let deciding = rows::deciding_addresses(self.view.by, &parts, &named);
         self.symbols.request(deciding);
         let recorded = numbers.totals.allocations;
@@ -289,19 +283,13 @@ impl LiveReporter {
 
     /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
     pub fn stack(&self, run: &dyn TracedRun, id: u32) -> (String, bool, Vec<StackFrame>) {
-        let named = NamedTrace {
-            run,
-            symbols: &self.symbols,
-        };
+        let named = NamedTrace(run, &self.symbols);
         let (kind, truncated) = named.call(id);
         (kind, truncated, named.stack(id))
     }
 
     fn choose_rows(&mut self, seen: &mut Seen, run: &dyn TracedRun) {
-        let named = NamedTrace {
-            run,
-            symbols: &self.symbols,
-        };
+        let named = NamedTrace(run, &self.symbols);
         let totals = &mut seen.facts.totals;
         let (live_bytes, before) = (totals.live_bytes, &mut self.before);
         totals.live_growth_bytes = live_bytes as i64 - before.live_bytes as i64;
@@ -328,10 +316,7 @@ impl LiveReporter {
     }
 
     fn finish(&mut self, seen: Seen, run: &dyn TracedRun) -> ReportModel {
-        let named = NamedTrace {
-            run,
-            symbols: &self.symbols,
-        };
+        let named = NamedTrace(run, &self.symbols);
         let now_ns = seen.now_ns;
         let before_ns = self.before.now_ns.replace(now_ns);
         ReportModel {

@@ -105,7 +105,7 @@ impl std::ops::AddAssign for Sums {
 }
 
 /// What a row is about; rows of two reports with equal keys are compared for growth.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowKey {
     /// Stack, return address, thread, size or bucket; 0 if the name says it all.
     pub number: u64,
@@ -113,7 +113,7 @@ pub(crate) struct RowKey {
 }
 
 /// One row.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Row {
     pub key: RowKey,
     pub sums: Sums,
@@ -127,9 +127,7 @@ impl Row {
     fn new(key: RowKey) -> Row {
         Row {
             key,
-            sums: Sums::default(),
-            self_bytes: 0.0,
-            score: None,
+            ..Row::default()
         }
     }
 

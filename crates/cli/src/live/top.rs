@@ -310,32 +310,25 @@ impl TopJob {
             call_scans: &mut self.call_scans,
             depth,
         };
-        let totals = totals_of(trace.consumer());
-        let model = ReportModel {
+        let exact =
+            || ReportTotals::exact(&totals_of(trace.consumer()), &session.region().losses());
+        // Sums of samples cannot be compared with what is resident.
+        let is_exact = !is_sampled(trace.consumer());
+        memhook_report::hints_in_words(&ReportModel {
             is_final: true,
             target: run.target(),
-            totals: ReportTotals::exact(&totals, &session.region().losses()),
+            totals: is_exact.then(exact).unwrap_or_default(),
             coverage: match is_known {
                 true => run.coverage(&Symbolizer::new(Vec::new())),
                 false => Vec::new(),
             },
-            rss_bytes: self.resident_bytes,
+            rss_bytes: self.resident_bytes.filter(|_| is_exact),
             measured: Measured {
                 measure: "live",
                 ..Measured::default()
             },
             ..ReportModel::default()
-        };
-        if is_sampled(trace.consumer()) {
-            // Sums of samples cannot be compared with what is resident.
-            let of_modules = ReportModel {
-                totals: ReportTotals::default(),
-                rss_bytes: None,
-                ..model
-            };
-            return memhook_report::hints_in_words(&of_modules);
-        }
-        memhook_report::hints_in_words(&model)
+        })
     }
 
     /// Shows what lived when the process ended, until the user leaves.

@@ -17,7 +17,9 @@ use crate::named_run::NamedRun;
 use crate::rows::{Part, RowsBy, SortBy, Sums, size_class};
 use crate::seen::Seen;
 use crate::types::{UNKNOWN_TYPE, named_by_frames, one_spelling};
-use crate::{Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReportModel, StackFrame};
+use crate::{
+    Amount, AttachInfo, Coverage, Measure, Measured, Profile, Released, ReportModel, StackFrame,
+};
 use memhook_ledger::Estimate;
 use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
 use memhook_symbols::{Constructors, Source, Symbolizer};
@@ -253,11 +255,7 @@ pub fn report(
     let mut seen = Seen {
         by,
         parts,
-        releases: if shows_releases {
-            releases(profile)
-        } else {
-            Vec::new()
-        },
+        releases: releases(profile, shows_releases),
         now_ns: profile.to_ns,
         facts,
         chosen: None,
@@ -326,7 +324,7 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
         (number.into(), sums)
     });
     let releases = profile.releases.iter().filter(|_| by.repeats_blocks());
-    let is_known = |released: &&crate::Released| !profile.stacks[released.by as usize].is_empty();
+    let is_known = |released: &&Released| !profile.stacks[released.by as usize].is_empty();
     let of_releases = releases.filter(is_known).map(|released| {
         let sums = Sums {
             released: released.amount.into(),
@@ -350,11 +348,15 @@ fn merge_alike(parts: &mut [Part], profile: &Profile) {
     }
 }
 
-/// What stacks released, if that was recorded.
-fn releases(profile: &Profile) -> Vec<(u32, Amount)> {
+/// What stacks released, if that was recorded, and is shown.
+fn releases(profile: &Profile, is_shown: bool) -> Vec<(u32, Amount)> {
     let mut sums: FxHashMap<u32, Amount> = FxHashMap::default();
-    let known = profile.releases.iter();
-    for released in known.filter(|released| !profile.stacks[released.by as usize].is_empty()) {
+    let is_known = |released: &&Released| !profile.stacks[released.by as usize].is_empty();
+    for released in profile
+        .releases
+        .iter()
+        .filter(|one| is_shown && is_known(one))
+    {
         *sums.entry(released.by).or_default() += released.amount;
     }
     sums.into_iter().collect()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Between two looks at a group, however many of its processes are watched.
+/// Between two looks, however many processes of a group are watched.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The same as long as less than this share of its limit is used.
 const CALM_PAUSE: Duration = Duration::from_millis(50);
@@ -69,26 +69,10 @@ fn used(level: &MemoryLevel) -> String {
     format!("{percent:.1} % of {mib:.1} MiB are used {place}")
 }
 
-/// Triggers that lead to reports.
-fn triggers(pid: i32, conditions: impl IntoIterator<Item = Condition>) -> Triggers {
-    let reports = conditions.into_iter().map(|one| (one, Action::Report));
-    Triggers::new(pid, Again::Worse, reports)
-}
+/// The alarms of a control group and of those that it is in, or of a process.
+pub(super) struct Alarms(Mutex<State>);
 
-/// The first that is due. Nothing of what lives is asked here.
-fn due(triggers: &mut Triggers, began: Instant) -> (Measured, Option<Alarm>) {
-    let measured = triggers.measure(&Totals::default());
-    let due = triggers.due(began.elapsed(), &measured);
-    let alarm = due
-        .first()
-        .map(|(condition, _)| Alarm::new(condition, &measured));
-    (measured, alarm)
-}
-
-/// The alarms of a control group, and of those that it is in.
-pub(super) struct GroupAlarm(Mutex<GroupState>);
-
-struct GroupState {
+struct State {
     triggers: Triggers,
     growth: GrowthForecast,
     began: Instant,
@@ -98,12 +82,13 @@ struct GroupState {
     last: Option<Alarm>,
 }
 
-impl GroupAlarm {
-    /// For the group of a process.
-    pub(super) fn new(pid: i32, conditions: &[Condition]) -> GroupAlarm {
+impl Alarms {
+    /// For a process, or its group.
+    pub(super) fn new(pid: i32, conditions: impl IntoIterator<Item = Condition>) -> Alarms {
         let now = Instant::now();
-        GroupAlarm(Mutex::new(GroupState {
-            triggers: triggers(pid, conditions.iter().cloned()),
+        let reports = conditions.into_iter().map(|one| (one, Action::Report));
+        Alarms(Mutex::new(State {
+            triggers: Triggers::new(pid, Again::Worse, reports),
             growth: GrowthForecast::default(),
             began: now,
             next: now,
@@ -147,38 +132,21 @@ impl GroupAlarm {
     }
 }
 
-impl GroupState {
+impl State {
     /// Whether little is used, and an alarm that is due.
     fn look(&mut self) -> (bool, Option<Alarm>) {
-        let (measured, due) = due(&mut self.triggers, self.began);
+        let now = self.began.elapsed();
+        // Nothing of what lives is asked here.
+        let measured = self.triggers.measure(&Totals::default());
+        let due = self.triggers.due(now, &measured);
+        let due = due.first().map(|due| Alarm::new(&due.0, &measured));
         let Some(level) = &measured.memory else {
             return (false, due);
         };
         let forecast = || {
-            let (now, used) = (self.began.elapsed(), level.used());
-            let left = self.growth.look(now, used, level.limit)?;
+            let left = self.growth.look(now, level.used(), level.limit)?;
             Some(Alarm::of_growth(level, left))
         };
         (level.share() < CALM, due.or_else(forecast))
-    }
-}
-
-/// The alarm of a process that has too much in memory.
-pub(super) struct ResidentAlarm {
-    triggers: Triggers,
-    began: Instant,
-}
-
-impl ResidentAlarm {
-    pub(super) fn new(pid: i32, condition: Condition) -> ResidentAlarm {
-        ResidentAlarm {
-            triggers: triggers(pid, [condition]),
-            began: Instant::now(),
-        }
-    }
-
-    /// Whether there is an alarm.
-    pub(super) fn check(&mut self) -> Option<Alarm> {
-        due(&mut self.triggers, self.began).1
     }
 }

@@ -1,6 +1,6 @@
 //! The watch of one process: reports when memory is scarce, and when it has ended.
 
-use super::alarm::{Alarm, GroupAlarm, ResidentAlarm};
+use super::alarm::{Alarm, Alarms};
 use super::evidence::Place;
 use super::watched::Watched;
 use crate::exit_code;
@@ -44,10 +44,11 @@ struct Unnamed {
 pub(super) struct Watch {
     pid: i32,
     watched: Arc<Watched>,
-    alarm: Arc<GroupAlarm>,
+    alarm: Arc<Alarms>,
     /// How many alarms it has answered.
     answered: u64,
-    resident: Option<ResidentAlarm>,
+    own: Alarms,
+    own_answered: u64,
     kills_before: Option<u64>,
     /// As they were last seen: the group may go with the process.
     kills: Option<u64>,
@@ -73,7 +74,8 @@ impl Watch {
             kills_before: alarm.kills(),
             kills: None,
             alarm,
-            resident: watched.resident_alarm(pid),
+            own: watched.own_alarms(pid),
+            own_answered: 0,
             watched: Arc::clone(watched),
             reporter: Reporter::new(pid, view.clone(), depth),
             top: view.top,
@@ -89,7 +91,7 @@ impl Watch {
         let of_group = self.alarm.check(&mut self.answered);
         // Of many processes in a group, the smaller ones are not what fills it.
         let of_group = of_group.filter(|_| self.watched.is_large(self.pid));
-        of_group.or_else(|| self.resident.as_mut()?.check())
+        of_group.or_else(|| self.own.check(&mut self.own_answered))
     }
 
     /// Notes what the process uses, and what lives by the report.

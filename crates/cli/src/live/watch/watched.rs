@@ -1,7 +1,7 @@
 //! What the watches of all processes share: where reports go, when memory is scarce, whom the kernel has killed.
 
 use super::Args;
-use super::alarm::{GroupAlarm, ResidentAlarm};
+use super::alarm::Alarms;
 use super::evidence::Evidence;
 use crate::exit_code;
 use crate::live::signals::NameWait;
@@ -22,7 +22,7 @@ pub(super) struct Watched {
     rss_above: Option<Condition>,
     directory: PathBuf,
     evidence: Mutex<Evidence>,
-    alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<GroupAlarm>>>,
+    alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<Alarms>>>,
     kills: Mutex<Killed>,
     crowd: Mutex<Crowd>,
     is_one_of_several: bool,
@@ -66,16 +66,17 @@ impl Watched {
     }
 
     /// The alarm of the group that a process is in.
-    pub(super) fn alarm_of(&self, pid: i32) -> Arc<GroupAlarm> {
+    pub(super) fn alarm_of(&self, pid: i32) -> Arc<Alarms> {
         let group = CgroupMemory::of(pid).group().map(Path::to_owned);
         let mut alarms = locked(&self.alarms);
         let found = alarms.entry(group);
-        let new = || Arc::new(GroupAlarm::new(pid, &self.of_group));
+        let new = || Arc::new(Alarms::new(pid, self.of_group.clone()));
         Arc::clone(found.or_insert_with(new))
     }
 
-    pub(super) fn resident_alarm(&self, pid: i32) -> Option<ResidentAlarm> {
-        Some(ResidentAlarm::new(pid, self.rss_above.clone()?))
+    /// The alarms of a process.
+    pub(super) fn own_alarms(&self, pid: i32) -> Alarms {
+        Alarms::new(pid, self.rss_above.clone())
     }
 
     pub(super) fn evidence(&self) -> MutexGuard<'_, Evidence> {
