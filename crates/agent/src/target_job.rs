@@ -8,7 +8,7 @@ use crate::sums::{SampledSites, Sums};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, account_of_session};
 use memhook_process::{CgroupMemory, TargetRoot, resident_counters};
-use memhook_report::{LiveProfiler, Sampling, TakenProfile, Target, UnseenTime};
+use memhook_report::{LiveProfiler, Profile, Sampling, Target, UnseenTime};
 use memhook_symbols::{SearchPath, SharedReaders, Symbolizer};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -142,16 +142,22 @@ impl TargetJob {
         let now = consumer.elapsed();
         let sums = Sums::of(consumer);
         self.count(trace, now, &sums);
-        let taken = self.taken(consumer, now, sums);
+        let facts = self.facts(consumer, now, &sums);
         let session = trace.session();
         let Some(profiler) = &mut self.profiler else {
             return;
         };
-        profiler.begin(&SessionStacks(session), module_files(session), taken);
+        profiler.begin(
+            &SessionStacks(session),
+            module_files(session),
+            sums.sites,
+            facts,
+        );
     }
 
-    fn taken(&self, consumer: &Consumer<SampledSites>, now: Duration, sums: Sums) -> TakenProfile {
-        TakenProfile {
+    /// What a profile says apart from sites and names.
+    fn facts(&self, consumer: &Consumer<SampledSites>, now: Duration, sums: &Sums) -> Profile {
+        Profile {
             target: Target {
                 pid: self.identity.pid,
                 name: self.identity.process.clone(),
@@ -171,7 +177,7 @@ impl TargetJob {
                 live_error_bytes: Some(live),
                 ..Sampling::default()
             }),
-            sites: sums.sites,
+            ..Profile::default()
         }
     }
 
@@ -186,7 +192,7 @@ impl TargetJob {
         self.hand_over(profile);
     }
 
-    fn hand_over(&mut self, profile: Option<memhook_report::Profile>) {
+    fn hand_over(&mut self, profile: Option<Profile>) {
         let Some(profile) = profile else {
             return;
         };

@@ -69,7 +69,7 @@ pub use hints::in_words as hints_in_words;
 pub use labels::name as frame_name;
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, SetAside, TracedRun, described};
-pub use live_profile::{LiveProfiler, LiveSite, TakenProfile};
+pub use live_profile::{LiveProfiler, LiveSite};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{

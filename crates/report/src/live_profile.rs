@@ -3,10 +3,7 @@
 
 use crate::named_run::{Backtrace, Backtraces};
 use crate::profile_tables::{ProfileTables, hex};
-use crate::{
-    Amount, Measures, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling, Target,
-    UnseenTime,
-};
+use crate::{Amount, Measures, Profile, ProfileFrame, ProfileModule, ProfileSite};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -24,25 +21,6 @@ pub struct LiveSite {
     pub live: Amount,
     /// Allocated since the attach.
     pub allocated: Amount,
-}
-
-/// What a profile is made of, apart from names.
-#[derive(Clone, Debug, Default)]
-pub struct TakenProfile {
-    /// The process.
-    pub target: Target,
-    /// Milliseconds since 1970 at the attach.
-    pub began_unix_ms: u64,
-    /// The end of the interval, nanoseconds since the attach.
-    pub to_ns: u64,
-    /// The times until then in which nothing was seen, in order.
-    pub gaps: Vec<UnseenTime>,
-    /// Frames that are collected of each call stack.
-    pub depth: u32,
-    /// Set when allocations are sampled.
-    pub sampling: Option<Sampling>,
-    /// Each call stack that was ever seen.
-    pub sites: Vec<LiveSite>,
 }
 
 /// A profile that waits for the names of its stacks.
@@ -82,16 +60,18 @@ impl LiveProfiler {
         self.begun.is_some()
     }
 
-    /// Ends an interval, and has the names looked up of what its profile shows. The profile of the interval before
-    /// must have been taken: what it says was allocated is not said again.
+    /// Ends an interval, and has the names looked up of what its profile shows. `sites`: each call stack that was ever
+    /// seen; `facts`: what the profile says apart from sites and names, as of the end of the interval. The profile of
+    /// the interval before must have been taken: what it says was allocated is not said again.
     pub fn begin(
         &mut self,
         stacks: &dyn Backtraces,
         modules: Vec<ModuleFile>,
-        taken: TakenProfile,
+        sites: Vec<LiveSite>,
+        facts: Profile,
     ) {
-        let mut numbers: Vec<(u32, Measures)> = Vec::with_capacity(taken.sites.len());
-        for site in taken.sites {
+        let mut numbers: Vec<(u32, Measures)> = Vec::with_capacity(sites.len());
+        for site in sites {
             let before = self.allocated.insert(site.stack, site.allocated);
             let allocated = since(site.allocated, before.unwrap_or_default());
             if allocated.blocks != 0 || site.live.blocks != 0 {
@@ -129,19 +109,14 @@ impl LiveProfiler {
             end: module.end,
             bias: module.base,
         });
-        let tables = ProfileTables::new(of_modules.collect(), taken.depth);
+        let tables = ProfileTables::new(of_modules.collect(), facts.depth);
         self.symbols.set_modules(modules);
         let addresses = backtraces.iter().flat_map(|b| b.addresses.iter().copied());
         self.symbols.request(addresses);
         let profile = Profile {
-            target: taken.target,
-            began_unix_ms: taken.began_unix_ms,
-            from_ns: std::mem::replace(&mut self.from_ns, taken.to_ns),
-            to_ns: taken.to_ns,
-            gaps: taken.gaps,
-            sampling: taken.sampling,
+            from_ns: std::mem::replace(&mut self.from_ns, facts.to_ns),
             sites,
-            ..Profile::default()
+            ..facts
         };
         self.begun = Some(Begun {
             profile,
@@ -277,13 +252,12 @@ mod tests {
     }
 
     fn next(profiler: &mut LiveProfiler, to_ns: u64, sites: Vec<LiveSite>) -> Profile {
-        let taken = TakenProfile {
+        let facts = Profile {
             to_ns,
-            sites,
             depth: 64,
-            ..TakenProfile::default()
+            ..Profile::default()
         };
-        profiler.begin(&Stacks, Vec::new(), taken);
+        profiler.begin(&Stacks, Vec::new(), sites, facts);
         profiler
             .poll(Duration::from_secs(60))
             .expect("no names to be found")

@@ -1,6 +1,6 @@
 //! The call stacks of probed functions: as a profile, which becomes a flame graph, and as rows.
 
-use crate::live_profile::{LiveProfiler, LiveSite, TakenProfile};
+use crate::live_profile::{LiveProfiler, LiveSite};
 use crate::named_run::{Backtrace, Backtraces};
 use crate::{Amount, Profile, ProfileFrame, StackFrame, Target};
 use memhook_symbols::{ModuleFile, Symbolizer};
@@ -99,14 +99,14 @@ impl ProbeStacks {
             },
             allocated: Amount::default(),
         };
-        let taken = TakenProfile {
+        let sites = stacks.iter().enumerate().map(site).collect();
+        let facts = Profile {
             target,
             // The probed function is one frame more.
             depth: depth.saturating_add(1),
-            sites: stacks.iter().enumerate().map(site).collect(),
-            ..TakenProfile::default()
+            ..Profile::default()
         };
-        profiler.begin(&Listed(&stacks, &functions), modules, taken);
+        profiler.begin(&Listed(&stacks, &functions), modules, sites, facts);
         ProbeStacks {
             profiler,
             functions,
