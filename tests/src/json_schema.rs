@@ -25,6 +25,16 @@ impl JsonSchema {
         JsonSchema::read(format!("tests/schemas/{name}.json"))
     }
 
+    /// Reads that of the agent's configuration, which editors go by.
+    pub fn of_configuration() -> JsonSchema {
+        JsonSchema::read("fleet/agent-1.schema.json".to_owned())
+    }
+
+    /// What it says at a place, by JSON pointer (RFC 6901).
+    pub fn at(&self, pointer: &str) -> &Value {
+        self.root.pointer(pointer).unwrap_or(&Value::Null)
+    }
+
     fn read(file: String) -> JsonSchema {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(&file);
         let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{file}: {e}"));

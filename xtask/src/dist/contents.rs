@@ -21,7 +21,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 const DOCUMENTS: &str = "usr/share/doc/memhook-rs";
 /// What belongs to the agent: in the sources, and installed. Nothing enables the unit; whoever wants it does.
-const FLEET: [(&str, &str); 11] = [
+const FLEET: [(&str, &str); 12] = [
     (
         "fleet/systemd/memhook-rs-agent.service",
         "usr/lib/systemd/system/memhook-rs-agent.service",
@@ -29,6 +29,10 @@ const FLEET: [(&str, &str); 11] = [
     (
         "fleet/agent.toml.example",
         "usr/share/doc/memhook-rs/agent.toml.example",
+    ),
+    (
+        "fleet/agent-1.schema.json",
+        "usr/share/doc/memhook-rs/agent-1.schema.json",
     ),
     (
         "fleet/prometheus/memhook.rules.yml",

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The text of a block scalar of YAML, `KEY: |`, without its indentation.
-fn block(file: &str, key: &str) -> String {
+pub(super) fn block(file: &str, key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fleet/kubernetes")
         .join(file);

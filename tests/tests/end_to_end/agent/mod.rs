@@ -3,6 +3,7 @@
 mod budgets;
 mod certificates;
 mod collectors;
+mod configuration;
 mod endings;
 mod faults;
 mod log;
