@@ -12,6 +12,9 @@ use toml::Spanned;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
+    /// Read already, with the files.
+    #[serde(default, rename = "include")]
+    pub _include: Vec<String>,
     #[serde(default)]
     pub agent: Agent,
     #[serde(default)]

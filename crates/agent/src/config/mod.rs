@@ -4,6 +4,7 @@ mod checks;
 mod environment;
 mod keys;
 mod rule;
+mod sources;
 mod values;
 mod warnings;
 
@@ -12,6 +13,7 @@ pub use values::Pattern;
 use values::Period;
 
 use serde::Deserialize;
+use sources::Sources;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -59,7 +61,7 @@ pub enum ConfigError {
 
 /// Reads a configuration and checks it. `experiments`: what is experimental may be used without a key that says so.
 pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
-    read_with_text(path, experiments).map(|(file, _)| file)
+    read_with_sources(path, experiments).map(|(file, _)| file)
 }
 
 /// Reads a configuration and checks it. Also returns what is hardly meant, one line each with its place.
@@ -67,39 +69,23 @@ pub fn read_with_warnings(
     path: &Path,
     experiments: Experiments,
 ) -> Result<(File, Vec<String>), ConfigError> {
-    let (file, text) = read_with_text(path, experiments)?;
+    let (file, sources) = read_with_sources(path, experiments)?;
     let warnings = warnings::warnings(&file).into_iter().map(|(span, why)| {
-        let (line, column) = place(&text, span.start);
+        let (path, line, column) = sources.place(span.start);
         format!("{}:{line}:{column}: {why}", path.display())
     });
     let warnings = warnings.collect();
     Ok((file, warnings))
 }
 
-fn read_with_text(path: &Path, experiments: Experiments) -> Result<(File, String), ConfigError> {
-    let failed = |source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let bytes = memhook_foreign::read_start(path, MOST_BYTES + 1).map_err(failed)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        let why = std::io::Error::other("it is larger than 1 MiB");
-        return Err(failed(why));
-    }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| failed(std::io::Error::other("it is not UTF-8 text")))?;
-    match parse(&text, experiments) {
-        Ok(file) => Ok((file, text)),
-        Err((span, why)) => {
-            let (line, column) = place(&text, span.start);
-            let path = path.to_owned();
-            Err(ConfigError::Wrong {
-                path,
-                line,
-                column,
-                why,
-            })
-        }
+fn read_with_sources(
+    path: &Path,
+    experiments: Experiments,
+) -> Result<(File, Sources), ConfigError> {
+    let sources = Sources::read(path)?;
+    match parse(&sources.text, experiments) {
+        Ok(file) => Ok((file, sources)),
+        Err(fault) => Err(sources.wrong(fault)),
     }
 }
 

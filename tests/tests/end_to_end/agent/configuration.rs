@@ -59,6 +59,7 @@ fn the_schema_has_every_key_and_no_other() {
 
 /// A configuration with each key once, at least.
 const ALL: &str = r#"
+include = ["more.d"]
 labels = { region = "eu" }
 [agent]
 state = "/var/lib/memhook-rs"
@@ -148,6 +149,14 @@ fn what_the_agent_takes_fits_the_schema() {
     let folder = Folder::new("agent-all-keys");
     let file = folder.path("agent.toml");
     std::fs::write(&file, ALL).expect("written");
+    std::fs::create_dir(folder.path("more.d")).expect("made");
+    let more = "[[rule]]\nname = \"more\"\nprocess = \"more\"\nsample = \"no size\"\n";
+    std::fs::write(folder.path("more.d/rules.toml"), more).expect("written");
+    let (code, _, errors) = run(&["agent", "--check", "--config", &file]);
+    assert_eq!(code, 2, "{errors}");
+    let place = format!("{}:4:10: ", folder.path("more.d/rules.toml"));
+    assert!(errors.contains(&place), "{errors}");
+    std::fs::remove_file(folder.path("more.d/rules.toml")).expect("removed");
     let (code, _, errors) = run(&["agent", "--check", "--config", &file]);
     assert_eq!(code, 0, "{errors}");
     schema.check(&json(ALL));
