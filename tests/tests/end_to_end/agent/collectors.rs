@@ -20,7 +20,8 @@ fn reader(modules: &str) -> Result<PathBuf, String> {
     let sources = root.join("fleet/demo/reader");
     let target = root.join("target/fleet");
     std::fs::create_dir_all(&target).expect("a folder");
-    let program = target.canonicalize().expect("there").join(modules);
+    let program = target.canonicalize().expect("there");
+    let program = program.join(format!("reader-{modules}"));
     let go = ["go", "/usr/local/go/bin/go"];
     let go = go.into_iter().find(|go| {
         let version = Command::new(go).arg("version").output();
