@@ -13,9 +13,9 @@
 // never name a block that is recorded. Only who owns a block stores its address, and who records one
 // takes its address out before anybody else can release it. The allocator's synchronization puts the
 // stores of earlier owners before those of the next, so an entry that has lost an address never
-// gets it back from them. With a budget, blocks of most pages need no entry: see recorded_pages.hpp.
+// gets it back from them.
 #pragma once
-#include "recorded_pages.hpp"
+#include "selection.hpp"
 
 namespace memhook {
 
@@ -23,46 +23,38 @@ namespace memhook {
 // is nearly full again before long, so that the price of filling rings is paid seldom.
 inline constexpr uint64_t shortest_sampling_ns = 20'000'000, longest_sampling_ns = 640'000'000;
 
+inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXED); }
+
 // Blocks of 32 bytes and more that are neighbours have entries that are, and those of different arenas,
 // which begin at multiples of 64 MiB, are spread.
 [[gnu::always_inline]] inline uint64_t* passed_entry(uint64_t address) {
   uint64_t arena = (address >> 26) * 0x9e3779b97f4a7c15;
-  return at<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().passed_mask);
-}
-
-[[gnu::always_inline]] inline bool has_passed_entry(const void* block) {
-  auto address = reinterpret_cast<uint64_t>(block);
-  return __atomic_load_n(passed_entry(address), __ATOMIC_RELAXED) == address;
+  return at<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().table_mask);
 }
 
 [[gnu::always_inline]] inline bool was_passed(const void* block) {
-  if (__builtin_expect(!__atomic_load_n(&gate().has_passed, __ATOMIC_RELAXED), 1)) return false;
-  if ((gate().flags & flag_budget) && !may_be_on_marked_page(block)) return true;
-  return has_passed_entry(block);
-}
-
-[[gnu::always_inline]] inline void enter_passed(const void* block) {
+  if (__builtin_expect(noting() != takes_passed_out, 1)) return false;
   auto address = reinterpret_cast<uint64_t>(block);
-  __atomic_store_n(passed_entry(address), address, __ATOMIC_RELAXED);
+  return __atomic_load_n(passed_entry(address), __ATOMIC_RELAXED) == address;
 }
 
 // pre: the block is not recorded, and its allocator has just returned it.
 [[gnu::always_inline]] inline void note_passed(const void* block) {
   if (gate().flags & flag_live_filter) return;  // that knows the recorded ones
-  if (!gate().has_passed) __atomic_store_n(&gate().has_passed, true, __ATOMIC_RELAXED);
-  // Who records a neighbour later marks the page; then this block's release is one too many.
-  if ((gate().flags & flag_budget) && !may_be_on_marked_page(block)) return;
-  enter_passed(block);
+  if (noting() == 0) __atomic_store_n(&gate().noting, takes_passed_out, __ATOMIC_RELAXED);
+  auto address = reinterpret_cast<uint64_t>(block);
+  __atomic_store_n(passed_entry(address), address, __ATOMIC_RELAXED);
 }
 
-// pre: the block is going to be recorded, and its allocator has just returned it.
-[[gnu::always_inline]] inline void forget_passed(const void* block) {
-  if (__builtin_expect(!gate().notes_recorded, 1)) return;
-  if (gate().flags & flag_budget) mark_page(block);
+// pre: the block is going to be recorded, its allocator has just returned it, and the thread has said that it is
+// recording.
+[[gnu::always_inline]] inline void note_recorded(const void* block) {
+  uint8_t what = noting();
+  if (__builtin_expect(what == 0, 1)) return;
   auto address = reinterpret_cast<uint64_t>(block);
+  if (what == marks_pages) return mark_unsure(address);
   uint64_t* entry = passed_entry(address);
-  if (gate().has_passed && __atomic_load_n(entry, __ATOMIC_RELAXED) == address)
-    __atomic_store_n(entry, 0ul, __ATOMIC_RELAXED);
+  if (__atomic_load_n(entry, __ATOMIC_RELAXED) == address) __atomic_store_n(entry, 0ul, __ATOMIC_RELAXED);
 }
 
 inline uint64_t clock_now() { return __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED); }

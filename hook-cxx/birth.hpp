@@ -31,15 +31,14 @@ inline void prepare_gate() {
   g.tid_offset = trusted.tid_offset;
   g.stale_number = c->stale_number;
   g.true_number = c->true_number;
-  constexpr uint32_t special = flag_check_memo | flag_live_filter | flag_accesses;
-  g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special);
+  constexpr uint32_t special = flag_check_memo | flag_accesses;
+  bool enters_all = (g.flags & flag_live_filter) && !(g.flags & flag_budget);
+  g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special) && !enters_all;
   g.has_python = at<PythonLayout>(python_offset)->state != python_off;
   g.simple = g.simple_releases && !g.has_python;
-  g.has_passed = false;
-  // The live filter knows the recorded ones itself, in the memory that the marks of pages would be in.
-  g.notes_recorded = g.flags & (flag_adapt_when_full | flag_budget) && !(g.flags & flag_live_filter);
+  g.noting = g.flags & flag_budget ? marks_pages : 0;
   g.sample_bytes = c->sample_bytes;
-  g.passed_mask = c->passed_mask & (passed_blocks - 1);
+  g.table_mask = c->table_mask & (filter_words - 1);
   g.folds = g.simple && (g.flags & flag_fold_pairs);
   reset_recorders();
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
@@ -51,7 +50,6 @@ inline void prepare_gate() {
   g.memo_mask = memos_in(python_chains_offset - memo_offset) - 1;
   g.first_memo_mask = memos_in(memo_first_bytes) - 1;
   g.last_epoch = trusted.epoch;
-  g.filter_shift = c->filter_shift;
   g.min_size = c->min_size;
   g.max_size = c->max_size;
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;

@@ -3,9 +3,9 @@
 // The order is one word (`sampling_order`). A thread that records everything looks at it after a random
 // number of events, which costs nothing in between: the ring's `limit` ends there, as it does where the
 // ring is full. A thread that samples looks at it whenever it has allocated `look_bytes` more. As with
-// --on-full adapt, an event in the ring says where a distance begins, a change is decided behind one
-// allocation and made before the next, and the table of passed blocks, with the marks of pages in
-// front of it, says which releases are not recorded.
+// --on-full adapt, an event in the ring says where a distance begins, and a change is decided behind one
+// allocation and made before the next. All else is as with --sample: which calls are passed by
+// (selective.hpp), and which releases are recorded (recorded_blocks.hpp).
 // Intervals between samples are exponential, so that what is left of one may be forgotten at any such moment.
 //
 // At these looks something is timed: the next allocation to be recorded, or a release, if the event that
@@ -16,8 +16,8 @@
 
 namespace memhook {
 
-// What is_sample() decides about an allocation.
-inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_timed = 2;
+// What is_sample() decides about an allocation. The last two take record_drawn().
+inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_a_sample = 2, is_timed = 3;
 
 inline constexpr uint64_t look_bytes = 32 << 10;
 // Of the samples, one in so many is timed: time stamps cost about as much as the rest of a recording.
@@ -56,7 +56,7 @@ struct Timing {
 }
 
 inline uint32_t sample_or_timed(RingHeader* ring) {
-  return draw_random(ring) >> 32 & (samples_a_timing - 1) ? is_recorded : is_timed;
+  return draw_random(ring) >> 32 & (samples_a_timing - 1) ? is_a_sample : is_timed;
 }
 
 // Bytes to the next sample or look.
@@ -75,7 +75,7 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
     // again.
     ring->sample_left = ~0ull;
     if (ring->sampling == wants_order) return is_recorded;
-    return draw_interval(ring) < size ? is_recorded : is_passed;
+    return draw_interval(ring) < size ? is_a_sample : is_passed;
   }
   if (order == 0) {
     ring->sampling = records_all;
@@ -84,8 +84,6 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
     ring->sample_shift = 0;
     return is_recorded;
   }
-  // Before anything is passed by.
-  __atomic_store_n(&gate().has_passed, true, __ATOMIC_RELAXED);
   ring->sample_shift = static_cast<uint64_t>(__builtin_clzll(order) - __builtin_clzll(largest));
   ring->sampling = records_samples;
   uint64_t bytes = draw_interval(ring);

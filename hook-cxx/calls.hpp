@@ -74,18 +74,29 @@ template <typename... A>
   uint64_t left = __atomic_load_n(&ring->sample_left, __ATOMIC_RELAXED);
   if (__atomic_load_n(&ring->outer, __ATOMIC_RELAXED) == 0) return 0;
   __atomic_store_n(&ring->sample_left, left, __ATOMIC_RELAXED);
-  return may_be_on_marked_page(block) && gate_word() == (thread_word() & 0xfff) && has_passed_entry(block);
+  return reinterpret_cast<uint64_t>(block);
 }
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_a_release(RingHeader*, const void* block) {
-  return was_passed(block);
+  return is_recorded_block(reinterpret_cast<uint64_t>(block));
+}
+
+// Records an allocation that is a sample.
+inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block, uint64_t size) {
+  begin_recording(ring, frame);
+  record_allocation_slowly(ring, f, frame, block, size);
 }
 
 // Records an allocation and times that.
-[[gnu::noinline, gnu::cold]] inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block,
-                                                      uint64_t size) {
+inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block, uint64_t size) {
   Control* c = control();
   Timing timing = Timing::begin();
-  record_allocation(ring, f, frame, block, size);
+  if (ring->sampling == records_all) {
+    record_allocation(ring, f, frame, block, size);
+  } else {
+    // As when it was decided, before this.
+    asm volatile("" : : "r"(draw_interval(ring)));
+    record_sample(ring, f, frame, block, size);
+  }
   timing.end(&c->timed_allocations, &c->timed_allocation_counts);
   if (draw_random(ring) >> 32 & (timings_a_pass_timing - 1)) return;
   constexpr uint64_t passes = 16;
@@ -106,6 +117,11 @@ template <typename... A>
   add_count(&c->timed_pass_counts, taken);
 }
 
+[[gnu::noinline, gnu::cold]] inline void record_drawn(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
+                                                      void* block, uint64_t size) {
+  decided == is_timed ? record_timed(ring, f, frame, block, size) : record_sample(ring, f, frame, block, size);
+}
+
 // What is_sample() has decided.
 [[gnu::always_inline]] inline void record_or_pass(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
                                                   void* block, uint64_t size) {
@@ -114,7 +130,7 @@ template <typename... A>
   else if (decided == is_passed)
     note_passed(block);
   else
-    record_timed(ring, f, frame, block, size);
+    record_drawn(ring, f, frame, decided, block, size);
 }
 
 // Whether a release may have to be recorded.
@@ -126,7 +142,7 @@ template <typename... A>
 // Whether a release has to be recorded; asked once, by the call that then records it.
 [[gnu::always_inline]] inline bool release_counts(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0))
-    return may_be_recorded(block) && leave_filter(reinterpret_cast<uint64_t>(block));
+    return leave_recorded(reinterpret_cast<uint64_t>(block));
   return !was_passed(block);
 }
 
@@ -138,8 +154,10 @@ inline uint64_t product(uint64_t a, uint64_t b) {
 // Says that a reallocation failed whose release was recorded: the old block stands.
 [[gnu::always_inline]] inline void record_standing(RingHeader* ring, Frame frame, uint64_t old) {
   begin_recording(ring, frame);
-  if (gate().flags & flag_live_filter) enter_filter(old);
-  forget_passed(reinterpret_cast<void*>(old));
+  if (gate().flags & flag_live_filter)
+    enter_recorded(old);
+  else
+    note_recorded(reinterpret_cast<void*>(old));
   if (reserve(ring)) commit(ring, op_realloc_failed, old, 0, 0, 0);
   end_recording(ring, frame);
 }
@@ -185,13 +203,12 @@ struct Recording {
     Frame frame = own_frame();
     RingHeader* ring = block && release_may_count(block) ? begin_call(frame) : nullptr;
     if (!ring) return original<void>(F, V, block, args...);
-    if (__builtin_expect(gate().flags & flag_live_filter, 0) && !release_counts(block)) {
-      leave(ring);
-      return original<void>(F, V, block, args...);
-    }
     // Most allocators look at the words before the block first: let that miss run beside our work.
     __builtin_prefetch(static_cast<char*>(block) - 8);
-    record_release(ring, F, frame, op_release, block);
+    if (__builtin_expect(gate().flags & flag_live_filter, 0))
+      record_release_if_entered(ring, F, frame, block);
+    else
+      record_release(ring, F, frame, op_release, block);
     original<void>(F, V, block, args...);
     leave(ring);
   }

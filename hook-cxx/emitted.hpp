@@ -18,7 +18,7 @@ struct EmittedBlock {
 
 inline constexpr uint64_t emitted_bucket_blocks = 8;
 inline constexpr uint64_t emitted_buckets =
-    filter_buckets * filter_bucket_blocks * sizeof(uint64_t) / (emitted_bucket_blocks * sizeof(EmittedBlock));
+    filter_words * sizeof(uint64_t) / (emitted_bucket_blocks * sizeof(EmittedBlock));
 static_assert((emitted_buckets & (emitted_buckets - 1)) == 0);
 
 // Values of a counter that stay: it has been higher than it can count, or has lost a block.
@@ -33,8 +33,8 @@ struct Emitted {
 };
 
 inline EmittedBlock* emitted_bucket(uint64_t address) {
-  uint64_t hash = (address >> 4) * 0x9e37'79b9'7f4a'7c15;
-  return at<EmittedBlock>(filter_buckets_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
+  uint64_t hash = (address >> 4) * filter_hash;
+  return at<EmittedBlock>(filter_table_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
 }
 
 // Whether the block may be one of them; never false for one that is.
@@ -54,7 +54,7 @@ inline void enter_emitted(uint64_t address, uint64_t size) {
     if (!is_placed && found == address) return;
   }
   __atomic_fetch_add(&emitted_live, 1, __ATOMIC_RELAXED);
-  uint8_t* counter = filter_counter(address);
+  uint8_t* counter = page_marks(address);
   uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED), next;
   do {
     next = !is_placed || count == lost_one ? lost_one : count < crowded ? count + 1 : crowded;
@@ -64,7 +64,7 @@ inline void enter_emitted(uint64_t address, uint64_t size) {
 // Takes a block out.
 inline Emitted leave_emitted(uint64_t address) {
   EmittedBlock* bucket = emitted_bucket(address);
-  uint8_t* counter = filter_counter(address);
+  uint8_t* counter = page_marks(address);
   uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED);
   for (uint64_t i = 0; i < emitted_bucket_blocks; i++) {
     if (__atomic_load_n(&bucket[i].address, __ATOMIC_RELAXED) != address) continue;

@@ -125,8 +125,7 @@ struct Replacements {
 
 inline auto& wrappers_in_use() {
   if (gate().flags & flag_emits) return Replacements<Emitting>::all;
-  bool passes_calls_by = gate().flags & (flag_live_filter | flag_budget);
-  return passes_calls_by ? Replacements<Passing>::all : Replacements<Recording>::all;
+  return gate().flags & flag_live_filter ? Replacements<Passing>::all : Replacements<Recording>::all;
 }
 
 // Patches every pending slot; returns how many now hold our value; `stale` if some were left out because

@@ -71,13 +71,14 @@ namespace memhook {
 // pre: begin_recording() was called.
 [[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function, Frame frame, void* block,
                                                        uint64_t size) {
-  forget_passed(block);
   auto address = reinterpret_cast<uint64_t>(block);
+  bool is_entered = (gate().flags & flag_live_filter) && (noting() != marks_pages || ring->sampling != records_all);
+  if (!is_entered) note_recorded(block);
   uint32_t stack = capture_stack(ring, function, frame);
   // The allocator's own synchronization makes this at least the number of the last release.
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
   if (reserve(ring)) {
-    if (gate().flags & flag_live_filter) enter_filter(address);
+    if (is_entered) enter_recorded(address);
     bool is_drawn = ring->drawn_head == ring->head;
     commit(ring, op_allocation, address, sequence, size, stack);
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
@@ -93,7 +94,7 @@ namespace memhook {
   uint32_t stack = gate().simple ? remembered_stack(ring, function, frame) : 0;
   if (__builtin_expect(stack == 0 || !has_room(ring) || size >= 0xffff'ffff, 0))
     return record_allocation_slowly(ring, function, frame, block, size);
-  forget_passed(block);
+  note_recorded(block);
   auto address = reinterpret_cast<uint64_t>(block);
   // As above.
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
@@ -106,16 +107,12 @@ namespace memhook {
                                                     void* block) {
   auto address = reinterpret_cast<uint64_t>(block);
   uint32_t stack = 0;
-  Timing timing;
-  bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
-  if (is_timed_one) timing = Timing::begin();
   if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame, true);
   if ((gate().flags & flag_accesses) && !(address & key_bit)) end_accesses(ring, address);
   if (reserve(ring)) {
     uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);
   }
-  if (is_timed_one) timing.end(&control()->timed_releases, &control()->timed_release_counts);
   end_recording(ring, frame);
 }
 
@@ -135,6 +132,20 @@ namespace memhook {
   if (is_of_last_event(ring, address) && op == op_release && gate().folds)
     return record_release_of_last(ring, frame, address);
   commit_simple(ring, op, address, next_release(address), 0, 0);
+  end_recording(ring, frame);
+}
+
+// With the live filter: takes out a block that is going to be released, and records that if it was there. With a budget,
+// what it takes is timed now and then. pre: enter() returned true; the allocator has not seen the release yet.
+[[gnu::noinline]] inline void record_release_if_entered(RingHeader* ring, uint32_t function, Frame frame, void* block) {
+  begin_recording(ring, frame);
+  Timing timing;
+  bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
+  if (is_timed_one) timing = Timing::begin();
+  if (leave_recorded(reinterpret_cast<uint64_t>(block))) {
+    record_release(ring, function, frame, op_release, block);
+    if (is_timed_one) timing.end(&control()->timed_releases, &control()->timed_release_counts);
+  }
   end_recording(ring, frame);
 }
 

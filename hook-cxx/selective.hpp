@@ -1,9 +1,7 @@
 // Wrappers for when most calls are passed by: sizes are filtered, or allocations sampled.
 //
 // Each decides without a frame of its own and with nothing written but the sampling countdown, and
-// jumps: to the original, or to the full wrapper, which finds the stack as its caller left it. With a
-// budget, an allocation that is passed by has to be looked at when it is there (recorded_pages.hpp): a
-// call, but nothing else than that.
+// jumps: to the original, or to the full wrapper, which finds the stack as its caller left it.
 #pragma once
 #include "wrappers.hpp"
 
@@ -43,20 +41,7 @@ template <uint32_t F, uint32_t V>
 
 // Whether a release can be passed by.
 [[gnu::always_inline]] inline bool passes_release(const void* block) {
-  if (__builtin_expect(!may_be_recorded(block), 1)) return true;
-  // A block on a page that has recorded ones, with a budget.
-  return gate().notes_recorded && __atomic_load_n(&gate().has_passed, __ATOMIC_RELAXED) && has_passed_entry(block);
-}
-
-// With a budget: an allocation that is passed by.
-template <uint32_t F, uint32_t V, typename... A>
-[[gnu::noinline]] void* pass_and_note(A... args) {
-  // A frame, as the full wrapper has one: the original may call what is hooked, too.
-  asm volatile("" : : "r"(own_frame()));
-  void* block = original<void*>(F, V, args...);
-  // Not if it took so long that this attach is over: the next one may have other things in that place.
-  if (may_be_on_marked_page(block) && gate_word() == (thread_word() & 0xfff)) enter_passed(block);
-  return block;
+  return __builtin_expect(!is_recorded_block(reinterpret_cast<uint64_t>(block)), 1);
 }
 
 // `full` is the wrapper that records.
@@ -65,9 +50,7 @@ struct Passing {
 
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* pass_if(bool condition, A... args) {
-    if (__builtin_expect(!condition, 0)) return full(args...);
-    // What operator new calls in turn notes the block.
-    return !calls_another(F) && gate().notes_recorded ? pass_and_note<F, V>(args...) : original<void*>(F, V, args...);
+    return __builtin_expect(condition, 1) ? original<void*>(F, V, args...) : full(args...);
   }
 
   template <uint32_t F, uint32_t V, auto full, typename... A>
@@ -75,11 +58,9 @@ struct Passing {
     return pass_if<F, V, full>(passes<F, V>(size), args...);
   }
 
-  // Its block is not what it returns, and it is called seldom: with a budget the full wrapper passes it by.
   template <uint32_t F, uint32_t V, auto full>
   [[gnu::always_inline]] static int allocate_into(void** out, uint64_t align, uint64_t size) {
-    bool may_pass = !gate().notes_recorded && passes<F, V>(size);
-    return __builtin_expect(may_pass, 1) ? original<int>(F, V, out, align, size) : full(out, align, size);
+    return __builtin_expect(passes<F, V>(size), 1) ? original<int>(F, V, out, align, size) : full(out, align, size);
   }
 
   template <uint32_t F, uint32_t V, auto full, typename... A>

@@ -18,6 +18,10 @@ namespace memhook {
 
 using namespace abi;
 
+// Values of Gate::noting. Who records a block takes it out of the table of passed blocks, once there are any
+// (adapting.hpp); or, with a budget, marks its page (recorded_blocks.hpp).
+inline constexpr uint8_t takes_passed_out = 1, marks_pages = 2;
+
 struct Gate {
   uint32_t epoch;       // 0: tracing is off; with `suspended`: until the attacher is back
   uint32_t last_epoch;  // of the last attach, which may be over
@@ -35,12 +39,10 @@ struct Gate {
   bool simple_releases;
   bool has_python;      // the attacher has described an interpreter: see python.hpp
   bool folds;           // see folding.hpp
-  bool has_passed;      // blocks were passed by because a ring was nearly full: see adapting.hpp
-  bool notes_recorded;  // who records a block has to say so, for those that are passed by
+  uint8_t noting;       // what else who records a block does: one of the above, or 0
   bool is_settled;      // false in a fork child that has not yet left what it inherited: see birth.hpp
   // With what is above, all that calls look at that are passed by: one cache line of the program's.
-  uint32_t filter_shift;     // address bits that share a counter of the live filter
-  uint64_t passed_mask;      // see adapting.hpp
+  uint64_t table_mask;       // Control::table_mask
   uint32_t recorders;        // how many threads record: see sequence.hpp
   uint64_t first_ring_mask;  // events in a ring at first - 1
   uint64_t ring_mask;        // and at most
@@ -61,7 +63,7 @@ struct alignas(4096) GatePage {
 };
 static_assert(sizeof(GatePage) == 4096);
 static_assert(__builtin_offsetof(Gate, owner) == 8);
-static_assert(__builtin_offsetof(Gate, passed_mask) + 8 <= 64);
+static_assert(__builtin_offsetof(Gate, table_mask) + 8 <= 64);
 static_assert(__builtin_offsetof(Gate, birth) == gate_birth_offset);
 
 // The gate, and behind its page what a fork child keeps of it: the list of regions that it may claim, which the

@@ -12,7 +12,7 @@
 //! INDEX_OFFSET    u64[]            hash index of the stack table
 //! ARENA_OFFSET    StackEntry..     interned backtraces, 16-byte granules
 //! RULES_OFFSET    u64[]            unwind rules, then the rows: u32 code offsets, u16 rule numbers
-//! FILTER_OFFSET   u8[], u64[][8]   the recorded live blocks, when not all are recorded
+//! FILTER_OFFSET   u8[], u64[]      the recorded live blocks, when not all are recorded
 //! SAMPLE_OFFSET   u64[]            intervals between sampled allocations
 //! ACCESS_OFFSET   AccessRecord[]   what was read and written of live blocks
 //! RINGS_OFFSET    Ring[]           one SPSC ring a thread: RingHeader, then events

@@ -397,7 +397,7 @@ impl TraceConfig {
             (self.is_filtered(), flags::SIZE_FILTER),
             (self.sample_bytes.is_some(), flags::SAMPLE),
             (
-                self.is_selective() || self.emits.is_some(),
+                self.is_selective() || self.emits.is_some() || self.overhead.is_some(),
                 flags::LIVE_FILTER,
             ),
             (self.emits.is_some(), flags::EMITS),

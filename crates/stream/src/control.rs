@@ -1,7 +1,7 @@
 //! The control block: configuration of an attach, clock, module requests.
 
 use crate::python::is_possible;
-use crate::selection::{filter_shift, passed_blocks};
+use crate::selection::table_entries;
 use crate::{Error, Plan, PythonConfig, Region};
 use memhook_abi::{
     ABI_VERSION, Control, DESCRIBED_OFFSET, DescribedFunction, HEAP_WINDOWS, HOOKED_FUNCTIONS,
@@ -86,7 +86,6 @@ impl Region {
                 config.exact_sizes.len() as u32,
             ),
             (offset_of!(Control, attacher_pid), config.attacher_pid),
-            (offset_of!(Control, filter_shift), filter_shift(config)),
         ] {
             m.u32(offset).store(value, Relaxed);
         }
@@ -123,25 +122,26 @@ impl Region {
             self.set_evaluation(python.evaluation.clone());
             self.set_python_state(python.layout.state);
         }
-        let passed = passed_blocks(config.plan.allowance);
-        m.u64(offset_of!(Control, passed_mask))
-            .store(passed - 1, Relaxed);
+        let entries = table_entries(config.plan.allowance);
+        m.u64(offset_of!(Control, table_mask))
+            .store(entries - 1, Relaxed);
         for counter in &self.retired {
             counter.store(0, Relaxed);
         }
         self.begin_grants(&config.plan);
         if config.flags & flags::LIVE_FILTER != 0 {
             // Each release looks into it, and to look makes a page exist.
-            m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
-            self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
-        } else if config.flags & (flags::ADAPT_WHEN_FULL | flags::BUDGET) != 0 {
-            if config.flags & flags::BUDGET != 0 {
-                self.mark_all_pages();
-                self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
-            }
+            m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_PAGES);
+            self.note_spent(memhook_abi::FILTER_PAGES as u64);
+        }
+        let has_budget = config.flags & flags::BUDGET != 0;
+        if has_budget && config.flags & flags::SIZE_FILTER == 0 {
+            self.leave_all_unsure();
+        }
+        if has_budget || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER) == flags::ADAPT_WHEN_FULL {
             // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
-            m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
-            self.note_spent(passed * 8);
+            m.touch(memhook_abi::FILTER_TABLE_OFFSET, entries as usize * 8);
+            self.note_spent(entries * 8);
         }
         if !config.described.is_empty() {
             let bytes = WINDOWS_OFFSET - DESCRIBED_OFFSET + MAX_HEAPS * HEAP_WINDOWS * 4;

@@ -1,25 +1,12 @@
 //! What the hook needs when it does not record every allocation.
 
-use crate::{Config, Region};
-use memhook_abi::{PASSED_BLOCKS, SAMPLE_OFFSET, SAMPLE_QUANTILES, flags};
+use crate::Region;
+use memhook_abi::{LEAST_FILTER_WORDS, FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a counter of the live filter stands for: a page where few pages hold a recorded block, so that
-/// the counters in use are few, and for the marks that a budget has in their place; else 64 bytes. As the
-/// number of address bits that it leaves out.
-pub(crate) fn filter_shift(config: &Config) -> u32 {
-    const PAGE: u64 = 4096;
-    let has_marks = config.flags & (flags::BUDGET | flags::LIVE_FILTER) == flags::BUDGET;
-    if has_marks || config.sample_bytes >= 16 * PAGE || config.min_size >= PAGE {
-        12
-    } else {
-        6
-    }
-}
-
-/// Entries of the table of passed blocks: a small part of what the attach may take (bytes).
-pub(crate) fn passed_blocks(allowance: u64) -> u64 {
-    let affordable = (allowance / 16 / 8).clamp(512, PASSED_BLOCKS as u64);
+/// Entries of the table of recorded, or of passed, blocks: a small part of what the attach may take (bytes).
+pub(crate) fn table_entries(allowance: u64) -> u64 {
+    let affordable = (allowance / 16 / 8).clamp(LEAST_FILTER_WORDS as u64, FILTER_WORDS as u64);
     1 << affordable.ilog2()
 }
 

@@ -5,7 +5,7 @@ mod hook_program;
 
 use hook_program::{compile, region_file};
 use memhook_abi::{Event, Op, ring_state};
-use memhook_stream::{Admission, Config, Drain, PageRenewal, Plan, Region, Sink, ThreadNumbers};
+use memhook_stream::{Admission, Config, Drain, MarkRenewal, Plan, Region, Sink, ThreadNumbers};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -272,7 +272,7 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
         .spawn()
         .unwrap();
     let (mut drain, admission) = (Drain::new(), Admission::default());
-    let (mut found, mut pages, mut renewals) = (Adapted::default(), PageRenewal::default(), 0);
+    let (mut found, mut pages, mut renewals) = (Adapted::default(), MarkRenewal::default(), 0);
     let has_pages = flags & memhook_abi::flags::BUDGET != 0;
     let start = Instant::now();
     for pass in 0.. {
@@ -288,7 +288,7 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
         }
         if pages.step(&region) {
             let live = found.live.keys();
-            live.for_each(|&address| pages.mark(&region, address));
+            live.for_each(|&address| pages.enter(&region, address));
             pages.finish(&region);
             renewals += 1;
         }
@@ -321,7 +321,7 @@ fn rings_that_are_nearly_full_take_samples() {
 /// The same where the attacher orders the samples, at distances that change all the time.
 #[test]
 fn samples_are_taken_as_ordered() {
-    adapted(memhook_abi::flags::BUDGET, |region, pass| {
+    adapted(memhook_abi::flags::BUDGET | memhook_abi::flags::LIVE_FILTER, |region, pass| {
         let largest = SAMPLE_BYTES.ilog2() as u64;
         let order = match pass / 50 % 4 {
             0 => 0,

@@ -107,9 +107,8 @@ static void adapt(uint64_t t, uint64_t events) {
   if (!ring) abort();
   auto release_block = [ring](uint64_t address) {
     auto* block = reinterpret_cast<void*>(address);
-    // As passes_release().
-    if ((gate().flags & flag_budget) && !may_be_recorded(block)) return;
-    if (was_passed(block)) return;
+    // As release_counts() of calls.hpp.
+    if (gate().flags & flag_live_filter ? !leave_recorded(address) : was_passed(block)) return;
     if (!reserve(ring)) abort();
     commit(ring, op_release, address, next_release(address), 0, 0);
   };
@@ -128,7 +127,11 @@ static void adapt(uint64_t t, uint64_t events) {
       // The change that reserve() may have asked for comes with the next allocation.
       ring->outer = 1;
       asm volatile("" ::: "memory");
-      forget_passed(block);
+      // As record_allocation() and record_allocation_slowly().
+      if ((gate().flags & flag_budget) && ring->sampling != records_all)
+        enter_recorded(address);
+      else
+        note_recorded(block);
       commit(ring, op_allocation, address, 0, size, exact ? 1 : 2);
       asm volatile("" ::: "memory");
       ring->outer = 0;
@@ -191,9 +194,8 @@ int main(int arguments, char** argv) {
   g.flags = control()->flags;
   g.clock_mode = control()->clock_mode;
   g.sample_bytes = control()->sample_bytes;
-  g.passed_mask = control()->passed_mask;
-  g.filter_shift = control()->filter_shift;
-  g.notes_recorded = g.flags & (flag_adapt_when_full | flag_budget);
+  g.table_mask = control()->table_mask;
+  g.noting = g.flags & flag_budget ? marks_pages : 0;
   trusted.ring_bytes = control()->ring_bytes;
   trusted.may_call = control()->syscalls_filtered == 0;
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;

@@ -27,7 +27,8 @@ pub mod flags {
     pub const ADAPT_WHEN_FULL: u32 = 1024;
     /// Only allocations that pass the size filter are recorded.
     pub const SIZE_FILTER: u32 = 4;
-    /// Releases of blocks whose counter in the live filter is 0 are not recorded.
+    /// Not all allocations are recorded: the live filter knows the blocks that are, and only their releases are
+    /// recorded.
     pub const LIVE_FILTER: u32 = 32;
     /// Allocations are sampled by the byte intervals at [`super::SAMPLE_OFFSET`].
     pub const SAMPLE: u32 = 64;
@@ -40,7 +41,7 @@ pub mod flags {
     /// ([`super::RingHeader::claimed`]).
     pub const FOLD_PAIRS: u32 = 512;
     /// Allocations are sampled as [`super::Control::sampling_order`] says at the time, and a small random
-    /// share of the calls is timed. Not with [`SAMPLE`] or [`ADAPT_WHEN_FULL`].
+    /// share of the calls is timed. With [`LIVE_FILTER`]; not with [`SAMPLE`] or [`ADAPT_WHEN_FULL`].
     pub const BUDGET: u32 = 2048;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
@@ -132,8 +133,8 @@ shared_struct! {
         true_number: u32,
         /// Own cache line: nanoseconds since the attach, advanced by the attacher.
         clock_line: [u64; 12],
-        /// Which marks of pages with recorded blocks are set, and which count ([`flags::BUDGET`]).
-        page_phase: AtomicU64,
+        /// Which marks of pages with recorded blocks are set ([`flags::BUDGET`]).
+        mark_phase: AtomicU64,
         /// Mean number of bytes between samples that the attacher wants now ([`flags::BUDGET`]): a power
         /// of two up to `sample_bytes`; 0: every allocation is to be recorded.
         sampling_order: AtomicU64,
@@ -162,8 +163,8 @@ shared_struct! {
         recorders_granted: AtomicU32,
         /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
         syscalls_filtered: AtomicU32,
-        /// Low bits of an address that make no difference to its counter in the live filter.
-        filter_shift: u32,
+        /// Keeps the fields behind it in their places.
+        unused: u32,
         /// Which operators new do nothing but call an allocation function that is hooked too: bit
         /// `(function - first operator) * MAX_VARIANTS + variant`.
         forwarding_operators: AtomicU32,
@@ -172,8 +173,8 @@ shared_struct! {
         /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest that may be
         /// ordered ([`flags::BUDGET`]).
         sample_bytes: u64,
-        /// Entries of the table of passed blocks in use, less 1.
-        passed_mask: u64,
+        /// Entries in use of the table of recorded blocks, or of the one of passed blocks that is in its place; less 1.
+        table_mask: u64,
         /// Which process the region was made for: a number that its hook keeps where a fork wipes it
         /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
         owner: u64,

@@ -10,7 +10,7 @@ use crate::event::RawEvent;
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 23;
+pub const ABI_VERSION: u32 = 24;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -62,15 +62,28 @@ pub const GROWTH: usize = 4;
 pub const MEMO_HEADER_BYTES: usize = 32;
 /// Bytes of four checked words with their offsets.
 pub const MEMO_BLOCK_BYTES: usize = 40;
-/// Counters of the live filter, a power of two.
-pub const FILTER_COUNTERS: usize = 1 << 20;
-/// Buckets of recorded live blocks, a power of two.
-pub const FILTER_BUCKETS: usize = 1 << 17;
-/// Blocks in a bucket: a cache line.
-pub const FILTER_BUCKET_BLOCKS: usize = 8;
+/// Pages that the live filter tells apart, a power of two: a byte each.
+pub const FILTER_PAGES: usize = 1 << 20;
+/// The marks in such a byte. The page may have recorded blocks that are in the table.
+pub const FIRST_ENTERED_MARK: u8 = 1;
+/// This and the next bit.
+pub const ENTERED_MARKS: u8 = 3;
+/// The page may have recorded blocks that are not in the table.
+pub const FIRST_UNSURE_MARK: u8 = 4;
+/// This and the next bit.
+pub const UNSURE_MARKS: u8 = 12;
+/// Words of the table of recorded live blocks, a power of two. A word is for 256 bytes of addresses: bits 0 to 31 say
+/// which eight bytes recorded blocks begin with, bits 32 to 63 which 256 bytes they are: bit 8 of the address, and above
+/// it those from bit 17 on. 0: none. The word's number, or the one that differs in the last bit, is bits 8 to 27 of the
+/// address, exclusive-or bits 40 to 59 of `(address >> 28) *` [`FILTER_HASH`]; modulo the words in use, at least 512.
+pub const FILTER_WORDS: usize = 1 << 20;
+/// Fewest words of the table in use: what they leave out of an address is in the words.
+pub const LEAST_FILTER_WORDS: usize = 512;
+/// Spreads what is far apart (Fibonacci hashing; Knuth, The Art of Computer Programming, volume 3, section 6.4).
+pub const FILTER_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Entries of the table of blocks that were passed by while a ring was nearly full, a power of two. It
-/// is in the place of the buckets, which nothing needs at the same time.
-pub const PASSED_BLOCKS: usize = FILTER_BUCKETS * FILTER_BUCKET_BLOCKS;
+/// is in the place of the table of recorded ones, which nothing needs at the same time.
+pub const PASSED_BLOCKS: usize = FILTER_WORDS;
 /// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
 /// closes the last.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;
@@ -102,13 +115,13 @@ pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
 /// Offset of the rows' rule numbers (u16).
 pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
-/// Offset of the live filter: a byte by a hash of a block's address, above zero while a recorded block
-/// with that hash is live. Only in use with [`flags::LIVE_FILTER`], as are the buckets.
+/// Offset of the live filter: a byte for each page, by the address modulo [`FILTER_PAGES`], 0 while no recorded block
+/// is live there. Only in use with [`flags::LIVE_FILTER`], as is the table.
 pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
-/// Offset of the buckets: addresses of recorded live blocks, u64 each, 0 where there is none.
-pub const FILTER_BUCKETS_OFFSET: usize = FILTER_OFFSET + FILTER_COUNTERS;
+/// Offset of the table of recorded live blocks.
+pub const FILTER_TABLE_OFFSET: usize = FILTER_OFFSET + FILTER_PAGES;
 /// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
-pub const SAMPLE_OFFSET: usize = FILTER_BUCKETS_OFFSET + FILTER_BUCKETS * FILTER_BUCKET_BLOCKS * 8;
+pub const SAMPLE_OFFSET: usize = FILTER_TABLE_OFFSET + FILTER_WORDS * 8;
 /// Offset of the records of accesses. Number 0 stays unused.
 pub const ACCESS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
 /// Offset of the first ring.

@@ -6,7 +6,7 @@ pub(crate) mod described_heap;
 mod gap_log;
 pub(crate) mod lookout;
 mod pacing;
-mod recorded_pages;
+mod recorded_blocks;
 pub(crate) mod recorder;
 pub(crate) mod state;
 mod to_ledger;

@@ -2,7 +2,7 @@
 
 use super::budget::BudgetKeeper;
 use super::described_heap::DescribedHeap;
-use super::recorded_pages::RecordedPages;
+use super::recorded_blocks::RecordedBlocks;
 use super::recorder::Recorder;
 use crate::config::{Stacks, TraceConfig};
 use crate::survey::memory_allowance::for_a_ledger;
@@ -23,7 +23,7 @@ pub struct State<O = ()> {
     /// Keeps tracing within a budget, if there is one.
     pub(crate) budget: Option<BudgetKeeper>,
     /// Where recorded blocks are, as the hook sees it.
-    recorded_pages: RecordedPages,
+    recorded_blocks: RecordedBlocks,
     /// The heaps of the allocators that the user has described, in their order.
     pub heaps: Vec<DescribedHeap>,
     /// The mappings, if they are traced.
@@ -50,7 +50,7 @@ impl<O: Observer> State<O> {
             counts: config.sampled_allocations(),
             recorder: None,
             budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
-            recorded_pages: RecordedPages::default(),
+            recorded_blocks: RecordedBlocks::default(),
             heaps: config
                 .allocators
                 .iter()
@@ -71,17 +71,13 @@ impl<O: Observer> State<O> {
     }
 
     /// With a budget: tells the hook where recorded blocks are, while it takes samples.
-    pub(super) fn renew_pages(
-        &mut self,
-        region: &Region,
-        is_selective: bool,
-        clock: impl Fn() -> Duration,
-    ) {
+    pub(super) fn renew_recorded_blocks(&mut self, region: &Region, clock: impl Fn() -> Duration) {
         // Blocks of described allocators have ledgers of their own.
         let is_wanted = self.budget.as_ref().is_some_and(BudgetKeeper::is_sampling);
-        // Nor has the hook any marks if it knows the recorded blocks themselves.
-        if is_wanted && self.heaps.is_empty() && !is_selective {
-            self.recorded_pages.turn(&self.ledger, region, clock);
+        if is_wanted && self.heaps.is_empty() {
+            self.recorded_blocks.turn(&self.ledger, region, clock);
+        } else {
+            self.recorded_blocks.rest();
         }
     }
 

@@ -168,7 +168,7 @@ impl Session {
     /// Whether the wrappers are those that decide first whether a call is passed by (`patch_pending` of
     /// `hook-cxx/patch.hpp`).
     fn passes_calls_by(&self) -> bool {
-        self.region().flags() & (flags::LIVE_FILTER | flags::BUDGET) != 0
+        self.region().flags() & flags::LIVE_FILTER != 0
     }
 
     /// Patches with all threads held what the hook could not patch. Returns for how long they were held.

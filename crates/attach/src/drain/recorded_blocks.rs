@@ -1,7 +1,8 @@
-//! Keeps the marks of pages with recorded blocks new, while samples are taken: what is passed by is looked up in them.
+//! Keeps the live filter of a hook that keeps to a budget new, while samples are taken: it says which releases are passed
+//! by.
 
 use memhook_ledger::{Ledger, LiveWalk, Observer};
-use memhook_stream::{PageRenewal, Region};
+use memhook_stream::{MarkRenewal, Region};
 use std::time::Duration;
 
 /// At least so long between two renewals, and so many times as long as the last one took of the drain thread.
@@ -10,14 +11,20 @@ const TIMES_APART: u32 = 200;
 
 /// Renews them.
 #[derive(Default)]
-pub(crate) struct RecordedPages {
-    renewal: PageRenewal,
+pub(crate) struct RecordedBlocks {
+    renewal: MarkRenewal,
     walk: LiveWalk,
     next: Duration,
     taken: Duration,
 }
 
-impl RecordedPages {
+impl RecordedBlocks {
+    /// While no samples are taken. The first renewal after it does not wait: until then, releases of most blocks
+    /// that are passed by are recorded.
+    pub fn rest(&mut self) {
+        self.next = Duration::ZERO;
+    }
+
     /// After a pass, while samples are taken. `clock`: the time since the attach.
     pub fn turn<O: Observer>(
         &mut self,
@@ -37,7 +44,7 @@ impl RecordedPages {
         }
         let renewal = &self.renewal;
         let has_more = ledger.walk_blocks(&mut self.walk, |block| {
-            renewal.mark(region, block.address);
+            renewal.enter(region, block.address);
         });
         if !has_more && is_whole {
             self.renewal.finish(region);

@@ -1,0 +1,192 @@
+//! Renewing the marks of pages with recorded blocks: the blocks are entered into the live filter, and the pages lose
+//! their marks. See the hook's `recorded_blocks.hpp`.
+
+use crate::Region;
+use memhook_abi::{
+    Control, FILTER_HASH, FILTER_OFFSET, FILTER_PAGES, FILTER_TABLE_OFFSET, FILTER_WORDS,
+    FIRST_ENTERED_MARK, FIRST_UNSURE_MARK, LEAST_FILTER_WORDS, RingHeader,
+};
+use std::mem::offset_of;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::time::{Duration, Instant};
+
+/// Until then every thread that has begun to record before the phase changed is seen to record: what a processor has
+/// stored is not on its way for milliseconds.
+const STORES_ARRIVE: Duration = Duration::from_millis(10);
+/// Passes after the one that has taken the last event: what looks impossible is held back for one.
+const PASSES_BEHIND: u32 = 3;
+
+/// How far a renewal has come.
+#[derive(Clone, Debug, Default)]
+enum Stage {
+    #[default]
+    AtRest,
+    /// Other marks are set. Which rings have been seen without a recording since.
+    Announced {
+        at: Option<Instant>,
+        ended: Vec<bool>,
+    },
+    /// All events below these heads are to be taken.
+    Draining { heads: Vec<u64>, passes: u32 },
+    /// All blocks that are live now are entered.
+    Entering,
+}
+
+/// Renews the marks of a region.
+#[derive(Clone, Debug, Default)]
+pub struct MarkRenewal {
+    phase: u64,
+    stage: Stage,
+}
+
+impl MarkRenewal {
+    /// Whether none is under way.
+    pub fn is_at_rest(&self) -> bool {
+        matches!(self.stage, Stage::AtRest)
+    }
+
+    /// Begins one.
+    pub fn begin(&mut self, region: &Region) {
+        self.phase += 1;
+        region.mark_phase().store(self.phase, Release);
+        let ended = vec![false; region.rings_used()];
+        self.stage = Stage::Announced { at: None, ended };
+    }
+
+    /// To be called after each pass. Whether all blocks that are live now are to be entered.
+    pub fn step(&mut self, region: &Region) -> bool {
+        let word = |ring, offset| region.ring64(ring, offset).load(Acquire);
+        let head = |ring| word(ring, offset_of!(RingHeader, head));
+        match &mut self.stage {
+            Stage::AtRest => {}
+            Stage::Announced { at, ended } => {
+                if at.get_or_insert_with(Instant::now).elapsed() < STORES_ARRIVE {
+                    return false;
+                }
+                // A ring that was claimed when the phase was on its way, too: its owner may have read the one before.
+                ended.resize(region.rings_used().max(ended.len()), false);
+                for (ring, ended) in ended.iter_mut().enumerate() {
+                    *ended |= word(ring, offset_of!(RingHeader, outer)) & 1 == 0;
+                }
+                if ended.iter().all(|&ended| ended) {
+                    let heads = (0..ended.len()).map(head).collect();
+                    self.stage = Stage::Draining { heads, passes: 0 };
+                }
+            }
+            Stage::Draining { heads, passes } => {
+                let is_taken = |(ring, &until): (usize, &u64)| {
+                    let tail = word(ring, offset_of!(RingHeader, tail));
+                    let head = head(ring);
+                    // A ring with a new owner begins anew; two events that make one take back one place.
+                    tail >= until || tail == head || head.saturating_add(2) < until
+                };
+                if *passes > 0 || heads.iter().enumerate().all(is_taken) {
+                    *passes += 1;
+                }
+                if *passes > PASSES_BEHIND {
+                    self.stage = Stage::Entering;
+                }
+            }
+            Stage::Entering => return true,
+        }
+        false
+    }
+
+    /// Enters a recorded block into the live filter.
+    pub fn enter(&self, region: &Region, address: u64) {
+        let first_mark = match region.enter_table(address) {
+            true => FIRST_ENTERED_MARK,
+            false => FIRST_UNSURE_MARK,
+        };
+        let page = (address >> 12) as usize & (FILTER_PAGES - 1);
+        let (word, shift) = (&region.page_marks()[page / 8], 8 * (page % 8));
+        let mark = marks_set_in(self.phase, first_mark) << shift;
+        if word.load(Relaxed) & mark == 0 {
+            word.fetch_or(mark, Relaxed);
+        }
+    }
+
+    /// All live blocks are entered: the other marks are cleared.
+    pub fn finish(&mut self, region: &Region) {
+        self.phase += 1;
+        region.mark_phase().store(self.phase, Release);
+        let others = EACH_PAGE * marks_set_in(self.phase + 2, FIRST_ENTERED_MARK | FIRST_UNSURE_MARK);
+        for word in region.page_marks() {
+            if word.load(Relaxed) & others != 0 {
+                // Release: whoever finds a page without this mark finds the other one, and the table.
+                word.fetch_and(!others, Release);
+            }
+        }
+        self.stage = Stage::AtRest;
+    }
+}
+
+/// Which marks are set in a phase, of those whose first ones are given.
+fn marks_set_in(phase: u64, first: u8) -> u64 {
+    u64::from(first) << (phase.div_ceil(2) & 1)
+}
+
+/// A word with the lowest bit of each of its eight pages.
+const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
+/// A word of the table without the bits of its blocks.
+const TAG: u64 = !0 << 32;
+
+impl Region {
+    fn mark_phase(&self) -> &AtomicU64 {
+        self.memory.u64(offset_of!(Control, mark_phase))
+    }
+
+    /// The marks of eight pages in each word.
+    fn page_marks(&self) -> &[AtomicU64] {
+        self.memory.words(FILTER_OFFSET, FILTER_PAGES / 8)
+    }
+
+    /// As the hook's function. Whether there was room for the block.
+    fn enter_table(&self, address: u64) -> bool {
+        if address >> 48 != 0 {
+            return false;
+        }
+        let line = address >> 8;
+        let spread = (line >> 20).wrapping_mul(FILTER_HASH) >> 40;
+        let index = (line ^ spread) as usize & (self.table_words() - 1);
+        let tag = (line >> 9 << 1 | line & 1) << 32;
+        let added = tag | 1 << (address >> 3 & 31);
+        let enter = |word: &AtomicU64| {
+            word.fetch_update(Release, Relaxed, |found| {
+                (found == 0 || found & TAG == tag).then_some(found | added)
+            })
+        };
+        let words = self.memory.words(FILTER_TABLE_OFFSET, FILTER_WORDS);
+        [index, index ^ 1].iter().any(|&i| enter(&words[i]).is_ok())
+    }
+
+    /// Words of the table in use. It is the process's memory: whatever is written there, no more than there are.
+    fn table_words(&self) -> usize {
+        let mask = self.memory.u64(offset_of!(Control, table_mask)).load(Relaxed) as usize;
+        (mask & (FILTER_WORDS - 1) | (LEAST_FILTER_WORDS - 1)) + 1
+    }
+
+    /// As the first phase begins: until marks are renewed, nothing is known of any page.
+    pub(crate) fn leave_all_unsure(&self) {
+        for word in self.page_marks() {
+            word.store(EACH_PAGE * marks_set_in(0, FIRST_UNSURE_MARK), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hook_and_the_attacher_set_the_same_marks() {
+        // As set_marks() of the hook.
+        for phase in 0..20u64 {
+            let second = ((phase + 1) >> 1) & 1;
+            assert_eq!(marks_set_in(phase, 1), 1 << second);
+        }
+    }
+}

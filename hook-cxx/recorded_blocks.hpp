@@ -1,0 +1,131 @@
+// The live filter: which blocks are recorded ones, so that the release of any other is passed by. Used where not all
+// allocations are recorded (size filters, --sample, --overhead).
+//
+// A byte for each page says at the price of one load that the page has no recorded block. Else it has marks:
+//
+//   entered   blocks of the page may be in a table that says exactly which they are: a word for each 256 bytes of
+//             addresses, with a bit for each 8 bytes where a block may begin
+//   unsure    the page may have recorded blocks that are not in the table: all its releases are recorded, and the
+//             attacher ignores those that it cannot place
+//
+// A block for which the table has no room leaves its page unsure. A block is entered before the program has it
+// and taken out before the allocator has it back, so the program's own synchronization orders the two.
+//
+// With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure, which they nearly
+// always are by then: a load and a branch. The hook takes no mark away. The attacher does, as it enters all blocks that
+// live. Of each kind there are two marks:
+//
+//   phase 0   the first marks are set
+//   phase 1   the second ones are set
+//   phase 2   the second ones are set; the first are cleared
+//   phase 3   the first ones are set. The next one is as 0 again.
+//
+// It goes to an even phase when it has entered all blocks that were recorded before the odd one, which it
+// knows when every recording under way at that moment has ended and its event was taken. So the page of a recorded block
+// has a mark for it at any time: the one that it had is cleared after the other one was set. And as all
+// marks are in one byte, who releases the block sees at least one, whatever phase it is: whatever hands over the block
+// between two threads of the target puts the store of the first mark before that look, and all threads see the
+// changes of one byte in the same order.
+//
+// The attacher may enter a block that is being released. Its address then stays in the table until a block with
+// this address is released: one release too many.
+//
+// With a budget, every page is unsure in the beginning: until the marks are renewed for the first time, the
+// releases of blocks from before the attach are recorded, too.
+#pragma once
+#include "ring.hpp"
+
+namespace memhook {
+
+[[gnu::always_inline]] inline uint8_t* page_marks(uint64_t address) {
+  return at<uint8_t>(filter_offset) + ((address >> 12) & (filter_pages - 1));
+}
+
+// Whether the block may be a recorded one; never false for one that is.
+[[gnu::always_inline]] inline bool may_be_recorded(const void* block) {
+  return __atomic_load_n(page_marks(reinterpret_cast<uint64_t>(block)), __ATOMIC_ACQUIRE) != 0;
+}
+
+// Where in the table a block is, if it is there: in one of two neighbouring words.
+struct TablePlace {
+  uint64_t* words;  // the first of the two
+  uint64_t first;   // the one to look at first
+  uint64_t tag;     // which 256 bytes they are
+  uint64_t bit;
+
+  // Addresses that no program has, as those that stand for blocks of described allocators, cannot be told from others.
+  static bool has(uint64_t address) { return address >> 48 == 0; }
+
+  [[gnu::always_inline]] static TablePlace of(uint64_t address) {
+    uint64_t line = address >> 8;
+    uint64_t index = (line ^ ((line >> 20) * filter_hash >> 40)) & gate().table_mask;
+    return {at<uint64_t>(filter_table_offset) + (index & ~1ull), index & 1, (line >> 9 << 1 | (line & 1)) << 32,
+            1ull << (address >> 3 & 31)};
+  }
+
+  [[gnu::always_inline]] uint64_t* word(uint64_t i) const { return words + (first ^ i); }
+  // Whether it is the word's.
+  [[gnu::always_inline]] bool is_in(uint64_t word) const { return (word & bit) && (word ^ tag) >> 32 == 0; }
+};
+
+inline constexpr uint64_t table_bits = 0xffff'ffff;
+
+// Sets the marks of this kind that are set at present.
+[[gnu::always_inline]] inline void set_marks(uint64_t address, uint8_t first_mark) {
+  uint8_t* marks = page_marks(address);
+  uint64_t phase = __atomic_load_n(&control()->mark_phase, __ATOMIC_ACQUIRE);
+  auto mark = static_cast<uint8_t>(first_mark << ((phase + 1) >> 1 & 1));
+  if (!(__atomic_load_n(marks, __ATOMIC_RELAXED) & mark)) __atomic_fetch_or(marks, mark, __ATOMIC_RELAXED);
+}
+
+// pre: the block is going to be recorded, and the thread has said that it is recording.
+[[gnu::always_inline]] inline void mark_unsure(uint64_t address) { set_marks(address, first_unsure_mark); }
+
+// Whether there was room for it.
+inline bool enter_table(uint64_t address) {
+  if (!TablePlace::has(address)) return false;
+  TablePlace place = TablePlace::of(address);
+  for (uint64_t i = 0; i < 2; i++) {
+    uint64_t* word = place.word(i);
+    uint64_t found = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (found == 0 || (found ^ place.tag) >> 32 == 0)
+      if (__atomic_compare_exchange_n(word, &found, found | place.tag | place.bit, true, __ATOMIC_RELEASE,
+                                      __ATOMIC_RELAXED))
+        return true;
+  }
+  return false;
+}
+
+// pre: as mark_unsure().
+[[gnu::noinline, gnu::cold]] inline void enter_recorded(uint64_t address) {
+  set_marks(address, enter_table(address) ? first_entered_mark : first_unsure_mark);
+}
+
+// Whether the release of the block has to be recorded.
+[[gnu::always_inline]] inline bool is_recorded_block(uint64_t address) {
+  uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
+  if (marks & unsure_marks) return true;
+  if (!marks) return false;
+  TablePlace place = TablePlace::of(address);
+  return place.is_in(__atomic_load_n(place.word(0), __ATOMIC_RELAXED)) ||
+         place.is_in(__atomic_load_n(place.word(1), __ATOMIC_RELAXED));
+}
+
+// Takes a block out that is going to be released. Whether that has to be recorded.
+inline bool leave_recorded(uint64_t address) {
+  uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
+  TablePlace place = TablePlace::of(address);
+  for (uint64_t i = 0; i < 2 && marks & entered_marks && TablePlace::has(address); i++) {
+    uint64_t* word = place.word(i);
+    uint64_t found = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (place.is_in(found)) {
+      uint64_t rest = found & ~place.bit;
+      if (__atomic_compare_exchange_n(word, &found, rest & table_bits ? rest : 0, true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED))
+        return true;
+    }
+  }
+  return marks & unsure_marks;
+}
+
+}  // namespace memhook
