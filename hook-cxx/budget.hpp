@@ -30,29 +30,39 @@ inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
 
 inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
-// A time stamp at the beginning of something, and what a time stamp takes.
-struct Timing {
-  uint64_t begun = 0, stamp = 0;
+// Times something that the thread does. What has begun is kept in the ring: in a frame it would lie below all that a
+// recording takes of the stack.
+[[gnu::noinline, gnu::cold]] inline void begin_timing(RingHeader* ring) {
+  uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
+  ring->timed_stamp = second - first;
+  ring->timed_from = second;
+}
 
-  static Timing begin() {
-    uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
-    return {second, second - first};
-  }
+[[gnu::noinline, gnu::cold]] inline void end_timing(RingHeader* ring, uint64_t* times, uint64_t* counts) {
+  uint64_t taken = cpu::time_stamp() - ring->timed_from;
+  ring->timed_from = 0;
+  if (taken > most_counts || ring->timed_stamp > most_counts) return;
+  add_count(times, 1);
+  add_count(counts, taken);
+  add_count(&control()->timed_stamp_counts, ring->timed_stamp);
+}
 
-  void end(uint64_t* times, uint64_t* counts) const {
-    uint64_t taken = cpu::time_stamp() - begun;
-    if (taken > most_counts || stamp > most_counts) return;
-    add_count(times, 1);
-    add_count(counts, taken);
-    add_count(&control()->timed_stamp_counts, stamp);
-  }
-};
-
-// Whether the release that begins is to be timed. pre: begin_recording() was called.
-[[gnu::noinline, gnu::cold]] inline bool looks_before_release(RingHeader* ring) {
-  if (has_room(ring) || !look_for_room(ring) || !is_time_to_look(ring)) return false;
+// Begins to time a release if it is time for that. pre: begin_recording() was called.
+[[gnu::noinline, gnu::cold]] inline void look_before_release(RingHeader* ring) {
+  if (!look_for_room(ring) || !is_time_to_look(ring)) return;
   look_at_order(ring);
-  return true;
+  // To come to the end of record_release_slowly().
+  ring->limit = ring->head;
+  begin_timing(ring);
+}
+
+// With the live filter: takes out a block that is going to be released. Whether it was there, so that its release has to
+// be recorded. With a budget, what that takes is timed now and then. pre: begin_recording() was called.
+[[gnu::noinline]] inline bool leave_and_time(RingHeader* ring, uint64_t address) {
+  if ((gate().flags & flag_budget) && !has_room(ring)) look_before_release(ring);
+  bool is_recorded_one = leave_recorded(address);
+  if (!is_recorded_one) ring->timed_from = 0;
+  return is_recorded_one;
 }
 
 inline uint32_t sample_or_timed(RingHeader* ring) {

@@ -87,9 +87,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
 }
 
 // Records an allocation and times that.
-inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block, uint64_t size) {
-  Control* c = control();
-  Timing timing = Timing::begin();
+[[gnu::always_inline]] inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block, uint64_t size) {
+  begin_timing(ring);
   if (ring->sampling == records_all) {
     record_allocation(ring, f, frame, block, size);
   } else {
@@ -97,7 +96,7 @@ inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block,
     asm volatile("" : : "r"(draw_interval(ring)));
     record_sample(ring, f, frame, block, size);
   }
-  timing.end(&c->timed_allocations, &c->timed_allocation_counts);
+  end_timing(ring, &control()->timed_allocations, &control()->timed_allocation_counts);
   if (draw_random(ring) >> 32 & (timings_a_pass_timing - 1)) return;
   constexpr uint64_t passes = 16;
   // Wrappers are called through slots.
@@ -113,8 +112,8 @@ inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block,
   }
   uint64_t taken = cpu::time_stamp() - begun;
   if (taken > most_pass_counts) return;
-  add_count(&c->timed_passes, passes);
-  add_count(&c->timed_pass_counts, taken);
+  add_count(&control()->timed_passes, passes);
+  add_count(&control()->timed_pass_counts, taken);
 }
 
 [[gnu::noinline, gnu::cold]] inline void record_drawn(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
@@ -139,10 +138,17 @@ inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block,
   return !was_passed(block);
 }
 
+// With the live filter: whether a release has to be recorded; asked once, by the call that then records it.
+[[gnu::always_inline]] inline bool leaves(RingHeader* ring, Frame frame, const void* block) {
+  begin_recording(ring, frame);
+  bool is_recorded_one = leave_and_time(ring, reinterpret_cast<uint64_t>(block));
+  if (!is_recorded_one) end_recording(ring, frame);
+  return is_recorded_one;
+}
+
 // Whether a release has to be recorded; asked once, by the call that then records it.
 [[gnu::always_inline]] inline bool release_counts(const void* block) {
-  if (__builtin_expect(gate().flags & flag_live_filter, 0))
-    return leave_recorded(reinterpret_cast<uint64_t>(block));
+  if (__builtin_expect(gate().flags & flag_live_filter, 0)) return leave_recorded(reinterpret_cast<uint64_t>(block));
   return !was_passed(block);
 }
 
@@ -203,12 +209,13 @@ struct Recording {
     Frame frame = own_frame();
     RingHeader* ring = block && release_may_count(block) ? begin_call(frame) : nullptr;
     if (!ring) return original<void>(F, V, block, args...);
+    if (__builtin_expect(gate().flags & flag_live_filter, 0) && !leaves(ring, frame, block)) {
+      leave(ring);
+      return original<void>(F, V, block, args...);
+    }
     // Most allocators look at the words before the block first: let that miss run beside our work.
     __builtin_prefetch(static_cast<char*>(block) - 8);
-    if (__builtin_expect(gate().flags & flag_live_filter, 0))
-      record_release_if_entered(ring, F, frame, block);
-    else
-      record_release(ring, F, frame, op_release, block);
+    record_release(ring, F, frame, op_release, block);
     original<void>(F, V, block, args...);
     leave(ring);
   }

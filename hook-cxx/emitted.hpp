@@ -1,9 +1,9 @@
 // The blocks that listeners were told of and that still live, so that they are told of the release of exactly those.
 //
-// As with the live filter (selection.hpp), a counter by address says at the price of one load that no such block is
-// near, and a block is entered before the program has it and taken out before the allocator has it back, so the
-// program's own synchronization orders the two. The table is in the place of the filter's buckets, and also has each
-// block's size: a realloc that fails leaves a block alive whose release was told, and which is told of once more.
+// As with the live filter (recorded_blocks.hpp), a byte for each page says at the price of one load that it has no such
+// block, and a block is entered before the program has it and taken out before the allocator has it back, so the
+// program's own synchronization orders the two. Here the byte counts. The table is in the place of the filter's, and also
+// has each block's size: a realloc that fails leaves a block alive whose release was told, and which is told of once more.
 //
 // A bucket that is full loses a block. Its counter stays at `lost_one`, and from then on each release below it is
 // told: a listener that does not know the block ignores that, and misses no release of one that it knows.

@@ -113,6 +113,8 @@ namespace memhook {
     uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);
   }
+  if (__builtin_expect(ring->timed_from != 0, 0))
+    end_timing(ring, &control()->timed_releases, &control()->timed_release_counts);
   end_recording(ring, frame);
 }
 
@@ -132,20 +134,6 @@ namespace memhook {
   if (is_of_last_event(ring, address) && op == op_release && gate().folds)
     return record_release_of_last(ring, frame, address);
   commit_simple(ring, op, address, next_release(address), 0, 0);
-  end_recording(ring, frame);
-}
-
-// With the live filter: takes out a block that is going to be released, and records that if it was there. With a budget,
-// what it takes is timed now and then. pre: enter() returned true; the allocator has not seen the release yet.
-[[gnu::noinline]] inline void record_release_if_entered(RingHeader* ring, uint32_t function, Frame frame, void* block) {
-  begin_recording(ring, frame);
-  Timing timing;
-  bool is_timed_one = (gate().flags & flag_budget) && looks_before_release(ring);
-  if (is_timed_one) timing = Timing::begin();
-  if (leave_recorded(reinterpret_cast<uint64_t>(block))) {
-    record_release(ring, function, frame, op_release, block);
-    if (is_timed_one) timing.end(&control()->timed_releases, &control()->timed_release_counts);
-  }
   end_recording(ring, frame);
 }
 

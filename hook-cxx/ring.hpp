@@ -84,6 +84,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     ring->sample_rest = 0;
     ring->sample_shift = 0;
     ring->next_look = 0;
+    ring->timed_from = 0;
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);

@@ -37,10 +37,10 @@ struct Gate {
   // function on an allocation's stack is not for it, but releases are.
   bool simple;
   bool simple_releases;
-  bool has_python;      // the attacher has described an interpreter: see python.hpp
-  bool folds;           // see folding.hpp
-  uint8_t noting;       // what else who records a block does: one of the above, or 0
-  bool is_settled;      // false in a fork child that has not yet left what it inherited: see birth.hpp
+  bool has_python;  // the attacher has described an interpreter: see python.hpp
+  bool folds;       // see folding.hpp
+  uint8_t noting;   // what else who records a block does: one of the above, or 0
+  bool is_settled;  // false in a fork child that has not yet left what it inherited: see birth.hpp
   // With what is above, all that calls look at that are passed by: one cache line of the program's.
   uint64_t table_mask;       // Control::table_mask
   uint32_t recorders;        // how many threads record: see sequence.hpp

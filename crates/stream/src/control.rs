@@ -138,7 +138,10 @@ impl Region {
         if has_budget && config.flags & flags::SIZE_FILTER == 0 {
             self.leave_all_unsure();
         }
-        if has_budget || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER) == flags::ADAPT_WHEN_FULL {
+        if has_budget
+            || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER)
+                == flags::ADAPT_WHEN_FULL
+        {
             // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
             m.touch(memhook_abi::FILTER_TABLE_OFFSET, entries as usize * 8);
             self.note_spent(entries * 8);

@@ -113,7 +113,8 @@ impl MarkRenewal {
     pub fn finish(&mut self, region: &Region) {
         self.phase += 1;
         region.mark_phase().store(self.phase, Release);
-        let others = EACH_PAGE * marks_set_in(self.phase + 2, FIRST_ENTERED_MARK | FIRST_UNSURE_MARK);
+        let others =
+            EACH_PAGE * marks_set_in(self.phase + 2, FIRST_ENTERED_MARK | FIRST_UNSURE_MARK);
         for word in region.page_marks() {
             if word.load(Relaxed) & others != 0 {
                 // Release: whoever finds a page without this mark finds the other one, and the table.
@@ -165,7 +166,10 @@ impl Region {
 
     /// Words of the table in use. It is the process's memory: whatever is written there, no more than there are.
     fn table_words(&self) -> usize {
-        let mask = self.memory.u64(offset_of!(Control, table_mask)).load(Relaxed) as usize;
+        let mask = self
+            .memory
+            .u64(offset_of!(Control, table_mask))
+            .load(Relaxed) as usize;
         (mask & (FILTER_WORDS - 1) | (LEAST_FILTER_WORDS - 1)) + 1
     }
 

@@ -1,7 +1,7 @@
 //! What the hook needs when it does not record every allocation.
 
 use crate::Region;
-use memhook_abi::{LEAST_FILTER_WORDS, FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
+use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries of the table of recorded, or of passed, blocks: a small part of what the attach may take (bytes).

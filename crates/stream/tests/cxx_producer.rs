@@ -321,14 +321,17 @@ fn rings_that_are_nearly_full_take_samples() {
 /// The same where the attacher orders the samples, at distances that change all the time.
 #[test]
 fn samples_are_taken_as_ordered() {
-    adapted(memhook_abi::flags::BUDGET | memhook_abi::flags::LIVE_FILTER, |region, pass| {
-        let largest = SAMPLE_BYTES.ilog2() as u64;
-        let order = match pass / 50 % 4 {
-            0 => 0,
-            other => 1 << (largest - 2 * (other - 1)),
-        };
-        region.order_sampling(order);
-    });
+    adapted(
+        memhook_abi::flags::BUDGET | memhook_abi::flags::LIVE_FILTER,
+        |region, pass| {
+            let largest = SAMPLE_BYTES.ilog2() as u64;
+            let order = match pass / 50 % 4 {
+                0 => 0,
+                other => 1 << (largest - 2 * (other - 1)),
+            };
+            region.order_sampling(order);
+        },
+    );
 }
 
 /// Short waits are no reason to take samples, and neither are those of long ago.

@@ -88,8 +88,12 @@ shared_struct! {
         described_olds: [u64; 8],
         /// `head` at the event that was drawn for a look ([`flags::LOOKS`]).
         drawn_head: u64,
+        /// The time stamp at the beginning of what is timed ([`flags::BUDGET`]); 0: nothing is.
+        timed_from: u64,
+        /// What that time stamp took.
+        timed_stamp: u64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 9],
+        producer_pad: [u64; 7],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.
