@@ -217,7 +217,7 @@ struct Control {
   uint32_t recorders_asked;
   uint32_t recorders_granted;
   uint32_t syscalls_filtered;
-  uint32_t unused;
+  uint32_t padding;
   uint32_t forwarding_operators;
   uint32_t ring_limit;
   uint64_t sample_bytes;
@@ -297,7 +297,7 @@ static_assert(__builtin_offsetof(Control, module_list) == 2552);
 static_assert(__builtin_offsetof(Control, recorders_asked) == 2560);
 static_assert(__builtin_offsetof(Control, recorders_granted) == 2564);
 static_assert(__builtin_offsetof(Control, syscalls_filtered) == 2568);
-static_assert(__builtin_offsetof(Control, unused) == 2572);
+static_assert(__builtin_offsetof(Control, padding) == 2572);
 static_assert(__builtin_offsetof(Control, forwarding_operators) == 2576);
 static_assert(__builtin_offsetof(Control, ring_limit) == 2580);
 static_assert(__builtin_offsetof(Control, sample_bytes) == 2584);
@@ -685,91 +685,91 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
 
 }  // namespace memhook::abi
 
-#define MEMHOOK_HOOKED_FUNCTIONS(X)                  \
-  X(0, malloc, Size)                                 \
-  X(1, free, Free)                                   \
-  X(2, calloc, CountSize)                            \
-  X(3, realloc, Realloc)                             \
-  X(4, reallocarray, ReallocArray)                   \
-  X(5, cfree, Free)                                  \
-  X(6, memalign, AlignSize)                          \
-  X(7, aligned_alloc, AlignSize)                     \
-  X(8, posix_memalign, PosixMemalign)                \
-  X(9, valloc, Size)                                 \
-  X(10, pvalloc, Size)                               \
-  X(11, _Znwm, Size)                                 \
-  X(12, _Znam, Size)                                 \
-  X(13, _ZnwmRKSt9nothrow_t, SizeX)                  \
-  X(14, _ZnamRKSt9nothrow_t, SizeX)                  \
-  X(15, _ZnwmSt11align_val_t, SizeX)                 \
-  X(16, _ZnamSt11align_val_t, SizeX)                 \
-  X(17, _ZnwmSt11align_val_tRKSt9nothrow_t, SizeXX)  \
-  X(18, _ZnamSt11align_val_tRKSt9nothrow_t, SizeXX)  \
-  X(19, _ZdlPv, Free)                                \
-  X(20, _ZdaPv, Free)                                \
-  X(21, _ZdlPvm, FreeX)                              \
-  X(22, _ZdaPvm, FreeX)                              \
-  X(23, _ZdlPvRKSt9nothrow_t, FreeX)                 \
-  X(24, _ZdaPvRKSt9nothrow_t, FreeX)                 \
-  X(25, _ZdlPvSt11align_val_t, FreeX)                \
-  X(26, _ZdaPvSt11align_val_t, FreeX)                \
+#define MEMHOOK_HOOKED_FUNCTIONS(X) \
+  X(0, malloc, Size) \
+  X(1, free, Free) \
+  X(2, calloc, CountSize) \
+  X(3, realloc, Realloc) \
+  X(4, reallocarray, ReallocArray) \
+  X(5, cfree, Free) \
+  X(6, memalign, AlignSize) \
+  X(7, aligned_alloc, AlignSize) \
+  X(8, posix_memalign, PosixMemalign) \
+  X(9, valloc, Size) \
+  X(10, pvalloc, Size) \
+  X(11, _Znwm, Size) \
+  X(12, _Znam, Size) \
+  X(13, _ZnwmRKSt9nothrow_t, SizeX) \
+  X(14, _ZnamRKSt9nothrow_t, SizeX) \
+  X(15, _ZnwmSt11align_val_t, SizeX) \
+  X(16, _ZnamSt11align_val_t, SizeX) \
+  X(17, _ZnwmSt11align_val_tRKSt9nothrow_t, SizeXX) \
+  X(18, _ZnamSt11align_val_tRKSt9nothrow_t, SizeXX) \
+  X(19, _ZdlPv, Free) \
+  X(20, _ZdaPv, Free) \
+  X(21, _ZdlPvm, FreeX) \
+  X(22, _ZdaPvm, FreeX) \
+  X(23, _ZdlPvRKSt9nothrow_t, FreeX) \
+  X(24, _ZdaPvRKSt9nothrow_t, FreeX) \
+  X(25, _ZdlPvSt11align_val_t, FreeX) \
+  X(26, _ZdaPvSt11align_val_t, FreeX) \
   X(27, _ZdlPvSt11align_val_tRKSt9nothrow_t, FreeXX) \
   X(28, _ZdaPvSt11align_val_tRKSt9nothrow_t, FreeXX) \
-  X(29, _ZdlPvmSt11align_val_t, FreeXX)              \
-  X(30, _ZdaPvmSt11align_val_t, FreeXX)              \
-  X(31, mallocx, SizeX)                              \
-  X(32, rallocx, Rallocx)                            \
-  X(33, xallocx, Xallocx)                            \
-  X(34, dallocx, FreeX)                              \
-  X(35, sdallocx, FreeXX)                            \
-  X(36, tc_malloc, Size)                             \
-  X(37, tc_free, Free)                               \
-  X(38, tc_calloc, CountSize)                        \
-  X(39, tc_realloc, Realloc)                         \
-  X(40, tc_memalign, AlignSize)                      \
-  X(41, tc_posix_memalign, PosixMemalign)            \
-  X(42, tc_new, Size)                                \
-  X(43, tc_newarray, Size)                           \
-  X(44, tc_delete, Free)                             \
-  X(45, tc_deletearray, Free)                        \
-  X(46, dlopen, Dlopen)                              \
-  X(47, dlmopen, Dlmopen)                            \
-  X(48, dlclose, Dlclose)                            \
-  X(49, mmap, Mmap)                                  \
-  X(50, mmap64, Mmap)                                \
-  X(51, mremap, Mremap)                              \
-  X(52, munmap, Munmap)                              \
-  X(53, brk, Brk)                                    \
-  X(54, sbrk, Sbrk)                                  \
-  X(55, madvise, Madvise)                            \
-  X(56, shmat, Shmat)                                \
-  X(57, shmdt, Shmdt)                                \
-  X(58, memhook_access_listener, Access)             \
-  X(59, memhook_mark_listener, Mark)                 \
-  X(60, memcpy, CopyBytes)                           \
-  X(61, memmove, CopyBytes)                          \
-  X(62, mempcpy, CopyBytes)                          \
-  X(63, memset, FillBytes)                           \
-  X(64, memcmp, CompareBytes)                        \
-  X(65, bcmp, CompareBytes)                          \
-  X(66, strlen, StringLength)                        \
-  X(67, __memcpy_chk, CopyBytes)                     \
-  X(68, __memmove_chk, CopyBytes)                    \
-  X(69, __memset_chk, FillBytes)                     \
-  X(70, read, ReadInto)                              \
-  X(71, __read_chk, ReadInto)                        \
-  X(72, pread, ReadInto)                             \
-  X(73, pread64, ReadInto)                           \
-  X(74, recv, ReadInto)                              \
-  X(75, __recv_chk, ReadInto)                        \
-  X(76, recvfrom, ReadInto)                          \
-  X(77, write, WriteFrom)                            \
-  X(78, pwrite, WriteFrom)                           \
-  X(79, pwrite64, WriteFrom)                         \
-  X(80, send, WriteFrom)                             \
-  X(81, sendto, WriteFrom)                           \
-  X(82, fread, ReadItems)                            \
-  X(83, fwrite, WriteItems)                          \
-  X(84, fork, Fork)                                  \
-  X(85, __fork, Fork)                                \
+  X(29, _ZdlPvmSt11align_val_t, FreeXX) \
+  X(30, _ZdaPvmSt11align_val_t, FreeXX) \
+  X(31, mallocx, SizeX) \
+  X(32, rallocx, Rallocx) \
+  X(33, xallocx, Xallocx) \
+  X(34, dallocx, FreeX) \
+  X(35, sdallocx, FreeXX) \
+  X(36, tc_malloc, Size) \
+  X(37, tc_free, Free) \
+  X(38, tc_calloc, CountSize) \
+  X(39, tc_realloc, Realloc) \
+  X(40, tc_memalign, AlignSize) \
+  X(41, tc_posix_memalign, PosixMemalign) \
+  X(42, tc_new, Size) \
+  X(43, tc_newarray, Size) \
+  X(44, tc_delete, Free) \
+  X(45, tc_deletearray, Free) \
+  X(46, dlopen, Dlopen) \
+  X(47, dlmopen, Dlmopen) \
+  X(48, dlclose, Dlclose) \
+  X(49, mmap, Mmap) \
+  X(50, mmap64, Mmap) \
+  X(51, mremap, Mremap) \
+  X(52, munmap, Munmap) \
+  X(53, brk, Brk) \
+  X(54, sbrk, Sbrk) \
+  X(55, madvise, Madvise) \
+  X(56, shmat, Shmat) \
+  X(57, shmdt, Shmdt) \
+  X(58, memhook_access_listener, Access) \
+  X(59, memhook_mark_listener, Mark) \
+  X(60, memcpy, CopyBytes) \
+  X(61, memmove, CopyBytes) \
+  X(62, mempcpy, CopyBytes) \
+  X(63, memset, FillBytes) \
+  X(64, memcmp, CompareBytes) \
+  X(65, bcmp, CompareBytes) \
+  X(66, strlen, StringLength) \
+  X(67, __memcpy_chk, CopyBytes) \
+  X(68, __memmove_chk, CopyBytes) \
+  X(69, __memset_chk, FillBytes) \
+  X(70, read, ReadInto) \
+  X(71, __read_chk, ReadInto) \
+  X(72, pread, ReadInto) \
+  X(73, pread64, ReadInto) \
+  X(74, recv, ReadInto) \
+  X(75, __recv_chk, ReadInto) \
+  X(76, recvfrom, ReadInto) \
+  X(77, write, WriteFrom) \
+  X(78, pwrite, WriteFrom) \
+  X(79, pwrite64, WriteFrom) \
+  X(80, send, WriteFrom) \
+  X(81, sendto, WriteFrom) \
+  X(82, fread, ReadItems) \
+  X(83, fwrite, WriteItems) \
+  X(84, fork, Fork) \
+  X(85, __fork, Fork) \
   X(86, _Fork, Fork)

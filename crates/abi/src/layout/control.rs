@@ -163,8 +163,8 @@ shared_struct! {
         recorders_granted: AtomicU32,
         /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
         syscalls_filtered: AtomicU32,
-        /// Keeps the fields behind it in their places.
-        unused: u32,
+        /// Keeps what follows aligned.
+        padding: u32,
         /// Which operators new do nothing but call an allocation function that is hooked too: bit
         /// `(function - first operator) * MAX_VARIANTS + variant`.
         forwarding_operators: AtomicU32,
