@@ -277,7 +277,7 @@ impl<O: Observer + Send> Consumer<O> {
                 keeper.turn(&self.region, now, self.ticks.ns_per_count());
                 pacing.set_sampling(keeper.is_sampling());
             }
-            state.renew_recorded_blocks(&self.region, || self.elapsed());
+            state.renew_recorded_blocks(&self.region, &self.config, || self.elapsed());
             drop(state);
             self.watched.end_pass();
             self.passes.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! Keeps the live filter of a hook that keeps to a budget new, while samples are taken: it says which releases are passed
-//! by.
+//! Keeps the live filter of a hook that does not record all allocations new: pages without recorded blocks lose their
+//! marks, and their releases are passed by at the price of one load.
 
 use memhook_ledger::{Ledger, LiveWalk, Observer};
 use memhook_stream::{MarkRenewal, Region};
@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// At least so long between two renewals, and so many times as long as the last one took of the drain thread.
 const APART: Duration = Duration::from_millis(500);
+/// The same where nothing was ever recorded without being entered, so that marks only become too many in time.
+const APART_IF_ENTERED: Duration = Duration::from_secs(5);
 const TIMES_APART: u32 = 200;
 
 /// Renews them.
@@ -25,11 +27,13 @@ impl RecordedBlocks {
         self.next = Duration::ZERO;
     }
 
-    /// After a pass, while samples are taken. `clock`: the time since the attach.
+    /// After a pass, while not all allocations are recorded. `has_budget`: before that, all were. `clock`: the time since
+    /// the attach.
     pub fn turn<O: Observer>(
         &mut self,
         ledger: &Ledger<O>,
         region: &Region,
+        has_budget: bool,
         clock: impl Fn() -> Duration,
     ) {
         let now = clock();
@@ -50,6 +54,10 @@ impl RecordedBlocks {
             self.renewal.finish(region);
         }
         self.taken += clock().saturating_sub(now);
-        self.next = clock() + APART.max(self.taken * TIMES_APART);
+        let apart = match has_budget {
+            true => APART,
+            false => APART_IF_ENTERED,
+        };
+        self.next = clock() + apart.max(self.taken * TIMES_APART);
     }
 }

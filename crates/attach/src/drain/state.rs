@@ -70,12 +70,22 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// With a budget: tells the hook where recorded blocks are, while it takes samples.
-    pub(super) fn renew_recorded_blocks(&mut self, region: &Region, clock: impl Fn() -> Duration) {
+    /// Tells the hook which blocks are recorded ones, while not all allocations are recorded.
+    pub(super) fn renew_recorded_blocks(
+        &mut self,
+        region: &Region,
+        config: &TraceConfig,
+        clock: impl Fn() -> Duration,
+    ) {
+        let is_wanted = match &self.budget {
+            Some(budget) => budget.is_sampling(),
+            None => config.is_selective(),
+        };
         // Blocks of described allocators have ledgers of their own.
-        let is_wanted = self.budget.as_ref().is_some_and(BudgetKeeper::is_sampling);
         if is_wanted && self.heaps.is_empty() {
-            self.recorded_blocks.turn(&self.ledger, region, clock);
+            let has_budget = self.budget.is_some();
+            self.recorded_blocks
+                .turn(&self.ledger, region, has_budget, clock);
         } else {
             self.recorded_blocks.rest();
         }
