@@ -7,8 +7,15 @@
 //
 // memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the
 // thread must be stopped outside of it.
-#include "described.hpp"
+//
+// It is compiled into two objects: what traces, and, with MEMHOOK_EMITTER, what memhook-rs emit brings in, so that a
+// target that is only traced has none of that.
+#ifdef MEMHOOK_EMITTER
 #include "emitting.hpp"
+#else
+#include "described.hpp"
+#include "selective.hpp"
+#endif
 
 namespace memhook {
 
@@ -18,7 +25,6 @@ uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
-alignas(64) uint64_t emitted_live;
 Claim claims[max_rings];
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];
@@ -38,6 +44,28 @@ int fork_by(uint64_t original) {
   },
 static_assert(max_variants == 4);
 
+#ifdef MEMHOOK_EMITTER
+
+alignas(64) uint64_t emitted_live;
+
+// Described allocators are traced only.
+template <typename Policy>
+const WrapperTable Replacements<Policy>::all = {MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_REPLACEMENTS)};
+
+const WrapperTable& wrappers_in_use() { return Replacements<Emitting>::all; }
+
+// The policies of its wrappers, by what they are for; and what else begins and ends with an attach.
+struct Object {
+  using Exact = Emitting;
+  using Selective = Emitting;
+  using Telling = Emitting;
+  static constexpr bool emits = true;
+  static void begin() { __atomic_store_n(&emitted_live, 0ull, __ATOMIC_RELAXED); }
+  static void end() {}
+};
+
+#else
+
 #define MEMHOOK_STUB(n, variant) \
   reinterpret_cast<uint64_t>(&memhook_described_stubs[(4ul * (n) + (variant)) * described_stub_bytes])
 #define MEMHOOK_STUBS_OF(n) {MEMHOOK_STUB(n, 0), MEMHOOK_STUB(n, 1), MEMHOOK_STUB(n, 2), MEMHOOK_STUB(n, 3)},
@@ -48,8 +76,28 @@ static_assert(max_variants == 4);
 static_assert(max_described == 32);
 
 template <typename Policy>
-const uint64_t Replacements<Policy>::all[function_count][max_variants] = {
-    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_REPLACEMENTS) MEMHOOK_STUBS_OF_16(0) MEMHOOK_STUBS_OF_16(16)};
+const WrapperTable Replacements<Policy>::all = {MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_REPLACEMENTS) MEMHOOK_STUBS_OF_16(0)
+                                                    MEMHOOK_STUBS_OF_16(16)};
+
+const WrapperTable& wrappers_in_use() {
+  return gate().flags & flag_live_filter ? Replacements<Passing>::all : Replacements<Recording>::all;
+}
+
+struct Object {
+  using Exact = Recording;
+  using Selective = Passing;
+  // The other object's are for that.
+  using Telling = Passing;
+  static constexpr bool emits = false;
+  static void begin() {
+    if (gate().flags & flag_accesses) open_access_index();
+  }
+  static void end() {
+    if (gate().flags & flag_accesses) close_access_index();
+  }
+};
+
+#endif
 
 }  // namespace memhook
 
@@ -67,15 +115,17 @@ extern "C" {
     function_count,
     max_variants,
     2,
-    reinterpret_cast<uint64_t>(&Replacements<Recording>::all),
-    reinterpret_cast<uint64_t>(&Replacements<Passing>::all),
+    reinterpret_cast<uint64_t>(&Replacements<Object::Exact>::all),
+    reinterpret_cast<uint64_t>(&Replacements<Object::Selective>::all),
     reinterpret_cast<uint64_t>(&originals),
     reinterpret_cast<uint64_t>(&gate_area.page),
     reinterpret_cast<uint64_t>(&region),
-    reinterpret_cast<uint64_t>(&Replacements<Emitting>::all),
+    reinterpret_cast<uint64_t>(&Replacements<Object::Telling>::all),
 };
+#ifdef MEMHOOK_EMITTER
 // Not among the zeros that no file has: see arch/x86_64/otel_memory.hpp.
 [[gnu::section(".probes")]] uint32_t memhook_listeners = 0;
+#endif
 }
 
 // Returns how many slots were patched, or why none: not_our_region, also where the process has one by now
@@ -86,6 +136,8 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   // A child of a traced process still has what its parent had.
   leave_inheritance();
   if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;
+  // The other object is for that.
+  if (Object::emits != ((c->flags & flag_emits) != 0)) return not_our_region;
   if (!end_of_birth() || (gate().owner != 0 && gate().owner != c->owner)) return not_our_region;
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
   constexpr long madv_wipeonfork = 18;
@@ -93,10 +145,9 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
     return no_wipe_on_fork;
   region = new_region;
   trust(c);
-  __atomic_store_n(&emitted_live, 0ull, __ATOMIC_RELAXED);
   prepare_gate();
   clear_seats();
-  if (gate().flags & flag_accesses) open_access_index();
+  Object::begin();
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&gate().epoch, trusted.epoch, __ATOMIC_RELEASE);
@@ -120,5 +171,5 @@ MEMHOOK_EXPORT long memhook_exchange(Exchange* words, uint64_t count, uint64_t i
 
 MEMHOOK_EXPORT void memhook_close() {
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
-  if (gate().flags & flag_accesses) close_access_index();
+  Object::end();
 }

@@ -115,18 +115,14 @@ inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t pro
 }
 
 // Our wrappers, by policy (wrappers.hpp).
-struct Recording;
-struct Passing;
-struct Emitting;
+using WrapperTable = uint64_t[function_count][max_variants];
 template <typename Policy>
 struct Replacements {
-  static const uint64_t all[function_count][max_variants];
+  static const WrapperTable all;
 };
 
-inline auto& wrappers_in_use() {
-  if (gate().flags & flag_emits) return Replacements<Emitting>::all;
-  return gate().flags & flag_live_filter ? Replacements<Passing>::all : Replacements<Recording>::all;
-}
+// Those in use. Each object has its own.
+const WrapperTable& wrappers_in_use();
 
 // Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
 // modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a

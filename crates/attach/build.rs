@@ -11,12 +11,20 @@ fn main() {
     println!("cargo:rerun-if-changed={}", hook.display());
     build(
         &hook.join("hook.cc"),
+        &[],
         "MEMHOOK_HOOK_OBJECT",
         "memhook-hook.so",
+    );
+    build(
+        &hook.join("hook.cc"),
+        &["-DMEMHOOK_EMITTER"],
+        "MEMHOOK_EMITTER_OBJECT",
+        "memhook-emitter.so",
     );
     // What pads of probes call.
     build(
         &hook.join("probe.cc"),
+        &[],
         "MEMHOOK_PROBE_OBJECT",
         "memhook-probe.so",
     );
@@ -62,7 +70,7 @@ fn build_access_runtime(hook: &Path) {
 }
 
 /// Builds one object, and says where it is in a variable of the compiler's environment.
-fn build(source: &Path, variable: &str, file: &str) {
+fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
     let directory = env::var("OUT_DIR").unwrap();
     let object = Path::new(&directory).join(file);
     // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
@@ -116,6 +124,7 @@ fn build(source: &Path, variable: &str, file: &str) {
             "-Wl,--no-undefined",
             "-Wl,-soname,memhook-hook.so",
         ])
+        .args(options)
         .args(calls)
         .arg(source)
         .arg("-o")

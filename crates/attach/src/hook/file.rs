@@ -1,6 +1,6 @@
 //! The hook as a file in the file system of the target, for listeners that look for probes in files only.
 
-use super::object::LOADED;
+use super::object::EMITTER;
 use crate::config::emission::{Emission, FilePlace};
 use memhook_foreign::{open_folder_below, visible};
 use memhook_process::{HOOK_FILE_PREFIX, HOOK_FILE_SUFFIX, TargetRoot};
@@ -125,7 +125,7 @@ impl HookFile {
         if is_made {
             // Whatever the umask is: the process may run as somebody else.
             fchmod(&file, mode).map_err(|errno| not_written(errno.into()))?;
-            (&file).write_all(LOADED.bytes).map_err(not_written)?;
+            (&file).write_all(EMITTER.bytes).map_err(not_written)?;
         }
         Ok(hook)
     }
@@ -148,12 +148,12 @@ impl HookFile {
 fn is_the_hook(mut file: &File) -> bool {
     let is_it = |m: std::fs::Metadata| {
         let is_closed_to_others = m.uid() == geteuid().as_raw() && m.mode() & 0o022 == 0;
-        m.is_file() && is_closed_to_others && m.len() == LOADED.bytes.len() as u64
+        m.is_file() && is_closed_to_others && m.len() == EMITTER.bytes.len() as u64
     };
     let mut bytes = Vec::new();
     file.metadata().is_ok_and(is_it)
         && file.read_to_end(&mut bytes).is_ok()
-        && bytes == LOADED.bytes
+        && bytes == EMITTER.bytes
 }
 
 impl Drop for HookFile {

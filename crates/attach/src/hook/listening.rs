@@ -1,7 +1,7 @@
 //! Where listeners find the probes `otel_memory:alloc` and `otel_memory:free`, of which the hook's file has notes
 //! (`hook-cxx/arch/x86_64/otel_memory.hpp`).
 
-use super::object::LOADED;
+use super::object::EMITTER;
 use crate::error::Error;
 use goblin::elf::{Elf, program_header::PT_LOAD};
 use memhook_process::{TargetRoot, mappings, proc_path};
@@ -52,7 +52,7 @@ impl Listening {
         Ok(Listening {
             path,
             is_file,
-            probes: probes_of(LOADED.bytes).ok_or(Error::HookObject("probes"))?,
+            probes: probes_of(EMITTER.bytes).ok_or(Error::HookObject("probes"))?,
         })
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     /// file's pages.
     #[test]
     fn the_hook_has_two_probes() {
-        let probes = probes_of(LOADED.bytes).expect("notes");
+        let probes = probes_of(EMITTER.bytes).expect("notes");
         let found: Vec<_> = probes
             .iter()
             .map(|p| (p.provider.as_str(), p.name.as_str(), p.arguments.as_str()))
@@ -110,9 +110,9 @@ mod tests {
         }
         assert_eq!(found, expected);
         for probe in &probes {
-            assert_eq!(LOADED.bytes[probe.offset as usize], 0x90, "a nop");
+            assert_eq!(EMITTER.bytes[probe.offset as usize], 0x90, "a nop");
             let at = probe.semaphore_offset as usize;
-            assert_eq!(LOADED.bytes[at..at + 2], [0, 0]);
+            assert_eq!(EMITTER.bytes[at..at + 2], [0, 0]);
         }
         let of = |name: &str| {
             let probe = probes.iter().find(|p| p.name == name).expect(name);

@@ -1,11 +1,13 @@
 //! How the hook comes into a process: by its loader, or mapped without it.
 
-use super::object::{HookObject, LOADED, MAPPED, hook_at};
+use super::object::{EMITTER, HookObject, LOADED, MAPPED, hook_at};
 use crate::config::emission::Emission;
 use crate::error::Error;
 use memhook_abi::{HOOKED_FUNCTIONS, Role, may_throw};
 use memhook_inject::{Dlopen, Held, load_file, load_object};
-use memhook_process::{CLibrary, CLibraryKind, Mapping, has_proc, is_hook, is_static, mappings};
+use memhook_process::{
+    CLibrary, CLibraryKind, Mapping, has_proc, hook_copies, is_hook, is_static, mappings,
+};
 
 /// The way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Loading {
     ) -> Result<(u64, &'static HookObject), Error> {
         let base = match (self, &emission.file) {
             (Loading::Present(base), _) => base,
-            (Loading::ByLoader(dlopen), None) => load_object(held, dlopen, LOADED.bytes)?,
+            (Loading::ByLoader(dlopen), None) => load_object(held, dlopen, EMITTER.bytes)?,
             (Loading::ByLoader(dlopen), Some(file)) => {
                 let maps = mappings(held.pid())?;
                 let name = file.name.as_str();
@@ -70,7 +72,7 @@ impl Loading {
             }
             (Loading::WithoutLoader, _) => return Err(Error::NoPlaceToListen { pid: held.pid() }),
         };
-        Ok((base, &LOADED))
+        Ok((base, &EMITTER))
     }
 
     /// Avoids the loader, for a process that closes descriptors which it does not know: the loader would use the one of
@@ -142,10 +144,15 @@ pub fn hook_to_emit(pid: i32, maps: &[Mapping], emission: &Emission) -> Option<u
     };
     let first = |m: &&Mapping| m.offset == 0 && is_hook(m);
     let mut hooks = maps.iter().filter(first).filter(is_right);
-    // One that is mapped without the loader has no file that a probe could be placed in.
-    let is_loaded =
-        |m: &&Mapping| hook_at(pid, m.start).is_some_and(|object| std::ptr::eq(object, &LOADED));
-    hooks.find(is_loaded).map(|m| m.start)
+    let emits = |m: &&Mapping| hook_at(pid, m.start).is_some_and(|object| object.emits);
+    hooks.find(emits).map(|m| m.start)
+}
+
+/// Where the process has a hook of this version already that can record (avma).
+pub fn hook_to_record(pid: i32, maps: &[Mapping]) -> Option<u64> {
+    let copies = hook_copies(pid, maps).into_iter();
+    let records = |base: &u64| hook_at(pid, *base).is_some_and(|object| !object.emits);
+    copies.map(|copy| copy.base).find(records)
 }
 
 fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {

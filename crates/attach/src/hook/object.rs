@@ -20,18 +20,30 @@ pub struct HookObject {
     pub bytes: &'static [u8],
     /// It is mapped without the loader, so no unwinder of the target knows it.
     pub is_mapped: bool,
+    /// It records nothing, and tells listeners.
+    pub emits: bool,
 }
 
 /// The object that a program links to report its reads and writes.
 pub const ACCESS_RUNTIME: &[u8] = include_bytes!(env!("MEMHOOK_ACCESS_RUNTIME"));
 
 const HOOK: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));
+const EMITTER_BYTES: &[u8] = include_bytes!(env!("MEMHOOK_EMITTER_OBJECT"));
 
 /// The hook, loaded by the target's loader.
 pub static LOADED: HookObject = HookObject {
     name: HOOK_NAME,
     bytes: HOOK,
     is_mapped: false,
+    emits: false,
+};
+
+/// The hook that emits, loaded by the target's loader: one that is mapped has no file that a probe could be placed in.
+pub static EMITTER: HookObject = HookObject {
+    name: HOOK_NAME,
+    bytes: EMITTER_BYTES,
+    is_mapped: false,
+    emits: true,
 };
 
 /// The same, mapped without it. Its copies have a mark.
@@ -39,6 +51,7 @@ pub static MAPPED: HookObject = HookObject {
     name: HOOK_NAME,
     bytes: HOOK,
     is_mapped: true,
+    emits: false,
 };
 
 /// What pads of probes call that look at arguments or at call stacks.
@@ -46,6 +59,7 @@ pub static PROBE: HookObject = HookObject {
     name: c"memhook-probe-code",
     bytes: include_bytes!(env!("MEMHOOK_PROBE_OBJECT")),
     is_mapped: true,
+    emits: false,
 };
 
 /// Addresses (svma) of the functions that the attacher calls in the hook.
@@ -62,6 +76,9 @@ pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     // This much of the file includes the build-id.
     let mut start = [0; 1024];
     read_memory(pid, RemoteAddress(base), &mut start).ok()?;
+    if EMITTER_BYTES.starts_with(&start) {
+        return Some(&EMITTER);
+    }
     let (place, mark) = MAPPED_MARK;
     let object = if start[place] == mark {
         &MAPPED
@@ -109,7 +126,7 @@ impl HookObject {
 
     /// The hook as a module of a target that has it at `base`.
     pub fn image(&'static self, base: u64) -> Result<ModuleImage, Error> {
-        static BYTES: OnceLock<Arc<ModuleBytes>> = OnceLock::new();
+        static BYTES: [OnceLock<Arc<ModuleBytes>>; 2] = [const { OnceLock::new() }; 2];
         Ok(ModuleImage {
             path: "memhook-hook".into(),
             file: PathBuf::new(),
@@ -122,7 +139,7 @@ impl HookObject {
             is_libc: false,
             facts: Default::default(),
             is_permanent: true,
-            bytes: BYTES
+            bytes: BYTES[usize::from(self.emits)]
                 .get_or_init(|| Arc::new(self.bytes.to_vec().into()))
                 .clone(),
         })
@@ -205,7 +222,7 @@ mod tests {
     /// for which the loader would take the lock of the list of stacks.
     #[test]
     fn hook_imports_nothing() {
-        for object in [&LOADED, &PROBE] {
+        for object in [&LOADED, &EMITTER, &PROBE] {
             let elf = object.parse().unwrap();
             assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
             let undefined: Vec<_> = elf
@@ -224,6 +241,7 @@ mod tests {
             assert!(!flags.into_iter().any(static_tls));
         }
         LOADED.entry_points().unwrap();
+        EMITTER.entry_points().unwrap();
         PROBE.function("memhook_probe_hit").unwrap();
         PROBE.function("memhook_probe_begin").unwrap();
     }

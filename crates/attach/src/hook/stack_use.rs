@@ -95,10 +95,16 @@ fn figure(name: &str) -> u64 {
 
 #[test]
 fn a_traced_call_takes_no_more_stack_than_is_said() {
-    let Some(file) = option_env!("MEMHOOK_HOOK_OBJECT_CALLS") else {
+    let read =
+        |file| Calls::read(&std::fs::read_to_string(file).expect("the compiler has written it"));
+    let files = (
+        option_env!("MEMHOOK_HOOK_OBJECT_CALLS"),
+        option_env!("MEMHOOK_EMITTER_OBJECT_CALLS"),
+    );
+    let (Some(hook), Some(emitter)) = files else {
         return;
     };
-    let calls = Calls::read(&std::fs::read_to_string(file).expect("the compiler has written it"));
+    let calls = read(hook);
     let of_other = |called: &str| called.contains("Shmat(") || called.contains("memhook_described");
     let of_allocator = |called: &str| called.contains("Wrappers") && !of_other(called);
     let asks = |called: &str| ASKS.iter().any(|one| called.contains(&format!("::{one}")));
@@ -110,6 +116,8 @@ fn a_traced_call_takes_no_more_stack_than_is_said() {
     let python = calls.most(&any, &|_| true);
     println!("{always} {others} {unwinding} {python}");
     assert!((200..=ALWAYS).contains(&always), "{always}");
+    let emitting = read(emitter).most(&of_allocator, &|called| !asks(called));
+    assert!((100..=ALWAYS).contains(&emitting), "{emitting}");
     assert!((200..=OF_OTHERS).contains(&others), "{others}");
     let limits = [figure("room_for_unwinding"), figure("room_for_python")];
     assert!((always..=limits[0]).contains(&unwinding), "{unwinding}");

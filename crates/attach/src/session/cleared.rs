@@ -3,7 +3,7 @@
 use crate::claim::{Claim, claim};
 use crate::config::emission::Emission;
 use crate::error::Error;
-use crate::hook::loading::hook_to_emit;
+use crate::hook::loading::{hook_to_emit, hook_to_record};
 use crate::leave::residue::{Residue, residue};
 use crate::survey::process::Surveyed;
 use memhook_inject::{IdleThreads, prepare_to_hold};
@@ -55,9 +55,10 @@ impl Cleared {
     /// The process as the attach finds it. `emission`: what the hook is to emit, if it does.
     pub fn survey(&mut self, emission: Option<&Emission>) -> Result<Surveyed, Error> {
         let maps = mappings(self.pid)?;
-        if let Some(emission) = emission {
-            self.residue.hook_base = hook_to_emit(self.pid, &maps, emission);
-        }
+        self.residue.hook_base = match emission {
+            Some(emission) => hook_to_emit(self.pid, &maps, emission),
+            None => hook_to_record(self.pid, &maps),
+        };
         Surveyed::of(self.pid, maps, self.residue.hook_base, &mut self.files)
     }
 }

@@ -3,7 +3,7 @@
 
 use memhook_tests::listening::{Emitter, Listener, Told, balance};
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{JsonSchema, Target, build_target, not_run, run, until};
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, run, until};
 use std::fs::Permissions;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -112,6 +112,43 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     both.expect_nothing();
     drop(both);
     round(&mut target);
+    assert!(target.finish().success());
+}
+
+/// What traces and what emits are two objects. Each comes in once, and either puts right what a killed other has left.
+#[test]
+fn tracing_and_emitting_take_turns() {
+    let mut target = emitted();
+    let mut mappings = None;
+    for is_killed in [false, true, false, true, false] {
+        let emitter = Emitter::start(&target, &["--sample", "1"]);
+        let Some(mut both) = Both::start(&emitter) else {
+            return not_run(NO_PROBES);
+        };
+        round(&mut target);
+        both.expect_round();
+        if is_killed {
+            emitter.kill();
+        } else {
+            emitter.finish();
+        }
+        let attacher = Attacher::start(&target, &[]);
+        round(&mut target);
+        both.expect_nothing();
+        if is_killed {
+            attacher.kill();
+        } else {
+            let report = attacher.finish();
+            assert_eq!(
+                report["totals"]["allocations"],
+                ALLOCATIONS - RETOLD,
+                "{report}"
+            );
+            assert_eq!(report["totals"]["live_blocks"], KEPT, "{report}");
+            let now = target.our_mappings();
+            assert_eq!(*mappings.get_or_insert(now), now);
+        }
+    }
     assert!(target.finish().success());
 }
 
