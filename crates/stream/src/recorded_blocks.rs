@@ -132,6 +132,8 @@ fn marks_set_in(phase: u64, first: u8) -> u64 {
 
 /// A word with the lowest bit of each of its eight pages.
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
+/// How often a word is tried that changes meanwhile. A process that means harm could change it for ever.
+const MOST_TRIES: u32 = 64;
 /// A word of the table without the bits of its blocks.
 const TAG: u64 = !0 << 32;
 
@@ -156,12 +158,20 @@ impl Region {
         let tag = (line >> 9 << 1 | line & 1) << 32;
         let added = tag | 1 << (address >> 3 & 31);
         let enter = |word: &AtomicU64| {
-            word.fetch_update(Release, Relaxed, |found| {
-                (found == 0 || found & TAG == tag).then_some(found | added)
-            })
+            for _ in 0..MOST_TRIES {
+                let found = word.load(Relaxed);
+                if found != 0 && found & TAG != tag {
+                    return false;
+                }
+                let exchanged = word.compare_exchange(found, found | added, Release, Relaxed);
+                if exchanged.is_ok() {
+                    return true;
+                }
+            }
+            false
         };
         let words = self.memory.words(FILTER_TABLE_OFFSET, FILTER_WORDS);
-        [index, index ^ 1].iter().any(|&i| enter(&words[i]).is_ok())
+        [index, index ^ 1].iter().any(|&i| enter(&words[i]))
     }
 
     /// Words of the table in use. It is the process's memory: whatever is written there, no more than there are.
