@@ -148,11 +148,11 @@ pub fn hook_to_emit(pid: i32, maps: &[Mapping], emission: &Emission) -> Option<u
     hooks.find(emits).map(|m| m.start)
 }
 
-/// Where the process has a hook of this version already that can record (avma).
-pub fn hook_to_record(pid: i32, maps: &[Mapping]) -> Option<u64> {
-    let copies = hook_copies(pid, maps).into_iter();
+/// Where the process has a hook of this version already that can record (avma): the one that was in use last, if it can.
+pub fn hook_to_record(pid: i32, maps: &[Mapping], last: Option<u64>) -> Option<u64> {
+    let copies = hook_copies(pid, maps).into_iter().map(|copy| copy.base);
     let records = |base: &u64| hook_at(pid, *base).is_some_and(|object| !object.emits);
-    copies.map(|copy| copy.base).find(records)
+    last.into_iter().chain(copies).find(records)
 }
 
 fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {

@@ -3,6 +3,7 @@
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
 use crate::hook::loading::{Fate, Loading, fate, hook_to_record};
+use crate::hook::presence::hook_in_use;
 use crate::leave::pad_areas::live_places;
 use crate::pads::{PadPlan, plan_described, plan_pads};
 use crate::survey::limits::may_reserve;
@@ -53,7 +54,8 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
 /// The process as the next attach would find it.
 pub(crate) fn survey(pid: i32) -> Result<Surveyed, Error> {
     let maps = mappings(pid)?;
-    let present = hook_to_record(pid, &maps);
+    let last = hook_in_use(pid, &hook_copies(pid, &maps));
+    let present = hook_to_record(pid, &maps, last);
     Surveyed::of(pid, maps, present, &mut ModuleFiles::new())
 }
 

@@ -57,7 +57,7 @@ impl Cleared {
         let maps = mappings(self.pid)?;
         self.residue.hook_base = match emission {
             Some(emission) => hook_to_emit(self.pid, &maps, emission),
-            None => hook_to_record(self.pid, &maps),
+            None => hook_to_record(self.pid, &maps, self.residue.hook_base),
         };
         Surveyed::of(self.pid, maps, self.residue.hook_base, &mut self.files)
     }
