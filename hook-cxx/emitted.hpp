@@ -1,7 +1,7 @@
 // The blocks that listeners were told of and that still live, so that they are told of the release of exactly those.
 //
-// As with the live filter (recorded_blocks.hpp), a byte for each page says at the price of one load that it has no such
-// block, and a block is entered before the program has it and taken out before the allocator has it back, so the
+// As with the live filter (recorded_blocks.hpp), a byte says at the price of one load that no such block is near, and a
+// block is entered before the program has it and taken out before the allocator has it back, so the
 // program's own synchronization orders the two. Here the byte counts. The table is in the place of the filter's, and also
 // has each block's size: a realloc that fails leaves a block alive whose release was told, and which is told of once more.
 //
@@ -37,9 +37,19 @@ inline EmittedBlock* emitted_bucket(uint64_t address) {
   return at<EmittedBlock>(filter_table_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
 }
 
+// With samples at least so far apart a byte is for a page, so that those in use stay in the cache; else for 64 bytes, so
+// that few releases are told in vain where a block was lost.
+inline constexpr uint64_t few_sample_bytes = 64 << 10;
+
+[[gnu::always_inline]] inline uint8_t* emitted_counter(uint64_t address) {
+  uint64_t near = address >> (gate().sample_bytes < few_sample_bytes ? 6 : 12);
+  return at<uint8_t>(filter_offset) + ((near ^ (address >> 26)) & (filter_pages - 1));
+}
+
 // Whether the block may be one of them; never false for one that is.
 [[gnu::always_inline]] inline bool may_be_emitted(const void* block) {
-  return __builtin_expect(__atomic_load_n(&emitted_live, __ATOMIC_RELAXED) != 0, 0) && may_be_recorded(block);
+  if (__builtin_expect(__atomic_load_n(&emitted_live, __ATOMIC_RELAXED) == 0, 1)) return false;
+  return __atomic_load_n(emitted_counter(reinterpret_cast<uint64_t>(block)), __ATOMIC_RELAXED) != 0;
 }
 
 inline void enter_emitted(uint64_t address, uint64_t size) {
@@ -54,7 +64,7 @@ inline void enter_emitted(uint64_t address, uint64_t size) {
     if (!is_placed && found == address) return;
   }
   __atomic_fetch_add(&emitted_live, 1, __ATOMIC_RELAXED);
-  uint8_t* counter = page_marks(address);
+  uint8_t* counter = emitted_counter(address);
   uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED), next;
   do {
     next = !is_placed || count == lost_one ? lost_one : count < crowded ? count + 1 : crowded;
@@ -64,7 +74,7 @@ inline void enter_emitted(uint64_t address, uint64_t size) {
 // Takes a block out.
 inline Emitted leave_emitted(uint64_t address) {
   EmittedBlock* bucket = emitted_bucket(address);
-  uint8_t* counter = page_marks(address);
+  uint8_t* counter = emitted_counter(address);
   uint8_t count = __atomic_load_n(counter, __ATOMIC_RELAXED);
   for (uint64_t i = 0; i < emitted_bucket_blocks; i++) {
     if (__atomic_load_n(&bucket[i].address, __ATOMIC_RELAXED) != address) continue;
