@@ -53,7 +53,7 @@ struct TablePlace {
   uint64_t tag;     // which 256 bytes they are
   uint64_t bit;
 
-  // Addresses that no program has, as those that stand for blocks of described allocators, cannot be told from others.
+  // The keys of blocks of described allocators, and addresses from 2^48 on, do not fit into a tag.
   static bool has(uint64_t address) { return address >> 48 == 0; }
 
   [[gnu::always_inline]] static TablePlace of(uint64_t address) {

@@ -26,8 +26,6 @@ pub struct Facts {
     pub name: String,
     /// The file that it executes; empty where that may not be read.
     pub executable: String,
-    /// The link beside that file by which it was executed, if it was one.
-    pub link: Option<String>,
     /// The text of its /proc/PID/cgroup.
     pub groups: String,
     /// The user that it runs as (effective).
@@ -96,18 +94,6 @@ pub fn executable_of(pid: i32) -> Option<String> {
     Some(executable.trim_end_matches(" (deleted)").to_owned())
 }
 
-/// The name that `ps` shows for a process if it is that of a link beside the file that it executes, and to that: the
-/// kernel takes the name from the path that is executed. The link is read, not followed.
-fn link_to(pid: i32, executable: &str, name: &str) -> Option<String> {
-    let (folder, file) = executable.rsplit_once('/')?;
-    if file.starts_with(name) || name.contains('/') {
-        return None;
-    }
-    let path = format!("{}{folder}/{name}", proc_path(pid, "root"));
-    let found = std::fs::read_link(path).ok()?;
-    (found == Path::new(file) || found == Path::new(executable)).then(|| name.to_owned())
-}
-
 /// Whether this user may not learn what a process executes.
 pub fn is_hidden(pid: i32) -> bool {
     let denied = std::io::ErrorKind::PermissionDenied;
@@ -128,7 +114,6 @@ impl Facts {
             pid,
             parent: stat.parent,
             started: stat.started,
-            link: link_to(pid, &executable, &stat.name),
             name: stat.name,
             executable,
             uid: uids.split_ascii_whitespace().nth(1)?.parse().ok()?,
@@ -156,13 +141,7 @@ impl Facts {
         self.place.pod()?.container(self.container.as_deref()?)
     }
 
-    /// What it is called: by the link by which it was executed, as `redis-server` where the file is `redis-check-rdb`;
-    /// else by its file.
-    pub fn called(&self) -> &str {
-        self.link.as_deref().unwrap_or(self.program())
-    }
-
-    /// Its file name without the directory.
+    /// Its file name without the directory, which is its name by default.
     pub fn program(&self) -> &str {
         let name = self.executable.rsplit('/').next().unwrap_or_default();
         if name.is_empty() { &self.name } else { name }
@@ -322,24 +301,6 @@ mod tests {
             assert_eq!(container(&groups).as_ref(), Some(&id), "{groups}");
         }
         assert_eq!(container("0::/user.slice/user-0.slice\n"), None);
-    }
-
-    #[test]
-    fn what_a_link_executes_is_called_by_the_link() {
-        let folder = std::env::temp_dir().join(format!("memhook-link-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
-        std::fs::copy("/bin/sleep", folder.join("sleeper")).expect("copied");
-        std::os::unix::fs::symlink("sleeper", folder.join("nap")).expect("linked");
-        let mut child = std::process::Command::new(folder.join("nap"))
-            .arg("60")
-            .spawn()
-            .expect("it runs");
-        let pid = child.id() as i32;
-        let facts = Facts::of(pid, Stat::of(pid, 4096).expect("it lives")).expect("it lives");
-        child.kill().expect("killed");
-        child.wait().expect("ended");
-        std::fs::remove_dir_all(&folder).expect("removed");
-        assert_eq!((facts.called(), facts.program()), ("nap", "sleeper"));
     }
 
     #[test]

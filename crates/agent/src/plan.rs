@@ -59,7 +59,7 @@ pub fn plan(file: &File) -> AgentPlan {
         let Some(rule) = own.or_else(|| rules.of(facts, parents)) else {
             plan.unchosen.push(UnchosenProcess {
                 pid: facts.pid,
-                process: facts.called().to_owned(),
+                process: facts.program().to_owned(),
                 pod: facts.pod.clone(),
                 namespace: facts.namespace.clone(),
                 why: rules.why_not(facts),
@@ -140,7 +140,7 @@ fn planned(facts: &Facts, rule: &Rule, ledger_bytes: u64) -> PlannedTarget {
     let sample_bytes = config.sample_bytes.filter(|_| is_traced);
     PlannedTarget {
         pid: facts.pid,
-        process: facts.called().to_owned(),
+        process: facts.program().to_owned(),
         namespace: facts.namespace.clone(),
         pod: facts.pod.clone(),
         container_name: facts.container_name().map(str::to_owned),

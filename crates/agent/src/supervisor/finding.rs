@@ -102,7 +102,7 @@ impl Supervisor {
         // If the process id is used again, or another program is executed, its thread will notice.
         let is_known = |member: &Member| {
             let identity = &member.identity;
-            let is_same = identity.started == facts.started && identity.process == facts.called();
+            let is_same = identity.started == facts.started && identity.process == facts.program();
             is_same || member.worker().is_some()
         };
         if self.members.get(&pid).is_some_and(is_known) {
@@ -161,7 +161,7 @@ impl Supervisor {
 }
 
 fn identity(facts: &Facts, rule: &Rule) -> Identity {
-    let program = facts.called().to_owned();
+    let program = facts.program().to_owned();
     let pod = facts.place.pod();
     Identity {
         pid: facts.pid,
