@@ -146,7 +146,7 @@ impl Phase {
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Who it is.
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// How it is traced.
     pub mode: Mode,
     /// What it is doing.

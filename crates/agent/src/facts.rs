@@ -5,7 +5,7 @@ use crate::kubernetes::{Place, Pods, pod_uid};
 use memhook_process::{living_thread, proc_path, proc_text, process_ids};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// After this time everything is read again: a process may have been moved to another control group.
@@ -42,6 +42,8 @@ pub struct Facts {
     pub namespace: Option<String>,
     /// What the kubelet says of it.
     pub place: Place,
+    /// Whether its program attaches to others, once that was asked.
+    pub(crate) attaches: Arc<OnceLock<bool>>,
 }
 
 /// The part of them that may change at any time.
@@ -122,6 +124,7 @@ impl Facts {
             pod: inside("etc/hostname"),
             namespace: inside("var/run/secrets/kubernetes.io/serviceaccount/namespace"),
             place: Place::NoPod,
+            attaches: Arc::default(),
             pod_uid,
             groups,
         })
@@ -133,6 +136,18 @@ impl Facts {
         if let Place::Pod(pod) = &self.place {
             self.pod = Some(pod.name.clone());
             self.namespace = Some(pod.namespace.clone());
+        }
+    }
+
+    /// Whether it runs memhook-rs, or a profiler made of it. Its program is read for that once, and again when all of these
+    /// facts are.
+    pub fn attaches_to_others(&self) -> bool {
+        if let Some(known) = self.attaches.get() {
+            return *known;
+        }
+        match memhook_process::is_attacher(self.pid) {
+            Some(attaches) => *self.attaches.get_or_init(|| attaches),
+            None => false,
         }
     }
 

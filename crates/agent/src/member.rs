@@ -183,7 +183,7 @@ impl Member {
             State::LetBe(why) => Phase::Left(why.clone()),
         };
         Row {
-            identity: (*self.identity).clone(),
+            identity: Arc::clone(&self.identity),
             mode: self.rule.mode,
             phase,
             numbers: self.worker().and_then(|worker| worker.link.numbers()),

@@ -276,13 +276,13 @@ mod tests {
 
     fn row(pid: i32, live: u64) -> Row {
         Row {
-            identity: Identity {
+            identity: Arc::new(Identity {
                 pid,
                 rule: "web".into(),
                 service: "a \"b\"\n".into(),
                 process: "nginx".into(),
                 ..Identity::default()
-            },
+            }),
             mode: Mode::Exact,
             phase: Phase::Traced,
             numbers: Some(Numbers {

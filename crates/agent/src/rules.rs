@@ -58,15 +58,14 @@ impl Rules {
         };
         let (rule, _) = chosen.or_else(inherited)?;
         // Whatever its name is: it would be refused, and maps the regions of those that it traces.
-        let attaches_itself = memhook_process::is_attacher(facts.pid) == Some(true);
-        (!attaches_itself).then(|| Arc::clone(rule))
+        (!facts.attaches_to_others()).then(|| Arc::clone(rule))
     }
 
     /// Why no rule chooses this process.
     pub fn why_not(&self, facts: &Facts) -> &'static str {
         if self.is_never(facts) {
             "never attached to"
-        } else if memhook_process::is_attacher(facts.pid) == Some(true) {
+        } else if facts.attaches_to_others() {
             "memhook-rs itself"
         } else if let Some(refusal) = refusal(facts) {
             refusal

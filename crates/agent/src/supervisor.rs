@@ -61,6 +61,7 @@ pub struct Supervisor {
     next_judge: Instant,
     next_trim: Instant,
     next_scan: Instant,
+    next_show: Instant,
     events: Option<ProcEvents>,
     kubelet: Option<Kubelet>,
     /// The number of the list of pods that the machine was looked at by.
@@ -108,6 +109,7 @@ impl Supervisor {
             next_judge: now,
             next_trim: now + TRIM_PERIOD,
             next_scan: now,
+            next_show: now,
             events: ProcEvents::listen().ok(),
             kubelet: kubelet.transpose()?,
             pod_lists: 0,
@@ -171,7 +173,11 @@ impl Supervisor {
             self.judge(begin);
             self.depart();
             self.attend(begin);
-            self.show();
+            // Where processes begin and end all the time, there are many rounds a second.
+            if begin >= self.next_show {
+                self.next_show = begin + ROUND;
+                self.show();
+            }
             self.wait(begin);
         }
     }

@@ -3,6 +3,7 @@
 use crate::board::{Board, Phase, Pin};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Serialize)]
 struct Targets {
@@ -68,50 +69,53 @@ fn known(text: String) -> Option<String> {
 /// The document, as JSON.
 pub fn json(board: &Board) -> serde_json::Result<String> {
     let agent = board.agent().clone();
-    let rows = board.rows().into_iter().map(|row| Target {
-        pid: row.identity.pid,
-        rule: row.identity.rule,
-        mode: row.mode.name(),
-        service: row.identity.service,
-        process: row.identity.process,
-        version: known(row.identity.version),
-        namespace: known(row.identity.namespace),
-        pod: known(row.identity.pod),
-        pod_uid: known(row.identity.pod_uid),
-        container: known(row.identity.container),
-        container_name: known(row.identity.container_name),
-        workload_type: known(row.identity.workload_type),
-        workload: known(row.identity.workload),
-        phase: row.phase.name(),
-        why: match row.phase {
-            Phase::Refused(why) | Phase::Left(why) => Some(why),
-            _ => None,
-        },
-        numbers: row.numbers.map(|n| Measured {
-            live_bytes: n.live.0,
-            live_blocks: n.live.1,
-            allocated_bytes: n.allocated.0,
-            allocations: n.allocated.1,
-            live_error_bytes: n.errors.map(|errors| errors.0),
-            allocated_error_bytes: n.errors.map(|errors| errors.1),
-            growth_bytes_per_minute: n.growth_per_minute,
-            sample_bytes: n.sample_bytes,
-            lost_events: n.lost,
-            gaps: n.gaps.0,
-            gap_seconds: n.gaps.1,
-            attach_ms: n.attach.0 * 1e3,
-            held_ms: n.attach.1 * 1e3,
-            resident_bytes: n.resident,
-            resident_parts: n.resident_parts.into_iter().collect(),
-            pins: n.pins,
-            unreachable_bytes: n.unreachable.map(|found| found.0),
-            unreachable_blocks: n.unreachable.map(|found| found.1),
-            scans: n.scans,
-            scan_held_ms: n.scan_held * 1e3,
-            memory_limit_bytes: n.limit.0,
-            memory_free_bytes: n.limit.1,
-            profiles: n.profiles,
-        }),
+    let rows = board.rows().into_iter().map(|row| {
+        let identity = Arc::unwrap_or_clone(row.identity);
+        Target {
+            pid: identity.pid,
+            rule: identity.rule,
+            mode: row.mode.name(),
+            service: identity.service,
+            process: identity.process,
+            version: known(identity.version),
+            namespace: known(identity.namespace),
+            pod: known(identity.pod),
+            pod_uid: known(identity.pod_uid),
+            container: known(identity.container),
+            container_name: known(identity.container_name),
+            workload_type: known(identity.workload_type),
+            workload: known(identity.workload),
+            phase: row.phase.name(),
+            why: match row.phase {
+                Phase::Refused(why) | Phase::Left(why) => Some(why),
+                _ => None,
+            },
+            numbers: row.numbers.map(|n| Measured {
+                live_bytes: n.live.0,
+                live_blocks: n.live.1,
+                allocated_bytes: n.allocated.0,
+                allocations: n.allocated.1,
+                live_error_bytes: n.errors.map(|errors| errors.0),
+                allocated_error_bytes: n.errors.map(|errors| errors.1),
+                growth_bytes_per_minute: n.growth_per_minute,
+                sample_bytes: n.sample_bytes,
+                lost_events: n.lost,
+                gaps: n.gaps.0,
+                gap_seconds: n.gaps.1,
+                attach_ms: n.attach.0 * 1e3,
+                held_ms: n.attach.1 * 1e3,
+                resident_bytes: n.resident,
+                resident_parts: n.resident_parts.into_iter().collect(),
+                pins: n.pins,
+                unreachable_bytes: n.unreachable.map(|found| found.0),
+                unreachable_blocks: n.unreachable.map(|found| found.1),
+                scans: n.scans,
+                scan_held_ms: n.scan_held * 1e3,
+                memory_limit_bytes: n.limit.0,
+                memory_free_bytes: n.limit.1,
+                profiles: n.profiles,
+            }),
+        }
     });
     let document = Targets {
         schema: "memhook-rs/targets/1",

@@ -22,6 +22,9 @@ impl Supervisor {
 
     /// Leaves the targets whose turn it is, a few at a time.
     pub(super) fn depart(&mut self) {
+        if self.departures.is_empty() {
+            return;
+        }
         // More at the same time would only make each other slower.
         let most = processors() as usize;
         let mut under_way = self.under_way();
