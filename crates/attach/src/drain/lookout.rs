@@ -39,8 +39,11 @@ const FILTER_ROUNDS: u32 = 10;
 /// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
 /// without end.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// A drain thread that sleeps looks after so long whether the lookout still lives.
+/// A drain thread that sleeps looks after so long whether the lookout has done anything meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// If it has not, the drain thread does without it for so long. Not for good: on a machine where everything waits for a
+/// processor the lookout was only late, and hundreds of drain threads that never sleep again make the machine no better.
+const DISTRUST: Duration = Duration::from_secs(30);
 
 /// What can be seen of a target without its live blocks.
 pub(crate) struct Watched {
@@ -59,6 +62,8 @@ pub(crate) struct Watched {
     has_lookout: AtomicBool,
     /// The drain thread sleeps until it is woken.
     is_asleep: AtomicBool,
+    /// Until then the drain thread does not sleep, in nanoseconds since the attach: the lookout did nothing for it.
+    distrusted_until_ns: AtomicU64,
     /// The owners of the rings as last seen.
     owners: AtomicU64,
     drainer: OnceLock<Thread>,
@@ -83,6 +88,7 @@ impl Watched {
             finished: AtomicBool::new(false),
             has_lookout: AtomicBool::new(false),
             is_asleep: AtomicBool::new(false),
+            distrusted_until_ns: AtomicU64::new(0),
             owners: AtomicU64::new(0),
             drainer: OnceLock::new(),
             drainer_id: OnceLock::new(),
@@ -143,8 +149,12 @@ impl Watched {
     }
 
     /// Sleeps until there is something for the drain thread to do, or `is_over`, of which it has to be told by unparking
-    /// it. Returns false at once if there is something now. To be called behind a pass that found nothing.
+    /// it. Returns false at once if there is something now, or a lookout cannot be relied on. To be called behind a pass that
+    /// found nothing.
     pub(crate) fn sleep(&self, is_over: impl Fn() -> bool) -> bool {
+        if self.now_ns() < self.distrusted_until_ns.load(Relaxed) {
+            return false;
+        }
         // A thread that finds no free ring waits until those of ended threads have been looked for.
         if self.region.rings_used() * 2 > MAX_RINGS {
             return false;
@@ -160,8 +170,8 @@ impl Watched {
             std::thread::park_timeout(LONGEST_SLEEP);
             let now = self.region.clock_ns();
             if now == clock && since.elapsed() >= LONGEST_SLEEP {
-                // Whatever has become of it, this thread does without from now on.
-                self.has_lookout.store(false, Relaxed);
+                let until = self.now_ns() + DISTRUST.as_nanos() as u64;
+                self.distrusted_until_ns.store(until, Relaxed);
                 break;
             }
             clock = now;
@@ -318,5 +328,31 @@ impl Drop for Lookout {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_stream::sealed_file;
+
+    /// On a machine where everything waits for a processor, a lookout does its next round late.
+    #[test]
+    fn a_drain_thread_sleeps_again_after_the_lookout_was_late() {
+        let config = crate::TraceConfig::default();
+        let file = sealed_file(config.region_bytes()).expect("sparse");
+        let region = Arc::new(Region::map(&file).expect("mapped"));
+        region
+            .initialize(&config.hook_config())
+            .expect("initialized");
+        let watched = Watched::new(std::process::id() as i32, region, Instant::now());
+        watched.has_lookout.store(true, Relaxed);
+        watched.begin_pass(1);
+        assert!(watched.sleep(|| false), "nothing was done for it");
+        assert!(!watched.sleep(|| false), "so it stays awake");
+        assert!(watched.look(1), "it is looked after as before");
+        // The time that it stays awake is over.
+        watched.distrusted_until_ns.store(watched.now_ns(), Relaxed);
+        assert!(watched.sleep(|| true));
     }
 }
