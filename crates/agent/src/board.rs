@@ -309,7 +309,8 @@ pub struct Board {
     rows: Mutex<Vec<Row>>,
     agent: Mutex<AgentState>,
     deliveries: [(Destination, Deliveries); 3],
-    alive: Mutex<Instant>,
+    /// Milliseconds from the start to the last step of the supervisor. No lock: whoever asks waits for nothing.
+    alive: AtomicU64,
     began: Instant,
 }
 
@@ -320,7 +321,7 @@ impl Board {
             rows: Mutex::default(),
             agent: Mutex::default(),
             deliveries: Destination::ALL.map(|destination| (destination, Deliveries::default())),
-            alive: Mutex::new(Instant::now()),
+            alive: AtomicU64::new(0),
             began: Instant::now(),
         })
     }
@@ -328,7 +329,6 @@ impl Board {
     /// Replaces the rows.
     pub fn set_rows(&self, rows: Vec<Row>) {
         *lock(&self.rows) = rows;
-        *lock(&self.alive) = Instant::now();
     }
 
     /// The rows.
@@ -356,9 +356,15 @@ impl Board {
         self.deliveries.iter()
     }
 
-    /// Time since the supervisor last came by.
+    /// Notes that the supervisor gets on.
+    pub fn tell_alive(&self) {
+        self.alive.store(self.age().as_millis() as u64, Relaxed);
+    }
+
+    /// Time since it last did.
     pub fn silent_for(&self) -> Duration {
-        lock(&self.alive).elapsed()
+        let alive = Duration::from_millis(self.alive.load(Relaxed));
+        self.age().saturating_sub(alive)
     }
 
     /// Time since the agent started.

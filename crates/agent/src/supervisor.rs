@@ -128,6 +128,8 @@ impl Supervisor {
     /// Detaches what a killed agent has left.
     fn put_right(&mut self, left: &BTreeMap<i32, u64>) {
         for (&pid, &started) in left {
+            // A hundred of them take longer than an agent that hangs is waited for.
+            self.board.tell_alive();
             if memhook_process::thread_start_time(pid, pid) != Some(started) {
                 self.forget(pid);
                 continue;
@@ -166,6 +168,7 @@ impl Supervisor {
     pub fn run(&mut self) {
         while stops() == 0 {
             let begin = Instant::now();
+            self.board.tell_alive();
             self.reload();
             self.find(begin);
             self.collect(begin);

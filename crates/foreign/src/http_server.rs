@@ -1,30 +1,32 @@
 //! A server of fixed answers to GET, for the agent's numbers and the page of a recording.
 //!
-//! One request a connection, without keep-alive, uploads or TLS. Requests are parsed by httparse. A client gets a
-//! bounded time, in all and not for each byte, and a bounded number of bytes. Only a few are served at the same time: a
-//! new one takes the place of the one that has asked nothing for the longest time, so that whoever only holds
+//! One request a connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
+//! they come, so that a slow client costs a descriptor and nothing else; it also gives the answers that need no work.
+//! Other answers are made and written on threads of their own, of which there are a few. A client gets a bounded time,
+//! in all and not for each byte, and a bounded number of bytes; an address gets a bounded number of connections. Where
+//! there are too many, the oldest of the address that has most of them is closed, so that whoever only holds
 //! connections keeps nobody else out. A browser that was led here by a name of somebody else gets no answer.
 
+mod places;
+mod request;
+
 use crate::asks_for_us;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use places::{Place, Places, Silent};
+pub use request::Request;
 use std::io::{ErrorKind, Read, Result, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// From the connection to the end of the request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest request that is read, headers included; no browser sends a longer one.
-const MOST_OF_A_REQUEST: usize = 64 << 10;
-const MOST_HEADERS: usize = 64;
-
-/// What is asked for.
-pub struct Request {
-    method: String,
-    /// Without a query.
-    pub path: String,
-    /// Whom the client believes to ask. A client that does not say it is no browser.
-    hosts: Vec<String>,
-}
+/// Connections whose request is not complete, in all and of one address.
+const MOST_SILENT: usize = 64;
+const MOST_SILENT_OF_ONE: usize = 16;
+/// Pause after a connection could not be taken, because no descriptor is free.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// An answer.
 pub struct Answer {
@@ -61,60 +63,10 @@ impl Answer {
     pub fn status(&self) -> &'static str {
         self.status
     }
-}
 
-/// What answers, and to whom.
-pub struct HttpServer {
-    /// Names by which this machine may be asked, beside its addresses and `localhost`.
-    pub names: Vec<String>,
-    /// Clients that are served at the same time.
-    pub most_clients: usize,
-    /// For the end of an answer, from the end of its request.
-    pub answer_within: Duration,
-    /// Answers a request that is meant for us.
-    pub answer: Box<dyn Fn(&Request) -> Answer + Send + Sync>,
-}
-
-impl HttpServer {
-    /// Answers on threads of its own, until the process ends.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn start(self, listener: TcpListener) -> Result<()> {
-        let clients = Arc::default();
-        let thread = std::thread::Builder::new().name("http".into());
-        thread.spawn(move || Arc::new(self).accept(&listener, &clients))?;
-        Ok(())
-    }
-
-    fn accept(self: Arc<Self>, listener: &TcpListener, clients: &Arc<Clients>) {
-        for (number, stream) in (0..).zip(listener.incoming()) {
-            let Ok(stream) = stream else {
-                // No descriptor is free: it may be later.
-                std::thread::sleep(Duration::from_millis(100));
-                continue;
-            };
-            let Ok(place) = clients.enter(number, self.most_clients, &stream) else {
-                continue;
-            };
-            let server = Arc::clone(&self);
-            let thread = std::thread::Builder::new().name("http client".into());
-            // Where no thread can be started, the client is sent away.
-            let _ = thread.spawn(move || {
-                let _ = server.respond(stream, &place);
-            });
-        }
-    }
-
-    fn respond(&self, mut stream: TcpStream, place: &Place) -> Result<()> {
-        let request = read_request(&mut stream, Instant::now() + PATIENCE)?;
-        place.has_asked();
-        let until = Instant::now() + self.answer_within;
-        let (answer, has_body) = match request {
-            Ok(request) => (self.found(&request), request.method != "HEAD"),
-            Err(status) => (Answer::text(status, status), true),
-        };
-        let allow = if answer.status.starts_with("405") {
+    /// As it is sent.
+    fn bytes(&self, without_body: bool) -> Vec<u8> {
+        let allow = if self.status.starts_with("405") {
             "Allow: GET, HEAD\r\n"
         } else {
             ""
@@ -123,153 +75,239 @@ impl HttpServer {
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}X-Frame-Options: DENY\r\n\
              X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCache-Control: no-store\r\n\
              Connection: close\r\n\r\n",
-            answer.status,
-            answer.content_type,
-            answer.body.len()
+            self.status,
+            self.content_type,
+            self.body.len()
         );
-        write_all(&mut stream, head.as_bytes(), until)?;
-        if has_body {
-            write_all(&mut stream, &answer.body, until)?;
-        }
+        let body: &[u8] = if without_body { &[] } else { &self.body };
+        [head.as_bytes(), body].concat()
+    }
+}
+
+/// A function of a request.
+type Respond<T> = Box<dyn Fn(&Request) -> T + Send + Sync>;
+
+/// What answers, and to whom.
+pub struct HttpServer {
+    /// Names by which this machine may be asked, beside its addresses and `localhost`.
+    pub names: Vec<String>,
+    /// Answers that are made or written at the same time.
+    pub most_clients: usize,
+    /// The same for one address.
+    pub most_of_one: usize,
+    /// For the end of an answer, from the end of its request.
+    pub answer_within: Duration,
+    /// Answers a request that is meant for us, if it can do that at once: the thread that waits for requests calls it, so
+    /// it must not wait for anything.
+    pub answer_at_once: Respond<Option<Answer>>,
+    /// Answers any other request that is meant for us.
+    pub answer: Respond<Answer>,
+}
+
+impl HttpServer {
+    /// Answers on threads of its own, until the process ends.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(self, listener: TcpListener) -> Result<()> {
+        listener.set_nonblocking(true)?;
+        let thread = std::thread::Builder::new().name("http".into());
+        thread.spawn(move || Arc::new(self).serve(&listener))?;
         Ok(())
     }
 
-    fn found(&self, request: &Request) -> Answer {
-        let is_for_us = |host: &String| asks_for_us(host, self.names.iter().map(String::as_str));
-        if request.hosts.len() > 1 || !request.hosts.iter().all(is_for_us) {
-            let why = "this is not the server of that name: ask by an address";
-            return Answer::text("421 Misdirected Request", why);
-        }
-        let answer = (self.answer)(request);
-        match request.method.as_str() {
-            "GET" | "HEAD" => answer,
-            _ if answer.status != "200 OK" => answer,
-            _ => Answer::text("405 Method Not Allowed", "only GET is possible"),
+    fn serve(self: Arc<Self>, listener: &TcpListener) {
+        let answered = Arc::default();
+        let mut silent: Vec<Silent> = Vec::new();
+        let mut no_room_until: Option<Instant> = None;
+        loop {
+            let now = Instant::now();
+            silent.retain(|client| client.until > now);
+            no_room_until = no_room_until.filter(|until| *until > now);
+            let ready = await_any(listener, &silent, no_room_until);
+            // From the last to the first, as those that are served leave the list.
+            for at in (0..silent.len()).rev().filter(|at| ready.clients[*at]) {
+                match silent[at].client.read() {
+                    Ok(None) => {}
+                    Ok(Some(request)) => self.take(silent.remove(at).client, request, &answered),
+                    Err(_) => drop(silent.remove(at)),
+                }
+            }
+            // A few at a time: those that are there have their turn, too.
+            for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
+                match listener.accept() {
+                    Ok((stream, address)) => {
+                        self.enter(stream, address.ip(), &mut silent, &answered)
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                    Err(_) => {
+                        // Makes room for one that asks.
+                        silent.drain(..silent.len().min(1));
+                        no_room_until = Some(Instant::now() + PAUSE);
+                        break;
+                    }
+                }
+            }
         }
     }
-}
 
-/// Those that are served, the oldest first.
-#[derive(Default)]
-struct Clients(Mutex<Vec<Client>>);
-
-struct Client {
-    number: u64,
-    /// To end it from outside.
-    stream: TcpStream,
-    /// Its request is complete.
-    has_asked: bool,
-}
-
-impl Clients {
-    fn lock(&self) -> MutexGuard<'_, Vec<Client>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes one in, in the place of another if all are taken: of one that has asked nothing, or else of the one that
-    /// takes its answer for the longest time.
-    fn enter(self: &Arc<Clients>, number: u64, most: usize, stream: &TcpStream) -> Result<Place> {
-        let stream = stream.try_clone()?;
-        let mut clients = self.lock();
-        if clients.len() >= most {
-            let silent = clients.iter().position(|client| !client.has_asked);
-            let sent_away = clients.remove(silent.unwrap_or(0));
-            let _ = sent_away.stream.shutdown(Shutdown::Both);
+    /// Takes a connection. Whoever has asked by then needs no place among those that have not.
+    fn enter(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        address: IpAddr,
+        silent: &mut Vec<Silent>,
+        answered: &Arc<Places>,
+    ) {
+        if stream.set_nonblocking(true).is_err() {
+            return;
         }
-        clients.push(Client {
-            number,
+        let mut client = Client {
             stream,
-            has_asked: false,
-        });
-        let clients = Arc::clone(self);
-        Ok(Place { clients, number })
-    }
-}
-
-/// The place of a client, for as long as it lives.
-struct Place {
-    clients: Arc<Clients>,
-    number: u64,
-}
-
-impl Place {
-    fn has_asked(&self) {
-        let mut clients = self.clients.lock();
-        let own = clients
-            .iter_mut()
-            .find(|client| client.number == self.number);
-        if let Some(own) = own {
-            own.has_asked = true;
+            address,
+            bytes: Vec::new(),
+        };
+        match client.read() {
+            Ok(None) => Silent::enter(silent, client, Instant::now() + PATIENCE),
+            Ok(Some(request)) => self.take(client, request, answered),
+            Err(_) => {}
         }
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut clients = self.clients.lock();
-        clients.retain(|client| client.number != self.number);
+    /// Answers a request: at once, or on a thread of its own.
+    fn take(self: &Arc<Self>, client: Client, request: Parsed, answered: &Arc<Places>) {
+        let at_once = match &request {
+            Err(status) => Some(Answer::text(status, status)),
+            Ok(request) if !self.is_for_us(request) => Some(misdirected()),
+            Ok(request) => (self.answer_at_once)(request).map(|answer| refined(request, answer)),
+        };
+        let is_head = matches!(&request, Ok(request) if request.method == "HEAD");
+        if let Some(answer) = at_once {
+            return client.answer(&answer, is_head);
+        }
+        let Ok(request) = request else {
+            return;
+        };
+        let Ok(place) = answered.enter(&client, self) else {
+            let busy = Answer::text("503 Service Unavailable", "too many answers are not ready");
+            return client.answer(&busy, is_head);
+        };
+        let (server, stream) = (Arc::clone(self), client.stream);
+        let thread = std::thread::Builder::new().name("http client".into());
+        // Where no thread can be started, the client is sent away.
+        let _ = thread.spawn(move || {
+            let _place: Place = place;
+            let until = Instant::now() + server.answer_within;
+            let answer = refined(&request, (server.answer)(&request));
+            let _ = write_all(&stream, &answer.bytes(is_head), until);
+        });
+    }
+
+    fn is_for_us(&self, request: &Request) -> bool {
+        let is_own = |host: &String| asks_for_us(host, self.names.iter().map(String::as_str));
+        request.hosts.len() <= 1 && request.hosts.iter().all(is_own)
     }
 }
 
-/// The time that is left, as long as there is some.
-fn left(until: Instant) -> Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(ErrorKind::TimedOut.into());
+fn misdirected() -> Answer {
+    let why = "this is not the server of that name: ask by an address";
+    Answer::text("421 Misdirected Request", why)
+}
+
+/// The answer, or that the method is not possible for what there is.
+fn refined(request: &Request, answer: Answer) -> Answer {
+    match request.method.as_str() {
+        "GET" | "HEAD" => answer,
+        _ if answer.status != "200 OK" => answer,
+        _ => Answer::text("405 Method Not Allowed", "only GET is possible"),
     }
-    Ok(left)
+}
+
+/// What can be read now.
+struct Ready {
+    has_new: bool,
+    clients: Vec<bool>,
+}
+
+/// Waits for a connection, for a part of a request, or until the time of a client is over.
+fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<Instant>) -> Ready {
+    let wanted = |is_wanted: bool| {
+        if is_wanted {
+            PollFlags::POLLIN
+        } else {
+            PollFlags::empty()
+        }
+    };
+    let mut sources = vec![PollFd::new(
+        listener.as_fd(),
+        wanted(no_room_until.is_none()),
+    )];
+    let clients = silent.iter().map(|one| one.client.stream.as_fd());
+    sources.extend(clients.map(|client| PollFd::new(client, PollFlags::POLLIN)));
+    let soonest = silent
+        .iter()
+        .map(|one| one.until)
+        .chain(no_room_until)
+        .min();
+    let timeout = soonest.map_or(PollTimeout::NONE, |until| {
+        let left = until.saturating_duration_since(Instant::now());
+        // Not earlier, or it would be asked again and again within the last millisecond.
+        PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    });
+    // An interruption is as good as the end of the time.
+    let any = poll(&mut sources, timeout).is_ok_and(|ready| ready > 0);
+    let mut ready = sources
+        .iter()
+        .map(|source| any && source.any() == Some(true));
+    Ready {
+        has_new: ready.next().unwrap_or(false),
+        clients: ready.collect(),
+    }
+}
+
+/// A connection.
+struct Client {
+    stream: TcpStream,
+    address: IpAddr,
+    /// The beginning of its request.
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    /// Answers with what fits into the room that the kernel has for a connection on which nothing was written yet.
+    fn answer(&self, answer: &Answer, without_body: bool) {
+        let _ = (&self.stream).write_all(&answer.bytes(without_body));
+    }
+
+    /// Reads what has come. `None`: the request is not complete.
+    fn read(&mut self) -> Result<Option<Parsed>> {
+        let mut room = [0; 1024];
+        loop {
+            match self.stream.read(&mut room) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(length) => self.bytes.extend_from_slice(&room[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            if let Some(request) = request::parsed(&self.bytes) {
+                return Ok(Some(request));
+            }
+        }
+    }
 }
 
 /// A request, or the status to refuse it with.
 type Parsed = std::result::Result<Request, &'static str>;
 
-fn read_request(stream: &mut TcpStream, until: Instant) -> Result<Parsed> {
-    let mut bytes = Vec::new();
-    let mut room = [0; 1024];
-    loop {
-        stream.set_read_timeout(Some(left(until)?))?;
-        let length = stream.read(&mut room)?;
-        if length == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        bytes.extend_from_slice(&room[..length]);
-        if let Some(request) = parsed(&bytes) {
-            return Ok(request);
-        }
-    }
-}
-
-/// `None`: the request is not complete.
-fn parsed(bytes: &[u8]) -> Option<Parsed> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(bytes) {
-        Ok(httparse::Status::Complete(_)) => {
-            let word = |word: Option<&str>| word.unwrap_or_default().to_owned();
-            let headers = request.headers.iter();
-            let hosts = headers.filter(|header| header.name.eq_ignore_ascii_case("host"));
-            let hosts = hosts.map(|host| String::from_utf8_lossy(host.value).trim().to_owned());
-            Some(Ok(Request {
-                method: word(request.method),
-                path: word(
-                    request
-                        .path
-                        .map(|target| target.split('?').next().unwrap_or_default()),
-                ),
-                hosts: hosts.collect(),
-            }))
-        }
-        Ok(httparse::Status::Partial) if bytes.len() < MOST_OF_A_REQUEST => None,
-        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            Some(Err("431 Request Header Fields Too Large"))
-        }
-        Err(_) => Some(Err("400 Bad Request")),
-    }
-}
-
-fn write_all(stream: &mut TcpStream, mut bytes: &[u8], until: Instant) -> Result<()> {
+fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<()> {
+    stream.set_nonblocking(false)?;
     while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(until)?))?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
         match stream.write(bytes)? {
             0 => return Err(ErrorKind::WriteZero.into()),
             written => bytes = &bytes[written..],
@@ -300,15 +338,22 @@ mod tests {
         let server = HttpServer {
             names: vec!["agent.example".into()],
             most_clients: MOST_CLIENTS,
+            most_of_one: MOST_CLIENTS / 2,
             answer_within: PATIENCE,
+            answer_at_once: Box::new(|request| {
+                let is_prompt = request.path == "/at-once";
+                is_prompt.then(|| Answer::ok("text/plain", *b"ok\n"))
+            }),
             answer: Box::new(|request| match request.path.as_str() {
                 "/healthz" => Answer::ok("text/plain", *b"ok\n"),
+                "/endless" => loop {
+                    std::thread::park();
+                },
+                "/large" => Answer::ok("text/plain", vec![b'x'; 64 << 20]),
                 _ => Answer::text("404 Not Found", "there is /healthz"),
             }),
         };
-        let clients: Arc<Clients> = Arc::default();
-        let own = Arc::clone(&clients);
-        std::thread::spawn(move || Arc::new(server).accept(&listener, &own));
+        server.start(listener).expect("it serves");
         let status = |request: &str| {
             ask(address, request.as_bytes())
                 .lines()
@@ -335,7 +380,7 @@ mod tests {
         assert_eq!(status("\0\x01nonsense\r\n\r\n"), "HTTP/1.1 400 Bad Request");
         let long = format!(
             "GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n",
-            "x".repeat(MOST_OF_A_REQUEST)
+            "x".repeat(request::MOST_BYTES)
         );
         assert_eq!(
             status(&long),
@@ -361,45 +406,38 @@ mod tests {
             };
             assert_eq!(status, expected, "{hosts}");
         }
-        // Those that say nothing, however many they are, keep nobody out; each has its place until another needs it.
-        let silent: Vec<TcpStream> = (0..3 * MOST_CLIENTS)
-            .map(|_| TcpStream::connect(address).expect("connected"))
-            .collect();
-        for _ in 0..3 * MOST_CLIENTS {
-            assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
-            assert!(clients.lock().len() <= MOST_CLIENTS);
-        }
-        drop(silent);
-    }
-
-    /// Who has asked stays before those that have not.
-    #[test]
-    fn the_silent_ones_go_first() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let connect = || {
-            let client = TcpStream::connect(address).expect("connected");
-            (client, listener.accept().expect("a client").0)
-        };
-        let clients: Arc<Clients> = Arc::default();
-        let all: Vec<_> = (0..MOST_CLIENTS + 4).map(|_| connect()).collect();
-        let mut places = Vec::new();
-        for (number, (_, stream)) in (0..).zip(&all) {
-            let place = clients
-                .enter(number, MOST_CLIENTS, stream)
-                .expect("a place");
-            if number < 2 {
-                place.has_asked();
+        // Those that say nothing, however many they are, keep nobody out.
+        let connect = |_| TcpStream::connect(address).expect("connected");
+        let _silent: Vec<TcpStream> = (0..3 * MOST_SILENT).map(connect).collect();
+        for path in ["/healthz", "/at-once"] {
+            let request = format!("GET {path} HTTP/1.1\r\n\r\n");
+            for _ in 0..2 * MOST_CLIENTS {
+                assert_eq!(status(&request), "HTTP/1.1 200 OK");
             }
-            places.push(place);
         }
-        let numbers =
-            || -> Vec<u64> { clients.lock().iter().map(|client| client.number).collect() };
-        assert_eq!(numbers(), [0, 1, 6, 7, 8, 9, 10, 11]);
-        let mut byte = [0];
-        let (gone, _) = &mut { all.into_iter().nth(2).expect("there") };
-        assert_eq!(gone.read(&mut byte).expect("closed"), 0);
-        places.drain(..6);
-        assert_eq!(numbers(), [6, 7, 8, 9, 10, 11]);
+        // Nor do those whose answer takes for ever, and those that do not read theirs.
+        for path in ["/large", "/endless"] {
+            let ask = |number| {
+                let mut client = connect(number);
+                write!(client, "GET {path} HTTP/1.1\r\n\r\n").expect("sent");
+                client
+            };
+            let deaf: Vec<TcpStream> = (0..3 * MOST_CLIENTS).map(ask).collect();
+            for _ in 0..2 * MOST_CLIENTS {
+                let prompt = status("GET /at-once HTTP/1.1\r\n\r\n");
+                assert_eq!(prompt, "HTTP/1.1 200 OK", "{path}");
+            }
+            // What hangs gets no thread for each that asks for it.
+            let other = || status("GET /healthz HTTP/1.1\r\n\r\n");
+            let until = Instant::now() + Duration::from_secs(60);
+            let expected = match path {
+                "/endless" => "HTTP/1.1 503 Service Unavailable",
+                _ => "HTTP/1.1 200 OK",
+            };
+            while other() != expected {
+                assert!(Instant::now() < until, "{path}");
+            }
+            drop(deaf);
+        }
     }
 }

@@ -83,6 +83,7 @@ impl Supervisor {
         let mut next_show = begin;
         loop {
             let now = Instant::now();
+            self.board.tell_alive();
             self.depart();
             self.collect(now);
             let left = traced(&self);

@@ -82,7 +82,10 @@ impl Server {
         let server = HttpServer {
             names: vec![self.own_name],
             most_clients: MOST_READERS,
+            // A browser asks from one address, and the page is for one.
+            most_of_one: MOST_READERS,
             answer_within: PATIENCE,
+            answer_at_once: Box::new(|_| None),
             answer: Box::new(move |request| answer(&request.path, &self.token, &page)),
         };
         server.start(self.listener)

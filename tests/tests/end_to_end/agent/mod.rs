@@ -1,5 +1,6 @@
 //! The agent.
 
+mod asked;
 mod budgets;
 mod certificates;
 mod collectors;

@@ -1,0 +1,44 @@
+//! A request, as far as it is looked at. httparse parses it.
+
+use super::Parsed;
+
+/// Longest request that is read, headers included; no browser sends a longer one.
+pub(super) const MOST_BYTES: usize = 64 << 10;
+const MOST_HEADERS: usize = 64;
+
+/// What is asked for.
+pub struct Request {
+    pub(super) method: String,
+    /// Without a query.
+    pub path: String,
+    /// Whom the client believes to ask. A client that does not say it is no browser.
+    pub(super) hosts: Vec<String>,
+}
+
+/// `None`: the request is not complete.
+pub(super) fn parsed(bytes: &[u8]) -> Option<Parsed> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {
+            let word = |word: Option<&str>| word.unwrap_or_default().to_owned();
+            let headers = request.headers.iter();
+            let hosts = headers.filter(|header| header.name.eq_ignore_ascii_case("host"));
+            let hosts = hosts.map(|host| String::from_utf8_lossy(host.value).trim().to_owned());
+            Some(Ok(Request {
+                method: word(request.method),
+                path: word(
+                    request
+                        .path
+                        .map(|target| target.split('?').next().unwrap_or_default()),
+                ),
+                hosts: hosts.collect(),
+            }))
+        }
+        Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => None,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            Some(Err("431 Request Header Fields Too Large"))
+        }
+        Err(_) => Some(Err("400 Bad Request")),
+    }
+}

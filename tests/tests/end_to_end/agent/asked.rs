@@ -1,0 +1,113 @@
+//! Those who ask the agent: slow ones, deaf ones, and many at once.
+
+use memhook_tests::agents::{Agent, get, get_if_ready};
+use memhook_tests::programs::Folder;
+use memhook_tests::until;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+fn agent(name: &str) -> Agent {
+    let rule = "[[rule]]\nname = \"none\"\nexecutable = \"/nowhere\"\n";
+    Agent::start(&Arc::new(Folder::new(name)), rule)
+}
+
+/// A hundred connections that begin a request and go on with it byte by byte, or that do not read their answer.
+#[test]
+fn slow_clients_keep_nobody_out() {
+    let agent = agent("agent-slow-clients");
+    let address = agent.address();
+    let begin = |request: &'static str| {
+        move |_| {
+            let mut client = TcpStream::connect(address).expect("it listens");
+            client.write_all(request.as_bytes()).expect("sent");
+            client
+        }
+    };
+    let mut slow: Vec<TcpStream> = (0..100)
+        .map(begin("GET /metrics HTTP/1.1\r\nX: "))
+        .collect();
+    let _deaf: Vec<TcpStream> = (0..100)
+        .map(begin("GET /metrics HTTP/1.1\r\n\r\n"))
+        .collect();
+    until("the answers to the deaf ones are made", || {
+        get_if_ready(address, "/metrics").is_some()
+    });
+    let mut dripping = 0;
+    for _ in 0..20 {
+        // Those that have been sent away notice when they write.
+        dripping = slow
+            .iter_mut()
+            .map(|client| client.write_all(b"x"))
+            .filter(Result::is_ok)
+            .count();
+        assert_eq!(get(address, "/healthz"), "ok\n");
+        assert_eq!(
+            agent.metric("memhook_agent_targets", &["traced"]),
+            Some(0.0)
+        );
+        assert!(agent.targets().is_empty());
+    }
+    assert!(dripping < 100, "as many as ask may be connected");
+    // Each has its time, in all and not for each byte, also where nobody needs its place.
+    let mut last = begin("GET /metrics HTTP/1.1\r\nX: ")(0);
+    last.set_nonblocking(true).expect("it is open");
+    until("a slow client is sent away", || {
+        let _ = last.write_all(b"x");
+        let ended = last.read(&mut [0]);
+        !ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+/// Stops one thread, until dropped.
+struct Stopped(i32);
+
+impl Stopped {
+    fn thread(tid: u32) -> Stopped {
+        let tid = tid as i32;
+        // SAFETY: these requests write into nothing of ours; the thread is one of a child.
+        let stopped = unsafe {
+            libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) == 0
+                && libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) == 0
+        };
+        assert!(stopped, "{}", std::io::Error::last_os_error());
+        // SAFETY: a null pointer is allowed for what is not wanted.
+        let waited = unsafe { libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL) };
+        assert_eq!(waited, tid);
+        Stopped(tid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0, 0) };
+    }
+}
+
+/// The supervisor stands still, and the agent says so as long as it does.
+#[test]
+fn an_agent_that_hangs_says_so() {
+    let agent = agent("agent-hangs");
+    let answer = || {
+        let mut stream = TcpStream::connect(agent.address()).expect("it listens");
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\n\r\n")
+            .expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        answer
+    };
+    assert!(answer().starts_with("HTTP/1.1 200"));
+    let stopped = Stopped::thread(agent.pid());
+    until("it is seen to hang", || {
+        answer().starts_with("HTTP/1.1 503")
+    });
+    assert!(agent.get("/metrics").ends_with("# EOF\n"));
+    drop(stopped);
+    until("it gets on", || answer().starts_with("HTTP/1.1 200"));
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+}
