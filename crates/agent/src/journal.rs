@@ -4,8 +4,11 @@
 use memhook_foreign::OwnDirectory;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// The name of the journal.
+const JOURNAL: &str = "attached";
 /// Most targets in a journal: no agent has more.
 const MOST_BYTES: u64 = 1 << 20;
 /// A file that holds room for the journal, which gets it when the disk is full.
@@ -49,7 +52,7 @@ impl State {
     /// removed something.
     pub fn take(
         directory: &Path,
-        mut make_room: impl FnMut() -> bool,
+        mut make_room: impl FnMut(&OwnDirectory) -> bool,
     ) -> Result<(State, BTreeMap<i32, u64>), StateError> {
         let unusable = |source| StateError::Unusable {
             path: directory.to_owned(),
@@ -68,7 +71,7 @@ impl State {
             }
             Err(TryLockError::Error(source)) => return Err(unusable(source)),
         }
-        let left = read(&own.name("attached"));
+        let left = read(&own);
         let mut state = State {
             directory: own,
             lock,
@@ -76,18 +79,18 @@ impl State {
             has_failed: false,
         };
         let mut written = state.write();
-        while written.as_ref().is_err_and(is_full) && make_room() {
+        while written.as_ref().is_err_and(is_full) && make_room(&state.directory) {
             written = state.write();
         }
         written.map_err(unusable)?;
         // What is missing of it is no reason to trace nothing.
-        while !state.reserve() && make_room() {}
+        while !state.reserve() && make_room(&state.directory) {}
         Ok((state, left))
     }
 
     /// Where it is.
-    pub fn directory(&self) -> &Path {
-        self.directory.path()
+    pub fn directory(&self) -> &OwnDirectory {
+        &self.directory
     }
 
     /// A process is about to be attached to. An error means that it must not be: nobody would find it again.
@@ -148,7 +151,7 @@ impl State {
             .iter()
             .map(|(pid, started)| format!("{pid} {started}\n"));
         let text: String = lines.collect();
-        self.directory.write_whole("attached", text.as_bytes())
+        self.directory.write_whole(JOURNAL, text.as_bytes())
     }
 }
 
@@ -166,8 +169,13 @@ pub fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-fn read(path: &Path) -> BTreeMap<i32, u64> {
-    let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
+/// What is no journal, a link for example, is replaced by one.
+fn read(directory: &OwnDirectory) -> BTreeMap<i32, u64> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = directory.read(JOURNAL) {
+        // What could be read of it is better than nothing.
+        let _ = file.take(MOST_BYTES).read_to_end(&mut bytes);
+    }
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.lines().filter_map(|line| {
         let (pid, started) = line.split_once(' ')?;
@@ -184,37 +192,52 @@ mod tests {
     fn what_was_attached_is_found_again() {
         let directory =
             std::env::temp_dir().join(format!("memhook-journal-{}", std::process::id()));
-        let (mut state, left) = State::take(&directory, || false).expect("it can be made");
+        let (mut state, left) = State::take(&directory, |_| false).expect("it can be made");
         assert!(left.is_empty());
         assert!(matches!(
-            State::take(&directory, || false),
+            State::take(&directory, |_| false),
             Err(StateError::Taken { .. })
         ));
         state.attaches(7, 100).expect("written");
         state.attaches(8, 200).expect("written");
         assert_eq!(state.has_left(7), None);
         drop(state);
-        let (state, left) = State::take(&directory, || false).expect("free again");
+        let (state, left) = State::take(&directory, |_| false).expect("free again");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
         drop(state);
         std::fs::write(directory.join("attached"), "8 200\nnot a line\n-1 5\n9 x\n")
             .expect("written");
-        let (_, left) = State::take(&directory, || false).expect("damage does no harm");
+        let (_, left) = State::take(&directory, |_| false).expect("damage does no harm");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
+        // A link to what looks like a journal is none, and what it leads to stays as it is.
+        let (journal, other) = (
+            directory.join("attached"),
+            directory.with_extension("other"),
+        );
+        std::fs::rename(&journal, &other).expect("moved");
+        std::os::unix::fs::symlink(&other, &journal).expect("linked");
+        let before = std::fs::read(&other).expect("there");
+        let (mut state, left) = State::take(&directory, |_| false).expect("it does no harm");
+        assert!(left.is_empty());
+        state.attaches(9, 300).expect("written");
+        assert!(!journal.is_symlink());
+        assert_eq!(std::fs::read(&other).expect("there"), before);
+        drop(state);
+        std::fs::remove_file(&other).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
         // Where others write, what is read back may be theirs, and what is written may go elsewhere.
         std::fs::create_dir(&directory).expect("made");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");
         assert!(matches!(
-            State::take(&directory, || false),
+            State::take(&directory, |_| false),
             Err(StateError::Unusable { .. })
         ));
         std::fs::remove_dir_all(&directory).expect("removed");
         let file = directory.with_extension("file");
         std::fs::write(&file, "").expect("written");
         assert!(matches!(
-            State::take(&file, || false),
+            State::take(&file, |_| false),
             Err(StateError::Unusable { .. })
         ));
         std::fs::remove_file(&file).expect("removed");

@@ -67,7 +67,7 @@ pub enum AgentError {
     )]
     Thread(#[source] std::io::Error),
     /// What cannot change while the agent runs.
-    #[error("{}: state, [http], [files], [pyroscope], [otlp], [kubernetes] (but for its namespaces), [labels] and redact change with a restart only", path.display())]
+    #[error("{}: state, [http], [files], [pyroscope], [otlp], [kubernetes] (but for its namespaces), [labels] and redact change with a restart only, over which profiles that wait are kept", path.display())]
     NeedsRestart {
         /// The configuration.
         path: PathBuf,
@@ -115,8 +115,8 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
     let mut given_up = 0;
-    let (state, left) = State::take(&file.agent.state, || {
-        let has_removed = send::give_up_oldest(&file.agent.state);
+    let (state, left) = State::take(&file.agent.state, |own| {
+        let has_removed = send::give_up_oldest(own);
         given_up += u32::from(has_removed);
         has_removed
     })?;

@@ -1,6 +1,7 @@
 //! Directories in which nobody else can put anything: no link, no file of theirs, no other directory in their place.
 
 use crate::output_file::own_name;
+use crate::regular_file::not_regular;
 use std::{
     fs::{DirBuilder, File, Metadata, OpenOptions},
     io::{Error, ErrorKind, Result, Write},
@@ -38,6 +39,23 @@ impl OwnDirectory {
     /// When it cannot be made, is the end of a link, or belongs to others or can be written by them.
     pub fn make(path: &Path) -> Result<OwnDirectory> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        OwnDirectory::open(path, path.to_owned())
+    }
+
+    /// A directory in it, which is made if it is not there.
+    ///
+    /// # Errors
+    /// As for [`make`](OwnDirectory::make).
+    pub fn below(&self, name: &str) -> Result<OwnDirectory> {
+        let path = self.name(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => OwnDirectory::open(&path, self.path.join(name)),
+        }
+    }
+
+    /// Opens what is there. `called`: its path for people.
+    fn open(path: &Path, called: PathBuf) -> Result<OwnDirectory> {
         let mut options = OpenOptions::new();
         let options = options
             .read(true)
@@ -59,8 +77,10 @@ impl OwnDirectory {
             );
             return Err(Error::new(ErrorKind::PermissionDenied, why));
         }
-        let path = path.to_owned();
-        Ok(OwnDirectory { folder, path })
+        Ok(OwnDirectory {
+            folder,
+            path: called,
+        })
     }
 
     /// Where it was opened, for people to read.
@@ -81,6 +101,18 @@ impl OwnDirectory {
         Ok(std::fs::read_dir(own_name(&self.folder))?.flatten())
     }
 
+    /// Opens a file that is there, for reading.
+    ///
+    /// # Errors
+    /// Those of open(2), and when it is a link or no regular file.
+    pub fn read(&self, name: &str) -> Result<File> {
+        let mut options = OpenOptions::new();
+        let options = options
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        only_regular(options.open(self.name(name))?)
+    }
+
     /// Opens a file that stays, to be locked. It is made if it is not there.
     ///
     /// # Errors
@@ -89,11 +121,7 @@ impl OwnDirectory {
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(false).write(true).mode(0o600);
         let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let file = options.open(self.name(name))?;
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(ErrorKind::InvalidInput.into()),
-        }
+        only_regular(options.open(self.name(name))?)
     }
 
     /// Writes a file, which appears under its name when it is whole, in the place of one that is there.
@@ -130,6 +158,13 @@ impl OwnDirectory {
     }
 }
 
+fn only_regular(file: File) -> Result<File> {
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(not_regular()),
+    }
+}
+
 const PART: &str = ".part";
 
 fn part_of(name: &str) -> String {
@@ -163,12 +198,24 @@ mod tests {
         assert_eq!(mode(&path.join("file")), 0o600);
         own.write_whole("file", b"newer").expect("written");
         assert_eq!(read_to_string(path.join("file")).expect("there"), "newer");
-        assert!(own.lasting_file("lock").is_err());
+        assert!(own.lasting_file("lock").is_err() && own.read("lock").is_err());
         own.remove("lock").expect("removed");
         own.lasting_file("lock").expect("made");
         assert_eq!(mode(&path.join("lock")), 0o600);
         assert_eq!(read_to_string(&victim).expect("there"), "theirs");
         assert_eq!(own.entries().expect("readable").count(), 2);
+        let mut text = String::new();
+        let mut file = own.read("file").expect("there");
+        std::io::Read::read_to_string(&mut file, &mut text).expect("text");
+        assert_eq!(text, "newer");
+        // A pipe makes nobody wait.
+        nix::unistd::mkfifo(&path.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert!(own.read("pipe").is_err());
+        own.below("c").and_then(|own| own.below("d")).expect("made");
+        assert_eq!(mode(&path.join("c/d")), 0o700);
+        symlink(&scratch.0, path.join("elsewhere")).expect("linked");
+        let error = own.below("elsewhere").expect_err("a link");
+        assert!(error.to_string().contains("symbolic link"), "{error}");
     }
 
     #[test]

@@ -13,9 +13,9 @@ use crate::config::{Destination, File};
 use crate::http_client::ClientError;
 use crate::said::warn;
 use files::Directory;
+use memhook_foreign::OwnDirectory;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
 pub use queue::give_up_oldest;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -121,7 +121,11 @@ struct Encoder {
 
 impl Senders {
     /// Starts them. `state`: the directory below which profiles wait.
-    pub fn start(file: &File, state: &Path, board: &Arc<Board>) -> Result<Senders, SendError> {
+    pub fn start(
+        file: &File,
+        state: &OwnDirectory,
+        board: &Arc<Board>,
+    ) -> Result<Senders, SendError> {
         let files = match &file.files {
             Some(files) => Some(Directory::new(files)?),
             None => None,
@@ -136,6 +140,12 @@ impl Senders {
             if let Some(configured) = configured {
                 let store = Store::new(to, encode, configured.get_ref(), state, board)?;
                 stores.push((to, Arc::new(store)));
+            } else if let Some((queue, count)) = queue::left_for(state, to) {
+                warn(&format!(
+                    "{count} profiles wait for {}, which is not configured any more: they stay in {} until it is, or until that directory is removed",
+                    to.name(),
+                    queue.display()
+                ));
             }
         }
         let (to, made) = channel();

@@ -5,9 +5,8 @@ use super::backlog::Queued;
 use crate::config::Destination;
 use memhook_foreign::OwnDirectory;
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{Error, ErrorKind, Read};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How the names of its files end.
@@ -56,13 +55,33 @@ fn now_ms() -> u64 {
     unix.map_or(0, |time| time.as_millis() as u64)
 }
 
+/// The directory of a queue below a state directory, if there is one. A link in its place, or one of others, is left
+/// alone.
+fn existing(state: &OwnDirectory, of: Destination) -> Option<OwnDirectory> {
+    state.name(QUEUES).join(of.name()).is_dir().then_some(())?;
+    directory(state, of).ok()
+}
+
+/// The directory of a queue below a state directory.
+pub fn directory(state: &OwnDirectory, of: Destination) -> std::io::Result<OwnDirectory> {
+    state.below(QUEUES)?.below(of.name())
+}
+
+/// The queue that an agent before this one has left for a store: where it is, and how many requests wait in it.
+pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize)> {
+    let queue = existing(state, of)?;
+    let names = queue.entries().ok()?.map(|entry| entry.file_name());
+    let count = names
+        .filter(|name| name.to_string_lossy().ends_with(END))
+        .count();
+    (count > 0).then(|| (queue.path().to_owned(), count))
+}
+
 /// Gives up the oldest request of all queues below a state directory, of which no queue is open. Returns whether there
 /// was one.
-pub fn give_up_oldest(state: &Path) -> bool {
-    let queues = Destination::ALL.map(|of| state.join(QUEUES).join(of.name()));
-    // A link in the place of a queue, or one of others, is left alone.
-    let queues = queues.iter().filter(|path| path.is_dir());
-    let queues = queues.filter_map(|path| OwnDirectory::make(path).ok());
+pub fn give_up_oldest(state: &OwnDirectory) -> bool {
+    let queues = Destination::ALL.into_iter();
+    let queues = queues.filter_map(|of| existing(state, of));
     let oldest = |queue: OwnDirectory| {
         let names = queue
             .entries()
@@ -84,11 +103,10 @@ impl Queue {
     /// With what an agent before this one has left there, and how much of it was given up because it is more than there
     /// may be.
     pub fn open(
-        directory: &Path,
+        directory: OwnDirectory,
         max_bytes: u64,
         max_age: Duration,
     ) -> std::io::Result<(Queue, u64)> {
-        let directory = OwnDirectory::make(directory)?;
         let mut waiting = Vec::new();
         for entry in directory.entries()? {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -214,7 +232,8 @@ impl Queue {
     pub fn oldest(&mut self) -> Option<(Waiting, Vec<u8>)> {
         while let Some(&oldest) = self.waiting.front() {
             let mut bytes = Vec::new();
-            let read = File::open(self.directory.name(&name(oldest.stamp)))
+            let read = (self.directory)
+                .read(&name(oldest.stamp))
                 .and_then(|file| file.take(oldest.bytes).read_to_end(&mut bytes));
             if read.is_ok() && bytes.len() as u64 == oldest.bytes {
                 return Some((oldest, bytes));
@@ -233,7 +252,8 @@ mod tests {
     fn the_queue_is_bounded_and_survives() {
         let directory = std::env::temp_dir().join(format!("memhook-queue-{}", std::process::id()));
         let hour = Duration::from_secs(3600);
-        let (mut queue, _) = Queue::open(&directory, 100, hour).expect("made");
+        let own = || OwnDirectory::make(&directory).expect("ours");
+        let (mut queue, _) = Queue::open(own(), 100, hour).expect("made");
         for number in 0..12u8 {
             let put = queue.put(&[number; 10]);
             assert!(put.error.is_none());
@@ -250,7 +270,7 @@ mod tests {
         assert!(queue.remove(eleventh));
         std::fs::write(directory.join("part"), "half").expect("written");
         drop(queue);
-        let (mut queue, given_up) = Queue::open(&directory, 100, hour).expect("there");
+        let (mut queue, given_up) = Queue::open(own(), 100, hour).expect("there");
         assert_eq!(given_up, 0);
         assert_eq!(queue.bytes(), 90);
         assert!(!directory.join("part").exists());
@@ -263,7 +283,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         std::fs::write(directory.join(name(second.stamp)), "damaged").expect("written");
         assert_eq!(queue.oldest().expect("one").1, [2; 30]);
-        let (mut queue, _) = Queue::open(&directory, 100, Duration::ZERO).expect("there");
+        let (mut queue, _) = Queue::open(own(), 100, Duration::ZERO).expect("there");
         // Stamps of what comes within one millisecond run ahead of the clock.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!((queue.expire(), queue.bytes()), (1, 0));
@@ -274,23 +294,30 @@ mod tests {
     /// A configuration that permits less, and a start beside a full disk.
     #[test]
     fn the_oldest_of_what_is_too_much_at_the_start_go() {
-        let state = std::env::temp_dir().join(format!("memhook-queues-{}", std::process::id()));
-        let directory = state.join(QUEUES).join("otlp");
+        let path = std::env::temp_dir().join(format!("memhook-queues-{}", std::process::id()));
+        let state = OwnDirectory::make(&path).expect("made");
+        let own = || directory(&state, Destination::Otlp).expect("ours");
+        assert_eq!(left_for(&state, Destination::Otlp), None);
         let hour = Duration::from_secs(3600);
-        let (mut queue, _) = Queue::open(&directory, 100, hour).expect("made");
+        let (mut queue, _) = Queue::open(own(), 100, hour).expect("made");
         for number in 0..9u8 {
             assert!(queue.put(&[number; 10]).error.is_none());
         }
         drop(queue);
-        let (mut queue, given_up) = Queue::open(&directory, 35, hour).expect("there");
+        let (mut queue, given_up) = Queue::open(own(), 35, hour).expect("there");
         assert_eq!((given_up, queue.bytes()), (6, 30));
         assert_eq!(queue.oldest().expect("three").1, [6; 10]);
         drop(queue);
+        let queues = path.join(QUEUES);
+        assert_eq!(
+            left_for(&state, Destination::Otlp),
+            Some((queues.join("otlp"), 3))
+        );
         assert!(give_up_oldest(&state));
-        let (mut queue, _) = Queue::open(&directory, 100, hour).expect("there");
+        let (mut queue, _) = Queue::open(own(), 100, hour).expect("there");
         assert_eq!(queue.oldest().expect("two").1, [7; 10]);
         drop(queue);
         assert!(give_up_oldest(&state) && give_up_oldest(&state) && !give_up_oldest(&state));
-        std::fs::remove_dir_all(&state).expect("removed");
+        std::fs::remove_dir_all(&path).expect("removed");
     }
 }

@@ -1,14 +1,14 @@
 //! One store: requests wait in its queue, and a thread sends them, the oldest first.
 
 use super::backlog::Backlog;
-use super::queue::{QUEUES, Queue};
+use super::queue::{QUEUES, Queue, directory};
 use super::{Common, SendError, otlp, pyroscope};
 use crate::board::{Board, Deliveries, Identity};
 use crate::config::{Destination, Store as Configured};
 use crate::http_client::{Answer, Client, Secret, Server};
 use crate::said::warn;
+use memhook_foreign::OwnDirectory;
 use memhook_report::Profile;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -102,16 +102,24 @@ impl Store {
         of: Destination,
         encode: Encode,
         configured: &Configured,
-        state: &Path,
+        state: &OwnDirectory,
         board: &Arc<Board>,
     ) -> Result<Store, SendError> {
         let client = Client::new(encode.server(configured))?;
-        let directory = state.join(QUEUES).join(of.name());
-        let queue = Queue::open(&directory, configured.queue.0, configured.max_age.0);
+        let queue = directory(state, of)
+            .and_then(|own| Queue::open(own, configured.queue.0, configured.max_age.0));
         let (queue, given_up) = queue.map_err(|source| SendError::Directory {
-            path: directory,
+            path: state.path().join(QUEUES).join(of.name()),
             source,
         })?;
+        if let Some(queued) = queue.queued() {
+            tracing::info!(
+                "{} profiles have waited for {}; they are sent to {}",
+                queued.count,
+                of.name(),
+                configured.url.get_ref()
+            );
+        }
         for _ in 0..given_up {
             board.deliveries(of).drop_one("full");
         }

@@ -1,9 +1,10 @@
 //! The agent while its disk is full and its store is away.
 
-use super::served::{ask, service};
+use super::served::{ask, expect_untouched, service};
 use memhook_tests::agents::{Agent, ScriptedStore, wrapped_slots};
 use memhook_tests::programs::Folder;
 use memhook_tests::{not_run, until};
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -196,4 +197,202 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
         assert_eq!(wrapped_slots(target.pid()), 0);
         assert!(target.finish().success());
     }
+}
+
+/// What waits for a store, by name.
+fn waiting(queue: &str) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(queue).expect("there").flatten();
+    let whole = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "push"));
+    whole
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().expect("text");
+            Some((name, std::fs::read(entry.path()).ok()?))
+        })
+        .collect()
+}
+
+/// However the configuration is changed while the store is away, each profile arrives once.
+#[test]
+fn a_reload_in_an_outage_keeps_what_waits() {
+    let folder = Arc::new(Folder::new("agent-reloads"));
+    let (target, program) = service(&folder);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let other = ScriptedStore::start(Vec::new());
+    let rules = |interval: &str, send: &str| {
+        format!(
+            "[[rule]]\nname = \"web\"\nexecutable = \"{}\"\nmode = \"exact\"\nsend = [{send}]\ninterval = \"{interval}\"\n",
+            program.display()
+        )
+    };
+    let store = |url: &str| format!("[pyroscope]\nurl = \"{url}\"\n");
+    let pyroscope = "\"pyroscope\"";
+    let away = format!("http://{address}");
+    let mut agent = Agent::start(&folder, &(store(&away) + &rules("500ms", pyroscope)));
+    agent.await_phase(target.pid(), "traced");
+    agent.hear("pyroscope takes no profiles, which wait on the disk");
+    let queue = folder.path("state/queue/pyroscope");
+    let more_wait = || {
+        let before = waiting(&queue).len();
+        until("more wait", || waiting(&queue).len() >= before + 3);
+    };
+    more_wait();
+    agent.reconfigure(&(store(&away) + &rules("600ms", pyroscope)));
+    agent.hear("the configuration was read again");
+    more_wait();
+    // Another store, and none, are refused as a whole; what waits is kept.
+    let refused = |times: f64| {
+        until("the change is refused", || {
+            agent.metric("memhook_agent_refused_configurations_total", &[]) == Some(times)
+        });
+    };
+    agent.reconfigure(&(store(&other.url()) + &rules("500ms", pyroscope)));
+    refused(1.0);
+    more_wait();
+    agent.reconfigure(&rules("500ms", ""));
+    refused(2.0);
+    more_wait();
+    assert!(
+        agent
+            .said()
+            .contains("change with a restart only, over which profiles that wait are kept")
+    );
+    let kept = waiting(&queue);
+    assert!(kept.len() >= 12, "{}", kept.len());
+    let back = ScriptedStore::start_at(address);
+    agent.hear("pyroscope takes profiles again");
+    until("they arrive", || {
+        waiting(&queue).keys().all(|name| !kept.contains_key(name))
+    });
+    agent.reconfigure(&(store(&away) + &rules("600ms", pyroscope)));
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    let arrived: Vec<Vec<u8>> = back
+        .requests()
+        .into_iter()
+        .map(|request| request.body)
+        .collect();
+    for (name, request) in &kept {
+        let times = arrived.iter().filter(|body| *body == request).count();
+        assert_eq!(times, 1, "{name}");
+    }
+    assert_eq!(arrived.iter().collect::<BTreeSet<_>>().len(), arrived.len());
+    assert_eq!(other.requests().len(), 0);
+    expect_untouched(target.pid());
+    assert!(target.finish().success());
+}
+
+/// What waits for a store outlives the configuration that names it, and goes where a later one says.
+#[test]
+fn a_restart_without_its_store_keeps_what_waits() {
+    let folder = Arc::new(Folder::new("agent-without-store"));
+    let queue = folder.path("state/queue/pyroscope");
+    std::fs::create_dir_all(&queue).expect("made");
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = unix.expect("after 1970").as_millis();
+    for number in 0..5 {
+        let name = format!("{queue}/{:020}.push", now_ms - 1000 + number);
+        std::fs::write(name, format!("request {number}")).expect("written");
+    }
+    let rule = "[[rule]]\nname = \"none\"\nexecutable = \"/nowhere\"\n";
+    let (code, said) = Agent::start(&folder, rule).end();
+    assert_eq!(code, Some(0), "{said}");
+    let what = "5 profiles wait for pyroscope, which is not configured any more: they stay in";
+    assert!(said.contains(what), "{said}");
+    let store = ScriptedStore::start(Vec::new());
+    let stores = format!("[pyroscope]\nurl = \"{}\"\n", store.url());
+    let agent = Agent::start(&folder, &(stores + rule));
+    until("they arrive", || store.requests().len() == 5);
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!(
+        "5 profiles have waited for pyroscope; they are sent to {}",
+        store.url()
+    )));
+    let bodies: Vec<Vec<u8>> = store
+        .requests()
+        .into_iter()
+        .map(|request| request.body)
+        .collect();
+    let expected: Vec<Vec<u8>> = (0..5)
+        .map(|n| format!("request {n}").into_bytes())
+        .collect();
+    assert_eq!((bodies, waiting(&queue).len()), (expected, 0));
+}
+
+/// Links that others would have put there lead the agent nowhere, its files are for its user alone, and a folder that
+/// others may write to, or that is theirs, is refused.
+#[test]
+fn the_state_folder_is_for_the_agent_alone() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Arc::new(Folder::new("agent-links"));
+    let (target, program) = service(&folder);
+    let [state, victim, elsewhere] = ["state", "victim", "elsewhere"].map(|name| folder.path(name));
+    let queue = format!("{state}/queue/pyroscope");
+    let configuration = format!(
+        "[pyroscope]\nurl = \"http://127.0.0.1:9\"\n[[rule]]\nname = \"web\"\nexecutable = \"{}\"\nmode = \"exact\"\n\
+         send = [\"pyroscope\"]\ninterval = \"500ms\"\n",
+        program.display()
+    );
+    for made in [&queue, &elsewhere] {
+        std::fs::create_dir_all(made).expect("made");
+    }
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("ours");
+    std::fs::write(&victim, format!("{} 1\n", target.pid())).expect("written");
+    let before = std::fs::read(&victim).expect("there");
+    // The target as it is named in the journal would be looked for what is left in it.
+    symlink(&victim, format!("{state}/attached")).expect("linked");
+    symlink(&victim, format!("{state}/reserve")).expect("linked");
+    symlink(&victim, format!("{queue}/00000000000000000001.push")).expect("linked");
+    let mut agent = Agent::start(&folder, &configuration);
+    agent.await_phase(target.pid(), "traced");
+    until("profiles wait", || waiting(&queue).len() >= 2);
+    agent.hear("takes no profiles");
+    let mut paths = vec![state.clone()];
+    while let Some(path) = paths.pop() {
+        let found = std::fs::symlink_metadata(&path).expect("there");
+        let mode = found.permissions().mode() & 0o7777;
+        assert!(!found.is_symlink(), "{path}");
+        match found.is_dir() {
+            true => {
+                let entries = std::fs::read_dir(&path).expect("ours").flatten();
+                paths.extend(entries.map(|entry| entry.path().display().to_string()));
+            }
+            // One that is replaced at this moment is not there any more.
+            false => assert_eq!(mode, 0o600, "{path}"),
+        }
+    }
+    assert_eq!(std::fs::read(&victim).expect("there"), before);
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    let refused = |what: &str, words: &str| {
+        let mut agent = Agent::launch(&folder, &configuration);
+        agent.hear(words);
+        until("it ends", || !agent.lives());
+        assert!(!agent.said().contains("the agent runs"), "{what}");
+    };
+    for (at, kept) in [("queue", "kept"), ("queue/pyroscope", "kept-too")] {
+        let (at, kept) = (format!("{state}/{at}"), folder.path(kept));
+        std::fs::rename(&at, &kept).expect("moved");
+        symlink(&elsewhere, &at).expect("linked");
+        refused(&at, "symbolic link");
+        std::fs::remove_file(&at).expect("removed");
+        std::fs::rename(&kept, &at).expect("moved");
+    }
+    assert_eq!(std::fs::read_dir(&elsewhere).expect("there").count(), 0);
+    for mode in [0o777, 0o770, 0o1777] {
+        std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).expect("ours");
+        refused("open to others", "writable by nobody else");
+    }
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("ours");
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } == 0 {
+        std::os::unix::fs::chown(&state, Some(65534), None).expect("root may");
+        refused("of another user", "it belongs to user 65534");
+    } else {
+        not_run("only root makes a folder another user's");
+    }
+    expect_untouched(target.pid());
+    assert!(target.finish().success());
 }
