@@ -2,7 +2,7 @@
 //! change with each release of OpenTelemetry's protocol.
 
 use super::Common;
-use super::pyroscope::{MOST_BYTES, MOST_SAMPLES, bounded, gzip};
+use super::pyroscope::{MOST_BYTES, MOST_SAMPLES, bounded, gzip, shortened};
 use crate::board::Identity;
 use memhook_report::{OtlpSource, Profile, otlp_request};
 use prost::Message;
@@ -90,6 +90,7 @@ fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
     own.into_iter()
         .chain(workload)
         .chain(common.labels.iter().cloned())
+        .map(|(name, value)| (name, shortened(&value)))
         .collect()
 }
 
@@ -145,7 +146,10 @@ mod tests {
         };
         let common = Common {
             host: "one".into(),
-            labels: vec![("region".into(), "eu".into())],
+            labels: vec![
+                ("region".into(), "eu".into()),
+                ("long".into(), "€".repeat(1000)),
+            ],
         };
         let found = attributes(&identity, &common);
         let has = |name: &str, value: &str| found.contains(&(name.into(), value.into()));
@@ -153,5 +157,7 @@ mod tests {
         assert!(has("k8s.deployment.name", "web"));
         assert!(has("host.name", "one") && has("region", "eu") && has("k8s.pod.name", ""));
         assert!(!found.iter().any(|(_, value)| value.contains("4711")));
+        // Cut between two characters.
+        assert!(has("long", &"€".repeat(2048 / 3)));
     }
 }

@@ -147,7 +147,8 @@ fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
     labels
 }
 
-fn shortened(value: &str) -> String {
+/// The value of a label or an attribute, within the bounds of a store.
+pub(super) fn shortened(value: &str) -> String {
     let mut end = value.len().min(MOST_OF_A_LABEL);
     while !value.is_char_boundary(end) {
         end -= 1;

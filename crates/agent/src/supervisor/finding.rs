@@ -7,6 +7,7 @@ use crate::config::Rule;
 use crate::facts::Facts;
 use crate::member::Member;
 use crate::proc_events::News;
+use memhook_foreign::visible;
 use memhook_process::own_processor_time;
 use std::sync::Arc;
 use std::time::Instant;
@@ -102,7 +103,8 @@ impl Supervisor {
         // If the process id is used again, or another program is executed, its thread will notice.
         let is_known = |member: &Member| {
             let identity = &member.identity;
-            let is_same = identity.started == facts.started && identity.process == facts.program();
+            let is_same =
+                identity.started == facts.started && identity.process == visible(facts.program());
             is_same || member.worker().is_some()
         };
         if self.members.get(&pid).is_some_and(is_known) {
@@ -161,7 +163,8 @@ impl Supervisor {
 }
 
 fn identity(facts: &Facts, rule: &Rule) -> Identity {
-    let program = facts.program().to_owned();
+    // Of names that would act where they are shown, everything that shows them gets the same harmless text.
+    let program = visible(facts.program()).into_owned();
     let pod = facts.place.pod();
     Identity {
         pid: facts.pid,

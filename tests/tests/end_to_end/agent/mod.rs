@@ -7,6 +7,7 @@ mod collectors;
 mod configuration;
 mod endings;
 mod faults;
+mod foreign_names;
 mod log;
 mod manifests;
 mod memory;
