@@ -297,6 +297,9 @@ pub struct AgentState {
     pub refused_configurations: u64,
     /// Whether the kernel reports new processes.
     pub has_events: bool,
+    /// Reads of files of targets that were given up, and threads that such reads still hold.
+    pub silent_files: u64,
+    pub hung_readers: u64,
     /// Pods that are known; `None`: nobody asks the kubelet.
     pub pods: Option<u64>,
     /// How often the kubelet has listed its pods, and how often that has failed.

@@ -2,14 +2,17 @@
 //! known.
 
 use crate::kubernetes::{Place, Pods, pod_uid};
+use crate::reads::{Answer, Heard, Question, Reads};
 use memhook_process::{living_thread, proc_path, proc_text, process_ids};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After this time everything is read again: a process may have been moved to another control group.
 const STALE_AFTER: Duration = Duration::from_secs(30);
+/// Pause between two looks whether files were read.
+const TURN: Duration = Duration::from_millis(2);
 /// Longest part of a container's file that is read.
 const MOST_BYTES: u64 = 4096;
 
@@ -42,8 +45,53 @@ pub struct Facts {
     pub namespace: Option<String>,
     /// What the kubelet says of it.
     pub place: Place,
-    /// Whether its program attaches to others, once that was asked.
-    pub(crate) attaches: Arc<OnceLock<bool>>,
+    /// What its files say, once they were read.
+    pub files: ItsFiles,
+}
+
+/// Processes that see the same file systems, as far as that is known without looking at those.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Their pod, their container, or their control group.
+    pub realm: String,
+    /// The only one of them, if it is in no container.
+    pub process: Option<i32>,
+}
+
+/// What is known of what the files of a process say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ItsFiles {
+    /// Nobody has asked.
+    #[default]
+    Unread,
+    /// They are being read.
+    Asked,
+    /// They do not answer.
+    Silent,
+    /// This.
+    Say(Inside),
+}
+
+/// What the files of a process say. To read them may take for ever.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Its program is memhook-rs, or a profiler made of it.
+    attaches: bool,
+    /// The host name of its pod, and the namespace that Kubernetes puts there.
+    pod: Option<String>,
+    namespace: Option<String>,
+}
+
+impl Inside {
+    /// Reads them.
+    pub fn of(pid: i32, is_pod: bool) -> Inside {
+        let inside = |file: &str| is_pod.then(|| text_inside(pid, file)).flatten();
+        Inside {
+            attaches: memhook_process::is_attacher(pid) == Some(true),
+            pod: inside("etc/hostname"),
+            namespace: inside("var/run/secrets/kubernetes.io/serviceaccount/namespace"),
+        }
+    }
 }
 
 /// The part of them that may change at any time.
@@ -110,8 +158,6 @@ impl Facts {
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let groups = proc_text(path("cgroup")).unwrap_or_default();
         let pod_uid = pod_uid(&groups);
-        let is_pod = pod_uid.is_some();
-        let inside = |file: &str| is_pod.then(|| text_inside(pid, file)).flatten();
         Some(Facts {
             pid,
             parent: stat.parent,
@@ -121,17 +167,23 @@ impl Facts {
             uid: uids.split_ascii_whitespace().nth(1)?.parse().ok()?,
             resident: stat.resident,
             container: container(&groups),
-            pod: inside("etc/hostname"),
-            namespace: inside("var/run/secrets/kubernetes.io/serviceaccount/namespace"),
+            pod: None,
+            namespace: None,
             place: Place::NoPod,
-            attaches: Arc::default(),
+            files: ItsFiles::Unread,
             pod_uid,
             groups,
         })
     }
 
-    /// Takes what is known of its pod now.
-    fn take_place(&mut self, pods: &Pods) {
+    /// Takes what is known of its pod now: by its files, and if somebody asks the kubelet, by that.
+    fn take_place(&mut self, pods: Option<&Pods>) {
+        if let ItsFiles::Say(inside) = &self.files {
+            (self.pod, self.namespace) = (inside.pod.clone(), inside.namespace.clone());
+        }
+        let Some(pods) = pods else {
+            return;
+        };
         self.place = pods.place(self.pod_uid.as_deref());
         if let Place::Pod(pod) = &self.place {
             self.pod = Some(pod.name.clone());
@@ -139,15 +191,17 @@ impl Facts {
         }
     }
 
-    /// Whether it runs memhook-rs, or a profiler made of it. Its program is read for that once, and again when all of these
-    /// facts are.
+    /// Whether it runs memhook-rs, or a profiler made of it, as far as its files were read.
     pub fn attaches_to_others(&self) -> bool {
-        if let Some(known) = self.attaches.get() {
-            return *known;
-        }
-        match memhook_process::is_attacher(self.pid) {
-            Some(attaches) => *self.attaches.get_or_init(|| attaches),
-            None => false,
+        matches!(&self.files, ItsFiles::Say(inside) if inside.attaches)
+    }
+
+    /// Whose file systems its files are on.
+    pub fn owner(&self) -> Owner {
+        let named = self.pod_uid.as_ref().or(self.container.as_ref());
+        Owner {
+            realm: named.unwrap_or(&self.groups).clone(),
+            process: named.is_none().then_some(self.pid),
         }
     }
 
@@ -189,6 +243,7 @@ pub struct Machine {
     known: HashMap<i32, (Facts, Instant)>,
     /// `None`: nobody asks the kubelet.
     pods: Option<Arc<Pods>>,
+    reads: Reads,
     page: u64,
     own: i32,
 }
@@ -198,6 +253,7 @@ impl Default for Machine {
         Machine {
             known: HashMap::new(),
             pods: None,
+            reads: Reads::default(),
             page: rustix::param::page_size() as u64,
             own: std::process::id() as i32,
         }
@@ -233,16 +289,82 @@ impl Machine {
         }
     }
 
+    /// Has the files of a process read, if nobody has.
+    fn ask_files(&mut self, facts: &mut Facts) {
+        if facts.files == ItsFiles::Unread {
+            let is_pod = facts.pod_uid.is_some();
+            facts.files = match self.reads.ask(facts, Question::Inside { is_pod }) {
+                true => ItsFiles::Asked,
+                false => ItsFiles::Silent,
+            };
+        }
+    }
+
+    /// Whether the files of a process were read; if not, they will be.
+    pub fn has_read(&mut self, pid: i32) -> bool {
+        let Some((mut facts, read)) = self.known.remove(&pid) else {
+            return false;
+        };
+        self.ask_files(&mut facts);
+        let has_read = matches!(facts.files, ItsFiles::Say(_));
+        self.known.insert(pid, (facts, read));
+        has_read
+    }
+
+    /// Asks something about a process. Returns false if its files have not answered before.
+    pub fn ask(&mut self, pid: i32, question: Question) -> bool {
+        let facts = self.known.get(&pid).map(|(facts, _)| facts);
+        facts.is_some_and(|facts| self.reads.ask(facts, question))
+    }
+
+    /// Waits until the files of all processes of which that is wanted were read, or have not answered.
+    pub fn await_files(&mut self, is_wanted: impl Fn(&Facts) -> bool) {
+        let wanted = self.processes().filter(|facts| is_wanted(facts));
+        let wanted: Vec<i32> = wanted.map(|facts| facts.pid).collect();
+        for pid in wanted {
+            self.has_read(pid);
+        }
+        while self.processes().any(|facts| facts.files == ItsFiles::Asked) {
+            std::thread::sleep(TURN);
+            self.heard();
+        }
+    }
+
+    /// What was read since the last call. What it says of processes is in their facts now.
+    pub fn heard(&mut self) -> Vec<Heard> {
+        let heard = self.reads.heard();
+        for one in &heard {
+            let known = self.known.get_mut(&one.pid);
+            let Some((facts, _)) = known.filter(|(facts, _)| facts.started == one.started) else {
+                continue;
+            };
+            match &one.answer {
+                Answer::Inside(inside) => facts.files = ItsFiles::Say(inside.clone()),
+                Answer::None if facts.files == ItsFiles::Asked => facts.files = ItsFiles::Silent,
+                Answer::None | Answer::Obstacle(_) => {}
+            }
+            facts.take_place(self.pods.as_deref());
+        }
+        heard
+    }
+
+    /// The threads that read.
+    pub fn reads(&self) -> &Reads {
+        &self.reads
+    }
+
     fn seen(
-        &self,
+        &mut self,
         pid: i32,
         before: Option<(Facts, Instant)>,
         now: Instant,
     ) -> Option<(Facts, Instant)> {
         let (mut facts, read) = self.read(pid, before, now)?;
-        if let Some(pods) = &self.pods {
-            facts.take_place(pods);
+        // Names are wanted before rules can choose.
+        if facts.pod_uid.is_some() {
+            self.ask_files(&mut facts);
         }
+        facts.take_place(self.pods.as_deref());
         Some((facts, read))
     }
 
@@ -270,7 +392,17 @@ impl Machine {
                 (facts.parent, facts.resident) = (stat.parent, stat.resident);
                 Some((facts, read))
             }
-            _ => Some((Facts::of(pid, stat)?, now)),
+            before => {
+                let mut facts = Facts::of(pid, stat)?;
+                // What its files say stays true. Whether they answer now is found out again.
+                if let Some((before, _)) = before
+                    && (before.started, &before.executable) == (facts.started, &facts.executable)
+                    && before.files != ItsFiles::Silent
+                {
+                    facts.files = before.files;
+                }
+                Some((facts, now))
+            }
         }
     }
 

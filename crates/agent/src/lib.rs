@@ -16,6 +16,7 @@ mod member;
 mod metrics;
 mod plan;
 mod proc_events;
+mod reads;
 mod rules;
 mod said;
 mod scanning;

@@ -12,6 +12,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// What did not pass within this time is a failure.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What was found out before is not true for ever.
+const CLEARED_FOR: Duration = Duration::from_secs(1);
 /// However often it has failed, it is tried again after this time.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
@@ -26,11 +28,19 @@ pub struct Member {
     /// Since when it is traced, for the order in which targets are given up.
     pub since: Instant,
     state: State,
+    clearance: Clearance,
     /// It is to be left: why.
     leaves: Option<Why>,
     failures: u32,
     /// What was told about it.
     told: Option<String>,
+}
+
+/// Whether its files say that it can be attached to.
+enum Clearance {
+    Unasked,
+    Asked,
+    Given(Instant),
 }
 
 enum State {
@@ -54,6 +64,7 @@ impl Member {
             is_inherited,
             since: now,
             state: State::waiting(now, now),
+            clearance: Clearance::Unasked,
             leaves: None,
             failures: 0,
             told: None,
@@ -62,15 +73,35 @@ impl Member {
 
     /// Whether it is time to attach to it.
     pub fn is_due(&self, now: Instant) -> bool {
-        matches!(self.state, State::Waiting { next, .. } if next <= now)
+        self.next_attempt().is_some_and(|next| next <= now)
     }
 
     /// When it is, if it is not traced.
     pub fn next_attempt(&self) -> Option<Instant> {
         match self.state {
-            State::Waiting { next, .. } => Some(next),
+            State::Waiting { next, .. } if !self.is_asked() => Some(next),
             _ => None,
         }
+    }
+
+    /// Whether it is being found out if it can be attached to.
+    pub fn is_asked(&self) -> bool {
+        matches!(self.clearance, Clearance::Asked)
+    }
+
+    /// From now on it is.
+    pub fn asked(&mut self) {
+        self.clearance = Clearance::Asked;
+    }
+
+    /// It can be attached to.
+    pub fn cleared(&mut self, now: Instant) {
+        self.clearance = Clearance::Given(now);
+    }
+
+    /// Whether that was found out just before.
+    pub fn is_cleared(&self, now: Instant) -> bool {
+        matches!(self.clearance, Clearance::Given(at) if now.duration_since(at) < CLEARED_FOR)
     }
 
     /// The thread that traces it.
@@ -119,11 +150,13 @@ impl Member {
     pub fn traced_by(&mut self, worker: Worker, now: Instant) {
         self.since = now;
         self.leaves = None;
+        self.clearance = Clearance::Unasked;
         self.state = State::Traced(worker);
     }
 
     /// Something that may pass by itself keeps it from being attached to. Returns whether it has lasted too long for that.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
+        self.clearance = Clearance::Unasked;
         let State::Waiting {
             since, next, pause, ..
         } = &mut self.state
@@ -142,6 +175,7 @@ impl Member {
             .saturating_mul(1 << self.failures.min(16))
             .min(LONGEST_RETRY.max(retry));
         self.failures += 1;
+        self.clearance = Clearance::Unasked;
         // So that many processes that failed together are not tried again together.
         let spread = self.identity.pid.unsigned_abs() % 16;
         let pause = pause.mul_f64(1.0 + f64::from(spread) / 80.0);

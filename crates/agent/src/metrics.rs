@@ -137,6 +137,18 @@ impl Scrape {
                 agent.refused_configurations as f64,
             ),
             (
+                "agent_silent_files",
+                "Reads of files of processes that were given up because nothing answered",
+                MetricType::Counter,
+                agent.silent_files as f64,
+            ),
+            (
+                "agent_hung_readers",
+                "Threads that wait for files that do not answer",
+                MetricType::Gauge,
+                agent.hung_readers as f64,
+            ),
+            (
                 "agent_process_events",
                 "Whether the kernel tells of new processes",
                 MetricType::Gauge,

@@ -32,6 +32,11 @@ pub fn plan(file: &File) -> AgentPlan {
         machine.set_pods(Arc::new(listed.unwrap_or_default()));
     }
     machine.look(Instant::now());
+    machine.await_files(|facts| {
+        let may_be_chosen = |parents: &Rule| rules.of(facts, Some(parents)).is_some();
+        rules.of(facts, None).is_some()
+            || file.rule.iter().any(|rule| may_be_chosen(rule.get_ref()))
+    });
     let mut processes: Vec<&Facts> = machine.processes().collect();
     // In the order in which they are attached to; a parent comes before its children.
     processes.sort_unstable_by_key(|facts| (facts.started, facts.pid));

@@ -1,7 +1,7 @@
 //! Which rule a process falls under.
 
 use crate::config::{File, Rule};
-use crate::facts::Facts;
+use crate::facts::{Facts, ItsFiles};
 use crate::kubernetes::{Consent, Place};
 use memhook_process::ControlGroup;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ impl Rules {
             "never attached to"
         } else if facts.attaches_to_others() {
             "memhook-rs itself"
+        } else if facts.files == ItsFiles::Silent {
+            "its files do not answer"
         } else if let Some(refusal) = refusal(facts) {
             refusal
         } else if self

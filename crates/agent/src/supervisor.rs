@@ -15,6 +15,7 @@ use crate::journal::State;
 use crate::kubernetes::{Kubelet, Namespaces};
 use crate::member::Member;
 use crate::proc_events::ProcEvents;
+use crate::reads::Question;
 use crate::rules::Rules;
 use crate::said::{chain, count_repeats, warn};
 use crate::send::{Outbox, Senders};
@@ -22,10 +23,11 @@ use crate::target_job::TargetJob;
 use crate::worker::{Shared, Worker};
 use departures::Departures;
 pub use departures::Why;
-use memhook_attach::{Lookout, Obstacle, SharedFiles, TraceConfig, obstacle};
+use memhook_attach::{Lookout, SharedFiles, TraceConfig, kinship};
 use memhook_inject::{reloads, stops};
 use memhook_symbols::SharedReaders;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -42,6 +44,12 @@ const JUDGE_PERIOD: Duration = Duration::from_secs(1);
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
 /// Time after which one round leaves the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
+/// An attach takes no longer, or it waits for something.
+const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
+/// Time that what an agent before this one has left in a process gets to be put right.
+const RECOVERY: Duration = Duration::from_secs(20);
+/// Why a process is not traced whose files cannot be read.
+const SILENT: &str = "its files do not answer";
 /// Smallest ledger with enough blocks for an estimate.
 const LEAST_LEDGER: u64 = 4 << 20;
 
@@ -134,7 +142,18 @@ impl Supervisor {
                 self.forget(pid);
                 continue;
             }
-            match memhook_attach::recover(pid) {
+            let (to, from) = crossbeam_channel::bounded(1);
+            // On another thread: what it reads of the process may never answer.
+            let recover = move || drop(to.send(memhook_attach::recover(pid)));
+            let thread = std::thread::Builder::new().name("recovery".into());
+            if thread.spawn(recover).is_err() {
+                continue;
+            }
+            let Ok(recovered) = from.recv_timeout(RECOVERY) else {
+                warn(&format!("process {pid} was left attached: {SILENT}"));
+                continue;
+            };
+            match recovered {
                 Ok(None) => {}
                 Ok(Some(0)) => tracing::info!(
                     "detached from process {pid}, which an agent before this one has left attached"
@@ -233,9 +252,15 @@ impl Supervisor {
             if !is_free {
                 break;
             }
-            let workers = self.members.values().filter_map(Member::worker);
-            let (traced, attaching) = workers.fold((0, 0), |(all, new), worker| {
-                (all + 1, new + usize::from(!worker.link.is_attached()))
+            let workers = self.members.values();
+            let workers = workers.filter_map(|member| Some((member, member.worker()?)));
+            let (traced, attaching) = workers.fold((0, 0), |(all, new), (member, worker)| {
+                // One that waits for a file that does not answer keeps no other one waiting.
+                let is_late = now.duration_since(member.since) > ATTACH_IS_LATE;
+                (
+                    all + 1,
+                    new + usize::from(!is_late && !worker.link.is_attached()),
+                )
             });
             if traced >= most {
                 held_back.insert(Scarce::Targets);
@@ -274,21 +299,22 @@ impl Supervisor {
             .members
             .iter()
             .filter(|(_, member)| member.worker().is_some());
-        let obstacle = obstacle(pid, traced.map(|(&pid, _)| pid), &config);
-        match obstacle {
-            None if rule.mode == Mode::Scan => self.begin_scans(pid, rule, identity, now),
-            None => self.begin(pid, config, rule, identity, now),
-            Some(obstacle) => {
-                let Some(member) = self.members.get_mut(&pid) else {
-                    return true;
-                };
-                // What is wrong with a process that has just begun may pass by itself.
-                if member.wait_a_moment(now)
-                    && let Obstacle::Error(why) = obstacle
-                {
-                    self.refused(pid, chain(&why), now);
-                }
+        let is_kin = kinship(pid, traced.map(|(&pid, _)| pid)).is_some();
+        let Some(member) = self.members.get_mut(&pid) else {
+            return true;
+        };
+        if is_kin {
+            member.wait_a_moment(now);
+        } else if !member.is_cleared(now) {
+            let question = Question::Obstacle(Box::new(config));
+            match self.machine.ask(pid, question) {
+                true => member.asked(),
+                false => self.refused(pid, SILENT.into(), now),
             }
+        } else if rule.mode == Mode::Scan {
+            self.begin_scans(pid, rule, identity, now);
+        } else {
+            self.begin(pid, config, rule, identity, now);
         }
         true
     }
@@ -377,10 +403,10 @@ impl Supervisor {
             .min(round)
             .max(LEAST_PAUSE)
             .max(now.duration_since(begin));
-        let Some(events) = &self.events else {
-            return std::thread::sleep(pause.min(ROUND));
-        };
-        let mut sources = [PollFd::new(events, PollFlags::IN)];
+        let sources = self.events.as_ref().map(|events| events.as_fd());
+        let sources = sources.into_iter().chain(self.machine.reads().bell());
+        let sources = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+        let mut sources: Vec<PollFd<'_>> = sources.collect();
         let timeout = Timespec {
             tv_sec: 0,
             tv_nsec: pause.min(ROUND).as_nanos() as _,

@@ -22,7 +22,7 @@ mod obstacle;
 mod parent;
 mod worker;
 
-pub use obstacle::{Obstacle, obstacle};
+pub use obstacle::{Obstacle, kinship, obstacle, unready};
 
 use crate::config::TraceConfig;
 use crate::error::Error;

@@ -63,7 +63,9 @@ pub use drain::lookout::Lookout;
 pub use drain::recorder::{OwnCode, Recorder};
 pub use drain::state::State;
 pub use error::Error;
-pub use following::{Assigner, Followed, FollowedCount, Obstacle, follow, obstacle};
+pub use following::{
+    Assigner, Followed, FollowedCount, Obstacle, follow, kinship, obstacle, unready,
+};
 pub use hold::reach::Reach;
 pub use hold::safe_point::SafePoints;
 pub use hook::file::{HookFile, HookFileError};

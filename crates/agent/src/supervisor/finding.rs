@@ -1,12 +1,14 @@
 //! The processes of the machine, and those that the rules choose.
 
-use super::Supervisor;
 use super::departures::Why;
+use super::{SILENT, Supervisor};
 use crate::board::Identity;
 use crate::config::Rule;
 use crate::facts::Facts;
 use crate::member::Member;
 use crate::proc_events::News;
+use crate::reads::{Answer, Heard};
+use crate::said::warn;
 use memhook_foreign::visible;
 use memhook_process::own_processor_time;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ impl Supervisor {
     /// Finds processes: those that the kernel reports, and now and then all of them.
     pub(super) fn find(&mut self, now: Instant) {
         let mut is_scan_due = self.take_pods() || now >= self.next_scan;
+        self.hear(now);
         let (mut found, mut touched) = (Vec::new(), Vec::new());
         if let Some(events) = &self.events {
             match events.news() {
@@ -69,6 +72,39 @@ impl Supervisor {
         }
     }
 
+    /// Takes what was read of the files of processes.
+    fn hear(&mut self, now: Instant) {
+        for Heard {
+            pid,
+            started,
+            answer,
+        } in self.machine.heard()
+        {
+            let member = self.members.get_mut(&pid);
+            let mut asked =
+                member.filter(|member| member.is_asked() && member.identity.started == started);
+            match (answer, &mut asked) {
+                (Answer::Inside(_), _) => self.choose(pid, now),
+                (Answer::Obstacle(None), Some(member)) => member.cleared(now),
+                // What is wrong with a process that has just begun may pass by itself.
+                (Answer::Obstacle(Some(why)), Some(member)) => {
+                    if member.wait_a_moment(now) {
+                        self.refused(pid, why, now);
+                    }
+                }
+                (Answer::Obstacle(_), None) => {}
+                (Answer::None, asked) => {
+                    self.board.agent().silent_files += 1;
+                    match asked {
+                        Some(_) => self.refused(pid, SILENT.into(), now),
+                        None => warn(&format!("process {pid} is not traced: {SILENT}")),
+                    }
+                }
+            }
+        }
+        self.board.agent().hung_readers = self.machine.reads().hung() as u64;
+    }
+
     /// Takes the pods that the kubelet has listed. Returns whether that is something new.
     fn take_pods(&mut self) -> bool {
         let Some(kubelet) = &self.kubelet else {
@@ -111,7 +147,12 @@ impl Supervisor {
             return;
         }
         match self.rule_of(facts) {
+            // It is chosen as soon as they were.
+            Some(_) if !self.machine.has_read(pid) => {}
             Some((rule, is_inherited)) => {
+                let Some(facts) = self.machine.get(pid) else {
+                    return;
+                };
                 let identity = identity(facts, &rule);
                 let member = Member::new(identity, rule, is_inherited, now);
                 self.members.insert(pid, member);

@@ -23,6 +23,12 @@ pub fn obstacle(
     traced: impl Iterator<Item = i32>,
     config: &TraceConfig,
 ) -> Option<Obstacle> {
+    kinship(pid, traced).or_else(|| unready(pid, config).map(Obstacle::Error))
+}
+
+/// The part of it that only the kernel is asked for: whether the process is one that we have made, or runs in another
+/// one's memory.
+pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> {
     // Patched by us, such a process would change the memory of the one that it shares it with. It
     // may be another one's child (clone(2), CLONE_PARENT). Where a comparison is not permitted, the
     // processes have different owners.
@@ -34,10 +40,15 @@ pub fn obstacle(
     if others.any(|other| other != pid && share_memory(pid, other).unwrap_or(false)) {
         return Some(Obstacle::BorrowsMemory);
     }
+    None
+}
+
+/// The part of it for which files of the process are read: whether it can be traced, and its libraries are loaded.
+pub fn unready(pid: i32, config: &TraceConfig) -> Option<Error> {
     if let Err(why) = refuse(pid, config) {
-        return Some(Obstacle::Error(why));
+        return Some(why);
     }
-    (!is_loaded(pid)).then_some(Obstacle::Error(Error::StillLoaded { pid }))
+    (!is_loaded(pid)).then_some(Error::StillLoaded { pid })
 }
 
 /// Whether the loader of a program that was just started has brought in and relocated its libraries.

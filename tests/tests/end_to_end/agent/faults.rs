@@ -368,8 +368,8 @@ fn the_state_folder_is_for_the_agent_alone() {
     assert_eq!(code, Some(0), "{said}");
     let refused = |what: &str, words: &str| {
         let mut agent = Agent::launch(&folder, &configuration);
-        agent.hear(words);
         until("it ends", || !agent.lives());
+        until("it has said why", || agent.said().contains(words));
         assert!(!agent.said().contains("the agent runs"), "{what}");
     };
     for (at, kept) in [("queue", "kept"), ("queue/pyroscope", "kept-too")] {

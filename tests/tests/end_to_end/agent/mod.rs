@@ -5,6 +5,7 @@ mod budgets;
 mod certificates;
 mod collectors;
 mod configuration;
+mod dead_files;
 mod endings;
 mod faults;
 mod foreign_names;

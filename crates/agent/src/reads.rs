@@ -1,0 +1,274 @@
+//! What has to be read of the file systems of targets. Those may never answer: a server that is gone, or a program of the
+//! target itself behind FUSE. No deadline ends a read, nor the open before it, so threads that nobody waits for do all of
+//! them, and answers come when they come. A thread whose read takes too long is given up and replaced. Until it has come
+//! back, nothing of the same owner is read, which is the pod or the container of the process, or the process itself where it is
+//! in none: so no owner costs more than one thread.
+
+use crate::facts::{Facts, Inside, Owner};
+use crate::said::chain;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use memhook_attach::{TraceConfig, unready};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A read that takes longer is one that may never end.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Threads that read while all is well.
+const THREADS: usize = 4;
+/// Threads that may hang. Beyond that, nothing is read until one of them has come back.
+const MOST_HUNG: usize = 64;
+
+/// Those of them for one pod, container or control group.
+const MOST_HUNG_IN_REALM: usize = 8;
+/// Questions about the processes of one owner that a thread takes before those of others have their turn.
+const MOST_LEFT: usize = 64;
+
+/// What is asked about a process.
+pub enum Question {
+    /// What its files say of it.
+    Inside {
+        /// It is in a pod, whose files name that.
+        is_pod: bool,
+    },
+    /// Whether it can be attached to like this.
+    Obstacle(Box<TraceConfig>),
+}
+
+/// What was read.
+pub enum Answer {
+    Inside(Inside),
+    /// Why it cannot be attached to, if so.
+    Obstacle(Option<String>),
+    /// Nothing yet, and perhaps never. The answer may come later.
+    None,
+}
+
+/// An answer, and the process it is about.
+pub struct Heard {
+    pub pid: i32,
+    pub started: u64,
+    pub answer: Answer,
+}
+
+struct Asked {
+    pid: i32,
+    started: u64,
+    owner: Owner,
+    question: Question,
+}
+
+/// The work of a thread: questions about the processes of one owner at a time.
+#[derive(Default)]
+struct Desk {
+    /// `None`: it has nothing to do.
+    owner: Option<Owner>,
+    left: VecDeque<Asked>,
+    /// What is being read now, and since when.
+    reads: Option<(Instant, (i32, u64))>,
+    is_given_up: bool,
+}
+
+/// A thread.
+struct Reader {
+    desk: Arc<Mutex<Desk>>,
+    calls: Sender<()>,
+}
+
+/// The threads.
+pub struct Reads {
+    readers: Vec<Reader>,
+    /// Questions for which no thread is free.
+    waiting: VecDeque<Asked>,
+    answers: (Sender<Heard>, Receiver<Heard>),
+    /// Readable when there is an answer.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+impl Default for Reads {
+    fn default() -> Reads {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Reads {
+            readers: Vec::new(),
+            waiting: VecDeque::new(),
+            answers: unbounded(),
+            bell: bell.ok().map(Arc::new),
+        }
+    }
+}
+
+impl Reads {
+    /// Asks about a process. Returns false if its owner has not answered before, or if nobody can be asked any more.
+    pub fn ask(&mut self, facts: &Facts, question: Question) -> bool {
+        let asked = Asked {
+            pid: facts.pid,
+            started: facts.started,
+            owner: facts.owner(),
+            question,
+        };
+        match self.hand_over(asked) {
+            Handed::Over => true,
+            Handed::Silent(_) => false,
+            Handed::Back(_) if self.hung() >= MOST_HUNG => false,
+            Handed::Back(asked) => {
+                self.waiting.push_back(asked);
+                true
+            }
+        }
+    }
+
+    /// Gives a question to the thread that works for its owner, or to one that has nothing to do.
+    fn hand_over(&mut self, asked: Asked) -> Handed {
+        let (mut idle, mut at_work, mut hung_in_realm) = (None, 0, 0);
+        for reader in &self.readers {
+            let mut desk = lock(&reader.desk);
+            if desk.owner.as_ref() == Some(&asked.owner) {
+                if desk.is_given_up {
+                    return Handed::Silent(asked);
+                }
+                if desk.left.len() >= MOST_LEFT {
+                    return Handed::Back(asked);
+                }
+                desk.left.push_back(asked);
+                return Handed::Over;
+            }
+            let realm = desk.owner.as_ref().map(|owner| &owner.realm);
+            hung_in_realm += usize::from(desk.is_given_up && realm == Some(&asked.owner.realm));
+            at_work += usize::from(!desk.is_given_up);
+            if desk.owner.is_none() && !desk.is_given_up {
+                idle = Some(reader);
+            }
+        }
+        if hung_in_realm >= MOST_HUNG_IN_REALM {
+            return Handed::Silent(asked);
+        }
+        let may_start = at_work < THREADS && self.readers.len() < THREADS + MOST_HUNG;
+        let started = (idle.is_none() && may_start).then(|| self.start());
+        let Some(reader) = idle.or(started.as_ref().and_then(Option::as_ref)) else {
+            return Handed::Back(asked);
+        };
+        let mut desk = lock(&reader.desk);
+        desk.owner = Some(asked.owner.clone());
+        desk.left.push_back(asked);
+        drop(desk);
+        let _ = reader.calls.send(());
+        self.readers.extend(started.flatten());
+        Handed::Over
+    }
+
+    /// Starts a thread, if there may be one more.
+    fn start(&self) -> Option<Reader> {
+        let desk = Arc::new(Mutex::new(Desk::default()));
+        let (calls, called) = unbounded();
+        let (own, answers, bell) = (Arc::clone(&desk), self.answers.0.clone(), self.bell.clone());
+        let thread = std::thread::Builder::new().name("reader".into());
+        let started = thread.spawn(move || {
+            for () in called {
+                // Not locked while something is read.
+                let take = || next(&mut lock(&own));
+                while let Some(asked) = take() {
+                    let answer = read(asked.pid, asked.question);
+                    let _ = answers.send(Heard {
+                        pid: asked.pid,
+                        started: asked.started,
+                        answer,
+                    });
+                    if let Some(bell) = &bell {
+                        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+                    }
+                }
+                if lock(&own).is_given_up {
+                    return;
+                }
+            }
+        });
+        started.ok().map(|_| Reader { desk, calls })
+    }
+
+    /// What was answered since the last call, and what was given up.
+    pub fn heard(&mut self) -> Vec<Heard> {
+        if let Some(bell) = &self.bell {
+            let _ = rustix::io::read(bell, &mut [0; 8]);
+        }
+        let mut silent = Vec::new();
+        for reader in &self.readers {
+            let mut desk = lock(&reader.desk);
+            let Some((since, of)) = desk.reads else {
+                continue;
+            };
+            if !desk.is_given_up && since.elapsed() > PATIENCE {
+                desk.is_given_up = true;
+                silent.push(of);
+                silent.extend(desk.left.drain(..).map(|asked| (asked.pid, asked.started)));
+            }
+        }
+        // One that has come back has ended.
+        self.readers.retain(|reader| {
+            let desk = lock(&reader.desk);
+            !desk.is_given_up || desk.owner.is_some()
+        });
+        for asked in std::mem::take(&mut self.waiting) {
+            match self.hand_over(asked) {
+                Handed::Over => {}
+                Handed::Silent(asked) => silent.push((asked.pid, asked.started)),
+                Handed::Back(asked) => self.waiting.push_back(asked),
+            }
+        }
+        let silent = silent.into_iter().map(|(pid, started)| Heard {
+            pid,
+            started,
+            answer: Answer::None,
+        });
+        // An answer is newer than that there was none.
+        silent.chain(self.answers.1.try_iter()).collect()
+    }
+
+    /// How many threads hang.
+    pub fn hung(&self) -> usize {
+        let readers = self.readers.iter();
+        readers
+            .filter(|reader| lock(&reader.desk).is_given_up)
+            .count()
+    }
+
+    /// What is readable when there is an answer.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.as_ref().map(|bell| bell.as_fd())
+    }
+}
+
+/// What became of a question.
+enum Handed {
+    Over,
+    /// Its owner does not answer.
+    Silent(Asked),
+    /// All threads are busy.
+    Back(Asked),
+}
+
+/// The next question of a desk, or the end of its work.
+fn next(desk: &mut Desk) -> Option<Asked> {
+    let asked = desk.left.pop_front().filter(|_| !desk.is_given_up);
+    desk.reads = asked
+        .as_ref()
+        .map(|asked| (Instant::now(), (asked.pid, asked.started)));
+    if asked.is_none() {
+        desk.owner = None;
+    }
+    asked
+}
+
+fn read(pid: i32, question: Question) -> Answer {
+    match question {
+        Question::Inside { is_pod } => Answer::Inside(Inside::of(pid, is_pod)),
+        Question::Obstacle(config) => {
+            Answer::Obstacle(unready(pid, &config).map(|error| chain(&error)))
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
