@@ -109,6 +109,11 @@ impl LiveProfiler {
             end: module.end,
             bias: module.base,
         });
+        let unnamed = modules.iter().enumerate().filter(|(_, module)| {
+            // What is in no file has its names only here.
+            !self.symbols.reads_files() && module.named_by.is_none()
+        });
+        let unnamed_modules = unnamed.map(|(at, _)| at as u32).collect();
         let tables = ProfileTables::new(of_modules.collect(), facts.depth);
         self.symbols.set_modules(modules);
         let addresses = backtraces.iter().flat_map(|b| b.addresses.iter().copied());
@@ -116,6 +121,7 @@ impl LiveProfiler {
         let profile = Profile {
             from_ns: std::mem::replace(&mut self.from_ns, facts.to_ns),
             sites,
+            unnamed_modules,
             ..facts
         };
         self.begun = Some(Begun {

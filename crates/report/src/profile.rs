@@ -7,7 +7,7 @@ use crate::{
 use memhook_ledger::Estimate;
 use memhook_recording::AddressMap;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use memhook_recording::HISTOGRAM_BUCKETS;
 
@@ -41,6 +41,9 @@ pub struct Profile {
     pub totals: ReportTotals,
     /// Modules that frames are in.
     pub modules: Vec<ProfileModule>,
+    /// Indices of modules in which nobody looked for names: whoever has their files adds them later.
+    #[serde(skip)]
+    pub unnamed_modules: BTreeSet<u32>,
     /// Distinct frames. An address with inlined functions is several frames, innermost first; all
     /// but the last of them are marked inlined.
     pub frames: Vec<ProfileFrame>,
@@ -164,6 +167,13 @@ pub struct ComparedPoint {
 pub const CUT_ROOT: &str = "\u{2026}";
 
 impl Profile {
+    /// The module of a frame, if its name is left to whoever has the file of the module.
+    pub(crate) fn unnamed_module(&self, frame: &ProfileFrame) -> Option<&ProfileModule> {
+        let module = frame.module.filter(|m| self.unnamed_modules.contains(m))?;
+        let is_unnamed = frame.frame.function.is_none();
+        self.modules.get(module as usize).filter(|_| is_unnamed)
+    }
+
     /// Leaves only some sites, and gives what refers to them their new numbers.
     pub(crate) fn keep_sites(&mut self, is_kept: impl Fn(&ProfileSite) -> bool) {
         let mut next = 0;
@@ -302,6 +312,22 @@ pub struct ProfileModule {
     pub end: u64,
     /// What to add to an address in the file to get one in the process.
     pub bias: u64,
+}
+
+impl ProfileModule {
+    /// Where the call that returns to an address is in the module's file, as symbol tables have it. Whoever looks up
+    /// names takes an address as it is: one that a call returns to may belong to the next line.
+    pub(crate) fn call_in_file(&self, return_address: u64) -> u64 {
+        return_address.wrapping_sub(1).wrapping_sub(self.bias)
+    }
+
+    /// First address and end of its mappings, as addresses in its file.
+    pub(crate) fn range_in_file(&self) -> (u64, u64) {
+        (
+            self.start.wrapping_sub(self.bias),
+            self.end.wrapping_sub(self.bias),
+        )
+    }
 }
 
 /// A frame.

@@ -8,7 +8,8 @@ use crate::lookup::{Lookup, context, has_dwarf, inflated_bytes, sections};
 use crate::symbol_table::SymbolTable;
 use crate::{ModuleFile, Source, SymbolError};
 use memhook_foreign::size_text;
-use object::{Object, ObjectSection};
+use object::elf::ProgramHeader64;
+use object::{Endianness, Object, ObjectSection};
 use std::path::{Path, PathBuf};
 
 /// The files of a module, open.
@@ -102,6 +103,18 @@ impl Files {
             own,
             separate: self.separate.map(of_debug).transpose()?,
             supplementary: self.supplementary.map(of_debug).transpose()?,
+        })
+    }
+
+    /// The program headers of the module's own file, or else of its debug file, and whether they are those of the
+    /// former.
+    pub fn with_segments<R>(
+        &self,
+        then: impl FnOnce(&[ProgramHeader64<Endianness>], bool) -> Option<R>,
+    ) -> Option<R> {
+        self.parsed(|parsed| {
+            let elf = parsed.own.or(parsed.separate)?;
+            then(elf.elf_program_headers(), parsed.own.is_some())
         })
     }
 

@@ -37,6 +37,7 @@ mod lambdas;
 mod lookup;
 mod perf_map;
 mod readers;
+mod segments;
 mod symbol_table;
 mod symbolizer;
 mod worker;

@@ -1,6 +1,7 @@
 //! Which addresses belong to which module, and the names that are known already.
 
 use crate::SymbolError;
+use crate::segments::first_svma;
 use crate::worker::{Answer, Desk};
 use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, SearchPath, Source};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -53,6 +54,7 @@ struct Mapped {
 /// Resolves addresses; opens a module at its first address.
 pub struct Symbolizer {
     search: SearchPath,
+    reads_files: bool,
     /// Names that were resolved elsewhere.
     bundles: Vec<Bundle>,
     mapped: Vec<Mapped>,
@@ -66,11 +68,25 @@ impl Symbolizer {
     pub fn new(search: impl Into<SearchPath>) -> Self {
         Symbolizer {
             search: search.into(),
+            reads_files: true,
             bundles: Vec::new(),
             mapped: Vec::new(),
             modules: Vec::new(),
             answers: unbounded(),
         }
+    }
+
+    /// A symbolizer that opens no file: it names only code that is in none ([`NamedCode`](crate::NamedCode)).
+    pub fn without_files() -> Self {
+        Symbolizer {
+            reads_files: false,
+            ..Symbolizer::new(SearchPath::default())
+        }
+    }
+
+    /// Whether it looks for names in files.
+    pub fn reads_files(&self) -> bool {
+        self.reads_files
     }
 
     /// Uses the names of a bundle for modules with the same build-id. To be called before the modules are
@@ -151,6 +167,12 @@ impl Symbolizer {
         Some((number, &self.modules[number].file, svma))
     }
 
+    /// The address in its file (svma) of the first byte of a mapping that begins at `offset` of the module's file, and
+    /// has the module's bounds. `None` if no file of the module is there.
+    pub fn first_svma(&self, module: &ModuleFile, offset: u64) -> Option<u64> {
+        first_svma(module, &self.search, offset)
+    }
+
     /// Where symbol files are looked for.
     pub(crate) fn search(&self) -> &SearchPath {
         &self.search
@@ -158,6 +180,9 @@ impl Symbolizer {
 
     /// Has these return addresses looked up in the background.
     pub fn request(&mut self, return_addresses: impl IntoIterator<Item = u64>) {
+        if !self.reads_files {
+            return;
+        }
         let mut wanted: HashMap<usize, HashSet<u64>> = HashMap::new();
         for address in return_addresses {
             if let Some((module, svma)) = self.place(address)

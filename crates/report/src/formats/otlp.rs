@@ -126,9 +126,14 @@ impl Tables {
             return known;
         };
         let build_id = (!of.build_id.is_empty()).then(|| self.attribute(BUILD_ID, &of.build_id));
+        let (start, end) = if profile.unnamed_modules.contains(&module) {
+            of.range_in_file()
+        } else {
+            (of.start, of.end)
+        };
         let row = message::Mapping {
-            memory_start: of.start,
-            memory_limit: of.end,
+            memory_start: start,
+            memory_limit: end,
             filename_strindex: self.string(&of.path),
             attribute_indices: build_id.into_iter().collect(),
         };
@@ -153,10 +158,18 @@ impl Tables {
             (false, Some(_)) => Some("native"),
             (false, None) => None,
         };
+        let unnamed = outermost.and_then(|f| Some((f, profile.unnamed_module(f)?)));
+        let (address, lines) = match unnamed {
+            Some((frame, module)) => (module.call_in_file(frame.address), Vec::new()),
+            None => (
+                outermost.map_or(0, |frame| frame.address),
+                known.iter().map(|frame| self.line(&frame.frame)).collect(),
+            ),
+        };
         let row = message::Location {
             mapping_index: module.map_or(0, |module| self.mapping(profile, module)),
-            address: outermost.map_or(0, |frame| frame.address),
-            lines: known.iter().map(|frame| self.line(&frame.frame)).collect(),
+            address,
+            lines,
             attribute_indices: frame_type
                 .map(|frame_type| self.attribute(FRAME_TYPE, frame_type))
                 .into_iter()

@@ -5,7 +5,7 @@ use super::pprof_messages as message;
 use super::{Format, FormatOptions, Nature};
 use crate::gaps;
 use crate::labels::{NO_STACK, name};
-use crate::{Measure, Profile, ProfileFrame, ProfileSite, Unit};
+use crate::{Measure, Profile, ProfileFrame, ProfileSite, StackFrame, Unit};
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 use std::collections::HashMap;
@@ -98,15 +98,31 @@ pub fn pprof(profile: &Profile, shape: &PprofShape) -> Vec<u8> {
 
 /// Tables under construction.
 #[derive(Default)]
-struct Tables {
+pub(super) struct Tables {
     strings: HashMap<String, i64>,
     functions: HashMap<(i64, i64), u64>,
+    last_function: u64,
     /// Indices by the frames at an address.
     locations: HashMap<Vec<u32>, u64>,
-    profile: message::Profile,
+    pub profile: message::Profile,
 }
 
 impl Tables {
+    /// The tables of a profile that is there already, to which functions are added.
+    pub fn of(profile: message::Profile) -> Tables {
+        let mut tables = Tables::default();
+        for (index, text) in profile.string_table.iter().enumerate() {
+            tables.strings.entry(text.clone()).or_insert(index as i64);
+        }
+        for of in &profile.function {
+            let key = (of.system_name, of.filename);
+            tables.functions.entry(key).or_insert(of.id);
+            tables.last_function = tables.last_function.max(of.id);
+        }
+        tables.profile = profile;
+        tables
+    }
+
     fn string(&mut self, text: &str) -> i64 {
         if let Some(&index) = self.strings.get(text) {
             return index;
@@ -127,17 +143,31 @@ impl Tables {
     fn function(&mut self, shown: &str, full: &str, file: &str) -> u64 {
         let (shown, full) = (self.string(shown), self.string(full));
         let filename = self.string(file);
-        let next = self.profile.function.len() as u64 + 1;
+        let next = self.last_function + 1;
         let id = *self.functions.entry((full, filename)).or_insert(next);
         if id == next {
+            self.last_function = next;
             self.profile.function.push(message::Function {
                 id,
                 name: shown,
                 system_name: full,
                 filename,
+                start_line: 0,
             });
         }
         id
+    }
+
+    /// A function with its place in the source.
+    pub fn line(&mut self, frame: &StackFrame) -> message::Line {
+        let shown = name(frame);
+        let full = frame.function.as_deref().unwrap_or(&shown);
+        let file = frame.file.as_deref().unwrap_or_default();
+        message::Line {
+            function_id: self.function(&shown, full, file),
+            line: frame.line.unwrap_or(0).into(),
+            column: 0,
+        }
     }
 
     /// The location of an address with these frames, innermost first.
@@ -147,25 +177,18 @@ impl Tables {
         }
         let of = |&index: &u32| profile.frames.get(index as usize);
         let known: Vec<&ProfileFrame> = frames.iter().filter_map(of).collect();
-        let line = |frame: &&ProfileFrame| {
-            let shown = name(&frame.frame);
-            let full = frame.frame.function.clone();
-            let file = frame.frame.file.as_deref().unwrap_or_default();
-            message::Line {
-                function_id: self.function(&shown, full.as_deref().unwrap_or(&shown), file),
-                line: frame.frame.line.unwrap_or(0).into(),
-            }
-        };
-        let lines: Vec<message::Line> = known.iter().map(line).collect();
         let outermost = known.last();
-        self.push_location(
-            outermost
-                .and_then(|f| f.module)
-                .map_or(0, |m| u64::from(m) + 1),
-            outermost.map_or(0, |f| f.address),
-            lines,
-            frames,
-        )
+        let mapping_id = outermost
+            .and_then(|f| f.module)
+            .map_or(0, |m| u64::from(m) + 1);
+        let unnamed = outermost.and_then(|f| Some((f, profile.unnamed_module(f)?)));
+        if let Some((frame, module)) = unnamed {
+            let address = module.call_in_file(frame.address);
+            return self.push_location(mapping_id, address, Vec::new(), frames);
+        }
+        let lines = known.iter().map(|frame| self.line(&frame.frame)).collect();
+        let address = outermost.map_or(0, |f| f.address);
+        self.push_location(mapping_id, address, lines, frames)
     }
 
     fn push_location(
@@ -181,6 +204,7 @@ impl Tables {
             mapping_id,
             address,
             line,
+            is_folded: false,
         });
         self.locations.insert(frames.to_vec(), id);
         id
@@ -194,6 +218,7 @@ impl Tables {
         let line = message::Line {
             function_id,
             line: 0,
+            column: 0,
         };
         self.push_location(0, 0, vec![line], &[])
     }
@@ -232,6 +257,8 @@ impl Tables {
                 .map(|(_, key, value)| message::Label {
                     key: self.string(key),
                     str: self.string(value),
+                    num: 0,
+                    num_unit: 0,
                 })
                 .collect(),
         }
@@ -241,16 +268,22 @@ impl Tables {
         for (i, module) in profile.modules.iter().enumerate() {
             let frames = profile.frames.iter();
             let of: Vec<_> = frames.filter(|f| f.module == Some(i as u32)).collect();
+            let is_unnamed = profile.unnamed_modules.contains(&(i as u32));
+            let (start, end) = if is_unnamed {
+                module.range_in_file()
+            } else {
+                (module.start, module.end)
+            };
             let mapping = message::Mapping {
                 id: i as u64 + 1,
-                memory_start: module.start,
-                memory_limit: module.end,
+                memory_start: start,
+                memory_limit: end,
                 // A module's first mapping begins with its ELF header.
                 file_offset: 0,
                 filename: self.string(&module.path),
                 build_id: self.string(&module.build_id),
                 // Names that we could not find pprof must not look for in a file of the same name.
-                has_functions: true,
+                has_functions: !is_unnamed,
                 has_filenames: of.iter().any(|f| f.frame.file.is_some()),
                 has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),
                 has_inline_frames: of.iter().any(|f| f.frame.inlined),

@@ -1,4 +1,5 @@
-//! The messages of `profile.proto` (github.com/google/pprof), those fields that are written.
+//! The messages of `profile.proto` (github.com/google/pprof), all of its fields: a profile that is read is
+//! written again as a whole.
 
 /// A profile.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -16,6 +17,12 @@ pub(super) struct Profile {
     /// The first is always empty.
     #[prost(string, repeated, tag = "6")]
     pub string_table: Vec<String>,
+    /// Index of a string.
+    #[prost(int64, tag = "7")]
+    pub drop_frames: i64,
+    /// Index of a string.
+    #[prost(int64, tag = "8")]
+    pub keep_frames: i64,
     #[prost(int64, tag = "9")]
     pub time_nanos: i64,
     #[prost(int64, tag = "10")]
@@ -30,6 +37,9 @@ pub(super) struct Profile {
     /// Index of a string.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,
+    /// Index of a string.
+    #[prost(int64, tag = "15")]
+    pub doc_url: i64,
 }
 
 /// What a value is; indices of strings.
@@ -62,6 +72,11 @@ pub(super) struct Label {
     /// Index of a string.
     #[prost(int64, tag = "2")]
     pub str: i64,
+    #[prost(int64, tag = "3")]
+    pub num: i64,
+    /// Index of a string.
+    #[prost(int64, tag = "4")]
+    pub num_unit: i64,
 }
 
 /// A module.
@@ -103,6 +118,8 @@ pub(super) struct Location {
     /// Innermost first: all but the last are inlined into the next.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
+    #[prost(bool, tag = "5")]
+    pub is_folded: bool,
 }
 
 /// A function at a location.
@@ -112,6 +129,8 @@ pub(super) struct Line {
     pub function_id: u64,
     #[prost(int64, tag = "2")]
     pub line: i64,
+    #[prost(int64, tag = "3")]
+    pub column: i64,
 }
 
 /// A function; indices of strings.
@@ -125,4 +144,6 @@ pub(super) struct Function {
     pub system_name: i64,
     #[prost(int64, tag = "4")]
     pub filename: i64,
+    #[prost(int64, tag = "5")]
+    pub start_line: i64,
 }
