@@ -18,7 +18,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         &["run", "report", "diff", "view", "symbols", "mark"],
     ),
     ("In CI", &["gate", "sdk"]),
-    ("Many processes", &["agent", "emit"]),
+    ("Many processes", &["agent", "symbolize", "emit"]),
     (
         "Housekeeping",
         &["demo", "trim", "detach", "completions", "help"],

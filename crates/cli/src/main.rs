@@ -17,6 +17,7 @@ mod output;
 mod remedies;
 mod report;
 mod scores;
+mod symbolize;
 mod symbols_pack;
 mod target;
 mod tracing;
@@ -75,6 +76,9 @@ enum Command {
     /// Collect names for recordings that are read on another machine
     #[command(subcommand, after_long_help = include_str!("help/symbols.txt"))]
     Symbols(symbols_pack::Command),
+    /// Add names to profiles that have only addresses
+    #[command(after_long_help = include_str!("help/symbolize.txt"))]
+    Symbolize(symbolize::Args),
     /// Start a program and trace it from the beginning to the end
     #[command(after_long_help = include_str!("help/run.txt"))]
     Run(Box<run::Args>),
@@ -170,6 +174,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diff(args) => diff::run(&args),
         Command::View(args) => view::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
+        Command::Symbolize(args) => symbolize::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Sdk(args) => sdk::run(&args),
         Command::Gate(args) => gate::run(&args),

@@ -28,7 +28,7 @@ refused! { agent attach demo detach doctor emit mark probe rss run scan sdk stal
 fn refuse() -> anyhow::Result<ExitCode> {
     anyhow::bail!(
         "tracing and reading live processes is not done yet on {}, only on x86-64; report, view, diff, symbols, \
-         and gate with a recording (FILE.mhk) work here",
+         symbolize, and gate with a recording (FILE.mhk) work here",
         std::env::consts::ARCH
     )
 }

@@ -60,8 +60,8 @@ pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
 pub use fail_on::FailOn;
 pub use formats::{
-    Document, Format, FormatChoice, FormatOptions, Nature, OtlpSource, PprofShape, document,
-    otlp_request, pprof,
+    AddedNames, Document, Format, FormatChoice, FormatOptions, Nature, OtlpSource, PprofError,
+    PprofNames, PprofShape, StoredPprof, document, otlp_request, pprof,
 };
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use heaps::{HeapTotals, MAIN_HEAP};

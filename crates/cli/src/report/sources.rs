@@ -61,16 +61,20 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
 
 /// Knows the names of the recording's addresses.
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
+    Ok(recorded::symbolizer(recording, name_sources(args)?))
+}
+
+/// Where the options say that names come from.
+pub fn name_sources(args: &Args) -> anyhow::Result<NameSources> {
     let files = &args.files;
     check_directories(files.sysroot.iter().chain(&files.debug_dir))?;
     let bundles = files.symbols.iter().map(|path| Bundle::read(path));
-    let sources = NameSources {
+    Ok(NameSources {
         sysroots: files.sysroot.clone(),
         debug_directories: files.debug_dir.clone(),
         bundles: bundles.collect::<Result<_, _>>()?,
         without_cache: args.cache.no_symbol_cache,
-    };
-    Ok(recorded::symbolizer(recording, sources))
+    })
 }
 
 /// Says which files were refused, but not which are missing: most targets have no debug files.

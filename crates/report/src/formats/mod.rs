@@ -16,6 +16,7 @@ mod otlp;
 mod otlp_messages;
 mod pprof;
 mod pprof_messages;
+mod pprof_names;
 mod speedscope;
 mod text;
 
@@ -23,6 +24,7 @@ pub use crate::view::Html;
 pub use json::Json;
 pub use otlp::{OtlpSource, otlp_request};
 pub use pprof::{PprofShape, pprof};
+pub use pprof_names::{AddedNames, PprofError, PprofNames, StoredPprof};
 pub use text::Text;
 
 use crate::{Amount, Measure, Measures, Profile, Style, Unit};

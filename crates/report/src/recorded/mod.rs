@@ -11,6 +11,7 @@ pub use profile::{
 };
 pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, module_files, symbolizer};
+pub(crate) use symbolizer::{candidates, symbolizer_of};
 
 use crate::labels::Labels;
 use crate::named_run::NamedRun;

@@ -26,11 +26,19 @@ pub struct NameSources {
 
 /// The names of a recording's modules, whose files are found by their build-ids.
 pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
+    let (mut symbols, roots) = symbolizer_of(sources);
+    symbols.set_modules(module_files(recording, &roots.0, roots.1));
+    symbols
+}
+
+/// A symbolizer without modules, and the roots that it looks below: whether they are of the machine that the modules
+/// were on, or our own.
+pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>, bool)) {
     let has_sysroot = !sources.sysroots.is_empty();
     let roots = if has_sysroot {
         sources.sysroots
     } else {
-        // The recording may be of this machine; the build-ids tell.
+        // The modules may be of this machine; the build-ids tell.
         vec![PathBuf::from("/")]
     };
     let cache = SymbolCache::of_user();
@@ -44,8 +52,20 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
     for bundle in sources.bundles {
         symbols.add_bundle(bundle);
     }
-    symbols.set_modules(module_files(recording, &roots, has_sysroot));
-    symbols
+    (symbols, (roots, has_sysroot))
+}
+
+/// Where the file of a module may be.
+pub(crate) fn candidates(
+    path: &str,
+    build_id: Option<&[u8]>,
+    (roots, are_of_target): (&[PathBuf], bool),
+) -> Vec<PathBuf> {
+    // Without a build-id a file of this machine may be another one; a file in a sysroot was put there on purpose.
+    let is_known = build_id.is_some() || are_of_target;
+    let inside = path.trim_start_matches('/');
+    let roots = roots.iter().filter(|_| is_known);
+    roots.map(|root| root.join(inside)).collect()
 }
 
 /// The modules of a recording, and what names the rest of its addresses. `has_sysroot`: the roots are of the
@@ -57,16 +77,11 @@ pub fn module_files(
 ) -> Vec<ModuleFile> {
     let modules = ordered_modules(recording).into_iter().map(|module| {
         let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
-        // Without a build-id a file of this machine may be another one; a file in a sysroot was put
-        // there on purpose.
-        let is_known = build_id.is_some() || has_sysroot;
-        let inside = module.path.trim_start_matches('/');
-        let candidates = roots.iter().filter(|_| is_known);
         ModuleFile {
             path: module.path.clone(),
             image: None,
             opened: None,
-            candidates: candidates.map(|root| root.join(inside)).collect(),
+            candidates: candidates(&module.path, build_id.as_deref(), (roots, has_sysroot)),
             build_id,
             base: module.base,
             start: module.start,

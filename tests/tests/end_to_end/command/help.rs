@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 24] = [
+const COMMANDS: [&[&str]; 25] = [
     &[],
     &["attach"],
     &["report"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 24] = [
     &["rss"],
     &["trim"],
     &["watch"],
+    &["symbolize"],
     &["emit"],
     &["mark"],
     &["agent"],
