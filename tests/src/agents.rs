@@ -1,7 +1,8 @@
 //! Agents under test, and a store that takes what they push.
 
+pub use crate::pprof::Pprof;
+use crate::pprof::unpacked;
 use crate::{JsonSchema, binary, patience, programs::Folder, until};
-use flate2::read::GzDecoder;
 use prost::Message;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -288,120 +289,6 @@ struct LabelPair {
 struct RawSample {
     #[prost(bytes = "vec", tag = "1")]
     raw_profile: Vec<u8>,
-}
-
-/// What is looked at of a profile (profile.proto).
-#[derive(Clone, PartialEq, Message)]
-struct RawPprof {
-    #[prost(message, repeated, tag = "1")]
-    sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
-    #[prost(message, repeated, tag = "4")]
-    location: Vec<Location>,
-    #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
-    #[prost(string, repeated, tag = "6")]
-    string_table: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ValueType {
-    #[prost(int64, tag = "1")]
-    name: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Sample {
-    #[prost(uint64, repeated, tag = "1")]
-    location_id: Vec<u64>,
-    #[prost(int64, repeated, tag = "2")]
-    value: Vec<i64>,
-    #[prost(bytes = "vec", repeated, tag = "3")]
-    label: Vec<Vec<u8>>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Location {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(message, repeated, tag = "4")]
-    line: Vec<Line>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Line {
-    #[prost(uint64, tag = "1")]
-    function_id: u64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Function {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "2")]
-    name: i64,
-}
-
-/// A profile that arrived.
-#[derive(Clone, Debug, Default)]
-pub struct Pprof {
-    /// Labels of its series; none for a file.
-    pub labels: BTreeMap<String, String>,
-    /// By the name of the value: what each innermost function has, and all together.
-    pub values: BTreeMap<String, BTreeMap<String, i64>>,
-    /// How many of its samples have labels.
-    pub labelled_samples: usize,
-}
-
-impl Pprof {
-    /// Reads one.
-    pub fn read(packed: &[u8]) -> Pprof {
-        let raw = RawPprof::decode(&unpacked(packed)[..]).expect("a profile");
-        let text = |index: i64| raw.string_table[index as usize].clone();
-        let innermost = |sample: &Sample| {
-            let location = raw
-                .location
-                .iter()
-                .find(|l| Some(&l.id) == sample.location_id.first());
-            let line = location
-                .and_then(|location| location.line.first())
-                .expect("a line");
-            let function = raw.function.iter().find(|f| f.id == line.function_id);
-            text(function.expect("a function").name)
-        };
-        let mut found = Pprof::default();
-        for (at, value_type) in raw.sample_type.iter().enumerate() {
-            let values = found.values.entry(text(value_type.name)).or_default();
-            for sample in &raw.sample {
-                *values.entry(innermost(sample)).or_default() += sample.value[at];
-            }
-        }
-        found.labelled_samples = raw.sample.iter().filter(|s| !s.label.is_empty()).count();
-        found
-    }
-
-    /// The sum of a value.
-    pub fn sum(&self, value: &str) -> i64 {
-        self.values
-            .get(value)
-            .map_or(0, |values| values.values().sum())
-    }
-
-    /// The value of a function.
-    pub fn of(&self, value: &str, function: &str) -> i64 {
-        let found = self
-            .values
-            .get(value)
-            .and_then(|values| values.get(function));
-        found.copied().unwrap_or(0)
-    }
-}
-
-pub(crate) fn unpacked(bytes: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::new();
-    GzDecoder::new(bytes).read_to_end(&mut plain).expect("gzip");
-    plain
 }
 
 /// How the store answers a request.

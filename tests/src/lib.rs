@@ -11,6 +11,7 @@ mod memory_box;
 pub mod otlp;
 pub mod patience;
 pub mod pods;
+pub mod pprof;
 mod probing;
 mod processor_box;
 pub mod programs;

@@ -1,7 +1,8 @@
 //! Profiles as OpenTelemetry collectors get them, decoded by the published messages (opentelemetry-proto,
 //! `profiles/v1development`).
 
-use crate::agents::{Pprof, unpacked};
+use crate::agents::Pprof;
+use crate::pprof::unpacked;
 use prost::Message;
 use std::collections::BTreeMap;
 

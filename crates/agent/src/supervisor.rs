@@ -9,7 +9,7 @@ mod sharing;
 use crate::AgentError;
 use crate::board::{Board, Identity, Link};
 use crate::budget::{Budget, OwnUse, Scarce, Verdict, machine_memory, processors};
-use crate::config::{ConfigError, Experiments, File, Mode, Rule};
+use crate::config::{ConfigError, Experiments, File, Mode, Names, Rule};
 use crate::facts::Machine;
 use crate::journal::State;
 use crate::kubernetes::{Kubelet, Namespaces};
@@ -336,13 +336,9 @@ impl Supervisor {
         let chosen = identity.chosen();
         let link = Arc::new(Link::default());
         let outbox: Outbox = self.senders.outbox();
-        let job = TargetJob::new(
-            Arc::clone(&link),
-            identity,
-            rule,
-            outbox,
-            &self.shared.names,
-        );
+        let has_names = self.file.symbols.names == Names::Agent;
+        let names = has_names.then_some(&self.shared.names);
+        let job = TargetJob::new(Arc::clone(&link), identity, rule, outbox, names);
         let worker = Worker::start(chosen, config, job, link, &self.shared);
         self.started(pid, worker, now);
     }

@@ -53,25 +53,27 @@ pub struct TargetJob {
 }
 
 impl TargetJob {
-    /// A job that has done nothing yet.
+    /// A job that has done nothing yet. `names`: who reads the files with names; `None` if others add them to profiles.
     pub fn new(
         link: Arc<Link>,
         identity: Arc<Identity>,
         rule: Arc<Rule>,
         outbox: Outbox,
-        names: &SharedReaders,
+        names: Option<&SharedReaders>,
     ) -> TargetJob {
         let pid = identity.pid;
         let tracing = rule.tracing(0);
         let root = TargetRoot::of(pid);
         let is_wanted = rule.mode != Mode::Summary && !rule.send.is_empty();
-        let search = SearchPath {
-            readers: Some(names.clone()),
-            ..SearchPath::from(root.search_order())
-        };
+        let symbols = names.map_or_else(Symbolizer::without_files, |names| {
+            Symbolizer::new(SearchPath {
+                readers: Some(names.clone()),
+                ..SearchPath::from(root.search_order())
+            })
+        });
         let interval = rule.interval.get_ref().0;
         TargetJob {
-            profiler: is_wanted.then(|| LiveProfiler::new(Symbolizer::new(search), MOST_SITES)),
+            profiler: is_wanted.then(|| LiveProfiler::new(symbols, MOST_SITES)),
             link,
             identity,
             depth: tracing.depth,

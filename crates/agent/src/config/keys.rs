@@ -19,6 +19,8 @@ pub struct File {
     pub agent: Agent,
     #[serde(default)]
     pub http: Http,
+    #[serde(default)]
+    pub symbols: Symbols,
     pub labels: Option<Spanned<BTreeMap<String, String>>>,
     #[serde(default)]
     pub rule: Vec<Spanned<Rule>>,
@@ -77,6 +79,24 @@ impl Default for Http {
             per_process: true,
         }
     }
+}
+
+/// `[symbols]`
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Symbols {
+    pub names: Names,
+}
+
+/// Who looks up the names of functions, source files and lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Names {
+    /// The agent, in the files of its targets.
+    #[default]
+    Agent,
+    /// The store, or whoever has the files: profiles have addresses and build-ids.
+    Store,
 }
 
 /// `[[rule]]`

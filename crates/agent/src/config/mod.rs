@@ -8,7 +8,7 @@ mod sources;
 mod values;
 mod warnings;
 
-pub use keys::{Destination, File, Files, Http, Kubernetes, Mode, Namespace, Rule, Store};
+pub use keys::{Destination, File, Files, Http, Kubernetes, Mode, Names, Namespace, Rule, Store};
 pub use values::Pattern;
 use values::Period;
 

@@ -41,6 +41,7 @@ fn the_schema_has_every_key_and_no_other() {
         ),
         of_store("agent"),
         of_store("http"),
+        of_store("symbols"),
         of_store("files"),
         of_store("pyroscope"),
         of_store("otlp"),
@@ -75,6 +76,8 @@ experimental_otlp = true
 listen = "127.0.0.1:9464"
 hosts = ["node"]
 per_process = false
+[symbols]
+names = "store"
 [files]
 directory = "/var/lib/profiles"
 keep = 10

@@ -12,6 +12,7 @@ mod foreign_names;
 mod log;
 mod manifests;
 mod memory;
+mod names_elsewhere;
 mod numbers;
 mod otlp;
 mod pods;

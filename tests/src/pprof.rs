@@ -1,0 +1,188 @@
+//! Profiles in pprof's format, as tests look at them.
+
+use flate2::read::GzDecoder;
+use prost::Message;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+
+/// What is looked at of a profile (profile.proto).
+#[derive(Clone, PartialEq, Message)]
+struct RawPprof {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    name: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    label: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    memory_start: u64,
+    #[prost(uint64, tag = "3")]
+    memory_limit: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(int64, tag = "6")]
+    build_id: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+/// A location of a sample: functions with their full names, files and lines, inlined ones first.
+pub type Place = Vec<(String, String, String, i64)>;
+
+/// A profile that arrived.
+#[derive(Clone, Debug, Default)]
+pub struct Pprof {
+    /// Labels of its series; none for a file.
+    pub labels: BTreeMap<String, String>,
+    /// By the name of the value: what each innermost function has, and all together. Where it has no name, it is "".
+    pub values: BTreeMap<String, BTreeMap<String, i64>>,
+    /// How many of its samples have labels.
+    pub labelled_samples: usize,
+    /// The values of each call stack.
+    pub stacks: BTreeMap<Vec<Place>, Vec<i64>>,
+    /// Locations without a name: path and build-id of their module, and how far from its begin they are.
+    pub nameless: Vec<(String, String, u64)>,
+    /// How many functions it has.
+    pub functions: usize,
+}
+
+impl Pprof {
+    /// Reads one.
+    pub fn read(packed: &[u8]) -> Pprof {
+        let raw = RawPprof::decode(&unpacked(packed)[..]).expect("a profile");
+        let text = |index: i64| raw.string_table[index as usize].clone();
+        let functions: HashMap<u64, &Function> = raw.function.iter().map(|f| (f.id, f)).collect();
+        assert_eq!(functions.len(), raw.function.len(), "numbers come twice");
+        let place = |location: &Location| -> Place {
+            let lines = location.line.iter().map(|line| {
+                let function = functions[&line.function_id];
+                let (name, full) = (text(function.name), text(function.system_name));
+                (name, full, text(function.filename), line.line)
+            });
+            lines.collect()
+        };
+        let places = raw.location.iter();
+        let places: HashMap<u64, Place> = places.map(|of| (of.id, place(of))).collect();
+        let mut found = Pprof::default();
+        for sample in &raw.sample {
+            let stack: Vec<Place> = sample
+                .location_id
+                .iter()
+                .map(|id| places[id].clone())
+                .collect();
+            let innermost = stack[0].first().map_or("", |(name, ..)| name).to_owned();
+            for (value_type, &value) in raw.sample_type.iter().zip(&sample.value) {
+                let values = found.values.entry(text(value_type.name)).or_default();
+                *values.entry(innermost.clone()).or_default() += value;
+            }
+            let sums = found.stacks.entry(stack).or_default();
+            sums.resize(sample.value.len(), 0);
+            for (sum, value) in sums.iter_mut().zip(&sample.value) {
+                *sum += value;
+            }
+        }
+        for value_type in &raw.sample_type {
+            found.values.entry(text(value_type.name)).or_default();
+        }
+        for location in raw.location.iter().filter(|of| of.line.is_empty()) {
+            let mapping = raw.mapping.iter().find(|of| of.id == location.mapping_id);
+            let mapping = mapping.expect("a module, for whoever looks for its name");
+            assert!(!mapping.has_functions, "others are told to look for it");
+            let range = mapping.memory_start..mapping.memory_limit;
+            assert!(
+                range.contains(&location.address),
+                "{location:?} in {mapping:?}"
+            );
+            found.nameless.push((
+                text(mapping.filename),
+                text(mapping.build_id),
+                location.address - mapping.memory_start,
+            ));
+        }
+        found.labelled_samples = raw.sample.iter().filter(|s| !s.label.is_empty()).count();
+        found.functions = raw.function.len();
+        found
+    }
+
+    /// The sum of a value.
+    pub fn sum(&self, value: &str) -> i64 {
+        self.values
+            .get(value)
+            .map_or(0, |values| values.values().sum())
+    }
+
+    /// The value of a function.
+    pub fn of(&self, value: &str, function: &str) -> i64 {
+        let found = self
+            .values
+            .get(value)
+            .and_then(|values| values.get(function));
+        found.copied().unwrap_or(0)
+    }
+}
+
+pub(crate) fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    GzDecoder::new(bytes).read_to_end(&mut plain).expect("gzip");
+    plain
+}
