@@ -24,7 +24,7 @@ pub use input::Input;
 pub type Surface = fn(&[u8]);
 
 /// All surfaces by name. The directory in `fuzz/corpus` with their inputs has the same name.
-pub const SURFACES: [(&str, Surface); 20] = [
+pub const SURFACES: [(&str, Surface); 21] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),
     ("core_dump", heap::core_dump),
@@ -37,6 +37,7 @@ pub const SURFACES: [(&str, Surface); 20] = [
     ("jit_dump", made_code::jit_dump),
     ("json_report", report::read_back),
     ("perf_map", made_code::perf_map),
+    ("pprof", report::stored_pprof),
     ("proc_text", text::proc_text),
     ("recording", recording::chunks),
     ("recording_file", recording::file),

@@ -1,9 +1,10 @@
-//! JSON reports that are read back, and what is made of them.
+//! JSON reports and profiles that are read back, and what is made of them.
 
 use memhook_report::{
-    Document, FormatOptions, Measure, Style, diff,
+    Document, FormatOptions, Measure, PprofNames, StoredPprof, Style, diff,
     formats::{EXPORTS, write},
     read_back as read,
+    recorded::NameSources,
 };
 
 /// Compares a report with itself and writes it in every format.
@@ -23,4 +24,22 @@ pub fn read_back(bytes: &[u8]) {
             write(format, &profile, &options, &mut out).expect("written to memory");
         }
     }
+}
+
+/// A profile in pprof's format, to which names are added where there are none to be found: it stays the same.
+pub fn stored_pprof(bytes: &[u8]) {
+    let Ok(read) = StoredPprof::read(bytes) else {
+        return;
+    };
+    let mut names = PprofNames::new(NameSources {
+        sysroots: vec!["/proc/self/no-such-root".into()],
+        without_cache: true,
+        ..NameSources::default()
+    });
+    let mut named = read.clone();
+    let added = names.add_to(&mut named);
+    assert_eq!(added.named, 0);
+    assert_eq!(named, read);
+    let packed = named.to_gzip().expect("written to memory");
+    assert_eq!(StoredPprof::read(&packed).expect("our own"), read);
 }

@@ -270,3 +270,77 @@ pub fn otlp_request(profile: &Profile, source: &OtlpSource) -> Vec<u8> {
     };
     request.encode_to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Amount, Measures, ProfileModule, ProfileSite};
+
+    fn frame(address: u64, module: u32, function: Option<&str>) -> ProfileFrame {
+        ProfileFrame {
+            address,
+            module: Some(module),
+            frame: StackFrame {
+                address: format!("{address:#x}"),
+                module: Some("m".into()),
+                offset: Some("0x1".into()),
+                function: function.map(str::to_owned),
+                file: None,
+                line: None,
+                inlined: false,
+            },
+        }
+    }
+
+    /// Where names are left to the store, it gets the call's address in the file, and no function for it.
+    #[test]
+    fn addresses_without_names() {
+        let module = |path: &str, bias| ProfileModule {
+            path: path.to_owned(),
+            build_id: "0123".to_owned(),
+            start: 0x7000_1000,
+            end: 0x7000_9000,
+            bias,
+        };
+        let profile = Profile {
+            modules: vec![module("/bin/a", 0x7000_0000), module("python", 0)],
+            unnamed_modules: [0].into(),
+            frames: vec![
+                frame(0x7000_2346, 0, None),
+                frame(0x7000_2000, 1, Some("f")),
+            ],
+            stacks: vec![vec![0, 1]],
+            sites: vec![ProfileSite {
+                measures: Measures {
+                    live: Amount {
+                        blocks: 1,
+                        bytes: 10,
+                        ..Amount::default()
+                    },
+                    ..Measures::default()
+                },
+                ..ProfileSite::default()
+            }],
+            ..Profile::default()
+        };
+        let source = OtlpSource {
+            values: &["inuse_space"],
+            ..OtlpSource::default()
+        };
+        let request = otlp_request(&profile, &source);
+        let request = message::ExportProfilesServiceRequest::decode(&request[..]).expect("ours");
+        let dictionary = request.dictionary.expect("a dictionary");
+        let [_, unnamed, named] = &dictionary.location_table[..] else {
+            panic!("{:?}", dictionary.location_table);
+        };
+        assert_eq!((unnamed.address, unnamed.lines.len()), (0x2345, 0));
+        assert_eq!((named.address, named.lines.len()), (0x7000_2000, 1));
+        assert_eq!(dictionary.function_table.len(), 2);
+        let range = |location: &message::Location| {
+            let mapping = &dictionary.mapping_table[location.mapping_index as usize];
+            (mapping.memory_start, mapping.memory_limit)
+        };
+        assert_eq!(range(unnamed), (0x1000, 0x9000));
+        assert_eq!(range(named), (0x7000_1000, 0x7000_9000));
+    }
+}
