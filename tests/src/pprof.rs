@@ -20,6 +20,8 @@ struct RawPprof {
     function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -96,6 +98,8 @@ pub struct Pprof {
     pub labels: BTreeMap<String, String>,
     /// By the name of the value: what each innermost function has, and all together. Where it has no name, it is "".
     pub values: BTreeMap<String, BTreeMap<String, i64>>,
+    /// What it says of itself.
+    pub comments: Vec<String>,
     /// How many of its samples have labels.
     pub labelled_samples: usize,
     /// The values of each call stack.
@@ -159,6 +163,7 @@ impl Pprof {
                 location.address - mapping.memory_start,
             ));
         }
+        found.comments = raw.comment.iter().map(|&index| text(index)).collect();
         found.labelled_samples = raw.sample.iter().filter(|s| !s.label.is_empty()).count();
         found.functions = raw.function.len();
         found

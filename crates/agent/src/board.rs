@@ -297,6 +297,8 @@ pub struct AgentState {
     pub refused_configurations: u64,
     /// Whether the kernel reports new processes.
     pub has_events: bool,
+    /// Profiles that were kept because memory was about to run out, or had, by that.
+    pub kept_profiles: BTreeMap<&'static str, u64>,
     /// Reads of files of targets that were given up, and threads that such reads still hold.
     pub silent_files: u64,
     pub hung_readers: u64,

@@ -4,6 +4,7 @@
 //! [`check`] reads and checks a configuration, [`run`] works by it until a signal asks for the end. Nothing here
 //! stores, aggregates or queries profiles.
 
+mod black_box;
 mod board;
 mod budget;
 mod config;

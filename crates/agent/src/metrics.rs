@@ -158,6 +158,15 @@ impl Scrape {
         for (name, help, kind, value) in ones {
             family(encoder, name, help, kind, [(Labels::new(), value)])?;
         }
+        let kept = agent.kept_profiles.iter();
+        let kept = kept.map(|(reason, count)| (vec![("reason", (*reason).into())], *count as f64));
+        family(
+            encoder,
+            "agent_blackbox_profiles",
+            "Profiles that were kept because memory was about to run out, or had",
+            MetricType::Counter,
+            kept,
+        )?;
         self.pods(encoder)?;
         self.deliveries(encoder)
     }

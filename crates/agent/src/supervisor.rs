@@ -110,6 +110,7 @@ impl Supervisor {
                 lookout: Lookout::start().map_err(AgentError::Thread)?,
                 files: SharedFiles::default(),
                 names: SharedReaders::within(names_memory(memory)),
+                crowd: Arc::new(crate::black_box::crowd()),
                 one_scan: Mutex::default(),
             }),
             budget: Budget::new(rate, memory),
@@ -338,7 +339,13 @@ impl Supervisor {
         let outbox: Outbox = self.senders.outbox();
         let has_names = self.file.symbols.names == Names::Agent;
         let names = has_names.then_some(&self.shared.names);
-        let job = TargetJob::new(Arc::clone(&link), identity, rule, outbox, names);
+        let job = TargetJob::new(
+            Arc::clone(&link),
+            identity,
+            rule,
+            outbox,
+            (names, &self.shared.crowd),
+        );
         let worker = Worker::start(chosen, config, job, link, &self.shared);
         self.started(pid, worker, now);
     }

@@ -1,12 +1,13 @@
 //! What the agent does with one trace: numbers every second, and a profile at the end of each interval.
 
+use crate::black_box::{self, BlackBox};
 use crate::board::{Growth, Identity, Link, Numbers};
 use crate::config::{Destination, Mode, Rule};
 use crate::send::{Made, Outbox};
 use crate::session_stacks::{SessionStacks, module_files};
 use crate::sums::{SampledSites, Sums};
 use crossbeam_channel::Select;
-use memhook_attach::{Consumer, End, Job, Trace, Turn, account_of_session};
+use memhook_attach::{Consumer, Crowd, End, Job, Trace, Turn, account_of_session};
 use memhook_process::{CgroupMemory, TargetRoot, resident_counters};
 use memhook_report::{LiveProfiler, Profile, Sampling, Target, UnseenTime};
 use memhook_symbols::{SearchPath, SharedReaders, Symbolizer};
@@ -23,6 +24,8 @@ const SELDOM: Duration = Duration::from_secs(5);
 const QUIET_PACE: Duration = Duration::from_secs(5);
 /// How long the last profile waits for names.
 const LAST_NAMES: Duration = Duration::from_secs(2);
+/// How long one waits whose process may be killed at any moment.
+const URGENT_NAMES: Duration = Duration::from_millis(20);
 /// What was read of a module for names takes much more memory than these. After some profiles, new names are rare.
 const NAMES_KEPT: Duration = Duration::from_secs(30);
 /// Sites of a profile; stores refuse more samples.
@@ -36,6 +39,9 @@ pub struct TargetJob {
     depth: u32,
     outbox: Outbox,
     profiler: Option<LiveProfiler>,
+    black_box: Option<BlackBox>,
+    /// Why the profile that is being made is kept: a word, and a sentence.
+    occasion: Option<(&'static str, String)>,
     next_profile: Duration,
     next_numbers: Duration,
     next_account: Duration,
@@ -59,12 +65,12 @@ impl TargetJob {
         identity: Arc<Identity>,
         rule: Arc<Rule>,
         outbox: Outbox,
-        names: Option<&SharedReaders>,
+        (names, crowd): (Option<&SharedReaders>, &Arc<Crowd>),
     ) -> TargetJob {
         let pid = identity.pid;
         let tracing = rule.tracing(0);
         let root = TargetRoot::of(pid);
-        let is_wanted = rule.mode != Mode::Summary && !rule.send.is_empty();
+        let is_wanted = rule.mode != Mode::Summary && (rule.blackbox || !rule.send.is_empty());
         let symbols = names.map_or_else(Symbolizer::without_files, |names| {
             Symbolizer::new(SearchPath {
                 readers: Some(names.clone()),
@@ -74,6 +80,8 @@ impl TargetJob {
         let interval = rule.interval.get_ref().0;
         TargetJob {
             profiler: is_wanted.then(|| LiveProfiler::new(symbols, MOST_SITES)),
+            black_box: (rule.blackbox).then(|| BlackBox::new(pid, crowd)),
+            occasion: None,
             link,
             identity,
             depth: tracing.depth,
@@ -194,16 +202,36 @@ impl TargetJob {
         self.hand_over(profile);
     }
 
+    /// Makes a profile that is kept.
+    fn keep(
+        &mut self,
+        trace: &Trace<SampledSites>,
+        reason: &'static str,
+        explanation: String,
+        names: Duration,
+    ) {
+        let (pid, program) = (self.identity.pid, &self.identity.process);
+        crate::said::warn(&format!("process {pid} ({program}): {explanation}"));
+        self.next_profile = self.now + self.rule.interval.get_ref().0;
+        self.begin_profile(trace);
+        self.occasion = Some((reason, explanation));
+        self.finish_profile(Some(names));
+        self.occasion = None;
+    }
+
     fn hand_over(&mut self, profile: Option<Profile>) {
-        let Some(profile) = profile else {
+        let Some(mut profile) = profile else {
             return;
         };
         self.numbers.profiles += 1;
+        let (kept_for, why) = self.occasion.take().unzip();
+        profile.occasion = why;
         let to = self.rule.send.iter().map(|to| *to.get_ref());
         self.outbox.put(Made {
             profile,
             identity: Arc::clone(&self.identity),
             to: to.collect::<Vec<Destination>>(),
+            kept_for,
         });
     }
 }
@@ -211,13 +239,16 @@ impl TargetJob {
 impl Job<SampledSites> for TargetJob {
     /// Many targets at ten turns a second cost what a few do at a hundred.
     fn pace(&self) -> Duration {
+        if self.black_box.is_some() {
+            return black_box::PACE;
+        }
         Duration::from_millis(100)
     }
 
     /// Until the next numbers or profile.
     fn quiet_pace(&self) -> Duration {
         let names_are_due = self.profiler.as_ref().is_some_and(LiveProfiler::is_busy);
-        if names_are_due {
+        if names_are_due || self.black_box.is_some() {
             return self.pace();
         }
         let next = match &self.profiler {
@@ -251,6 +282,8 @@ impl Job<SampledSites> for TargetJob {
         if let Some(drainer) = trace.consumer().drain_thread() {
             self.link.tell_thread(drainer);
         }
+        let alarm = self.black_box.as_mut();
+        let alarm = alarm.and_then(|black_box| black_box.look(turn.gone));
         if turn.is_last {
             // The last profile says it all.
             return ControlFlow::Continue(());
@@ -258,7 +291,9 @@ impl Job<SampledSites> for TargetJob {
         let now = trace.consumer().elapsed();
         self.now = now;
         let _ = self.link.calls().try_recv();
-        if now >= self.next_profile && self.profiler.is_some() {
+        if let Some(alarm) = alarm {
+            self.keep(trace, alarm.reason, alarm.explanation, URGENT_NAMES);
+        } else if now >= self.next_profile && self.profiler.is_some() {
             self.next_profile = now + self.rule.interval.get_ref().0;
             self.begin_profile(trace);
         } else if now >= self.next_numbers {
@@ -283,9 +318,12 @@ impl Job<SampledSites> for TargetJob {
         ControlFlow::Continue(())
     }
 
-    fn end(&mut self, trace: &mut Trace<SampledSites>, _: &End) {
+    fn end(&mut self, trace: &mut Trace<SampledSites>, end: &End) {
         self.link.tell_left();
-        if self.profiler.is_some() {
+        let death = self.black_box.as_mut().filter(|_| matches!(end, End::Gone));
+        if let Some(explanation) = death.and_then(BlackBox::end) {
+            self.keep(trace, "end", explanation, LAST_NAMES);
+        } else if self.profiler.is_some() {
             self.begin_profile(trace);
             self.finish_profile(Some(LAST_NAMES));
         } else {

@@ -99,7 +99,8 @@ pub use survey::known_files::SharedFiles;
 pub use survey::limits::refuse;
 pub use trace::Trace;
 pub use triggers::{
-    Action, Again, Condition, ConditionError, GrowthForecast, Measured, Quantity, Triggers,
+    Action, Again, Alarm, Alarms, Condition, ConditionError, Crowd, GrowthForecast, Measured,
+    Quantity, Triggers,
 };
 pub use unwinding::keeper::finish_keeping_tables;
 pub use unwinding::tables::UnwindTables;

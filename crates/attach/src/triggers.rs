@@ -1,16 +1,25 @@
 //! What is to be done when a [`Condition`] becomes true, and the numbers that conditions are about.
 
+mod alarm;
 mod condition;
+mod crowd;
 mod growth_forecast;
 
+pub use alarm::{Alarm, Alarms};
 pub use condition::{Condition, ConditionError, Quantity};
+pub use crowd::Crowd;
 pub use growth_forecast::GrowthForecast;
 
 use condition::Limit;
 use memhook_ledger::Totals;
 use memhook_process::{CgroupMemory, MemoryLevel, MemoryPressure, resident_counters};
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Growth is that of the last minute.
 const GROWTH_WINDOW: Duration = Duration::from_secs(60);

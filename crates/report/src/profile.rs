@@ -20,6 +20,9 @@ pub struct Profile {
     pub types: BTreeMap<u32, String>,
     /// The process.
     pub target: Target,
+    /// Why it was made, if that was for a reason of its own.
+    #[serde(skip)]
+    pub occasion: Option<String>,
     /// Milliseconds since 1970 at the attach.
     pub began_unix_ms: u64,
     /// Begin of what is covered, nanoseconds since the attach.

@@ -160,6 +160,11 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         let why = "pins = true needs a copy of the memory: choose mode = \"scan\", or leave it out";
         return Err((spanned.span(), why.into()));
     }
+    if rule.blackbox && matches!(rule.mode, Mode::Summary | Mode::Scan) {
+        let mode = rule.mode.name();
+        let why = format!("mode = \"{mode}\" makes no profiles: leave blackbox out");
+        return Err((spanned.span(), why));
+    }
     for destination in &rule.send {
         if matches!(rule.mode, Mode::Summary | Mode::Scan) {
             let mode = rule.mode.name();

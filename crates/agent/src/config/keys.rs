@@ -130,6 +130,8 @@ pub struct Rule {
     pub resident: bool,
     #[serde(default)]
     pub pins: bool,
+    #[serde(default)]
+    pub blackbox: bool,
     pub max_hold: Option<Period>,
     #[serde(default = "yes")]
     pub follow_forks: bool,

@@ -175,6 +175,12 @@ mod tests {
                 "\"5s\"",
             ),
             (with("pins = true\n"), 1, 1, "needs a copy of the memory"),
+            (
+                with("mode = \"summary\"\nblackbox = true\n"),
+                1,
+                1,
+                "leave blackbox out",
+            ),
             (with("max_hold = \"1s\"\n"), 1, 1, "is for mode = \"scan\""),
             (
                 with("mode = \"exact\"\nsample = \"1K\"\n"),

@@ -69,6 +69,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             version,
             resident,
             pins,
+            blackbox,
             max_hold,
             follow_forks,
             max_targets,
@@ -92,6 +93,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             version,
             resident,
             pins,
+            blackbox,
             max_hold,
         );
         let bounds = (follow_forks, max_targets, duration);

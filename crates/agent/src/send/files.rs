@@ -47,8 +47,13 @@ impl Directory {
             source,
         };
         let own = OwnDirectory::make(&files.directory).map_err(failed)?;
+        Directory::of(own, files.keep, files.max_bytes.0).map_err(failed)
+    }
+
+    /// The same of one that is open.
+    pub fn of(own: OwnDirectory, keep: u32, max_bytes: u64) -> std::io::Result<Directory> {
         let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
-        for entry in own.entries().map_err(failed)? {
+        for entry in own.entries()? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_ours = name.starts_with(BEGIN);
             if is_ours && OwnDirectory::is_part(&name) {
@@ -66,8 +71,8 @@ impl Directory {
         found.sort();
         let directory = Directory {
             own,
-            keep: files.keep.max(1) as usize,
-            max_bytes: files.max_bytes.0,
+            keep: keep.max(1) as usize,
+            max_bytes,
             bytes: found.iter().map(|(.., bytes)| bytes).sum(),
             kept: found
                 .into_iter()
@@ -78,19 +83,31 @@ impl Directory {
         };
         // Whether it can be written to is found out now, before a process is touched.
         let probe = format!("{BEGIN}{}.probe", std::process::id());
-        directory.own.write_whole(&probe, b"").map_err(failed)?;
-        directory.own.remove(&probe).map_err(failed)?;
+        directory.own.write_whole(&probe, b"")?;
+        directory.own.remove(&probe)?;
         Ok(directory)
     }
 
     /// Writes a profile. Reports an error once, until a profile is written again.
     pub fn put(&mut self, profile: &Profile, identity: &Identity) -> Result<(), Option<String>> {
+        self.put_for("", profile, identity)
+    }
+
+    /// The same with the reason in the name.
+    pub fn put_for(
+        &mut self,
+        reason: &str,
+        profile: &Profile,
+        identity: &Identity,
+    ) -> Result<(), Option<String>> {
         self.count += 1;
         let service: String = identity.service.chars().map(plain).take(100).collect();
         let ends_ms = profile.began_unix_ms + profile.to_ns / 1_000_000;
         let name = format!(
-            "{BEGIN}{service}-{}-{ends_ms}-{}{END}",
-            identity.pid, self.count
+            "{BEGIN}{service}-{}-{ends_ms}-{}{}{reason}{END}",
+            identity.pid,
+            self.count,
+            if reason.is_empty() { "" } else { "-" }
         );
         match write(&self.own, &name, profile) {
             Ok(bytes) => {

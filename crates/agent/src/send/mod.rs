@@ -16,6 +16,7 @@ use files::Directory;
 use memhook_foreign::OwnDirectory;
 use memhook_report::{Profile, ProfileFrame, ProfileSite};
 pub use queue::give_up_oldest;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,6 +27,12 @@ use store::{Encode, Store};
 /// most of them have some dozens of sites; the largest are a thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
+/// The directory of profiles that are kept because memory was about to run out, below that of the state; how many are
+/// kept, and their bytes.
+const BLACK_BOX: &str = "blackbox";
+const MOST_KEPT: u32 = 50;
+const MOST_KEPT_BYTES: u64 = 32 << 20;
+
 /// A profile that was made.
 pub struct Made {
     /// The profile.
@@ -34,6 +41,8 @@ pub struct Made {
     pub identity: Arc<Identity>,
     /// Where it goes.
     pub to: Vec<Destination>,
+    /// A word for why it is kept, if memory was about to run out.
+    pub kept_for: Option<&'static str>,
 }
 
 /// What every profile of this host is sent with.
@@ -112,6 +121,9 @@ pub enum SendError {
 /// All that a profile may be encoded for.
 struct Encoder {
     files: Option<Directory>,
+    /// Opened when the first profile is kept.
+    black_box: Option<Directory>,
+    state: PathBuf,
     stores: Vec<(Destination, Arc<Store>)>,
     common: Common,
     redact: bool,
@@ -152,6 +164,8 @@ impl Senders {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let encoder = Encoder {
             files,
+            black_box: None,
+            state: state.path().to_owned(),
             stores: stores.clone(),
             common,
             redact: file.agent.redact,
@@ -216,17 +230,46 @@ impl Encoder {
         }
     }
 
+    /// Keeps a profile in the state directory.
+    fn keep(&mut self, reason: &'static str, profile: &Profile, identity: &Identity) {
+        if self.black_box.is_none() {
+            let own = OwnDirectory::make(&self.state).and_then(|own| own.below(BLACK_BOX));
+            let opened = own.and_then(|own| Directory::of(own, MOST_KEPT, MOST_KEPT_BYTES));
+            match opened {
+                Ok(directory) => self.black_box = Some(directory),
+                Err(error) => {
+                    let path = self.state.join(BLACK_BOX);
+                    warn(&format!(
+                        "no profile is kept in {}: {error}",
+                        path.display()
+                    ));
+                }
+            }
+        }
+        let Some(black_box) = &mut self.black_box else {
+            return;
+        };
+        match black_box.put_for(reason, profile, identity) {
+            Ok(()) => *self.board.agent().kept_profiles.entry(reason).or_default() += 1,
+            Err(problem) => problem.iter().for_each(|problem| warn(problem)),
+        }
+    }
+
     fn encode(&mut self, made: Made) {
         let Made {
             profile,
             identity,
             to,
+            kept_for,
         } = made;
         let profile = if self.redact {
             profile.without_directories()
         } else {
             profile
         };
+        if let Some(reason) = kept_for {
+            self.keep(reason, &profile, &identity);
+        }
         for to in to {
             let deliveries = self.board.deliveries(to);
             if to == Destination::Files {
@@ -264,6 +307,7 @@ mod tests {
             profile,
             identity: Arc::default(),
             to: vec![Destination::Pyroscope],
+            kept_for: None,
         }
     }
 
@@ -290,6 +334,8 @@ mod tests {
         assert_eq!(dropped(), 1);
         let encoder = Encoder {
             files: None,
+            black_box: None,
+            state: PathBuf::new(),
             stores: Vec::new(),
             common: Common::default(),
             redact: false,

@@ -1,6 +1,5 @@
 //! `watch`: traces a process at little cost, and keeps what explains it when memory runs out.
 
-mod alarm;
 mod evidence;
 mod job;
 mod several;

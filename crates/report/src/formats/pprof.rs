@@ -321,6 +321,7 @@ fn message(profile: &Profile, shape: &PprofShape, options: &FormatOptions) -> me
     // What makes the numbers wrong comes first.
     let comments = gaps::warning(&profile.gaps, profile.live_bounds().as_ref());
     let comments = comments.into_iter().chain([process]);
+    let comments = comments.chain(profile.occasion.clone());
     for comment in comments.filter(|_| shape.has_comments) {
         let comment = tables.string(&comment);
         tables.profile.comment.push(comment);

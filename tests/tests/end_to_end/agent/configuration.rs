@@ -131,6 +131,7 @@ interval = "1m"
 service = "shop"
 version = "1"
 resident = true
+blackbox = true
 follow_forks = false
 max_targets = 3
 duration = "1h"

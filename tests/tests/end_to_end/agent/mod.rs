@@ -1,6 +1,7 @@
 //! The agent.
 
 mod asked;
+mod black_box;
 mod budgets;
 mod certificates;
 mod collectors;

@@ -1,6 +1,5 @@
 //! The watch of one process: reports when memory is scarce, and when it has ended.
 
-use super::alarm::{Alarm, Alarms};
 use super::evidence::Place;
 use super::watched::Watched;
 use crate::exit_code;
@@ -8,7 +7,7 @@ use crate::live::attach::hooked;
 use crate::live::ending::of_trace;
 use crate::live::model::Reporter;
 use crate::options::View;
-use memhook_attach::{End, Job, Trace, Turn};
+use memhook_attach::{Alarm, Alarms, End, Job, Trace, Turn};
 use memhook_foreign::visible;
 use memhook_heap::account_of_mappings;
 use memhook_process::{ended_with, resident_counters};
@@ -66,8 +65,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Of a process that is about to be traced.
     pub(super) fn new(pid: i32, watched: &Arc<Watched>, view: &View, depth: u32) -> Watch {
-        let alarm = watched.alarm_of(pid);
-        watched.begins(pid);
+        let alarm = watched.crowd().alarm_of(pid);
+        watched.crowd().begins(pid);
         Watch {
             pid,
             answered: alarm.given(),
@@ -90,7 +89,7 @@ impl Watch {
     fn alarmed(&mut self) -> Option<Alarm> {
         let of_group = self.alarm.check(&mut self.answered);
         // Of many processes in a group, the smaller ones are not what fills it.
-        let of_group = of_group.filter(|_| self.watched.is_large(self.pid));
+        let of_group = of_group.filter(|_| self.watched.crowd().is_large(self.pid));
         of_group.or_else(|| self.own.check(&mut self.own_answered))
     }
 

@@ -71,7 +71,7 @@ impl Assigner for Several<'_> {
     }
 
     fn is_over(&mut self) -> bool {
-        if !self.watched.is_deserted() || !self.selector.look().is_empty() {
+        if !self.watched.crowd().is_deserted() || !self.selector.look().is_empty() {
             self.deserted = None;
             return false;
         }

@@ -1,7 +1,6 @@
-//! When a report of a watch is due, and why.
+//! When the memory of a process or its group is about to run out, and why.
 
-use super::watched::locked;
-use memhook_attach::{Action, Again, Condition, GrowthForecast, Measured, Quantity, Triggers};
+use super::{Action, Again, Condition, GrowthForecast, Measured, Quantity, Triggers, locked};
 use memhook_ledger::Totals;
 use memhook_process::MemoryLevel;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ const CALM: f64 = 0.4;
 
 /// Why a report is due.
 #[derive(Clone)]
-pub(super) struct Alarm {
+pub struct Alarm {
     /// A word for it.
     pub reason: &'static str,
     /// A sentence without its end.
@@ -70,7 +69,7 @@ fn used(level: &MemoryLevel) -> String {
 }
 
 /// The alarms of a control group and of those that it is in, or of a process.
-pub(super) struct Alarms(Mutex<State>);
+pub struct Alarms(Mutex<State>);
 
 struct State {
     triggers: Triggers,
@@ -84,7 +83,7 @@ struct State {
 
 impl Alarms {
     /// For a process, or its group.
-    pub(super) fn new(pid: i32, conditions: impl IntoIterator<Item = Condition>) -> Alarms {
+    pub fn new(pid: i32, conditions: impl IntoIterator<Item = Condition>) -> Alarms {
         let now = Instant::now();
         let reports = conditions.into_iter().map(|one| (one, Action::Report));
         Alarms(Mutex::new(State {
@@ -98,7 +97,7 @@ impl Alarms {
     }
 
     /// An alarm that was given since `answered`.
-    pub(super) fn check(&self, answered: &mut u64) -> Option<Alarm> {
+    pub fn check(&self, answered: &mut u64) -> Option<Alarm> {
         let mut state = locked(&self.0);
         let now = Instant::now();
         if now >= state.next {
@@ -116,17 +115,17 @@ impl Alarms {
     }
 
     /// How many alarms have been given.
-    pub(super) fn given(&self) -> u64 {
+    pub fn given(&self) -> u64 {
         locked(&self.0).given
     }
 
     /// How many of its processes the kernel has killed for want of memory; `None` where it does not say.
-    pub(super) fn kills(&self) -> Option<u64> {
+    pub fn kills(&self) -> Option<u64> {
         locked(&self.0).triggers.cgroup().kills()
     }
 
     /// The directory of the group.
-    pub(super) fn group(&self) -> Option<PathBuf> {
+    pub fn group(&self) -> Option<PathBuf> {
         let state = locked(&self.0);
         state.triggers.cgroup().group().map(Path::to_owned)
     }
