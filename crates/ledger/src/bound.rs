@@ -9,7 +9,7 @@
 
 use crate::entry::Entry;
 use crate::live_map::Place;
-use crate::thinning::Estimate;
+use crate::thinning::{Estimate, Thinning};
 use crate::{Bounded, Ledger, Observer};
 
 /// A ledger's memory cannot be bounded below this: less would leave too few blocks for a sample of them.
@@ -22,6 +22,13 @@ const ENTRY_BYTES: usize = 48;
 impl<O: Observer> Ledger<O> {
     /// What is no longer known because of the bound on memory; `None`: everything is.
     pub fn bounded(&self) -> Option<Bounded> {
+        let all = self.others.iter().filter_map(Ledger::own_bounded);
+        all.fold(self.own_bounded(), |all, of_shard| {
+            Some(all.map_or(of_shard, |all| all.and(&of_shard)))
+        })
+    }
+
+    fn own_bounded(&self) -> Option<Bounded> {
         let (since_ns, live_blocks_then) = self.bound_reached?;
         let thinning = self.map.thinning();
         let is_thinned = thinning.is_on();
@@ -49,6 +56,11 @@ impl<O: Observer> Ledger<O> {
 
     /// Bytes of memory that grow with what the program does.
     pub fn memory_bytes(&self) -> usize {
+        let others = self.others.iter().map(Ledger::own_memory_bytes);
+        self.own_memory_bytes() + others.sum::<usize>()
+    }
+
+    fn own_memory_bytes(&self) -> usize {
         self.map.table_bytes() + self.contests.bytes() + self.partners.bytes() + self.site_bytes()
     }
 
@@ -77,13 +89,13 @@ impl<O: Observer> Ledger<O> {
         if self.partners.bytes() > max / 8 {
             self.partners.close();
         }
-        if self.memory_bytes() > max {
+        if self.own_memory_bytes() > max {
             self.thin(max.saturating_sub(self.site_bytes()).max(max / 4));
         }
     }
 
     fn reach_bound(&mut self) {
-        let now = (self.now_ns, self.totals().live_blocks);
+        let now = (self.now_ns, self.own_totals().live_blocks);
         self.bound_reached.get_or_insert(now);
     }
 
@@ -92,6 +104,11 @@ impl<O: Observer> Ledger<O> {
     fn thin(&mut self, bytes: usize) {
         let room = (bytes / 2 / ENTRY_BYTES) as f64;
         let thinning = self.map.thinning_for(room, self.pass as u16);
+        self.thin_to(thinning);
+    }
+
+    /// Keeps what this keeps.
+    pub(crate) fn thin_to(&mut self, thinning: Thinning) {
         if thinning.is_on() {
             self.reach_bound();
             // A release of a block that is not kept looks like one of a block from before the attach.

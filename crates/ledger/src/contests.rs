@@ -1,5 +1,6 @@
 //! Addresses at which blocks and releases do not pair up yet.
 
+use crate::Ledger;
 use rustc_hash::FxHashMap;
 
 /// Passes after which what has not paired up never will.
@@ -84,6 +85,26 @@ impl Contests {
         } else if contest.pass != pass {
             contest.pass = pass;
             self.changed[slot_of(pass)].push(address);
+        }
+    }
+
+    /// Hands those over to the shards that `of` names for their addresses; 0 is this one.
+    pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
+        let all = std::mem::replace(self, Self::new());
+        if all.is_closed {
+            self.close();
+            others.iter_mut().for_each(|other| other.contests.close());
+            return;
+        }
+        let others = others.iter_mut().map(|other| &mut other.contests);
+        let mut shards: Vec<_> = std::iter::once(self).chain(others).collect();
+        for (address, contest) in all.by_address {
+            shards[of(address)].by_address.insert(address, contest);
+        }
+        for (slot, addresses) in all.changed.into_iter().enumerate() {
+            for address in addresses {
+                shards[of(address)].changed[slot].push(address);
+            }
         }
     }
 

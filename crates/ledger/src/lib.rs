@@ -37,6 +37,7 @@ mod partners;
 mod queries;
 mod reallocs;
 mod segment;
+mod shards;
 mod sites;
 mod slices;
 mod thinning;
@@ -47,5 +48,6 @@ pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standar
 pub use mappings::{Discarded, MappingChange, MappingLedger};
 pub use observer::{BlockOf, CountedSite, Observer, ReleaseBy};
 pub use order::Ledger;
+pub use shards::{MOST_SHARDS, OpenReallocs, Router};
 pub use slices::{LiveWalk, SiteWalk};
 pub use totals::{Bounded, LedgerOptions, LiveBlock, SiteLive, SiteTotals, Totals};

@@ -9,6 +9,7 @@
 //! window's hash more than the others. To add a segment takes entries from one other only, so nobody
 //! waits for a growing table, and there are never two of them in memory.
 
+use crate::Ledger;
 use crate::entry::{Entry, key_of};
 use crate::segment::Segment;
 use crate::thinning::{Census, Thinning};
@@ -76,6 +77,12 @@ pub(crate) struct LiveMap {
 fn window_hash(address: u64) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
     window.wrapping_mul(0x9e37_79b9).swap_bytes() as usize
+}
+
+/// Where an address is in the order of a walk ([`LiveMap::live_from`]).
+#[inline]
+fn position_of(address: u64) -> u64 {
+    u64::from((window_hash(address) as u32).reverse_bits())
 }
 
 impl LiveMap {
@@ -257,18 +264,22 @@ impl LiveMap {
     /// behind it; `None` at the end, which is the only position that is no `u32`.
     ///
     /// The order of a walk is that of the window hashes, read from their lowest bit on. Both halves of a
-    /// segment that is split stay in its part of that order, so a walk sees no entry twice.
+    /// segment that is split stay in its part of that order, so a walk sees no entry twice. Nor does it where the table
+    /// was divided meanwhile, and its segments are larger than they were: what comes before the position is left out.
     pub fn live_from(&self, position: u64) -> Option<(usize, impl Iterator<Item = Entry>, u64)> {
         if position > u64::from(u32::MAX) {
             return None;
         }
         let hash = (position as u32).reverse_bits() as usize;
         let bits = self.bits_for(hash);
-        let next = position + (1 << (32 - bits.count_ones()));
+        let length = 1 << (32 - bits.count_ones());
+        let begin = position & !(length - 1);
+        let next = begin + length;
         let places = self.segments[hash & bits].places();
         // What is not kept may still be there, until the segment is rebuilt.
         let live = places.iter().copied();
         let live = live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive());
+        let live = live.filter(move |e| begin == position || position_of(e.address()) >= position);
         Some((places.len(), live, next))
     }
 
@@ -277,6 +288,27 @@ impl LiveMap {
         let places = self.segments.iter().flat_map(Segment::places);
         let live = places.copied();
         live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive())
+    }
+
+    /// Hands entries over to the maps of the shards that `of` names for their addresses; 0 is this one.
+    pub fn divide(&mut self, others: &mut [Ledger], pass: u16, of: impl Fn(u64) -> usize) {
+        let old = std::mem::replace(self, Self::new());
+        let others = others.iter_mut().map(|other| &mut other.map);
+        let mut maps: Vec<_> = std::iter::once(self).chain(others).collect();
+        for entry in old.segments.iter().flat_map(Segment::entries) {
+            if entry.is_expired(pass) {
+                continue;
+            }
+            let map = &mut maps[of(entry.address())];
+            if let Place::Vacant(at) = map.find(entry.address(), pass) {
+                let size = if entry.is_alive() {
+                    old.size_of(entry)
+                } else {
+                    0
+                };
+                map.put(at, entry.aged_by(pass), size);
+            }
+        }
     }
 
     /// Ages a part of the table; once a pass.

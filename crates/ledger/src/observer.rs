@@ -46,6 +46,8 @@ pub struct ReleaseBy {
 ///
 /// `()` observes nothing and costs nothing.
 pub trait Observer {
+    /// Whether it observes nothing, so that nobody can tell in which order the ledger learns of blocks.
+    const IS_NONE: bool = false;
     /// What follows happened at `time_ns`, nanoseconds since the attach.
     #[inline(always)]
     fn at(&mut self, _time_ns: u64) {}
@@ -97,6 +99,7 @@ pub trait Observer {
 }
 
 impl Observer for () {
+    const IS_NONE: bool = true;
     #[inline(always)]
     fn more_pairs(&mut self, _block: &BlockOf, _stack: u32, _by: ReleaseBy, _count: u64) {}
 }

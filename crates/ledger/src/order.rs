@@ -76,7 +76,7 @@ pub struct Ledger<O = ()> {
     pub(crate) threads: ThreadTable,
     pub(crate) contests: Contests,
     pub(crate) partners: Partners,
-    corrections: Vec<Correction>,
+    pub(crate) corrections: Vec<Correction>,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
     /// Allocations were announced to be samples.
@@ -90,10 +90,14 @@ pub struct Ledger<O = ()> {
     /// The pass that is under way.
     pub(crate) pass: u32,
     pub(crate) tid_index: u16,
-    rings_in_pass: u32,
+    pub(crate) rings_in_pass: u32,
     /// Largest live bytes within this pass, if its events come from one ring.
-    pass_peak: u64,
+    pub(crate) pass_peak: u64,
     pub(crate) now_ns: u64,
+    /// The other shards, if it is divided (`shards`).
+    pub(crate) others: Vec<Ledger>,
+    /// The peak of all shards.
+    pub(crate) peak_of_shards: u64,
 }
 
 /// A release to be applied.
@@ -152,6 +156,8 @@ impl<O: Observer> Ledger<O> {
             rings_in_pass: 0,
             pass_peak: 0,
             now_ns: 0,
+            others: Vec::new(),
+            peak_of_shards: 0,
         }
     }
 
@@ -176,11 +182,15 @@ impl<O: Observer> Ledger<O> {
         self.apply_batch();
         self.sites.set_sampling(level);
         if level != 0 {
-            self.is_sampled = true;
-            // Releases of blocks that are no samples come, too, as far as the hook does not know them.
-            self.options.ignore_unknown_releases = true;
-            self.totals.unknown_releases = 0;
+            self.learn_of_samples();
         }
+    }
+
+    pub(crate) fn learn_of_samples(&mut self) {
+        self.is_sampled = true;
+        // Releases of blocks that are no samples come, too, as far as the hook does not know them.
+        self.options.ignore_unknown_releases = true;
+        self.totals.unknown_releases = 0;
     }
 
     /// The innermost loop of the consumer: without a call, short-lived pairs take a third less time.
@@ -216,6 +226,17 @@ impl<O: Observer> Ledger<O> {
 
     /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the attach.
     pub fn end_pass(&mut self, now_ns: u64) {
+        self.end_own_pass(now_ns);
+        if !self.others.is_empty() {
+            for other in &mut self.others {
+                other.end_own_pass(now_ns);
+            }
+            self.agree();
+        }
+    }
+
+    /// The same, for one shard.
+    pub(crate) fn end_own_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.apply_batch();
         // Before the settling, which must find every balance complete.
@@ -226,7 +247,7 @@ impl<O: Observer> Ledger<O> {
         if !self.options.ignore_unknown_releases {
             self.totals.unknown_releases += settled.unknown_releases;
         }
-        let live = self.live_bytes();
+        let live = self.own_live_bytes();
         let peak = if self.rings_in_pass <= 1 {
             self.pass_peak.max(live)
         } else {
@@ -253,7 +274,13 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
+    /// Of all shards.
     pub(crate) fn live_bytes(&self) -> u64 {
+        let others = self.others.iter().map(Ledger::own_live_bytes);
+        self.own_live_bytes() + others.sum::<u64>()
+    }
+
+    pub(crate) fn own_live_bytes(&self) -> u64 {
         if self.map.is_thinned() {
             return self.estimate.bytes.round() as u64;
         }
@@ -320,8 +347,8 @@ impl<O: Observer> Ledger<O> {
             }
         }
         self.map.put(at, block, size);
-        if self.live_bytes() > self.pass_peak {
-            self.pass_peak = self.live_bytes();
+        if self.own_live_bytes() > self.pass_peak {
+            self.pass_peak = self.own_live_bytes();
             self.observer.maximum();
         }
     }
@@ -340,7 +367,7 @@ impl<O: Observer> Ledger<O> {
         self.observer.counted(self.sites.counted(site), size, count);
         self.totals.allocations += count;
         self.totals.releases += count;
-        let most = self.live_bytes() + size;
+        let most = self.own_live_bytes() + size;
         self.totals.allocated_bytes = allocated_bytes;
         self.totals.released_bytes += size * count;
         if let Place::Found(at) = self.map.find(address, pass) {

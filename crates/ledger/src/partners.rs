@@ -18,6 +18,7 @@
 //!
 //! Without losses every released block gets its release in this way, and the right one.
 
+use crate::Ledger;
 use crate::entry::Entry;
 use crate::order::Release;
 use crate::{BlockOf, ReleaseBy};
@@ -253,6 +254,29 @@ impl Partners {
             if let What::Block { is_past, .. } = &mut item.what {
                 *is_past = true;
             }
+        }
+    }
+
+    /// Hands them over to the shards that `of` names for their addresses; 0 is this one.
+    pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
+        let all = std::mem::replace(self, Self::new(self.is_on));
+        if !self.is_on {
+            others.iter_mut().for_each(|other| other.partners.close());
+            return;
+        }
+        let others = others.iter_mut().map(|other| &mut other.partners);
+        let mut shards: Vec<_> = std::iter::once(self).chain(others).collect();
+        for (list, taken) in all.taken.into_iter().enumerate() {
+            for taken in taken {
+                shards[of(taken.address)].taken[list].push(taken);
+            }
+        }
+        for (address, items) in all.contested {
+            let shard = &mut shards[of(address)];
+            let (word, bit) = bit_of(address);
+            shard.filter[word] |= bit;
+            shard.items += items.len();
+            shard.contested.insert(address, items);
         }
     }
 

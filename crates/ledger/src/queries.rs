@@ -1,12 +1,24 @@
 //! Questions to a ledger. Those about live blocks walk the whole table.
 
 use crate::entry::Entry;
+use crate::shards::shard_of;
+use crate::sites::ReleaseSites;
 use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, SiteWalk, Totals};
 
 impl<O: Observer> Ledger<O> {
     /// Sums over the whole run.
     pub fn totals(&self) -> Totals {
-        let live_bytes = self.live_bytes();
+        let mut all = self.own_totals();
+        for other in &self.others {
+            all.add(&other.own_totals());
+            all.peak_live_bytes = self.peak_of_shards;
+        }
+        all
+    }
+
+    /// Those of one shard.
+    pub(crate) fn own_totals(&self) -> Totals {
+        let live_bytes = self.own_live_bytes();
         if self.map.is_thinned() {
             let live_blocks = self.estimate.blocks.round() as u64;
             let released = self.totals.allocations.saturating_sub(live_blocks);
@@ -43,11 +55,18 @@ impl<O: Observer> Ledger<O> {
 
     /// When the block that lives at an address was allocated, in nanoseconds since the attach, to the millisecond.
     pub fn alive_since(&self, address: u64) -> Option<u64> {
-        Some(self.map.alive_at(address)?.time_ns())
+        let shard = shard_of(address, self.shards()).checked_sub(1);
+        let map = shard.map_or(&self.map, |other| &self.others[other].map);
+        Some(map.alive_at(address)?.time_ns())
     }
 
     /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
+        let others = self.others.iter().flat_map(Ledger::own_live_blocks);
+        self.own_live_blocks().chain(others)
+    }
+
+    fn own_live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.map.iter_live().map(|entry| self.live_block(entry))
     }
 
@@ -80,7 +99,8 @@ impl<O: Observer> Ledger<O> {
     /// When an address changes hands several times within one pass and its sizes differ, a size may
     /// be counted at the release of a neighbour in time; the sums over all stacks are exact.
     pub fn release_sites(&self) -> Vec<(u32, u64, u64)> {
-        self.release_sites.all()
+        let others = self.others.iter().map(|other| &other.release_sites);
+        ReleaseSites::all_of(std::iter::once(&self.release_sites).chain(others))
     }
 
     /// The thread with an index that an [`Observer`] gets; 0 if there is none.
@@ -100,6 +120,7 @@ impl<O: Observer> Ledger<O> {
 
     /// Bytes of memory that the table of blocks takes.
     pub fn table_bytes(&self) -> usize {
-        self.map.table_bytes()
+        let others = self.others.iter().map(|other| other.map.table_bytes());
+        self.map.table_bytes() + others.sum::<usize>()
     }
 }

@@ -32,7 +32,7 @@ use crate::{Ledger, Observer, ReleaseBy};
 use memhook_abi::{Op, RawEvent};
 
 /// How to take back an announcement that was applied.
-enum Undo {
+pub(crate) enum Undo {
     /// It released this block of this size in bytes.
     Block(Entry, u64),
     /// It lowered the address's balance.
@@ -96,6 +96,30 @@ impl RingReallocs {
         self.unapplied += 1;
     }
 
+    /// Hands announcements over to the shards that `of` names for their rings and addresses; 0 is this one.
+    pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(usize, u64) -> usize) {
+        let all = std::mem::take(self);
+        for (ring, RingRealloc { tid, announced }) in all.rings.into_iter().enumerate() {
+            let shard = announced
+                .as_ref()
+                .map(|announced| of(ring, announced.release.address));
+            let mut announced = announced;
+            let shards = others.iter_mut().map(|other| &mut other.reallocs);
+            for (at, reallocs) in std::iter::once(&mut *self).chain(shards).enumerate() {
+                let announced = announced.take_if(|_| shard == Some(at));
+                let is_unapplied = announced.as_ref().is_some_and(|one| one.undo.is_none());
+                reallocs.unapplied += usize::from(is_unapplied);
+                reallocs.rings.push(RingRealloc { tid, announced });
+            }
+        }
+    }
+
+    /// What was applied provisionally.
+    pub fn provisional(&self) -> impl Iterator<Item = &Undo> {
+        let announced = self.rings.iter().filter_map(|ring| ring.announced.as_ref());
+        announced.filter_map(|announced| announced.undo.as_ref())
+    }
+
     fn close(&mut self) -> Option<Announced> {
         self.open_here = false;
         let announced = self.rings.get_mut(self.current)?.announced.take()?;
@@ -108,7 +132,8 @@ impl<O: Observer> Ledger<O> {
     /// The addresses of blocks that are in the hands of a `realloc` whose outcome is not known. Some of them still
     /// count as live.
     pub fn blocks_in_realloc(&self) -> impl Iterator<Item = u64> + '_ {
-        let rings = self.reallocs.rings.iter();
+        let others = self.others.iter().flat_map(|other| &other.reallocs.rings);
+        let rings = self.reallocs.rings.iter().chain(others);
         rings.filter_map(|ring| Some(ring.announced.as_ref()?.release.address))
     }
 

@@ -58,6 +58,34 @@ pub(crate) struct SiteTable {
 }
 
 impl SiteTable {
+    /// The same sites, at which nothing has been counted.
+    pub fn without_sums(&self) -> SiteTable {
+        let sites = self.sites.iter();
+        SiteTable {
+            sites: sites
+                .map(|site| SiteSums::new(site.stack, site.level))
+                .collect(),
+            by_stack: self.by_stack.clone(),
+            ..SiteTable::default()
+        }
+    }
+
+    /// Hands over the sums of a block of a site that has the same index in both.
+    pub fn hand_over(&mut self, other: &mut SiteTable, index: u32, size: u64, is_released: bool) {
+        let here = &mut self.sites[index as usize];
+        let there = &mut other.sites[index as usize];
+        here.allocated_blocks -= 1;
+        here.allocated_bytes -= size;
+        there.allocated_blocks += 1;
+        there.allocated_bytes += size;
+        if is_released {
+            here.released_blocks -= 1;
+            here.released_bytes -= size;
+            there.released_blocks += 1;
+            there.released_bytes += size;
+        }
+    }
+
     /// Says how the allocations that follow are sampled.
     pub fn set_sampling(&mut self, level: u8) {
         if self.level != level {
@@ -241,15 +269,22 @@ impl ReleaseSites {
 
     /// Takes back one [`ReleaseSites::add`].
     pub fn remove(&mut self, stack: u32, size: u64, weight: f64) {
-        if let Some((blocks, bytes)) = self.sums.get_mut(&stack) {
-            *blocks = (*blocks - weight).max(0.0);
-            *bytes = (*bytes - weight * size as f64).max(0.0);
+        // Below zero only in a shard: what is taken back was added where the ledger was not divided yet.
+        if !self.is_closed || self.sums.contains_key(&stack) {
+            let (blocks, bytes) = self.sums.entry(stack).or_default();
+            *blocks -= weight;
+            *bytes -= weight * size as f64;
         }
     }
 
-    pub fn all(&self) -> Vec<(u32, u64, u64)> {
-        let mut all: Vec<_> = self
-            .sums
+    /// Of all shards.
+    pub fn all_of<'a>(shards: impl Iterator<Item = &'a Self>) -> Vec<(u32, u64, u64)> {
+        let mut sums = FxHashMap::<u32, (f64, f64)>::default();
+        for (&stack, &(blocks, bytes)) in shards.flat_map(|shard| &shard.sums) {
+            let sum = sums.entry(stack).or_default();
+            (sum.0, sum.1) = (sum.0 + blocks, sum.1 + bytes);
+        }
+        let mut all: Vec<_> = sums
             .iter()
             .filter(|(_, sums)| sums.0 >= 0.5)
             .map(|(&stack, &(blocks, bytes))| (stack, blocks.round() as u64, bytes.round() as u64))
@@ -260,6 +295,7 @@ impl ReleaseSites {
 }
 
 /// Thread ids by a 16-bit index. Index 0 is thread 0: threads beyond 65,535 different ones.
+#[derive(Clone)]
 pub(crate) struct ThreadTable {
     tids: Vec<u32>,
     by_tid: FxHashMap<u32, u16>,

@@ -17,6 +17,12 @@ const SLICE_PLACES: usize = 1 << 16;
 pub struct LiveWalk {
     /// In the order that `LiveMap::live_from` describes.
     position: u64,
+    /// The shard that is walked over.
+    shard: usize,
+    /// How many there were at the last slice.
+    shards: usize,
+    /// Where the walk begins in each shard but the first: it had come so far when the ledger was divided.
+    from: u64,
 }
 
 /// A walk that sums up what each site has live.
@@ -27,8 +33,11 @@ pub struct SiteWalk {
     /// What samples stand for, if that is asked for.
     samples: Option<SampledAllocations>,
     has_begun: bool,
-    /// By the dense index of the site, as of the first slice.
+    /// By the dense index of the site, as of the first slice; of one shard after the other.
     sites: Vec<SiteTotals>,
+    /// Where those of each shard begin, and how many they are. If the ledger was divided later, indexes mean the same in
+    /// all shards.
+    of_shard: Vec<(usize, usize)>,
     /// What was counted of each on the way: blocks and bytes, estimates if not all blocks are kept. Empty if
     /// the sums of the first slice say it all.
     counted: Vec<(f64, f64)>,
@@ -81,8 +90,16 @@ impl SiteWalk {
                 site.oldest_ns = 0;
             }
         }
-        self.sites
-            .sort_unstable_by_key(|site| (site.stack, site.sampling));
+        let key = |site: &SiteTotals| (site.stack, site.sampling);
+        self.sites.sort_unstable_by_key(key);
+        // What several shards have counted.
+        self.sites.dedup_by(|site, of_stack| {
+            let is_same = key(site) == key(of_stack);
+            if is_same {
+                of_stack.add(site);
+            }
+            is_same
+        });
         self.sites
     }
 
@@ -104,7 +121,15 @@ impl SiteWalk {
 impl<O: Observer> Ledger<O> {
     /// Hands the blocks of the next slice to `each`. Returns whether there are more slices.
     pub fn walk_blocks(&self, walk: &mut LiveWalk, mut each: impl FnMut(LiveBlock)) -> bool {
-        self.walk(walk, |entry| each(self.live_block(entry)))
+        self.choose_shard(walk);
+        match walk.shard.checked_sub(1) {
+            None => self.walk(walk, |entry| each(self.live_block(entry))),
+            Some(other) => {
+                let other = &self.others[other];
+                other.walk(walk, |entry| each(other.live_block(entry)))
+            }
+        }
+        self.has_more(walk)
     }
 
     /// Takes the next slice. Returns whether there are more.
@@ -112,49 +137,73 @@ impl<O: Observer> Ledger<O> {
     /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice, as long
     /// as all blocks are kept.
     pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
+        if !std::mem::replace(&mut walk.has_begun, true) {
+            self.begin_sites(walk);
+            self.others.iter().for_each(|other| other.begin_sites(walk));
+            let is_counted = walk.older_than_ns.is_some() || walk.samples.is_some();
+            if is_counted || self.map.is_thinned() {
+                walk.counted = vec![(0.0, 0.0); walk.sites.len()];
+            }
+        }
+        self.choose_shard(&mut walk.walk);
+        match walk.walk.shard.checked_sub(1) {
+            None => self.walk_own_sites(walk),
+            Some(other) => self.others[other].walk_own_sites(walk),
+        }
+        self.has_more(&mut walk.walk)
+    }
+
+    /// Notes the sums of this shard.
+    fn begin_sites(&self, walk: &mut SiteWalk) {
+        let begin = walk.sites.len();
+        let samples = &walk.samples;
+        walk.sites.extend(self.sites.all().iter().map(|site| {
+            let each = samples.map_or(1.0, |samples| {
+                let mean = site.allocated_bytes / site.allocated_blocks.max(1);
+                samples.weight_of(site.level, mean)
+            });
+            let all = |sum: u64| (sum as f64 * each).round() as u64;
+            let all = |sum: u64| if each == 1.0 { sum } else { all(sum) };
+            SiteTotals {
+                stack: site.stack,
+                sampling: site.level,
+                bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
+                blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
+                oldest_ns: u64::MAX,
+                allocated_blocks: all(site.allocated_blocks),
+                allocated_bytes: all(site.allocated_bytes),
+                released_blocks: all(site.released_blocks),
+                released_bytes: all(site.released_bytes),
+                min_size: site.min_size,
+                max_size: site.max_size,
+            }
+        }));
+        walk.of_shard.push((begin, self.sites.len()));
+    }
+
+    fn walk_own_sites(&self, walk: &mut SiteWalk) {
         let SiteWalk {
             walk: place,
             older_than_ns,
-            has_begun,
             sites,
+            of_shard,
             counted,
             samples,
+            ..
         } = walk;
-        if !std::mem::replace(has_begun, true) {
-            sites.extend(self.sites.all().iter().map(|site| {
-                let each = samples.map_or(1.0, |samples| {
-                    let mean = site.allocated_bytes / site.allocated_blocks.max(1);
-                    samples.weight_of(site.level, mean)
-                });
-                let all = |sum: u64| (sum as f64 * each).round() as u64;
-                let all = |sum: u64| if each == 1.0 { sum } else { all(sum) };
-                SiteTotals {
-                    stack: site.stack,
-                    sampling: site.level,
-                    bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
-                    blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
-                    oldest_ns: u64::MAX,
-                    allocated_blocks: all(site.allocated_blocks),
-                    allocated_bytes: all(site.allocated_bytes),
-                    released_blocks: all(site.released_blocks),
-                    released_bytes: all(site.released_bytes),
-                    min_size: site.min_size,
-                    max_size: site.max_size,
-                }
-            }));
-            if older_than_ns.is_some() || self.map.is_thinned() || samples.is_some() {
-                *counted = vec![(0.0, 0.0); sites.len()];
-            }
-        }
+        let shard = of_shard.get(place.shard).or(of_shard.first());
+        let (begin, count) = shard.copied().unwrap_or_default();
         self.walk(place, |entry| {
             let (index, time_ns) = (entry.site() as usize, entry.time_ns());
             if older_than_ns.is_some_and(|limit| time_ns >= limit) {
                 return;
             }
             // A site that is younger than the walk is not in it.
-            let Some(site) = sites.get_mut(index) else {
+            if index >= count {
                 return;
-            };
+            }
+            let index = begin + index;
+            let site = &mut sites[index];
             site.oldest_ns = site.oldest_ns.min(time_ns);
             if let Some((blocks, bytes)) = counted.get_mut(index) {
                 let size = self.map.size_of(entry);
@@ -165,19 +214,42 @@ impl<O: Observer> Ledger<O> {
                 *blocks += weight;
                 *bytes += weight * size as f64;
             }
-        })
+        });
     }
 
-    fn walk(&self, walk: &mut LiveWalk, mut each: impl FnMut(Entry)) -> bool {
+    /// Before a slice.
+    fn choose_shard(&self, walk: &mut LiveWalk) {
+        if walk.shards != self.shards() {
+            (walk.shards, walk.from) = (self.shards(), walk.position);
+        }
+    }
+
+    /// After a slice.
+    fn has_more(&self, walk: &mut LiveWalk) -> bool {
+        if !is_over(walk) {
+            return true;
+        }
+        if walk.shard + 1 == self.shards() {
+            return false;
+        }
+        (walk.shard, walk.position) = (walk.shard + 1, walk.from);
+        true
+    }
+
+    fn walk(&self, walk: &mut LiveWalk, mut each: impl FnMut(Entry)) {
         let mut places = 0;
         while places < SLICE_PLACES {
             let Some((more, entries, next)) = self.map.live_from(walk.position) else {
-                return false;
+                return;
             };
             entries.for_each(&mut each);
             places += more;
             walk.position = next;
         }
-        self.map.live_from(walk.position).is_some()
     }
+}
+
+/// Whether nothing of the shard is left.
+fn is_over(walk: &LiveWalk) -> bool {
+    walk.position > u64::from(u32::MAX)
 }

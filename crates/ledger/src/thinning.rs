@@ -37,6 +37,14 @@ fn mix(mut key: u64) -> u64 {
 }
 
 impl Thinning {
+    /// Keeps what both keep.
+    pub fn with(self, other: Thinning) -> Thinning {
+        Thinning {
+            threshold: self.threshold.max(other.threshold),
+            shift: self.shift.max(other.shift),
+        }
+    }
+
     pub fn is_on(self) -> bool {
         self.threshold > 0 || self.shift > 0
     }

@@ -20,10 +20,24 @@ pub struct Totals {
     pub unknown_releases: u64,
     /// Blocks whose address was handed out again although no release was seen.
     pub unhooked_releases: u64,
-    /// Largest `live_bytes`. Passes in which several threads recorded are looked at only when they
-    /// end, since their events have no common order: between two ends it may have been higher. Only up
+    /// Largest `live_bytes`. Passes in which several threads recorded, and all passes of a ledger in shards, are looked
+    /// at only when they end, since their events have no common order: between two ends it may have been higher. Only up
     /// to the moment from which on not all blocks are kept ([`Bounded`]).
     pub peak_live_bytes: u64,
+}
+
+impl Totals {
+    /// Adds those of another shard. A sum of peaks is none, so the peak stays.
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.allocations += other.allocations;
+        self.releases += other.releases;
+        self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
+        self.released_bytes = self.released_bytes.saturating_add(other.released_bytes);
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        self.live_blocks += other.live_blocks;
+        self.unknown_releases += other.unknown_releases;
+        self.unhooked_releases += other.unhooked_releases;
+    }
 }
 
 /// Sums of one allocation site.
@@ -92,6 +106,25 @@ pub struct Bounded {
     pub unattributed_allocations: u64,
     /// Whether releases of unknown blocks, and releases that were not seen, are no longer counted.
     pub ignores_unknown_releases: bool,
+}
+
+impl Bounded {
+    /// Of two shards of a ledger.
+    pub(crate) fn and(self, other: &Bounded) -> Bounded {
+        Bounded {
+            max_bytes: self.max_bytes + other.max_bytes,
+            since_ns: self.since_ns.min(other.since_ns),
+            live_blocks_then: self.live_blocks_then + other.live_blocks_then,
+            kept_blocks: self.kept_blocks + other.kept_blocks,
+            is_thinned: self.is_thinned || other.is_thinned,
+            all_from_bytes: self.all_from_bytes.max(other.all_from_bytes),
+            one_address_in: self.one_address_in.max(other.one_address_in),
+            unattributed_allocations: self.unattributed_allocations
+                + other.unattributed_allocations,
+            ignores_unknown_releases: self.ignores_unknown_releases
+                || other.ignores_unknown_releases,
+        }
+    }
 }
 
 /// One live block.

@@ -4,7 +4,7 @@ mod model;
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
-use model::{Call, Outcome, Told, World, feed};
+use model::{Call, Divided, Outcome, Told, World, feed};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -48,6 +48,9 @@ struct Setup {
     threads: usize,
     sequence: u32,
     allowed: Allowed,
+    /// Of the same ledger, divided after so many passes.
+    shards: usize,
+    passes_before: usize,
 }
 
 fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseError> {
@@ -56,6 +59,8 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
         threads,
         sequence,
         allowed,
+        shards,
+        passes_before,
     } = setup;
     let mut world = World::new(addresses, threads, sequence, allowed != Allowed::Unhooked);
     if allowed == Allowed::Folding {
@@ -67,6 +72,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
         ..LedgerOptions::default()
     };
     let mut ledger = Ledger::observed(options, Told::default());
+    let mut divided = Divided::new(options, shards, passes_before);
     for (i, &(actor, choice)) in actions.iter().enumerate() {
         let actor = usize::from(actor) % (threads + 2);
         if actor < threads {
@@ -77,8 +83,11 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
         if i % rest == rest - 1 {
             world.come_to_rest();
             feed(&mut ledger, &world.passes);
+            divided.feed(&world.passes);
             world.passes.clear();
             world.check(&ledger).map_err(TestCaseError::fail)?;
+            let of_shards = world.check_sums(&divided.ledger);
+            of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
             // Nothing is fresh now, so the numbers may move on by any distance.
             world.advance_sequence(u32::from(choice) << 14);
         }
@@ -87,6 +96,15 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     feed(&mut ledger, &world.passes);
     ledger.finish();
     world.check(&ledger).map_err(TestCaseError::fail)?;
+    divided.feed(&world.passes);
+    divided.ledger.finish();
+    let of_shards = world.check_sums(&divided.ledger);
+    of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
+    // Where a release was not seen, another one may be taken for it, by the order of the rings.
+    if allowed != Allowed::Unhooked {
+        prop_assert_eq!(divided.ledger.release_sites(), ledger.release_sites());
+    }
+    prop_assert_eq!(divided.ledger.sites(), ledger.sites());
     if allowed == Allowed::OldBlocks {
         let paired: u64 = ledger.release_sites().iter().map(|s| s.2).sum();
         prop_assert_eq!(paired, world.sums.released);
@@ -108,20 +126,25 @@ fn actions(limit: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
 
 fn setup(allowed: Allowed) -> impl Strategy<Value = Setup> {
     let start = prop_oneof![Just(0u32), Just(0x3f_fff8), Just(0x1f_fff8)];
-    (1usize..4, 1usize..5, start).prop_map(move |(addresses, threads, sequence)| Setup {
-        addresses,
-        threads,
-        sequence,
-        allowed,
-    })
+    let shape = (1usize..4, 1usize..5, start, 2usize..5, 0usize..9);
+    shape.prop_map(
+        move |(addresses, threads, sequence, shards, passes_before)| Setup {
+            addresses,
+            threads,
+            sequence,
+            allowed,
+            shards,
+            passes_before,
+        },
+    )
 }
 
 impl std::fmt::Debug for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} addresses, {} threads, numbers from {:#x}",
-            self.addresses, self.threads, self.sequence
+            "{} addresses, {} threads, numbers from {:#x}, {} shards after {} passes",
+            self.addresses, self.threads, self.sequence, self.shards, self.passes_before
         )
     }
 }
@@ -206,6 +229,8 @@ fn a_failed_realloc_leaves_no_second_note_of_its_block() {
         threads: 3,
         sequence: 0,
         allowed: Allowed::OldBlocks,
+        shards: 3,
+        passes_before: 1,
     };
     let actions = [
         (47, 92),
@@ -265,6 +290,8 @@ fn a_settled_release_keeps_its_block_when_that_leaves_first() {
         threads: 3,
         sequence: 0,
         allowed: Allowed::OldBlocks,
+        shards: 3,
+        passes_before: 1,
     };
     let actions = [
         (35, 179),
