@@ -5,12 +5,12 @@
 //! cargo run --release -p memhook-benches --example many_cores -- [THREADS [MILLION_EVENTS_A_SECOND]]
 //! ```
 //!
-//! The costs are parameters. Those of an event were measured with the example `recorded_stream`, for a server
-//! whose live blocks fit into the caches, but for the handing over, which is estimated. The machine that is
+//! The costs are parameters. Those of an event were measured with the examples `recorded_stream` and
+//! `several_drains`, for programs whose live blocks fit into the caches. The machine that is
 //! modelled has a core for every thread, and no machine at hand has, so the result cannot be measured. Simulated are, in steps of
 //! 20 µs: rings and who waits at them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a
 //! thread waits before it takes samples and how it goes back (`hook-cxx/ring.hpp`, `adapting.hpp`), and the
-//! rates of the threads, which change at random. Drains beyond one, which do not exist, share rings and
+//! rates of the threads, which change at random. Drains beyond one share rings and
 //! shards of the ledger evenly, and pay for handing each event over (`docs/several-drains.md`).
 
 /// Nanoseconds of the attacher's processors.
@@ -33,7 +33,7 @@ struct Costs {
 const COSTS: Costs = Costs {
     take: 2.2,
     apply: 10.5,
-    hand_over: 4.0,
+    hand_over: 8.0,
     encode: 15.0,
     pass: 5_000.0,
     ring: 60.0,

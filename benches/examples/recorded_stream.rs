@@ -9,15 +9,13 @@
 //! with the ledger and the writer of a recording. What is timed is the processor time of the draining thread.
 
 use memhook_abi::Event;
-use memhook_benches::{Feeder, Recorded, ToLedger, bind_to, placement, timed};
+use memhook_benches::{Recorded, ToLedger, timed};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_recording::{Meta, Options, Writer};
 use memhook_stream::{Drain, Region, Sink, Stack};
 use std::path::Path;
-use std::sync::Barrier;
 use std::time::Duration;
 
-const RING_BYTES: usize = 1 << 20;
 /// What a busy target records from one pass to the next.
 const PASS_EVENTS: usize = 8192;
 
@@ -69,54 +67,8 @@ impl Sink for ToBoth<'_> {
     }
 }
 
-/// Publishes everything from another processor, and takes it here.
-fn replay(recorded: &Recorded, mut pass: impl FnMut(&mut Drain, &Region, u64)) -> Duration {
-    let place = placement();
-    let mut feeder = Feeder::with_rings(recorded.rings, RING_BYTES);
-    let region = feeder.second_view();
-    // Longer runs of a ring's events than it holds, or several in one pass, become passes of their own.
-    let (published, drained) = (Barrier::new(2), Barrier::new(2));
-    let times = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        let (published, drained, send) = (&published, &drained, times.0);
-        scope.spawn(move || {
-            bind_to(&place.target);
-            let mut events = &recorded.events[..];
-            let half = feeder.capacity() / 2;
-            for pass in &recorded.passes {
-                for &(ring, tid, mut count) in &pass.parts {
-                    while count > 0 {
-                        let (now, later) = events.split_at(count.min(half));
-                        feeder.set_tid(ring, tid);
-                        feeder.publish_to(ring, now);
-                        events = later;
-                        count -= now.len();
-                        if count > 0 {
-                            let _ = send.send(pass.now_ns);
-                            published.wait();
-                            drained.wait();
-                        }
-                    }
-                }
-                let _ = send.send(pass.now_ns);
-                published.wait();
-                drained.wait();
-            }
-            drop(send);
-            published.wait();
-        });
-        bind_to(&placement().rest);
-        let mut drain = Drain::new();
-        let mut all = Duration::ZERO;
-        loop {
-            published.wait();
-            let Ok(now_ns) = times.1.recv() else { break };
-            all += timed(|| pass(&mut drain, &region, now_ns)).0;
-            drained.wait();
-        }
-        all
-    })
-}
+/// What takes a pass.
+type Pass<'a> = &'a mut dyn FnMut(&mut Drain, &Region, u64);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -133,22 +85,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         recorded.passes.len()
     );
     println!("drain   + ledger   + recording");
+    let replay = |pass: Pass<'_>| {
+        let mut all = Duration::ZERO;
+        recorded.replay(|drain, region, now_ns| all += timed(|| pass(drain, region, now_ns)).0);
+        all
+    };
     let ns = |time: Duration| time.as_nanos() as f64 / events;
     for _ in 0..rounds {
         let mut nowhere = Nowhere(0);
-        let drained = replay(&recorded, |drain, region, _| {
+        let drained = replay(&mut |drain, region, _| {
             drain.last_pass(region, &mut nowhere);
         });
         std::hint::black_box(nowhere.0);
         let mut ledger = Ledger::new(LedgerOptions::default());
-        let counted = replay(&recorded, |drain, region, _| {
+        let counted = replay(&mut |drain, region, _| {
             drain.last_pass(region, &mut ToLedger(&mut ledger));
         });
         let live = ledger.totals().live_blocks;
         let path = std::env::temp_dir().join(format!("recorded-{}.mhk", std::process::id()));
         let mut writer = Writer::create(&path, &Meta::default(), &Options::default())?;
         let mut ledger = Ledger::new(LedgerOptions::default());
-        let written = replay(&recorded, |drain, region, now_ns| {
+        let written = replay(&mut |drain, region, now_ns| {
             let mut sink = ToBoth {
                 ledger: &mut ledger,
                 writer: &mut writer,

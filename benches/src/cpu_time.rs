@@ -7,6 +7,11 @@ fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
+/// What all threads of this process have had so far.
+pub fn process_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 /// Runs `work` and returns the processor time that this thread spent on it.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = now();

@@ -38,7 +38,7 @@ pub use alternation::{Alternated, Traced, alternate};
 pub use attacher::{Attacher, Report};
 pub use band_plot::{Band, band_plot};
 pub use conditions::{Condition, Conditions};
-pub use cpu_time::timed;
+pub use cpu_time::{process_cpu_time, timed};
 pub use feeder::{Feeder, ToLedger};
 pub use figures::{Figures, Nanoseconds, criterion, is_test, output_folder};
 pub use function_probes::{FunctionProbe, Placed, place_many};

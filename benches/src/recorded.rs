@@ -1,8 +1,14 @@
 //! The events of a recording, as rings held them.
 
+use crate::{Feeder, bind_to, placement};
 use memhook_abi::{Accesses, Event, Op, RawEvent};
 use memhook_recording::{Recording, Visitor};
+use memhook_stream::{Drain, Region};
 use std::path::Path;
+use std::sync::Barrier;
+
+/// Bytes of a ring that events are published in.
+const RING_BYTES: usize = 1 << 20;
 
 /// What one pass of the drain took.
 #[derive(Default)]
@@ -58,6 +64,56 @@ impl Recorded {
             self.taken += 1;
             self.events.push(event);
         }
+    }
+}
+
+impl Recorded {
+    /// Publishes everything from another processor, pass by pass, and calls `take` here for each of them, with
+    /// the time of the pass. The other processor is idle meanwhile.
+    pub fn replay(&self, mut take: impl FnMut(&mut Drain, &Region, u64)) {
+        let place = placement();
+        let mut feeder = Feeder::with_rings(self.rings, RING_BYTES);
+        let region = feeder.second_view();
+        // Longer runs of a ring's events than it holds, or several in one pass, become passes of their own.
+        let (published, drained) = (Barrier::new(2), Barrier::new(2));
+        let times = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (published, drained, send) = (&published, &drained, times.0);
+            scope.spawn(move || {
+                bind_to(&place.target);
+                let mut events = &self.events[..];
+                let half = feeder.capacity() / 2;
+                for pass in &self.passes {
+                    for &(ring, tid, mut count) in &pass.parts {
+                        while count > 0 {
+                            let (now, later) = events.split_at(count.min(half));
+                            feeder.set_tid(ring, tid);
+                            feeder.publish_to(ring, now);
+                            events = later;
+                            count -= now.len();
+                            if count > 0 {
+                                let _ = send.send(pass.now_ns);
+                                published.wait();
+                                drained.wait();
+                            }
+                        }
+                    }
+                    let _ = send.send(pass.now_ns);
+                    published.wait();
+                    drained.wait();
+                }
+                drop(send);
+                published.wait();
+            });
+            bind_to(&placement().rest);
+            let mut drain = Drain::new();
+            loop {
+                published.wait();
+                let Ok(now_ns) = times.1.recv() else { break };
+                take(&mut drain, &region, now_ns);
+                drained.wait();
+            }
+        });
     }
 }
 

@@ -136,6 +136,9 @@ pub struct TraceConfig {
     pub ring_bytes: u64,
     /// What a thread does when its ring is full.
     pub on_full: OnFull,
+    /// Threads that may empty the rings, at most [`memhook_ledger::MOST_SHARDS`]; more than one do where one does not
+    /// keep up. `None`: as many as the processors suggest.
+    pub drains: Option<usize>,
     /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
     /// most 1 GiB.
     pub max_memory: Option<u64>,
@@ -172,6 +175,7 @@ impl Default for TraceConfig {
             clock: Clock::Coarse,
             ring_bytes: USUAL_RING_BYTES,
             on_full: OnFull::Wait,
+            drains: None,
             max_memory: None,
             mappings: false,
             keep_tables: true,

@@ -58,6 +58,7 @@ pub use config::{
 };
 pub use drain::budget::{BudgetKept, Kept};
 pub use drain::consumer::Consumer;
+pub use drain::crew::{Crew, Distributes};
 pub use drain::described_heap::{DescribedHeap, ReleasedBlocks};
 pub use drain::lookout::Lookout;
 pub use drain::recorder::{OwnCode, Recorder};

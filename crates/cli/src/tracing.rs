@@ -134,6 +134,13 @@ pub struct Tracing {
     /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
     #[arg(long, value_name = "SIZE", value_parser = units::size, hide_short_help = true)]
     pub ring_size: Option<u64>,
+    /// Most threads that empty the event rings [default: by the processors]
+    ///
+    /// One does as long as it keeps up. The default is a quarter of the processors that memhook-rs may use, or those that
+    /// the program may not use, if they are more; at most 8. One thread alone does where events are recorded, where
+    /// mappings or described allocators are traced, and with --overhead.
+    #[arg(long, value_name = "N", value_parser = drains, hide_short_help = true)]
+    pub drains: Option<usize>,
     /// At a full event ring: wait, drop or adapt
     ///
     /// A process that was running before is not slowed beyond what `adapt` allows, unless its exact
@@ -244,6 +251,25 @@ impl Allocators {
         let named = name.map(|name| Allocator { name, functions });
         let of_files = self.files.iter().flat_map(|file| file.0.iter().cloned());
         named.into_iter().chain(of_files).collect()
+    }
+}
+
+/// So many threads as there are processors for.
+fn drains(text: &str) -> Result<usize, String> {
+    // By its affinity, and the quota of its control group.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    match text.parse::<usize>() {
+        Ok(count) if (1..=processors.min(memhook_ledger::MOST_SHARDS)).contains(&count) => {
+            Ok(count)
+        }
+        Ok(count @ 2..) if count > processors => Err(format!(
+            "memhook-rs may use {processors} processor{}, and each thread needs one",
+            if processors == 1 { "" } else { "s" }
+        )),
+        _ => Err(format!(
+            "a number from 1 to {}",
+            memhook_ledger::MOST_SHARDS
+        )),
     }
 }
 

@@ -220,6 +220,14 @@ impl SampledAllocations {
         all
     }
 
+    /// Adds what was counted elsewhere of the same run.
+    pub fn add(&mut self, other: &SampledAllocations) {
+        self.announce(other.coarsest);
+        self.estimated += other.estimated;
+        self.samples += other.samples;
+        self.sample_bytes = self.sample_bytes.saturating_add(other.sample_bytes);
+    }
+
     /// All allocations since the attach, of which so many were recorded.
     pub fn all(&self, recorded_blocks: u64, recorded_bytes: u64) -> Estimate {
         let mut all = Estimate::exact(

@@ -11,6 +11,7 @@
 //!   in shards looks at the live bytes when its passes end, as an undivided one does where several rings had events.
 
 use crate::Observer;
+use crate::bound::LEAST_BYTES;
 use crate::order::Ledger;
 use crate::reallocs::Undo;
 use memhook_abi::{Event, MAX_RINGS, Op, RawEvent};
@@ -19,9 +20,9 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Shards that a ledger can have.
 pub const MOST_SHARDS: usize = 16;
-/// Bytes of the windows that addresses are distributed by, as a power of two: many, so that shards get equal shares,
-/// and each with more blocks than a few, so that neighbors are looked up together.
-const WINDOW_BITS: u32 = 16;
+/// Bytes of the windows that addresses are distributed by, as a power of two: those of a page. Even a heap of a few
+/// hundred kilobytes has so many of them that shards get about equal shares.
+const WINDOW_BITS: u32 = 12;
 /// A bucket gives back what it no longer needs when it has room for so many times what it held last, at least.
 const MUCH_TOO_LARGE: usize = 8;
 /// But keeps so many events.
@@ -32,7 +33,7 @@ const USUAL_EVENTS: usize = 1 << 14;
 #[inline(always)]
 pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
-    let hash = u64::from((window ^ window >> 15).wrapping_mul(0x85eb_ca6b));
+    let hash = u64::from((window ^ window >> 17).wrapping_mul(0x85eb_ca6b));
     ((hash * shards as u64) >> 32) as usize
 }
 
@@ -200,7 +201,7 @@ impl Router {
         }
     }
 
-    /// All rings of this pass have been read.
+    /// What was to be read has been read.
     pub fn end_reading(&mut self) {
         self.keep_waiting();
         self.run = 0;
@@ -220,14 +221,17 @@ impl<O: Observer> Ledger<O> {
 
     /// Divides it, between two passes, and returns what distributes events to the shards from now on:
     /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] are not for a divided one. Nothing is lost or
-    /// counted twice. `None`: it is divided already, observed, or does not know everything any more.
+    /// counted twice. `None`: it is divided already, observed, does
+    /// not know everything any more, or has too little memory for so many.
     pub fn divide(&mut self, shards: usize) -> Option<Vec<Router>> {
         let knows_all = self.bound_reached.is_none() && !self.map.is_thinned();
-        if self.shards() != 1 || !(2..=MOST_SHARDS).contains(&shards) || !O::IS_NONE || !knows_all {
+        let max_bytes = self.options.max_bytes.map(|max| max / shards.max(1));
+        let has_room = max_bytes.is_none_or(|max| max >= LEAST_BYTES);
+        let is_possible = self.shards() == 1 && (2..=MOST_SHARDS).contains(&shards);
+        if !is_possible || !O::IS_NONE || !knows_all || !has_room {
             return None;
         }
         self.apply_batch();
-        let max_bytes = self.options.max_bytes.map(|max| max / shards);
         self.options.max_bytes = max_bytes;
         self.peak_of_shards = self.totals.peak_live_bytes;
         let open = OpenReallocs::new();
@@ -319,15 +323,18 @@ impl<O: Observer> Ledger<O> {
         std::mem::take(&mut self.others)
     }
 
-    /// Applies what the routers have for this shard, and ends the pass for it. `shard`: 0 for the ledger itself, then
-    /// those of [`Ledger::take_others`] in their order.
-    pub fn apply_routed(&mut self, routers: &[Router], shard: usize, now_ns: u64) {
+    /// Applies what the routers have for this shard. `shard`: 0 for the ledger itself, then those of
+    /// [`Ledger::take_others`] in their order.
+    pub fn apply_routed<'r>(
+        &mut self,
+        routers: impl IntoIterator<Item = &'r Router>,
+        shard: usize,
+    ) {
         for router in routers {
             if let Some(bucket) = router.buckets.get(shard) {
                 self.apply_bucket(bucket);
             }
         }
-        self.end_own_pass(now_ns);
     }
 
     fn apply_bucket(&mut self, bucket: &Bucket) {
@@ -375,10 +382,9 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// The pass has ended in all shards.
+    /// Gives back what [`Ledger::take_others`] has taken.
     pub fn rejoin(&mut self, others: Vec<Ledger>) {
         self.others = others;
-        self.agree();
     }
 
     /// What one shard has learned at the end of a pass and all must know.

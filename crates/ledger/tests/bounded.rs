@@ -1,12 +1,15 @@
 //! Ledgers of bounded memory against the truth: exact before the bound, estimates after it.
 
+mod divided;
+
+use divided::Fed;
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{LEAST_BYTES, Ledger, LedgerOptions, LiveWalk};
 use std::collections::HashMap;
 
 /// A program of one thread and the truth about it.
 struct Program {
-    ledger: Ledger,
+    fed: Fed,
     /// Size and stack by address.
     live: HashMap<u64, (u64, u32)>,
     order: Vec<u64>,
@@ -19,13 +22,18 @@ struct Program {
 
 impl Program {
     fn new(max_bytes: usize, seed: u64) -> Program {
-        let mut ledger = Ledger::new(LedgerOptions {
+        Program::in_shards(max_bytes, seed, 1)
+    }
+
+    fn in_shards(max_bytes: usize, seed: u64, shards: usize) -> Program {
+        let mut fed = Fed::new(Ledger::new(LedgerOptions {
             max_bytes: Some(max_bytes),
             ..LedgerOptions::default()
-        });
-        ledger.begin_ring(0, 1);
+        }));
+        assert_eq!(fed.divide(shards), shards > 1);
+        fed.begin_ring(0, 1);
         Program {
-            ledger,
+            fed,
             live: HashMap::new(),
             order: Vec::new(),
             sequence: 0,
@@ -47,8 +55,7 @@ impl Program {
         let low = u32::try_from(size).unwrap_or(u32::MAX);
         let raw = RawEvent::pack(op, address, self.sequence, low, stack);
         let time_ns = self.passes * 1_000_000;
-        self.ledger
-            .event(raw.unpack().expect("valid"), size, time_ns);
+        self.fed.event(raw.unpack().expect("valid"), size, time_ns);
         self.pass_events += 1;
         if self.pass_events == 10_000 {
             self.end_pass();
@@ -58,9 +65,9 @@ impl Program {
     fn end_pass(&mut self) {
         self.pass_events = 0;
         self.passes += 1;
-        self.ledger.end_pass(self.passes * 1_000_000);
-        self.largest = self.largest.max(self.ledger.memory_bytes());
-        self.ledger.begin_ring(0, 1);
+        self.fed.end_pass(self.passes * 1_000_000);
+        self.largest = self.largest.max(self.fed.ledger.memory_bytes());
+        self.fed.begin_ring(0, 1);
     }
 
     fn allocate(&mut self, size: u64, stack: u32) -> u64 {
@@ -91,15 +98,15 @@ impl Program {
             let sum = sums.entry(stack).or_default();
             sum.0 += size as f64;
             sum.1 += 1.0;
-            sum.2 += (self.ledger.weight(size) - 1.0) * (size as f64).powi(2);
+            sum.2 += (self.fed.ledger.weight(size) - 1.0) * (size as f64).powi(2);
         }
         sums
     }
 }
 
 /// Small blocks at stacks 1 to 4, a few large ones at stack 5; every third small one is released.
-fn busy(max_bytes: usize, seed: u64, blocks: usize) -> Program {
-    let mut program = Program::new(max_bytes, seed);
+fn busy(max_bytes: usize, seed: u64, blocks: usize, shards: usize) -> Program {
+    let mut program = Program::in_shards(max_bytes, seed, shards);
     for n in 0..blocks {
         let stack = 1 + program.random(4) as u32;
         let size = 16 + program.random(1 << (4 + stack));
@@ -117,10 +124,15 @@ fn busy(max_bytes: usize, seed: u64, blocks: usize) -> Program {
 
 #[test]
 fn everything_is_exact_before_the_bound() {
-    let program = busy(64 << 20, 1, 200_000);
-    assert_eq!(program.ledger.bounded(), None);
-    assert_eq!(program.ledger.weight(1), 1.0);
-    let totals = program.ledger.totals();
+    for shards in [1, 3] {
+        check_exact(busy(64 << 20, 1, 200_000, shards));
+    }
+}
+
+fn check_exact(program: Program) {
+    assert_eq!(program.fed.ledger.bounded(), None);
+    assert_eq!(program.fed.ledger.weight(1), 1.0);
+    let totals = program.fed.ledger.totals();
     assert_eq!(totals.live_blocks, program.live.len() as u64);
     let bytes: u64 = program.live.values().map(|b| b.0).sum();
     assert_eq!(totals.live_bytes, bytes);
@@ -129,10 +141,15 @@ fn everything_is_exact_before_the_bound() {
 /// The bounds are five standard errors wide; over all seeds the squared errors are what they say.
 #[test]
 fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
+    check_estimates(LEAST_BYTES, 400_000, 1);
+    check_estimates(3 * LEAST_BYTES, 1_200_000, 3);
+}
+
+fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
     let (mut squares, mut terms) = (0.0, 0.0);
     for seed in 1..=4 {
-        let program = busy(LEAST_BYTES, seed, 400_000);
-        let bounded = program.ledger.bounded().expect("the bound was reached");
+        let program = busy(max_bytes, seed, all, shards);
+        let bounded = program.fed.ledger.bounded().expect("the bound was reached");
         assert!(
             bounded.is_thinned && bounded.one_address_in == 1,
             "{bounded:?}"
@@ -143,9 +160,13 @@ fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
         );
         // What came between two looks, 10,000 events, may be above it.
         let slack = 10_000 * 48;
-        assert!(program.largest < LEAST_BYTES + slack, "{}", program.largest);
+        assert!(
+            program.largest < max_bytes + slack * shards,
+            "{}",
+            program.largest
+        );
         let truth = program.truth();
-        let sites = program.ledger.sites();
+        let sites = program.fed.ledger.sites();
         assert_eq!(sites.len(), truth.len());
         let (mut total, mut variance) = (0.0, 0.0);
         for site in &sites {
@@ -166,7 +187,7 @@ fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
         }
         // Stack 5 has the large blocks, none of which is dropped.
         assert_eq!(truth[&5].2, 0.0);
-        let totals = program.ledger.totals();
+        let totals = program.fed.ledger.totals();
         assert!((totals.live_bytes as f64 - total).abs() < 5.0 * f64::sqrt(variance));
         let of_sites: u64 = sites.iter().map(|s| s.bytes).sum();
         assert!(
@@ -176,7 +197,7 @@ fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
         // Allocations are counted as ever.
         let allocated: u64 = sites.iter().map(|s| s.allocated_blocks).sum();
         assert_eq!(allocated, totals.allocations);
-        assert_eq!(totals.allocations, 400_000 + 80);
+        assert_eq!(totals.allocations, (all + all.div_ceil(5_000)) as u64);
         assert_eq!(totals.allocations - totals.live_blocks, totals.releases);
     }
     let scatter = squares / terms;
@@ -192,15 +213,15 @@ fn walks_see_only_what_is_kept() {
     while !is_checked {
         let size = 16 + program.random(256);
         program.allocate(size, 1);
-        let Some(bounded) = program.ledger.bounded() else {
+        let Some(bounded) = program.fed.ledger.bounded() else {
             continue;
         };
         is_checked = true;
         let (mut walk, mut walked) = (LiveWalk::default(), 0);
-        while program.ledger.walk_blocks(&mut walk, |_| walked += 1) {}
+        while program.fed.ledger.walk_blocks(&mut walk, |_| walked += 1) {}
         assert_eq!(walked, bounded.kept_blocks);
         let (bytes, _, spread) = program.truth()[&1];
-        let error = program.ledger.sites()[0].bytes as f64 - bytes;
+        let error = program.fed.ledger.sites()[0].bytes as f64 - bytes;
         assert!(error.abs() <= 6.0 * spread.sqrt(), "{error} {spread}");
     }
 }
@@ -209,16 +230,19 @@ fn walks_see_only_what_is_kept() {
 /// sample was made smaller meanwhile.
 #[test]
 fn every_release_matches_its_allocation() {
-    let mut program = busy(LEAST_BYTES, 7, 300_000);
+    let mut program = busy(LEAST_BYTES, 7, 300_000, 1);
     while !program.order.is_empty() {
         program.release_any();
     }
     program.end_pass();
-    program.ledger.finish();
-    let totals = program.ledger.totals();
+    program.fed.ledger.finish();
+    let totals = program.fed.ledger.totals();
     assert_eq!((totals.live_blocks, totals.live_bytes), (0, 0));
-    assert_eq!(program.ledger.live_blocks().count(), 0);
-    assert_eq!(program.ledger.bounded().expect("bounded").kept_blocks, 0);
+    assert_eq!(program.fed.ledger.live_blocks().count(), 0);
+    assert_eq!(
+        program.fed.ledger.bounded().expect("bounded").kept_blocks,
+        0
+    );
     // Nor is a release of a block that was not kept taken for one of a block from before the attach.
     assert_eq!((totals.unknown_releases, totals.unhooked_releases), (0, 0));
 }
@@ -227,13 +251,13 @@ fn every_release_matches_its_allocation() {
 /// not seen, also when the new block is not kept.
 #[test]
 fn a_block_that_is_not_kept_replaces_the_one_before() {
-    let mut program = busy(LEAST_BYTES, 8, 300_000);
+    let mut program = busy(LEAST_BYTES, 8, 300_000, 1);
     let large = program.allocate(1 << 20, 6);
     for _ in 0..3 {
         program.end_pass();
     }
     let sum = |program: &Program, stack| {
-        let sites = program.ledger.live_by(None);
+        let sites = program.fed.ledger.live_by(None);
         sites
             .iter()
             .find(|s| s.stack == stack)
@@ -248,10 +272,10 @@ fn a_block_that_is_not_kept_replaces_the_one_before() {
 /// A release that arrives in another ring before its allocation is still the release of that block.
 #[test]
 fn events_of_two_rings_in_any_order() {
-    let mut program = busy(LEAST_BYTES, 9, 300_000);
-    let before = program.ledger.totals();
-    let kept = program.ledger.bounded().expect("bounded").kept_blocks;
-    let ledger = &mut program.ledger;
+    let mut program = busy(LEAST_BYTES, 9, 300_000, 1);
+    let before = program.fed.ledger.totals();
+    let kept = program.fed.ledger.bounded().expect("bounded").kept_blocks;
+    let ledger = &mut program.fed.ledger;
     for n in 0..1000u64 {
         let address = 0x7f00_0000_0000 + n * 4096;
         let release = RawEvent::pack(Op::Release, address, 1, 0, 0);
@@ -282,7 +306,7 @@ fn a_flood_of_unknown_releases_is_bounded() {
     }
     program.end_pass();
     assert!(program.largest < LEAST_BYTES * 2, "{}", program.largest);
-    assert_eq!(program.ledger.totals().live_blocks, 1000);
+    assert_eq!(program.fed.ledger.totals().live_blocks, 1000);
 }
 
 /// More call stacks than there is room for: their allocations are counted together.
@@ -297,8 +321,8 @@ fn stacks_are_bounded_too() {
         program.event(Op::Release, address, 0, 0);
     }
     program.end_pass();
-    let bounded = program.ledger.bounded().expect("bounded");
-    let sites = program.ledger.sites();
+    let bounded = program.fed.ledger.bounded().expect("bounded");
+    let sites = program.fed.ledger.sites();
     assert!(sites.len() < 20_000, "{}", sites.len());
     let others = sites
         .iter()

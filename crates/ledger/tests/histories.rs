@@ -1,10 +1,12 @@
 //! Random programs under the model of the hook, with passes anywhere in between.
 
+mod divided;
 mod model;
 
+use divided::Fed;
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
-use model::{Call, Divided, Outcome, Told, World, feed};
+use model::{Batch, Call, Outcome, Told, World, feed};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -72,7 +74,24 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
         ..LedgerOptions::default()
     };
     let mut ledger = Ledger::observed(options, Told::default());
-    let mut divided = Divided::new(options, shards, passes_before);
+    let mut divided = Fed::new(Ledger::new(options));
+    let mut passes_left = passes_before;
+    let mut feed_divided = |divided: &mut Fed, passes: &[Vec<Batch>]| {
+        for pass in passes {
+            if passes_left == 0 && !divided.is_divided() {
+                assert!(divided.divide(shards));
+            }
+            passes_left = passes_left.saturating_sub(1);
+            for batch in pass {
+                divided.begin_ring(batch.ring, batch.tid);
+                for &(word0, word1, size) in &batch.events {
+                    let raw = RawEvent { word0, word1 };
+                    divided.event(raw.unpack().unwrap(), size, 0);
+                }
+            }
+            divided.end_pass(0);
+        }
+    };
     for (i, &(actor, choice)) in actions.iter().enumerate() {
         let actor = usize::from(actor) % (threads + 2);
         if actor < threads {
@@ -83,7 +102,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
         if i % rest == rest - 1 {
             world.come_to_rest();
             feed(&mut ledger, &world.passes);
-            divided.feed(&world.passes);
+            feed_divided(&mut divided, &world.passes);
             world.passes.clear();
             world.check(&ledger).map_err(TestCaseError::fail)?;
             let of_shards = world.check_sums(&divided.ledger);
@@ -96,7 +115,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     feed(&mut ledger, &world.passes);
     ledger.finish();
     world.check(&ledger).map_err(TestCaseError::fail)?;
-    divided.feed(&world.passes);
+    feed_divided(&mut divided, &world.passes);
     divided.ledger.finish();
     let of_shards = world.check_sums(&divided.ledger);
     of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;

@@ -1,5 +1,8 @@
 //! Walks in slices: each block once, no slice too long, whatever happens between two of them.
 
+mod divided;
+
+use divided::Fed;
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions, LiveWalk, SiteWalk};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +26,7 @@ fn stack_of(block: u64) -> u32 {
 }
 
 struct Heap {
-    ledger: Ledger,
+    fed: Fed,
     /// How far apart blocks are, as a power of two.
     distance: u32,
     releases: u32,
@@ -38,7 +41,7 @@ impl Heap {
     fn with_distance(blocks: u64, distance: u32) -> Heap {
         let mut heap = Heap {
             distance,
-            ledger: Ledger::new(LedgerOptions::default()),
+            fed: Fed::new(Ledger::new(LedgerOptions::default())),
             releases: 0,
             ms: 0,
         };
@@ -53,11 +56,11 @@ impl Heap {
     /// One pass that allocates some blocks and releases others.
     fn pass(&mut self, allocated: std::ops::Range<u64>, released: std::ops::Range<u64>) {
         self.ms += 1;
-        self.ledger.begin_ring(0, 7);
+        self.fed.begin_ring(0, 7);
         for block in released {
             self.releases += 1;
             let release = event(Op::Release, self.address_of(block), self.releases, 0);
-            self.ledger.event(release, 0, self.ms * 1_000_000);
+            self.fed.event(release, 0, self.ms * 1_000_000);
         }
         for block in allocated {
             let allocation = event(
@@ -66,24 +69,30 @@ impl Heap {
                 self.releases,
                 stack_of(block),
             );
-            self.ledger.event(allocation, 32, self.ms * 1_000_000);
+            self.fed.event(allocation, 32, self.ms * 1_000_000);
         }
-        self.ledger.end_pass(self.ms * 1_000_000);
+        self.fed.end_pass(self.ms * 1_000_000);
     }
 }
 
 #[test]
 fn blocks_that_stay_are_seen_once_and_slices_are_bounded() {
     for distance in [SIDE_BY_SIDE, SCATTERED] {
-        check_walk(Heap::with_distance(BLOCKS, distance));
+        check_walk(Heap::with_distance(BLOCKS, distance), None);
+        // In shards from the beginning, and divided on the way.
+        check_walk(Heap::with_distance(BLOCKS, distance), Some(0));
+        check_walk(Heap::with_distance(BLOCKS, distance), Some(3));
     }
 }
 
-fn check_walk(mut heap: Heap) {
+fn check_walk(mut heap: Heap, divided_after: Option<u64>) {
     let (mut walk, mut seen, mut slices) = (LiveWalk::default(), BTreeMap::new(), 0);
     loop {
+        if divided_after == Some(slices) {
+            assert!(heap.fed.divide(3));
+        }
         let mut in_slice = 0;
-        let more = heap.ledger.walk_blocks(&mut walk, |block| {
+        let more = heap.fed.ledger.walk_blocks(&mut walk, |block| {
             in_slice += 1;
             *seen.entry(block.address).or_insert(0) += 1;
         });
@@ -107,11 +116,20 @@ fn check_walk(mut heap: Heap) {
 
 #[test]
 fn sites_are_those_of_the_first_slice() {
+    for divided_after in [None, Some(1), Some(3)] {
+        check_sites(divided_after);
+    }
+}
+
+fn check_sites(divided_after: Option<u64>) {
     let mut heap = Heap::of(BLOCKS);
-    let before = heap.ledger.sites();
+    let before = heap.fed.ledger.sites();
     let mut walk = SiteWalk::new(None);
-    while heap.ledger.walk_sites(&mut walk) {
+    while heap.fed.ledger.walk_sites(&mut walk) {
         let ms = heap.ms;
+        if divided_after == Some(ms) {
+            assert!(heap.fed.divide(4));
+        }
         heap.pass(BLOCKS + ms * 10..BLOCKS + (ms + 1) * 10, 0..0);
     }
     let found = walk.into_sites();
@@ -123,8 +141,8 @@ fn sites_are_those_of_the_first_slice() {
 fn an_age_leaves_younger_blocks_out() {
     let mut heap = Heap::of(1_000);
     heap.pass(1_000..5_000, 0..500);
-    let old = heap.ledger.live_by(Some(2_000_000));
+    let old = heap.fed.ledger.live_by(Some(2_000_000));
     assert_eq!(old.iter().map(|site| site.blocks).sum::<u64>(), 500);
-    let all = heap.ledger.live_by(None);
+    let all = heap.fed.ledger.live_by(None);
     assert_eq!(all.iter().map(|site| site.blocks).sum::<u64>(), 4_500);
 }

@@ -77,7 +77,9 @@ pub use preflight::{
 pub use pressure::{MemoryPressure, NoPressure};
 pub use proc_text::proc_text;
 pub use process_names::{command_line, process_name, thread_name};
-pub use processor_time::{own_processor_time, processor_time, thread_processor_time};
+pub use processor_time::{
+    allowed_processors, own_processor_time, processor_time, thread_processor_time,
+};
 pub use python::{Interpreter, PythonError, Verdict};
 pub use reclaim_scans::{has_swap, reclaim_scans};
 pub use remote_address::RemoteAddress;

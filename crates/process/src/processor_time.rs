@@ -1,5 +1,6 @@
-//! Processor time that was used.
+//! Processors, and the time on them that was used.
 
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::time::Duration;
@@ -9,6 +10,13 @@ use std::time::Duration;
 pub fn processor_time(pid: i32) -> Option<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).ok()?;
     Some(clock_gettime(clock).ok()?.into())
+}
+
+/// How many processors the first thread of a process may run on. `None` if it is gone.
+pub fn allowed_processors(pid: i32) -> Option<usize> {
+    let set = sched_getaffinity(Pid::from_raw(pid)).ok()?;
+    let is_allowed = |processor: &usize| set.is_set(*processor).unwrap_or(false);
+    Some((0..CpuSet::count()).filter(is_allowed).count())
 }
 
 /// What the calling thread has used.

@@ -72,6 +72,19 @@ pub struct PassStats {
     pub left: u64,
 }
 
+impl PassStats {
+    /// With those of other rings.
+    pub fn and(self, other: PassStats) -> PassStats {
+        PassStats {
+            events: self.events + other.events,
+            rings: self.rings + other.rings,
+            damaged: self.damaged + other.damaged,
+            fullest: self.fullest.max(other.fullest),
+            left: self.left.saturating_add(other.left),
+        }
+    }
+}
+
 /// What the value of a tick means.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TickTime {
@@ -106,6 +119,56 @@ struct Span {
     tail: u64,
     end: u64,
     head: u64,
+    /// How far it has been taken.
+    at: u64,
+    state: RingState,
+}
+
+/// Some rings of a pass, for one thread.
+pub struct Part<'a> {
+    spans: &'a mut [Span],
+    /// The first one that is not taken.
+    next: usize,
+    tick_time: TickTime,
+}
+
+impl Part<'_> {
+    /// Hands events to `sink`, which is not told of the end of the pass, and moves the tails: about `most` events, or
+    /// all that are left. Adds to `stats`.
+    pub fn take(
+        &mut self,
+        region: &Region,
+        sink: &mut impl Sink,
+        stats: &mut PassStats,
+        most: u64,
+    ) {
+        let mut room = most;
+        while room > 0
+            && let Some(span) = self.spans.get_mut(self.next)
+        {
+            let capacity = region.ring_mask(span.ring) + 1;
+            if span.at == span.tail {
+                let waiting = span.head.wrapping_sub(span.tail).min(capacity);
+                stats.fullest = stats.fullest.max((waiting * 1000 / capacity) as u32);
+                stats.rings += usize::from(span.tail != span.end);
+            }
+            let left = span.end.wrapping_sub(span.at);
+            let count = left.min(room);
+            if count > 0 {
+                drain_ring(region, span, count, self.tick_time, sink, stats);
+            }
+            if span.at != span.end {
+                return;
+            }
+            room -= count;
+            self.next += 1;
+        }
+    }
+
+    /// Whether events are left.
+    pub fn has_more(&self) -> bool {
+        self.next < self.spans.len()
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -163,14 +226,14 @@ impl Drain {
     /// Takes everything that was published when the pass began, or, where the hook folds pairs, when the
     /// pass before began, and moves the tails past it.
     pub fn pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
-        let folds = region.flags() & flags::FOLD_PAIRS != 0;
-        if let Some(rest) = self
-            .claimed_at
-            .and_then(|at| CLAIM_TO_TAKE.checked_sub(at.elapsed()))
-        {
-            std::thread::sleep(rest);
-        }
-        self.take(region, folds, sink)
+        let left = self.look(region);
+        self.take(region, sink, left)
+    }
+
+    /// The last pass, when no thread records any more: takes everything.
+    pub fn last_pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
+        let left = self.look_at_rest(region);
+        self.take(region, sink, left)
     }
 
     /// The rings that had events when the last pass began, and how many.
@@ -179,12 +242,77 @@ impl Drain {
         spans.map(|span| (span.ring, span.head.wrapping_sub(span.tail)))
     }
 
-    /// The last pass, when no thread records any more: takes everything.
-    pub fn last_pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
-        self.take(region, false, sink)
+    /// Events that the pass takes.
+    pub fn to_take(&self) -> u64 {
+        let spans = self.spans.iter();
+        spans.map(|span| span.end.wrapping_sub(span.tail)).sum()
     }
 
-    fn take(&mut self, region: &Region, claims: bool, sink: &mut impl Sink) -> PassStats {
+    /// Begins a pass whose parts several threads take: finds out what there is ([`Drain::pass`]). All heads are
+    /// looked at here, so a part holds nothing that was published after a head of another part was looked at.
+    /// Returns the events that are left for the next pass.
+    pub fn look(&mut self, region: &Region) -> u64 {
+        let folds = region.flags() & flags::FOLD_PAIRS != 0;
+        if let Some(rest) = self
+            .claimed_at
+            .and_then(|at| CLAIM_TO_TAKE.checked_sub(at.elapsed()))
+        {
+            std::thread::sleep(rest);
+        }
+        self.look_at_heads(region, folds)
+    }
+
+    /// The same for the last pass.
+    pub fn look_at_rest(&mut self, region: &Region) -> u64 {
+        self.look_at_heads(region, false)
+    }
+
+    /// What was found, in so many parts of about the same number of events, or fewer.
+    pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
+        let each = self.to_take() / count.max(1) as u64 + 1;
+        let tick_time = self.tick_time;
+        let mut left = &mut self.spans[..];
+        std::iter::from_fn(move || {
+            let (mut events, mut end) = (0, 0);
+            while end < left.len() && events < each {
+                events += left[end].end.wrapping_sub(left[end].tail);
+                end += 1;
+            }
+            let (spans, rest) = std::mem::take(&mut left).split_at_mut(end);
+            left = rest;
+            (end > 0).then_some(Part {
+                spans,
+                next: 0,
+                tick_time,
+            })
+        })
+    }
+
+    /// All parts have been taken.
+    pub fn end_parts(&mut self) {
+        for span in &self.spans {
+            self.states[span.ring] = span.state;
+        }
+    }
+
+    fn take(&mut self, region: &Region, sink: &mut impl Sink, left: u64) -> PassStats {
+        let mut stats = PassStats {
+            left,
+            ..PassStats::default()
+        };
+        let mut all = Part {
+            spans: &mut self.spans,
+            next: 0,
+            tick_time: self.tick_time,
+        };
+        all.take(region, sink, &mut stats, u64::MAX);
+        self.end_parts();
+        sink.end_pass();
+        stats
+    }
+
+    /// Returns the events that are there and are left for the next pass, at least.
+    fn look_at_heads(&mut self, region: &Region, claims: bool) -> u64 {
         let used = region.rings_used();
         self.states
             .resize(used.max(self.states.len()), RingState::default());
@@ -195,7 +323,7 @@ impl Drain {
         }
         self.freed = freed;
         self.spans.clear();
-        let mut stats = PassStats::default();
+        let mut left = 0u64;
         for ring in 0..used {
             if ring + RINGS_AHEAD < used {
                 let later = region.ring64(ring + RINGS_AHEAD, offset_of!(RingHeader, head));
@@ -211,7 +339,7 @@ impl Drain {
             if claims && head != tail {
                 end = claimed_end(region, ring, tail, head);
                 // What is more than the ring holds is damage, which is counted when it is taken.
-                stats.left = stats.left.saturating_add(head.wrapping_sub(end));
+                left = left.saturating_add(head.wrapping_sub(end));
             }
             self.emptied[ring] = (end == head).then_some(head);
             if head != tail {
@@ -220,83 +348,71 @@ impl Drain {
                     tail,
                     end,
                     head,
+                    at: tail,
+                    state: self.states[ring],
                 });
             }
         }
-        if stats.left > 0 {
+        if left > 0 {
             self.claimed_at = Some(Instant::now());
         }
-        for at in 0..self.spans.len() {
-            let Span {
-                ring,
-                tail,
-                end,
-                head,
-            } = self.spans[at];
-            let capacity = region.ring_mask(ring) + 1;
-            let waiting = head.wrapping_sub(tail).min(capacity);
-            stats.fullest = stats.fullest.max((waiting * 1000 / capacity) as u32);
-            if tail != end {
-                stats.rings += 1;
-                self.drain_ring(region, ring, tail, end, sink, &mut stats);
-            }
-        }
-        sink.end_pass();
-        stats
+        left
     }
+}
 
-    fn drain_ring(
-        &mut self,
-        region: &Region,
-        ring: usize,
-        tail: u64,
-        head: u64,
-        sink: &mut impl Sink,
-        stats: &mut PassStats,
-    ) {
-        // Behind the load of the head.
-        let capacity = region.ring_mask(ring) as usize + 1;
-        let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
-        let waiting = head.wrapping_sub(tail);
-        if waiting > capacity as u64 {
-            // Only a damaged ring, or a thread that was still writing when the region was cleared,
-            // gets here. New and old events in the ring look alike, so all of them are skipped.
-            stats.damaged += 1;
-            tail_word.store(head, Release);
-            return;
-        }
-        if tail == 0 {
-            // A new owner: nothing of the last one applies.
-            self.states[ring] = RingState::default();
-        }
-        // The owner wrote its tid before its first head, so it is there.
-        sink.begin_ring(
-            ring,
-            region
-                .ring32(ring, offset_of!(RingHeader, tid))
-                .load(Relaxed),
-        );
-        let words = region
-            .memory
-            .words(region.ring_offset(ring) + RING_PREFIX_BYTES, capacity * 2);
-        let mut state = self.states[ring];
-        if state.mean_bytes != 0 {
-            sink.set_sampling(state.mean_bytes);
-        }
-        let mut next = tail;
-        let mut left = waiting as usize;
-        while left > 0 {
-            let start = (next as usize) & (capacity - 1);
-            let count = left.min(BATCH_EVENTS).min(capacity - start);
-            let batch = &words[start * 2..(start + count) * 2];
-            take_batch(batch, self.tick_time, &mut state, sink, stats);
-            left -= count;
-            next = next.wrapping_add(count as u64);
-            // Release: our reads of the events come before the owner may overwrite them.
-            tail_word.store(next, Release);
-        }
-        self.states[ring] = state;
+/// Takes the next `count` events of a ring.
+fn drain_ring(
+    region: &Region,
+    span: &mut Span,
+    count: u64,
+    tick_time: TickTime,
+    sink: &mut impl Sink,
+    stats: &mut PassStats,
+) {
+    let &mut Span { ring, at, end, .. } = span;
+    // Behind the load of the head.
+    let capacity = region.ring_mask(ring) as usize + 1;
+    let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
+    if end.wrapping_sub(at) > capacity as u64 {
+        // Only a damaged ring, or a thread that was still writing when the region was cleared,
+        // gets here. New and old events in the ring look alike, so all of them are skipped.
+        stats.damaged += 1;
+        span.at = end;
+        tail_word.store(end, Release);
+        return;
     }
+    if at == 0 {
+        // A new owner: nothing of the last one applies.
+        span.state = RingState::default();
+    }
+    // The owner wrote its tid before its first head, so it is there.
+    sink.begin_ring(
+        ring,
+        region
+            .ring32(ring, offset_of!(RingHeader, tid))
+            .load(Relaxed),
+    );
+    let words = region
+        .memory
+        .words(region.ring_offset(ring) + RING_PREFIX_BYTES, capacity * 2);
+    let mut state = span.state;
+    if state.mean_bytes != 0 {
+        sink.set_sampling(state.mean_bytes);
+    }
+    let mut next = at;
+    let mut left = count as usize;
+    while left > 0 {
+        let start = (next as usize) & (capacity - 1);
+        let count = left.min(BATCH_EVENTS).min(capacity - start);
+        let batch = &words[start * 2..(start + count) * 2];
+        take_batch(batch, tick_time, &mut state, sink, stats);
+        left -= count;
+        next = next.wrapping_add(count as u64);
+        // Release: our reads of the events come before the owner may overwrite them.
+        tail_word.store(next, Release);
+    }
+    span.at = next;
+    span.state = state;
 }
 
 /// Tail and head of a ring, both of the same owner: a ring without events may be freed at any time.

@@ -42,7 +42,7 @@ pub use clocks::monotonic_ns;
 #[cfg(target_arch = "x86_64")]
 pub use clocks::time_stamp_counter;
 pub use control::Config;
-pub use drain::{Drain, PassStats, Sink, TickTime};
+pub use drain::{Drain, Part, PassStats, Sink, TickTime};
 pub use error::Error;
 pub use gap::Gap;
 pub use grants::Plan;

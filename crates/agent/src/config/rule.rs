@@ -32,6 +32,8 @@ impl Rule {
             sample_bytes: is_sampled.then(|| sample.unwrap_or(SAMPLE_BYTES)),
             overhead,
             max_memory: Some(ledger_bytes),
+            // Of many targets, none may have several processors.
+            drains: Some(1),
             ..memhook_attach::TraceConfig::default()
         }
     }

@@ -5,6 +5,7 @@ use super::budget::BudgetKept;
 use super::gap_log::GapLog;
 use super::lookout::Watched;
 use super::pacing::Pacing;
+use super::several::Drains;
 use super::state::State;
 use super::to_ledger::ToLedger;
 use crate::config::{Clock, TraceConfig};
@@ -256,6 +257,7 @@ impl<O: Observer + Send> Consumer<O> {
         // Where everything else is busy, our turn would come too late for a target that waits for room.
         memhook_inject::take_precedence();
         let mut drain = Drain::new();
+        let mut drains = Drains::new(self.watched.pid(), &self.config);
         let is_selective = self.config.is_selective() || self.config.overhead.is_some();
         let mut pacing = Pacing::new(is_selective, self.watched.has_lookout());
         let mut writers = vec![0; MAX_RINGS];
@@ -270,9 +272,16 @@ impl<O: Observer + Send> Consumer<O> {
             self.drain_waits.store(true, Relaxed);
             let mut state = self.lock();
             self.drain_waits.store(false, Relaxed);
-            let mut sink = self.sink(&mut state, now_ns, &mut writers);
-            let stats = drain.pass(&self.region, &mut sink);
-            let has_new_writer = sink.has_new_writer();
+            let (stats, has_new_writer) = if drains.are_several() {
+                let now = (now_ns, false);
+                drains.pass(&mut drain, &self.region, &mut state, &mut writers, now)
+            } else {
+                let mut sink = self.sink(&mut state, now_ns, &mut writers);
+                let stats = drain.pass(&self.region, &mut sink);
+                let has_new_writer = sink.has_new_writer();
+                drains.divide_if_pressed(&stats, &mut state, &self.config, now_ns);
+                (stats, has_new_writer)
+            };
             if let Some(keeper) = &mut state.budget {
                 keeper.turn(&self.region, now, self.ticks.ns_per_count());
                 pacing.set_sampling(keeper.is_sampling());
@@ -326,10 +335,15 @@ impl<O: Observer + Send> Consumer<O> {
         }
         let mut state = self.lock();
         let now_ns = self.elapsed().as_nanos() as u64;
-        drain.last_pass(
-            &self.region,
-            &mut self.sink(&mut state, now_ns, &mut writers),
-        );
+        if drains.are_several() {
+            let now = (now_ns, true);
+            drains.pass(&mut drain, &self.region, &mut state, &mut writers, now);
+        } else {
+            drain.last_pass(
+                &self.region,
+                &mut self.sink(&mut state, now_ns, &mut writers),
+            );
+        }
         state.finish(&self.region, self.elapsed().as_nanos() as u64);
     }
 

@@ -138,6 +138,11 @@ impl Watched {
         self.finished.load(Relaxed)
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Whether a lookout looks after it.
     pub(crate) fn has_lookout(&self) -> bool {
         self.has_lookout.load(Relaxed)

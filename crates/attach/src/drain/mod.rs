@@ -2,11 +2,13 @@
 
 pub(crate) mod budget;
 pub(crate) mod consumer;
+pub(crate) mod crew;
 pub(crate) mod described_heap;
 mod gap_log;
 pub(crate) mod lookout;
 mod pacing;
 mod recorded_blocks;
 pub(crate) mod recorder;
+mod several;
 pub(crate) mod state;
 mod to_ledger;

@@ -30,6 +30,8 @@ pub struct State<O = ()> {
     pub mappings: Option<MappingLedger>,
     /// Writes down what becomes of them.
     pub mapping_recorder: Option<Recorder>,
+    /// Threads that empty the rings.
+    pub drains: usize,
 }
 
 impl<O: Observer> State<O> {
@@ -58,7 +60,16 @@ impl<O: Observer> State<O> {
                 .collect(),
             mappings: config.mappings.then(MappingLedger::default),
             mapping_recorder: None,
+            drains: 1,
         }
+    }
+
+    /// Whether somebody needs all events in one sequence: then one thread takes them.
+    pub(super) fn needs_one_sequence(&self) -> bool {
+        self.recorder.is_some()
+            || self.budget.is_some()
+            || self.mappings.is_some()
+            || !self.heaps.is_empty()
     }
 
     /// The recorder of one kind of memory.

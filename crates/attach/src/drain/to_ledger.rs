@@ -4,7 +4,7 @@ use super::described_heap::allocations_of;
 use super::state::State;
 use crate::config::TraceConfig;
 use memhook_abi::{Accesses, Event, Op, RawEvent, heap_of};
-use memhook_ledger::Observer;
+use memhook_ledger::{Observer, SampledAllocations};
 use memhook_stream::{Region, Sink};
 
 /// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
@@ -52,7 +52,7 @@ impl<'a, O> ToLedger<'a, O> {
             keeper.count(&event, self.level, size_bytes);
         }
         if self.level != 0 && heap_of(event.address) == 0 {
-            self.count_sample(&event, size_bytes);
+            count_sample(&mut self.state.counts, self.level, &event, size_bytes);
         }
     }
 
@@ -68,14 +68,18 @@ impl<'a, O> ToLedger<'a, O> {
             heap.event(event, self.level, size_bytes, time_ns);
         }
     }
+}
 
-    fn count_sample(&mut self, event: &Event, size_bytes: u64) {
-        let count = allocations_of(event);
-        if count > 0 {
-            self.state
-                .counts
-                .count_samples(self.level, size_bytes, count);
-        }
+/// Counts what an event says that was recorded as a sample.
+pub(super) fn count_sample(
+    counts: &mut SampledAllocations,
+    level: u8,
+    event: &Event,
+    size_bytes: u64,
+) {
+    let count = allocations_of(event);
+    if count > 0 {
+        counts.count_samples(level, size_bytes, count);
     }
 }
 

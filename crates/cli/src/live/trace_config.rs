@@ -41,6 +41,7 @@ impl Tracing {
                 Some(OnFull::Adapt) => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
+            drains: self.drains,
             mappings: self.mappings,
             allocators: self.allocators.all(),
             keeps_released: false,

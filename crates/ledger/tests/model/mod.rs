@@ -14,7 +14,7 @@
 //! the last one the pass has its events, whatever is published afterwards.
 
 use memhook_abi::{Op, RawEvent};
-use memhook_ledger::{BlockOf, Ledger, LedgerOptions, Observer, ReleaseBy, Router};
+use memhook_ledger::{BlockOf, Ledger, Observer, ReleaseBy};
 use std::collections::BTreeMap;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -82,14 +82,14 @@ pub enum Outcome {
 }
 
 /// An event: its two words, and the true size.
-type Published = (u64, u64, u64);
+pub type Published = (u64, u64, u64);
 
 /// Events of one ring within one pass.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
-    ring: usize,
-    tid: u32,
-    events: Vec<Published>,
+    pub ring: usize,
+    pub tid: u32,
+    pub events: Vec<Published>,
 }
 
 /// The true sums.
@@ -480,60 +480,6 @@ impl World {
             equal("bytes of a site", site.bytes, mine().map(|b| b.1).sum())?;
         }
         Ok(())
-    }
-}
-
-/// A ledger that is divided after some passes.
-#[allow(dead_code)] // in those tests that have none
-pub struct Divided {
-    pub ledger: Ledger,
-    routers: Vec<Router>,
-    shards: usize,
-    passes_before: usize,
-    passes: usize,
-}
-
-#[allow(dead_code)]
-impl Divided {
-    pub fn new(options: LedgerOptions, shards: usize, passes_before: usize) -> Divided {
-        Divided {
-            ledger: Ledger::new(options),
-            routers: Vec::new(),
-            shards,
-            passes_before,
-            passes: 0,
-        }
-    }
-
-    /// Each thread of the consumer takes some rings, not the same in each pass.
-    pub fn feed(&mut self, passes: &[Vec<Batch>]) {
-        for pass in passes {
-            self.passes += 1;
-            if self.passes <= self.passes_before {
-                feed(&mut self.ledger, std::slice::from_ref(pass));
-                continue;
-            }
-            if self.routers.is_empty() {
-                let routers = self.ledger.divide(self.shards);
-                self.routers = routers.expect("nothing stands against it");
-            }
-            for batch in pass {
-                let router = &mut self.routers[(batch.ring + self.passes) % self.shards];
-                router.begin_ring(batch.ring, batch.tid);
-                for &(word0, word1, size) in &batch.events {
-                    let raw = RawEvent { word0, word1 };
-                    router.event(raw.unpack().unwrap(), size, 0);
-                }
-            }
-            self.routers.iter_mut().for_each(Router::end_reading);
-            let mut others = self.ledger.take_others();
-            for (shard, other) in (1..).zip(&mut others) {
-                other.apply_routed(&self.routers, shard, 0);
-            }
-            self.ledger.apply_routed(&self.routers, 0, 0);
-            self.ledger.rejoin(others);
-            self.routers.iter_mut().for_each(Router::clear);
-        }
     }
 }
 

@@ -9,14 +9,21 @@ use serde_json::Value;
 const RUNS: u32 = 6;
 
 /// What the target says: allocations, their bytes, live blocks, their bytes.
-type Truth = [f64; 4];
+pub type Truth = [f64; 4];
 
 /// Runs the threads of a program that allocates more than an attacher takes with these options, and no others.
 fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
+    let (report, truth, _) = trace_crowd_by(program, options);
+    (report, truth)
+}
+
+/// The same; returns, too, what the attacher's threads were called in the end.
+pub fn trace_crowd_by(program: &[&str], options: &[&str]) -> (Value, Truth, Vec<String>) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
     let attacher = Attacher::start_plain(&target, options);
     target.go();
     let line = target.expect("done");
+    let threads = thread_names(attacher.pid());
     let report = attacher.finish();
     assert!(target.finish().success());
     assert_eq!(report["totals"]["lost_events"], 0, "{report}");
@@ -25,7 +32,14 @@ fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
         .skip(2)
         .map(|word| word.parse().expect("a number"))
         .collect();
-    (report, words.try_into().expect("four numbers"))
+    (report, words.try_into().expect("four numbers"), threads)
+}
+
+fn thread_names(pid: u32) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+    let names = threads.filter_map(|thread| name(thread.ok()?).ok());
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 /// Eight threads, and small rings.
@@ -44,7 +58,7 @@ const OTHER_BYTES: f64 = 100_000.0;
 
 /// Compares the sums with the truth; by how many standard errors they are off, or nothing where all was
 /// counted.
-fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f64> {
+pub fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f64> {
     let (totals, sampling) = (&report["totals"], &report["sampling"]);
     if sampling.is_null() {
         for (field, truth) in [("allocated_bytes", allocated), ("live_bytes", live)] {

@@ -3,3 +3,4 @@
 mod adapting;
 mod overhead;
 mod sampling;
+mod several_drains;

@@ -1,0 +1,121 @@
+//! Threads that take the passes of one process together.
+//!
+//! One of them looks at all heads, so that a pass is what it is with one thread: the rule of the ledger needs nothing
+//! more. The rings of the pass are then shared out, and each thread distributes the events of its rings to the shards of
+//! the ledger; when all have read a part of them, each shard gets its events, from one thread each. Between these
+//! steps, and at the end of a pass, everybody waits for everybody.
+
+use memhook_ledger::{Ledger, Observer, Router};
+use memhook_stream::{Drain, Part, PassStats, Region, Sink};
+use rayon_core::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+
+/// Fewer events than this are taken by one thread: to wake others takes longer.
+const FEW_EVENTS: u64 = 4096;
+
+/// Events that a thread takes before they are applied: as many as stay in the caches of its processor.
+const ROUND_EVENTS: u64 = 1 << 17;
+
+/// What one of the threads hands the events of its rings to: it passes them to its router.
+pub trait Distributes: Sink + Send + Sync {
+    /// The router.
+    fn router(&self) -> &Router;
+    /// The router, to be emptied.
+    fn router_mut(&mut self) -> &mut Router;
+}
+
+/// The threads.
+pub struct Crew<S> {
+    /// All but the one that calls it.
+    others: ThreadPool,
+    /// One for each thread.
+    sinks: Vec<S>,
+}
+
+impl<S: Distributes> Crew<S> {
+    /// Divides a ledger among so many threads, the calling one included. `None`: it cannot be divided
+    /// ([`Ledger::divide`]).
+    ///
+    /// # Errors
+    ///
+    /// There are no threads to be had.
+    pub fn new<O: Observer>(
+        threads: usize,
+        ledger: &mut Ledger<O>,
+        sink: impl FnMut(Router) -> S,
+    ) -> Result<Option<Crew<S>>, ThreadPoolBuildError> {
+        let others = ThreadPoolBuilder::new()
+            .num_threads(threads.saturating_sub(1).max(1))
+            .thread_name(|number| format!("drain-{}", number + 2))
+            // As the first drain: a target may wait for room.
+            .start_handler(|_| memhook_inject::take_precedence())
+            .build()?;
+        let routers = ledger.divide(threads);
+        Ok(routers.map(|routers| Crew {
+            others,
+            sinks: routers.into_iter().map(sink).collect(),
+        }))
+    }
+
+    /// What the events of the last pass were handed to.
+    pub fn sinks_mut(&mut self) -> &mut [S] {
+        &mut self.sinks
+    }
+
+    /// Takes a pass. `is_last`: no thread of the target records any more.
+    pub fn pass<O: Observer>(
+        &mut self,
+        drain: &mut Drain,
+        region: &Region,
+        ledger: &mut Ledger<O>,
+        now_ns: u64,
+        is_last: bool,
+    ) -> PassStats {
+        let left = match is_last {
+            true => drain.look_at_rest(region),
+            false => drain.look(region),
+        };
+        let is_small = drain.to_take() < FEW_EVENTS;
+        let threads = if is_small { 1 } else { self.sinks.len() };
+        let mut stats = vec![PassStats::default(); threads];
+        let mut others = ledger.take_others();
+        let mut parts: Vec<_> = drain.parts(threads).collect();
+        while parts.iter().any(Part::has_more) {
+            let mut readers = parts.iter_mut().zip(&mut self.sinks).zip(&mut stats);
+            let read = |((part, sink), stats): ((&mut Part<'_>, &mut S), &mut PassStats)| {
+                part.take(region, sink, stats, ROUND_EVENTS);
+                sink.router_mut().end_reading();
+            };
+            self.others.in_place_scope(|scope| {
+                let here = readers.next();
+                readers.for_each(|there| scope.spawn(move |_| read(there)));
+                here.into_iter().for_each(read);
+            });
+            let sinks = &self.sinks;
+            let routers = || sinks.iter().map(S::router);
+            let shards = (1..).zip(&mut others);
+            if is_small {
+                shards.for_each(|(number, shard)| shard.apply_routed(routers(), number));
+                ledger.apply_routed(routers(), 0);
+            } else {
+                self.others.in_place_scope(|scope| {
+                    shards.for_each(|(number, shard)| {
+                        scope.spawn(move |_| shard.apply_routed(routers(), number));
+                    });
+                    ledger.apply_routed(routers(), 0);
+                });
+            }
+            for sink in &mut self.sinks {
+                sink.router_mut().clear();
+            }
+        }
+        drop(parts);
+        drain.end_parts();
+        ledger.rejoin(others);
+        ledger.end_pass(now_ns);
+        let left = PassStats {
+            left,
+            ..PassStats::default()
+        };
+        stats.into_iter().fold(left, PassStats::and)
+    }
+}

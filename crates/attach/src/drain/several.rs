@@ -1,0 +1,184 @@
+//! When one thread does not keep up with a process, several do.
+//!
+//! A ledger begins undivided, and stays so as long as one drain keeps up: to hand an event over takes time, and a
+//! processor that the target could use. It is never put together again.
+
+use super::crew::{Crew, Distributes};
+use super::state::State;
+use super::to_ledger::count_sample;
+use crate::config::TraceConfig;
+use memhook_abi::{Event, MAX_RINGS, heap_of};
+use memhook_ledger::{MOST_SHARDS, Observer, Router, SampledAllocations};
+use memhook_stream::{Drain, PassStats, Region, Sink};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One drain does not keep up when it finds a ring so full, in thousandths: with the next pause it may be full.
+const PRESSED: u32 = 500;
+/// In so many passes within [`PRESSED_WITHIN`] of each other. One alone may be a burst; more do not always come, because
+/// threads take samples then.
+const PRESSED_PASSES: u32 = 4;
+const PRESSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Drains that are used at most unless others are asked for.
+const USUAL_MOST: usize = 8;
+
+/// As many as do not take processors that the target needs: a quarter of them, or those that it may not use.
+fn usual_drains(pid: i32) -> usize {
+    // By its affinity, and the quota of its control group.
+    let own = std::thread::available_parallelism().map_or(1, usize::from);
+    let of_target = memhook_process::allowed_processors(pid).unwrap_or(usize::MAX);
+    let spare = own.saturating_sub(of_target);
+    (own / 4).max(spare).clamp(1, USUAL_MOST)
+}
+
+/// The drains of a process.
+pub(super) struct Drains {
+    most: usize,
+    /// Passes that found a ring so full, and when the last one was.
+    pressed: u32,
+    pressed_at_ns: u64,
+    crew: Option<Crew<ToShards>>,
+}
+
+impl Drains {
+    pub fn new(pid: i32, config: &TraceConfig) -> Drains {
+        let most = config.drains.unwrap_or_else(|| usual_drains(pid));
+        Drains {
+            most: most.clamp(1, MOST_SHARDS),
+            pressed: 0,
+            pressed_at_ns: 0,
+            crew: None,
+        }
+    }
+
+    /// Whether passes are taken by several.
+    pub fn are_several(&self) -> bool {
+        self.crew.is_some()
+    }
+
+    /// After a pass of one drain: divides the ledger if one is too little. What writes events down, or keeps to a budget,
+    /// needs one sequence of them.
+    pub fn divide_if_pressed<O: Observer>(
+        &mut self,
+        stats: &PassStats,
+        state: &mut State<O>,
+        config: &TraceConfig,
+        now_ns: u64,
+    ) {
+        if self.most < 2 || stats.rings < 2 || stats.fullest < PRESSED {
+            return;
+        }
+        let since = Duration::from_nanos(now_ns.saturating_sub(self.pressed_at_ns));
+        if since > PRESSED_WITHIN {
+            self.pressed = 0;
+        }
+        self.pressed += 1;
+        self.pressed_at_ns = now_ns;
+        if self.pressed < PRESSED_PASSES || state.needs_one_sequence() {
+            return;
+        }
+        let config = Arc::new(config.clone());
+        let counts = config.sampled_allocations();
+        let sink = |router| ToShards {
+            router,
+            config: Arc::clone(&config),
+            level: 0,
+            counts,
+            has_samples: false,
+            rings: Vec::new(),
+        };
+        match Crew::new(self.most, &mut state.ledger, sink) {
+            Ok(crew) => self.crew = crew,
+            Err(error) => tracing::warn!(%error, "one thread alone empties the rings"),
+        }
+        if self.crew.is_some() {
+            state.drains = self.most;
+        } else {
+            self.most = 1;
+        }
+    }
+
+    /// A pass of all drains, if there are several. `is_last`: no thread records any more. Returns, too, whether a thread
+    /// has written that nobody knew.
+    pub fn pass<O: Observer>(
+        &mut self,
+        drain: &mut Drain,
+        region: &Region,
+        state: &mut State<O>,
+        writers: &mut [u32],
+        (now_ns, is_last): (u64, bool),
+    ) -> (PassStats, bool) {
+        let Some(crew) = &mut self.crew else {
+            return (PassStats::default(), false);
+        };
+        let stats = crew.pass(drain, region, &mut state.ledger, now_ns, is_last);
+        let mut has_new_writer = false;
+        for sink in crew.sinks_mut() {
+            for (ring, tid) in sink.rings.drain(..) {
+                if let Some(known) = writers.get_mut(ring) {
+                    has_new_writer |= *known != tid;
+                    *known = tid;
+                }
+            }
+            if sink.has_samples {
+                sink.has_samples = false;
+                state.counts.exact_until_ns.get_or_insert(now_ns);
+                let none = sink.config.sampled_allocations();
+                state.counts.add(&std::mem::replace(&mut sink.counts, none));
+            }
+        }
+        (stats, has_new_writer)
+    }
+}
+
+/// Distributes the events of some rings, and keeps the sums that sampling needs.
+struct ToShards {
+    router: Router,
+    config: Arc<TraceConfig>,
+    level: u8,
+    counts: SampledAllocations,
+    /// Whether there are any of this pass.
+    has_samples: bool,
+    /// Of this pass, with the threads that have written into them.
+    rings: Vec<(usize, u32)>,
+}
+
+impl Distributes for ToShards {
+    fn router(&self) -> &Router {
+        &self.router
+    }
+    fn router_mut(&mut self) -> &mut Router {
+        &mut self.router
+    }
+}
+
+impl Sink for ToShards {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        if ring < MAX_RINGS {
+            self.rings.push((ring, tid));
+        }
+        self.level = u8::from(self.counts.always);
+        self.has_samples |= self.counts.always;
+        self.router.begin_ring(ring, tid);
+    }
+    fn set_sampling(&mut self, mean_bytes: u64) {
+        // Only what the configuration asked for: the ring is the target's.
+        self.level = self.config.sampling_level(mean_bytes);
+        self.counts.announce(self.level);
+        self.has_samples |= self.level != 0;
+        self.router.set_sampling(self.level);
+    }
+    #[inline(always)]
+    fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
+        // Of a described allocator, and there is none.
+        if heap_of(event.address) != 0 {
+            return;
+        }
+        if self.level != 0 {
+            count_sample(&mut self.counts, self.level, &event, size_bytes);
+        }
+        self.router.event(event, size_bytes, time_ns);
+    }
+    fn end_pass(&mut self) {}
+}
