@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Pause between two looks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
+/// However many files do not answer, a plan is made after this time.
+const LONGEST_READ: Duration = Duration::from_secs(30);
 /// Longest part of a container's file that is read.
 const MOST_BYTES: u64 = 4096;
 
@@ -324,7 +326,9 @@ impl Machine {
         for pid in wanted {
             self.has_read(pid);
         }
-        while self.processes().any(|facts| facts.files == ItsFiles::Asked) {
+        let until = Instant::now() + LONGEST_READ;
+        let is_asked = |facts: &Facts| facts.files == ItsFiles::Asked;
+        while self.processes().any(is_asked) && Instant::now() < until {
             std::thread::sleep(TURN);
             self.heard();
         }
