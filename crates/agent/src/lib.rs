@@ -116,7 +116,7 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     // Before anything is attached to: a signal that comes now must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
-    memhook_inject::give_large_buffers_back();
+    memhook_inject::keep_little_memory();
     let mut given_up = 0;
     let (state, left) = State::take(&file.agent.state, |own| {
         let has_removed = send::give_up_oldest(own);

@@ -75,7 +75,7 @@ pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
 pub use others::Others;
-pub use own_memory::{give_large_buffers_back, give_memory_back};
+pub use own_memory::{give_memory_back, keep_little_memory};
 pub use pace::{Pace, with_gaps};
 pub use page_scan::{PageScan, PageState};
 pub use precedence::take_precedence;
