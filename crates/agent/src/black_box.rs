@@ -1,65 +1,197 @@
 //! What is kept of a process whose memory is about to run out: a profile of that moment, and how the process ended.
+//!
+//! One thread looks at each control group, however many processes are in it, and wakes only those that have something to do.
 
+use crate::board::Link;
 use memhook_attach::{Alarm, Alarms, Condition, Crowd};
 use memhook_process::{OomKill, ended_with};
 use memhook_report::{Death, KilledProcess, Kills};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// When the memory of a control group is about to run out: 90 % of its limit are in use, or its processes wait for memory
 /// for 150 ms of a second.
 const CONDITIONS: [&str; 2] = ["limit >= 90%", "psi >= 15%"];
-/// Time between two turns of a target that has one. The memory of a container may be filled within a second.
-pub const PACE: Duration = Duration::from_millis(20);
+/// Time between two looks at a group. The memory of a container may be filled within a second.
+const ROUND: Duration = Duration::from_millis(20);
 
-/// All of them: what they share.
-pub fn crowd() -> Crowd {
-    let conditions = CONDITIONS.iter().filter_map(|text| text.parse().ok());
-    Crowd::new(conditions.collect::<Vec<Condition>>())
+/// The black boxes of all processes, and the thread that looks at their groups.
+pub struct BlackBoxes {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    crowd: Crowd,
+    groups: Mutex<Vec<Group>>,
+    ends: AtomicBool,
+}
+
+/// A control group with processes that have a black box.
+struct Group {
+    alarms: Arc<Alarms>,
+    /// How many alarms were passed on.
+    answered: u64,
+    kills: Option<u64>,
+    processes: Vec<Arc<Process>>,
+}
+
+struct Process {
+    pid: i32,
+    link: Arc<Link>,
+    /// The alarm that it has to answer.
+    alarm: Mutex<Option<Alarm>>,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl BlackBoxes {
+    /// Starts the thread, which sleeps until there is a process.
+    pub fn start() -> std::io::Result<BlackBoxes> {
+        let conditions = CONDITIONS.iter().filter_map(|text| text.parse().ok());
+        let shared = Arc::new(Shared {
+            crowd: Crowd::new(conditions.collect::<Vec<Condition>>()),
+            groups: Mutex::default(),
+            ends: AtomicBool::default(),
+        });
+        let thread = std::thread::Builder::new().name("black boxes".into());
+        let of_thread = Arc::clone(&shared);
+        let thread = thread.spawn(move || of_thread.run())?;
+        Ok(BlackBoxes {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The black box of a process that is about to be traced. `link` wakes the thread that traces it.
+    pub fn add(&self, pid: i32, link: &Arc<Link>) -> BlackBox {
+        let alarms = self.shared.crowd.alarm_of(pid);
+        self.shared.crowd.begins(pid);
+        let kills_before = alarms.kills();
+        let process = Arc::new(Process {
+            pid,
+            link: Arc::clone(link),
+            alarm: Mutex::default(),
+        });
+        let mut groups = locked(&self.shared.groups);
+        match groups
+            .iter_mut()
+            .find(|of| Arc::ptr_eq(&of.alarms, &alarms))
+        {
+            Some(group) => group.processes.push(Arc::clone(&process)),
+            None => groups.push(Group {
+                answered: alarms.given(),
+                kills: kills_before,
+                alarms: Arc::clone(&alarms),
+                processes: vec![Arc::clone(&process)],
+            }),
+        }
+        drop(groups);
+        self.unpark();
+        BlackBox {
+            shared: Arc::clone(&self.shared),
+            process,
+            has_answered: false,
+            kills_before,
+            alarms,
+            died: None,
+        }
+    }
+
+    fn unpark(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for BlackBoxes {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Relaxed);
+        self.unpark();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        // Little time is left where it matters.
+        memhook_inject::take_precedence();
+        while !self.ends.load(Relaxed) {
+            if self.look() {
+                std::thread::park_timeout(ROUND);
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Looks at each group. Returns whether there is any.
+    fn look(&self) -> bool {
+        let mut groups = locked(&self.groups);
+        // Several groups may be in one that is full: the largest processes of all of them are meant.
+        let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
+        for group in groups.iter_mut() {
+            if let Some(alarm) = group.alarms.check(&mut group.answered) {
+                let place = alarm.place.clone().or_else(|| group.alarms.group());
+                let found = meant.entry((alarm.reason, place));
+                let (_, processes) = found.or_insert_with(|| (alarm, Vec::new()));
+                processes.extend(group.processes.iter().cloned());
+            }
+            let kills = group.alarms.kills();
+            if kills > group.kills {
+                group.kills = kills;
+                // One that was quiet would notice its own end only at its next turn.
+                group
+                    .processes
+                    .iter()
+                    .for_each(|process| process.link.call());
+            }
+        }
+        let are_some = !groups.is_empty();
+        drop(groups);
+        for (alarm, processes) in meant.into_values() {
+            let large = Crowd::largest(processes.iter().map(|process| process.pid));
+            for process in processes
+                .iter()
+                .filter(|process| large.contains(&process.pid))
+            {
+                *locked(&process.alarm) = Some(alarm.clone());
+                process.link.call();
+            }
+        }
+        are_some
+    }
 }
 
 /// That of one process.
 pub struct BlackBox {
-    pid: i32,
-    crowd: Arc<Crowd>,
+    shared: Arc<Shared>,
+    process: Arc<Process>,
     alarms: Arc<Alarms>,
-    /// How many alarms it has answered.
-    answered: u64,
     has_answered: bool,
     kills_before: Option<u64>,
-    /// As they were last seen: the group may go with the process.
-    kills: Option<u64>,
     /// Its wait status, if it could be read.
     died: Option<i32>,
 }
 
 impl BlackBox {
-    /// Of a process that is about to be traced.
-    pub fn new(pid: i32, crowd: &Arc<Crowd>) -> BlackBox {
-        let alarms = crowd.alarm_of(pid);
-        crowd.begins(pid);
-        BlackBox {
-            pid,
-            answered: alarms.given(),
-            has_answered: false,
-            kills_before: alarms.kills(),
-            kills: None,
-            alarms,
-            crowd: Arc::clone(crowd),
-            died: None,
-        }
-    }
-
     /// Whether a profile has to be kept now, and why. `is_gone`: the process has just ended.
     pub fn look(&mut self, is_gone: bool) -> Option<Alarm> {
-        self.kills = self.alarms.kills().or(self.kills);
+        let pid = self.process.pid;
         if is_gone {
-            self.died = ended_with(self.pid).or(self.died);
+            self.died = ended_with(pid).or(self.died);
             return None;
         }
-        let alarm = self.alarms.check(&mut self.answered);
-        // Of many processes in a group, the smaller ones are not what fills it.
-        let alarm = alarm.filter(|_| self.crowd.is_large(self.pid));
+        let alarm = locked(&self.process.alarm).take();
         self.has_answered |= alarm.is_some();
         alarm
     }
@@ -67,25 +199,33 @@ impl BlackBox {
     /// How the process has ended, if that is worth a profile: it was killed, or its memory was about to run out.
     pub fn end(&mut self) -> Option<String> {
         self.look(true);
+        let pid = self.process.pid;
         let group = self.alarms.group();
-        let killed = self.crowd.killed(self.pid, group.as_deref());
+        let killed = self.shared.crowd.killed(pid, group.as_deref());
         let named = |kill: OomKill| KilledProcess {
             pid: kill.pid,
             name: kill.name,
         };
-        let count = self.kills.zip(self.kills_before);
+        let count = self.alarms.kills().zip(self.kills_before);
         let kills = Kills {
             count: count.map(|(now, before)| now.saturating_sub(before)),
             processes: killed.into_iter().map(named).collect(),
         };
-        let death = Death::new(self.pid, self.died, &kills);
+        let death = Death::new(pid, self.died, &kills);
         let is_kept = self.has_answered || death.out_of_memory;
-        is_kept.then(|| death.explanation(self.pid, &kills))
+        is_kept.then(|| death.explanation(pid, &kills))
     }
 }
 
 impl Drop for BlackBox {
     fn drop(&mut self) {
-        self.crowd.forget(self.pid);
+        self.shared.crowd.forget(self.process.pid);
+        let mut groups = locked(&self.shared.groups);
+        for group in groups.iter_mut() {
+            group
+                .processes
+                .retain(|one| !Arc::ptr_eq(one, &self.process));
+        }
+        groups.retain(|group| !group.processes.is_empty());
     }
 }

@@ -7,6 +7,7 @@ mod reloading;
 mod sharing;
 
 use crate::AgentError;
+use crate::black_box::BlackBoxes;
 use crate::board::{Board, Identity, Link};
 use crate::budget::{Budget, OwnUse, Scarce, Verdict, machine_memory, processors};
 use crate::config::{ConfigError, Experiments, File, Mode, Names, Rule};
@@ -49,7 +50,7 @@ const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
 /// Time that what an agent before this one has left in a process gets to be put right.
 const RECOVERY: Duration = Duration::from_secs(20);
 /// Why a process is not traced whose files cannot be read.
-const SILENT: &str = "its files do not answer";
+pub const SILENT: &str = "its files do not answer";
 /// Smallest ledger with enough blocks for an estimate.
 const LEAST_LEDGER: u64 = 4 << 20;
 
@@ -110,7 +111,7 @@ impl Supervisor {
                 lookout: Lookout::start().map_err(AgentError::Thread)?,
                 files: SharedFiles::default(),
                 names: SharedReaders::within(names_memory(memory)),
-                crowd: Arc::new(crate::black_box::crowd()),
+                black_boxes: BlackBoxes::start().map_err(AgentError::Thread)?,
                 one_scan: Mutex::default(),
             }),
             budget: Budget::new(rate, memory),
@@ -344,7 +345,7 @@ impl Supervisor {
             identity,
             rule,
             outbox,
-            (names, &self.shared.crowd),
+            (names, &self.shared.black_boxes),
         );
         let worker = Worker::start(chosen, config, job, link, &self.shared);
         self.started(pid, worker, now);

@@ -1,13 +1,13 @@
 //! What the agent does with one trace: numbers every second, and a profile at the end of each interval.
 
-use crate::black_box::{self, BlackBox};
+use crate::black_box::{BlackBox, BlackBoxes};
 use crate::board::{Growth, Identity, Link, Numbers};
 use crate::config::{Destination, Mode, Rule};
 use crate::send::{Made, Outbox};
 use crate::session_stacks::{SessionStacks, module_files};
 use crate::sums::{SampledSites, Sums};
 use crossbeam_channel::Select;
-use memhook_attach::{Consumer, Crowd, End, Job, Trace, Turn, account_of_session};
+use memhook_attach::{Consumer, End, Job, Trace, Turn, account_of_session};
 use memhook_process::{CgroupMemory, TargetRoot, resident_counters};
 use memhook_report::{LiveProfiler, Profile, Sampling, Target, UnseenTime};
 use memhook_symbols::{SearchPath, SharedReaders, Symbolizer};
@@ -65,7 +65,7 @@ impl TargetJob {
         identity: Arc<Identity>,
         rule: Arc<Rule>,
         outbox: Outbox,
-        (names, crowd): (Option<&SharedReaders>, &Arc<Crowd>),
+        (names, black_boxes): (Option<&SharedReaders>, &BlackBoxes),
     ) -> TargetJob {
         let pid = identity.pid;
         let tracing = rule.tracing(0);
@@ -80,7 +80,7 @@ impl TargetJob {
         let interval = rule.interval.get_ref().0;
         TargetJob {
             profiler: is_wanted.then(|| LiveProfiler::new(symbols, MOST_SITES)),
-            black_box: (rule.blackbox).then(|| BlackBox::new(pid, crowd)),
+            black_box: (rule.blackbox).then(|| black_boxes.add(pid, &link)),
             occasion: None,
             link,
             identity,
@@ -239,16 +239,13 @@ impl TargetJob {
 impl Job<SampledSites> for TargetJob {
     /// Many targets at ten turns a second cost what a few do at a hundred.
     fn pace(&self) -> Duration {
-        if self.black_box.is_some() {
-            return black_box::PACE;
-        }
         Duration::from_millis(100)
     }
 
     /// Until the next numbers or profile.
     fn quiet_pace(&self) -> Duration {
         let names_are_due = self.profiler.as_ref().is_some_and(LiveProfiler::is_busy);
-        if names_are_due || self.black_box.is_some() {
+        if names_are_due {
             return self.pace();
         }
         let next = match &self.profiler {

@@ -1,12 +1,13 @@
 //! The thread that traces one target, from the attach to the end: ptrace requests must come from the thread that
 //! seized.
 
+use crate::black_box::BlackBoxes;
 use crate::board::{Identity, Link};
 use crate::config::Rule;
 use crate::scanning::scan_periodically;
 use crate::sums::SampledSites;
 use crate::target_job::TargetJob;
-use memhook_attach::{Crowd, Detached, End, Lookout, SharedFiles, Trace, TraceConfig};
+use memhook_attach::{Detached, End, Lookout, SharedFiles, Trace, TraceConfig};
 use memhook_process::Chosen;
 use memhook_symbols::SharedReaders;
 use std::sync::{Arc, Mutex};
@@ -35,8 +36,8 @@ pub struct Shared {
     pub files: SharedFiles,
     /// Readers of names.
     pub names: SharedReaders,
-    /// Processes that are watched for the end of their memory.
-    pub crowd: Arc<Crowd>,
+    /// Those of processes that are watched for the end of their memory.
+    pub black_boxes: BlackBoxes,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
 }

@@ -20,6 +20,8 @@ pub struct Alarm {
     pub reason: &'static str,
     /// A sentence without its end.
     pub explanation: String,
+    /// The directory of the control group that is about to run out; `/` is the machine. `None`: the group of the process.
+    pub place: Option<PathBuf>,
 }
 
 impl Alarm {
@@ -40,9 +42,12 @@ impl Alarm {
             (_, Some(level)) => ("limit", used(level)),
             _ => ("limit", condition.to_string()),
         };
+        let is_of_level = reason == "limit";
+        let level = now.memory.as_ref().filter(|_| is_of_level);
         Alarm {
             reason,
             explanation,
+            place: level.map(|level| level.path.clone()),
         }
     }
 
@@ -52,6 +57,7 @@ impl Alarm {
         Alarm {
             reason: "growth",
             explanation: format!("{used}, and at this rate the rest lasts for {seconds:.0} s"),
+            place: Some(level.path.clone()),
         }
     }
 }
@@ -79,6 +85,8 @@ struct State {
     /// How many have been given, and the last one.
     given: u64,
     last: Option<Alarm>,
+    /// As last seen: the group may go with its processes.
+    kills: Option<u64>,
 }
 
 impl Alarms {
@@ -93,6 +101,7 @@ impl Alarms {
             next: now,
             given: 0,
             last: None,
+            kills: None,
         }))
     }
 
@@ -119,9 +128,12 @@ impl Alarms {
         locked(&self.0).given
     }
 
-    /// How many of its processes the kernel has killed for want of memory; `None` where it does not say.
+    /// How many of its processes the kernel has killed for want of memory, as far as it has said; `None` where it does not
+    /// say.
     pub fn kills(&self) -> Option<u64> {
-        locked(&self.0).triggers.cgroup().kills()
+        let mut state = locked(&self.0);
+        state.kills = state.triggers.cgroup().kills().or(state.kills);
+        state.kills
     }
 
     /// The directory of the group.

@@ -54,13 +54,17 @@ impl Crowd {
 
     /// Whether a process is one of the largest that are watched.
     pub fn is_large(&self, pid: i32) -> bool {
-        let pids: Vec<i32> = locked(&self.pids).1.iter().copied().collect();
+        let pids = locked(&self.pids).1.clone();
+        Crowd::largest(pids).contains(&pid)
+    }
+
+    /// Returns the processes of these that have the most in memory: as many as are worth a report.
+    pub fn largest(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
-        let own = size(pid);
-        let larger = pids
-            .iter()
-            .filter(|&&other| other != pid && size(other) > own);
-        larger.count() < MOST_LOOKED_AT
+        let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (size(pid), pid)).collect();
+        sizes.sort_unstable();
+        let last = sizes.into_iter().rev().take(MOST_LOOKED_AT);
+        last.map(|(_, pid)| pid).collect()
     }
 
     /// Whom the kernel has killed of those that are watched, and of the group of this one.

@@ -1,33 +1,32 @@
 //! What an agent keeps of processes that run out of memory.
 
 use super::served::{expect_untouched, rule};
-use memhook_tests::agents::Agent;
-use memhook_tests::pprof::Pprof;
+use memhook_tests::agents::{Agent, Pprof};
 use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{MemoryBox, Target, build_target, not_run, until};
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 const LIMIT: u64 = 96 << 20;
 
-/// One process of a group leaks until the kernel kills it. What it kept is on the disk before that and after it, with who
-/// was killed; the other one goes on.
-#[test]
-fn the_last_profile_says_who_was_killed() {
-    let Some(group) = MemoryBox::new("agent-black-box", LIMIT) else {
-        return not_run("no memory cgroup can be made here");
+/// Has one process of a group leak until the kernel kills it, while the others go on. Returns what was kept of it, by
+/// reason. None, with the reason said, where no group can be made.
+fn kept_of_leaker(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<String, Pprof>> {
+    let Some(group) = MemoryBox::new(name, LIMIT) else {
+        not_run("no memory cgroup can be made here");
+        return None;
     };
-    let folder = Arc::new(Folder::new("agent-black-box"));
+    let folder = Arc::new(Folder::new(name));
     let program = PathBuf::from(folder.path("leaks"));
     copy_program(build_target("leaks_until_killed", &[]), &program);
-    let idle = Target::run(group.command(&program).args(["1000000", "0"]));
+    let idle = || Target::run(group.command(&program).args(["1000000", "0"]));
+    let idle: Vec<Target> = (0..others).map(|_| idle()).collect();
     let mut leaker = Target::run(group.command(&program).args(["1000000000", "5000"]));
-    let agent = Agent::start(
-        &folder,
-        &rule(&program, "mode = \"exact\"\nblackbox = true"),
-    );
-    for target in [&idle, &leaker] {
+    let rule = rule(&program, "mode = \"exact\"\nblackbox = true");
+    let agent = Agent::start(&folder, &format!("{symbols}{rule}"));
+    for target in idle.iter().chain([&leaker]) {
         agent.await_phase(target.pid(), "traced");
     }
     let kept = |reason: &str| agent.metric("memhook_agent_blackbox_profiles_total", &[reason]);
@@ -39,9 +38,11 @@ fn the_last_profile_says_who_was_killed() {
     until("its last profile is kept", || {
         kept("reason=\"end\"") == Some(1.0)
     });
-    agent.await_phase(idle.pid(), "traced");
+    for target in &idle {
+        agent.await_phase(target.pid(), "traced");
+    }
     let directory = folder.path("state/blackbox");
-    let mut reasons = std::collections::BTreeMap::new();
+    let mut reasons = BTreeMap::new();
     for entry in std::fs::read_dir(&directory).expect("there").flatten() {
         let mode = entry.metadata().expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -49,29 +50,49 @@ fn the_last_profile_says_who_was_killed() {
         if !name.contains(&format!("-{pid}-")) {
             continue;
         }
-        let reason = name
-            .trim_end_matches(".pb.gz")
-            .rsplit('-')
-            .next()
-            .expect("a word")
-            .to_owned();
+        let name = name.trim_end_matches(".pb.gz");
+        let reason = name.rsplit('-').next().expect("a word").to_owned();
         let profile = Pprof::read(&std::fs::read(entry.path()).expect("readable"));
-        // More than half of what there is, before the end and at it.
-        let leaked = profile.of("inuse_space", "planted_leak");
-        assert!(leaked as u64 > LIMIT / 4, "{reason}: {leaked}");
-        reasons.insert(reason, profile.comments);
+        reasons.insert(reason, profile);
     }
-    let last = reasons.remove("end").expect("one of the end");
+    let last = &reasons.get("end").expect("one of the end").comments;
     let says = |words: &str| last.iter().any(|comment| comment.contains(words));
     assert!(says("killed by the kernel for want of memory"), "{last:?}");
     let before = ["limit", "growth", "pressure"].map(|reason| reasons.contains_key(reason));
-    assert!(before.contains(&true), "{reasons:?}");
+    assert!(before.contains(&true), "{:?}", reasons.keys());
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(
         said.contains(&format!("process {pid} (leaks): killed by the kernel")),
         "{said}"
     );
-    expect_untouched(idle.pid());
-    drop(idle);
+    for target in &idle {
+        expect_untouched(target.pid());
+    }
+    Some(reasons)
+}
+
+/// What was kept is on the disk before the end and after it, with who was killed.
+#[test]
+fn the_last_profile_says_who_was_killed() {
+    let kept = kept_of_leaker("agent-black-box", 3, "");
+    for (reason, profile) in kept.into_iter().flatten() {
+        // More than half of what there is, before the end and at it.
+        let leaked = profile.of("inuse_space", "planted_leak");
+        assert!(leaked as u64 > LIMIT / 4, "{reason}: {leaked}");
+    }
+}
+
+/// Names may be left to others: then nothing is read for them when time is short.
+#[test]
+fn what_is_kept_may_have_addresses_only() {
+    let symbols = "[symbols]\nnames = \"store\"\n";
+    let kept = kept_of_leaker("agent-black-box-nameless", 0, symbols);
+    for (reason, profile) in kept.into_iter().flatten() {
+        assert_eq!(profile.functions, 0, "{reason}");
+        let mut nameless = profile.nameless.iter();
+        assert!(nameless.any(|(path, ..)| path.ends_with("/leaks")));
+        let live = profile.sum("inuse_space");
+        assert!(live as u64 > LIMIT / 4, "{reason}: {live}");
+    }
 }
