@@ -4,7 +4,7 @@
 use crate::kubernetes::{Place, Pods, pod_uid};
 use crate::reads::{Answer, Heard, Question, Reads};
 use memhook_process::{living_thread, proc_path, proc_text, process_ids};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -332,6 +332,35 @@ impl Machine {
             std::thread::sleep(TURN);
             self.heard();
         }
+    }
+
+    /// Asks what keeps processes from being attached to, and waits for the answers. Processes whose files do not answer are
+    /// missing in the result.
+    pub fn await_obstacles(
+        &mut self,
+        questions: impl IntoIterator<Item = (i32, Question)>,
+    ) -> HashMap<i32, Option<String>> {
+        let mut asked = HashSet::new();
+        for (pid, question) in questions {
+            if self.ask(pid, question) {
+                asked.insert(pid);
+            }
+        }
+        let until = Instant::now() + LONGEST_READ;
+        let mut found = HashMap::new();
+        while !asked.is_empty() && Instant::now() < until {
+            std::thread::sleep(TURN);
+            for Heard { pid, answer, .. } in self.heard() {
+                match answer {
+                    Answer::Obstacle(obstacle) => drop(found.insert(pid, obstacle)),
+                    Answer::None => {}
+                    // A late one to another question.
+                    Answer::Inside(_) => continue,
+                }
+                asked.remove(&pid);
+            }
+        }
+        found
     }
 
     /// What was read since the last call. What it says of processes is in their facts now.

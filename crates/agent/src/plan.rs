@@ -4,9 +4,11 @@ use crate::budget::{machine_memory, processors};
 use crate::config::{File, Mode, Rule};
 use crate::facts::{Facts, Machine, is_hidden};
 use crate::kubernetes::{limits_in_words, limits_of};
+use crate::reads::Question;
 use crate::rules::Rules;
 use crate::said::chain;
-use memhook_attach::{Obstacle, already_traced, obstacle};
+use crate::supervisor::SILENT;
+use memhook_attach::{Obstacle, kinship};
 use memhook_report::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +39,7 @@ pub fn plan(file: &File) -> AgentPlan {
         rules.of(facts, None).is_some()
             || file.rule.iter().any(|rule| may_be_chosen(rule.get_ref()))
     });
-    let mut processes: Vec<&Facts> = machine.processes().collect();
+    let mut processes: Vec<Facts> = machine.processes().cloned().collect();
     // In the order in which they are attached to; a parent comes before its children.
     processes.sort_unstable_by_key(|facts| (facts.started, facts.pid));
     let memory = file.agent.max_memory.bytes(machine_memory());
@@ -55,13 +57,28 @@ pub fn plan(file: &File) -> AgentPlan {
             .filter(|&pid| machine.get(pid).is_none() && is_hidden(pid))
             .count() as u64,
     };
-    let mut members = BTreeMap::<i32, Arc<Rule>>::new();
-    let mut traced = Vec::new();
-    for facts in processes {
+    let mut members = BTreeMap::<i32, (Arc<Rule>, bool)>::new();
+    for facts in &processes {
         let own = rules.of(facts, None);
         let inherited = own.is_none();
-        let parents = members.get(&facts.parent).map(|rule| &**rule);
-        let Some(rule) = own.or_else(|| rules.of(facts, parents)) else {
+        let parents = members.get(&facts.parent).map(|(rule, _)| &**rule);
+        if let Some(rule) = own.or_else(|| rules.of(facts, parents)) {
+            members.insert(facts.pid, (rule, inherited));
+        }
+    }
+    let ledger = crate::supervisor::ledger_bytes(file);
+    let questions = members.iter().map(|(&pid, (rule, _))| {
+        let config = Box::new(rule.tracing(ledger));
+        let question = match rule.mode {
+            Mode::Scan => Question::Obstacle(config),
+            _ => Question::ObstacleNow(config),
+        };
+        (pid, question)
+    });
+    let mut answers = machine.await_obstacles(questions);
+    let mut traced = Vec::new();
+    for facts in &processes {
+        let Some((rule, inherited)) = members.get(&facts.pid) else {
             plan.unchosen.push(UnchosenProcess {
                 pid: facts.pid,
                 process: facts.program().to_owned(),
@@ -71,8 +88,8 @@ pub fn plan(file: &File) -> AgentPlan {
             });
             continue;
         };
-        let mut target = planned(facts, &rule, crate::supervisor::ledger_bytes(file));
-        target.inherited = inherited;
+        let mut target = planned(facts, rule, ledger);
+        target.inherited = *inherited;
         let of_rule = plan
             .targets
             .iter()
@@ -81,14 +98,10 @@ pub fn plan(file: &File) -> AgentPlan {
             .max_targets
             .is_some_and(|most| of_rule.count() >= most as usize);
         let shared_out = full_namespace(file, &plan.targets, &target);
-        let config = rule.tracing(crate::supervisor::ledger_bytes(file));
-        let found = obstacle(facts.pid, traced.iter().copied(), &config).or_else(|| {
-            let is_traced = rule.mode != Mode::Scan;
-            let found = is_traced.then(|| already_traced(facts.pid))?;
-            found.unwrap_or_else(Some).map(Obstacle::Error)
-        });
-        let (phase, why) = match found {
-            Some(Obstacle::Error(error)) => ("refused", Some(chain(&error))),
+        let kin = kinship(facts.pid, traced.iter().copied());
+        let answer = answers.remove(&facts.pid);
+        let refused = answer.unwrap_or_else(|| Some(SILENT.into()));
+        let (phase, why) = match kin {
             Some(Obstacle::BorrowsMemory) => (
                 "waits",
                 Some("it runs in the memory of another process until it executes a program".into()),
@@ -97,6 +110,8 @@ pub fn plan(file: &File) -> AgentPlan {
                 "waits",
                 Some("it is a copy that memhook-rs has made".into()),
             ),
+            Some(Obstacle::Error(error)) => ("refused", Some(chain(&error))),
+            None if refused.is_some() => ("refused", refused),
             None if is_rule_full => (
                 "waits",
                 Some("the rule has as many targets as it may have (its max_targets)".into()),
@@ -112,7 +127,6 @@ pub fn plan(file: &File) -> AgentPlan {
         if phase == "attaches" {
             traced.push(facts.pid);
         }
-        members.insert(facts.pid, rule);
         plan.targets.push(target);
     }
     plan

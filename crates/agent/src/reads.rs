@@ -7,7 +7,7 @@
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use memhook_attach::{TraceConfig, unready};
+use memhook_attach::{TraceConfig, already_traced, unready};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
@@ -35,6 +35,8 @@ pub enum Question {
     },
     /// Whether it can be attached to like this.
     Obstacle(Box<TraceConfig>),
+    /// The same, and whether somebody traces it already. An attach finds that out by itself.
+    ObstacleNow(Box<TraceConfig>),
 }
 
 /// What was read.
@@ -265,6 +267,11 @@ fn read(pid: i32, question: Question) -> Answer {
         Question::Inside { is_pod } => Answer::Inside(Inside::of(pid, is_pod)),
         Question::Obstacle(config) => {
             Answer::Obstacle(unready(pid, &config).map(|error| chain(&error)))
+        }
+        Question::ObstacleNow(config) => {
+            let traced = || already_traced(pid).unwrap_or_else(Some);
+            let error = unready(pid, &config).or_else(traced);
+            Answer::Obstacle(error.map(|error| chain(&error)))
         }
     }
 }
