@@ -4,7 +4,7 @@ use super::served::{Ended, ask, expect_untouched};
 use memhook_tests::agents::{Agent, get};
 use memhook_tests::pods::PodGroup;
 use memhook_tests::programs::{Folder, copy_program, installed};
-use memhook_tests::{Target, build_library, build_target, not_run, until};
+use memhook_tests::{Target, build_library, build_target, not_run, run, until};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -65,6 +65,30 @@ impl Drop for Shown {
     }
 }
 
+/// A plan says which processes it knows nothing of, rather than to wait for them.
+fn expect_plan(folder: &Folder, rules: &str, dead: &[Target], well: &Target) {
+    let file = folder.path("plan.toml");
+    let state = folder.path("state-of-plan");
+    let text = format!("[agent]\nstate = \"{state}\"\n{rules}");
+    std::fs::write(&file, text).expect("written");
+    let (code, json, errors) = run(&["agent", "--config", &file, "--plan", "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let plan: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let of = |list: &str, pid: u32| {
+        let list = plan[list].as_array().expect("a list").iter();
+        list.clone().find(|one| one["pid"] == pid).cloned()
+    };
+    let is_silent = |target: &&Target| {
+        let found = of("targets", target.pid()).or_else(|| of("unchosen", target.pid()));
+        found.is_some_and(|found| found["why"] == "its files do not answer")
+    };
+    // Of a library, a plan need not read anything.
+    let silent = dead.iter().filter(is_silent).count();
+    assert!(silent >= 4, "the programs and the pod: {json}");
+    let found = of("targets", well.pid()).expect("a target");
+    assert_eq!(found["phase"], "attaches", "{found}");
+}
+
 #[test]
 fn files_that_do_not_answer_keep_nobody_else_waiting() {
     let folder = Arc::new(Folder::new("agent-dead-files"));
@@ -101,6 +125,7 @@ fn files_that_do_not_answer_keep_nobody_else_waiting() {
         "[[rule]]\nname = \"web\"\nexecutable = \"{}/served\"\nmode = \"exact\"\n",
         folder.path("*")
     );
+    expect_plan(&folder, &rules, &dead, &well[0]);
     let agent = Agent::start(&folder, &rules);
     agent.await_phase(well[0].pid(), "traced");
     let number = |name: &str| agent.metric(name, &[]).unwrap_or(0.0);
