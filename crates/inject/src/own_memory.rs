@@ -5,7 +5,7 @@
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 128 << 10;
 
-/// So many arenas share all threads: that they seldom allocate at the same moment is what a low share of the machine means.
+/// Arenas for all threads, which seldom allocate at the same moment.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
