@@ -3,8 +3,8 @@
 use super::adapting::{check, trace_crowd_by};
 use memhook_tests::{Target, build_target, run};
 
-fn is_drain(name: &String) -> bool {
-    name.starts_with("drain-")
+fn is_drain(name: impl AsRef<str>) -> bool {
+    name.as_ref().starts_with("drain-")
 }
 
 /// All is counted, of every thread, and each release is that of its block.
