@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 /// Number of a group that is not over.
 pub(super) type GroupId = u32;
 
+/// Two cache lines: the second begins with `outgrown_lifetimes_ns`.
 #[derive(Clone, Copy, Default)]
+#[repr(C, align(64))]
 struct Group {
     first_ns: u64,
     last_ns: u64,
@@ -32,6 +34,8 @@ struct Group {
     merged_into: Option<GroupId>,
     is_closed: bool,
 }
+
+const _: () = assert!(size_of::<Group>() == 128);
 
 /// Groups that are over, of one site.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +114,13 @@ impl Groups {
         group.most_live = group.most_live.max(group.live);
         group.references += 1;
         id
+    }
+
+    /// A chunk of a group will be released soon.
+    pub fn ask_for(&self, id: GroupId) {
+        let group = &self.all[id as usize];
+        memhook_abi::prefetch(&group.first_ns);
+        memhook_abi::prefetch(&group.outgrown_lifetimes_ns);
     }
 
     /// A chunk of a group was released; [`Groups::settle`] has to follow.

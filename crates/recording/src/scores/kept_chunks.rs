@@ -18,7 +18,7 @@ pub struct ChunkAccesses {
 }
 
 /// A chunk: one block from its allocation to its release.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// Its number among the chunks of its site, in the order in which they were learnt of.
     pub number: u64,
@@ -30,8 +30,9 @@ pub struct Chunk {
     pub size: u64,
     /// It was live at the end.
     pub is_live: bool,
-    /// What was read and written of it; `None` if that is not known.
-    pub accesses: Option<ChunkAccesses>,
+    /// What was read and written of it; `None` if that is not known. Most recordings know it of no chunk, and there are
+    /// many chunks.
+    pub accesses: Option<Box<ChunkAccesses>>,
 }
 
 impl ChunkAccesses {

@@ -14,12 +14,16 @@ use memhook_ledger::{BlockOf, ReleaseBy};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 /// An event of a pass may be older than those of the passes before it, by this many of them: the ledger
 /// holds nothing back for longer.
 const LATE_PASSES: usize = 17;
 /// The target's clock may be late by a tick or two.
 const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
+
+/// So many happenings are looked up together, before they are counted.
+const TOGETHER: usize = 16;
 
 /// Times beyond this one are damage.
 const LATEST_NS: u64 = u64::MAX >> 8;
@@ -124,13 +128,36 @@ impl Scorer {
 
     /// Counts what happened at one time. `next_ns`: the time of what comes next.
     fn end_tick(&mut self, next_ns: u64) {
-        for (time_ns, step_ns, happening) in self.tick.spread(next_ns) {
-            match happening {
-                Happening::Allocated(block, stack) => self.count_allocated(&block, stack, time_ns),
-                Happening::Released(block, by) => self.count_released(&block, by, time_ns),
-                Happening::Pairs(block, stack, count) => {
-                    self.count_pairs(&block, stack, count, time_ns, step_ns);
+        let spread = self.tick.spread(next_ns);
+        let (mut next_ns, step_ns) = (spread.first_ns, spread.step_ns);
+        for happenings in spread.happenings.chunks(TOGETHER) {
+            self.ask_for(happenings);
+            for happening in happenings {
+                let time_ns = next_ns;
+                next_ns = time_ns.saturating_add(happening.events().saturating_mul(step_ns));
+                match happening {
+                    Happening::Allocated(block, stack) => {
+                        self.count_allocated(block, *stack, time_ns);
+                    }
+                    Happening::Released(block, by) => self.count_released(block, *by, time_ns),
+                    Happening::Pairs(block, stack, count) => {
+                        self.count_pairs(block, *stack, *count, time_ns, step_ns);
+                    }
                 }
+            }
+        }
+        self.tick.reuse(spread);
+    }
+
+    /// Looks up the chunks of a few happenings, of which none waits for another: so the processor gets them from memory
+    /// at the same time. They are in its cache then, where counting needs them one after the other.
+    fn ask_for(&self, happenings: &[Happening]) {
+        for happening in happenings {
+            let (Happening::Allocated(block, _) | Happening::Released(block, _)) = happening else {
+                continue;
+            };
+            if let Some(live) = self.live.get(&block.address) {
+                self.groups.ask_for(live.group);
             }
         }
     }
@@ -225,13 +252,12 @@ impl Scorer {
     fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>, end_ns: u64) {
         let thread = by.map_or(block.thread, |by| by.thread);
         self.next_event(thread, None);
-        let is_same = |live: &Live| live.site == block.site;
-        let Some(live) = self.live.get(&block.address).copied().filter(is_same) else {
+        let live = match self.live.entry(block.address) {
+            Entry::Occupied(known) if known.get().site == block.site => known.remove(),
             // It was allocated before the window, or a failed realloc has brought it back, at which its
             // lifetime as a chunk has ended.
-            return;
+            _ => return,
         };
-        self.live.remove(&block.address);
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
             run.released(block.address);
         }
@@ -272,7 +298,7 @@ impl Scorer {
         // Clocks of two processors may disagree by a little.
         let end_ns = end_ns.max(live.start_ns + 1);
         let site = &mut self.sites[live.site as usize];
-        let accesses = accesses.filter(|_| site.tells);
+        let accesses = accesses.filter(|_| site.tells && site.kept.keeps(live.number));
         site.live -= 1;
         site.live_bytes = site.live_bytes.saturating_sub(live.size);
         let lifetime_ns = end_ns - live.start_ns;
@@ -285,7 +311,7 @@ impl Scorer {
                 end_ns,
                 size: live.size,
                 is_live,
-                accesses,
+                accesses: accesses.map(Box::new),
             },
         );
         Release {

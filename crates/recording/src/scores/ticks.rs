@@ -16,7 +16,7 @@ pub(super) enum Happening {
 }
 
 impl Happening {
-    fn events(&self) -> u64 {
+    pub fn events(&self) -> u64 {
         match self {
             Happening::Pairs(_, _, count) => 2 * count,
             _ => 1,
@@ -56,9 +56,8 @@ impl Tick {
         self.happenings.len() >= MOST
     }
 
-    /// Takes what is collected: each with its time, and the distance of two events. `next_ns`: the time of what comes
-    /// next.
-    pub fn spread(&mut self, next_ns: u64) -> impl Iterator<Item = (u64, u64, Happening)> + use<> {
+    /// Takes what is collected. `next_ns`: the time of what comes next.
+    pub fn spread(&mut self, next_ns: u64) -> Spread {
         let happenings = std::mem::take(&mut self.happenings);
         let events: u64 = happenings.iter().map(Happening::events).sum();
         // Another ring begins with an earlier time.
@@ -67,12 +66,27 @@ impl Tick {
             _ => LONGEST_TICK_NS,
         };
         let step_ns = (length_ns / events.max(1)).max(1);
-        let mut time_ns = self.next_ns;
-        self.next_ns = time_ns.saturating_add(events.saturating_mul(step_ns));
-        happenings.into_iter().map(move |happening| {
-            let at_ns = time_ns;
-            time_ns = time_ns.saturating_add(happening.events().saturating_mul(step_ns));
-            (at_ns, step_ns, happening)
-        })
+        let first_ns = self.next_ns;
+        self.next_ns = first_ns.saturating_add(events.saturating_mul(step_ns));
+        Spread {
+            happenings,
+            first_ns,
+            step_ns,
+        }
     }
+
+    /// Takes the memory of what was spread back, for what is collected next.
+    pub fn reuse(&mut self, mut spread: Spread) {
+        spread.happenings.clear();
+        self.happenings = spread.happenings;
+    }
+}
+
+/// What happened in a tick, one after the other.
+pub(super) struct Spread {
+    pub happenings: Vec<Happening>,
+    /// The time of the first event.
+    pub first_ns: u64,
+    /// The distance of two events.
+    pub step_ns: u64,
 }

@@ -62,7 +62,12 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     packed.running("chunks.size", chunks().map(|chunk| chunk.size));
     packed.plain("chunks.live", chunks().map(|chunk| chunk.is_live));
     packed.plain("chunks.access", chunks().map(access_state));
-    let accesses = || chunks().map(|chunk| (chunk.start_ns, chunk.accesses.unwrap_or_default()));
+    let accesses = || {
+        chunks().map(|chunk| {
+            let accesses = chunk.accesses.as_deref().copied();
+            (chunk.start_ns, accesses.unwrap_or_default())
+        })
+    };
     let since = |from_ns: u64, ns: u64| ticks(ns.saturating_sub(from_ns));
     let waits = accesses().map(|(start_ns, of)| since(start_ns, of.first_ns));
     packed.plain("chunks.wait", waits);
@@ -75,7 +80,7 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
 /// What is known of a chunk's accesses, as the page has it: 0 nothing, 1 there were none, 2 all by one thread, 3 by
 /// several.
 fn access_state(chunk: &Chunk) -> u8 {
-    match chunk.accesses {
+    match &chunk.accesses {
         None => 0,
         Some(of) if of.reads == 0 && of.writes == 0 => 1,
         Some(of) => 2 + u8::from(of.by_several),

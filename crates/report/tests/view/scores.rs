@@ -23,7 +23,7 @@ fn scored_run() -> Profile {
             size: 16 << (n % 5),
             is_live: false,
             // Written and read from a quarter of the lifetime on; every tenth one is not used.
-            accesses: Some(if n % 10 == 9 {
+            accesses: Some(Box::new(if n % 10 == 9 {
                 ChunkAccesses::default()
             } else {
                 let start_ns = profile.from_ns + span_ns / 2 / chunks * n;
@@ -34,7 +34,7 @@ fn scored_run() -> Profile {
                     writes: 1,
                     by_several: n % 2 == 1,
                 }
-            }),
+            })),
         };
         SiteScores {
             stack: *stack,
@@ -195,7 +195,8 @@ fn a_million_chunks_are_rows() {
     let chunk = profile.scores.as_ref().expect("scores").sites[0]
         .numbers
         .kept
-        .chunks[500_000];
+        .chunks[500_000]
+        .clone();
     assert_eq!(row["from"], chunk.start_ns / 1000);
     assert_eq!(
         row["to"],
