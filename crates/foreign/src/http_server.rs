@@ -422,7 +422,7 @@ mod tests {
                 write!(client, "GET {path} HTTP/1.1\r\n\r\n").expect("sent");
                 client
             };
-            let deaf: Vec<TcpStream> = (0..3 * MOST_CLIENTS).map(ask).collect();
+            let mut deaf: Vec<TcpStream> = (0..3 * MOST_CLIENTS).map(ask).collect();
             for _ in 0..2 * MOST_CLIENTS {
                 let prompt = status("GET /at-once HTTP/1.1\r\n\r\n");
                 assert_eq!(prompt, "HTTP/1.1 200 OK", "{path}");
@@ -436,6 +436,8 @@ mod tests {
             };
             while other() != expected {
                 assert!(Instant::now() < until, "{path}");
+                // Of those that came at the same moment, some may have made room for others before they were read.
+                deaf.extend((path == "/endless").then(|| ask(0)));
             }
             drop(deaf);
         }
