@@ -31,10 +31,10 @@ struct Shown {
 }
 
 impl Shown {
-    /// None, with the reason said, where nothing may be mounted.
+    /// None, with the reason said, where the kernel has no FUSE: no package brings it.
     fn mount(of: &str, path: String) -> Option<Shown> {
         if std::fs::File::open("/dev/fuse").is_err() {
-            not_run("/dev/fuse cannot be opened");
+            eprintln!("not run: /dev/fuse cannot be opened");
             return None;
         }
         std::fs::create_dir(&path).expect("made");
