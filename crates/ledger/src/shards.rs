@@ -226,7 +226,10 @@ impl<O: Observer> Ledger<O> {
     pub fn divide(&mut self, shards: usize) -> Option<Vec<Router>> {
         let knows_all = self.bound_reached.is_none() && !self.map.is_thinned();
         let max_bytes = self.options.max_bytes.map(|max| max / shards.max(1));
-        let has_room = max_bytes.is_none_or(|max| max >= LEAST_BYTES);
+        // For the time of the division all entries are there twice.
+        let most = self.options.max_bytes.map_or(usize::MAX, |max| max / 2);
+        let has_room =
+            max_bytes.is_none_or(|max| max >= LEAST_BYTES) && self.memory_bytes() <= most;
         let is_possible = self.shards() == 1 && (2..=MOST_SHARDS).contains(&shards);
         if !is_possible || !O::IS_NONE || !knows_all || !has_room {
             return None;

@@ -138,6 +138,15 @@ fn check_exact(program: Program) {
     assert_eq!(totals.live_bytes, bytes);
 }
 
+/// While it is divided, a ledger takes twice as much memory.
+#[test]
+fn a_ledger_that_is_half_full_is_not_divided() {
+    for (blocks, is_possible) in [(20_000, true), (350_000, false)] {
+        let mut program = busy(3 * LEAST_BYTES, 10, blocks, 1);
+        assert_eq!(program.fed.divide(3), is_possible, "{blocks} blocks");
+    }
+}
+
 /// The bounds are five standard errors wide; over all seeds the squared errors are what they say.
 #[test]
 fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
