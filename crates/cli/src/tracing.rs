@@ -134,11 +134,11 @@ pub struct Tracing {
     /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
     #[arg(long, value_name = "SIZE", value_parser = units::size, hide_short_help = true)]
     pub ring_size: Option<u64>,
-    /// Most threads that empty the event rings [default: by the processors]
+    /// The most threads that may empty the event rings [default: by the processors]
     ///
-    /// One does as long as it keeps up. The default is a quarter of the processors that memhook-rs may use, or those that
-    /// the program may not use, if they are more; at most 8. One thread alone does where events are recorded, where
-    /// mappings or described allocators are traced, and with --overhead.
+    /// There is one as long as it keeps up. The default is a quarter of the processors that memhook-rs may use, or the number
+    /// of those that the program may not use, if that is larger; at most 8. It is always one where events are recorded,
+    /// where mappings or described allocators are traced, and with --overhead.
     #[arg(long, value_name = "N", value_parser = drains, hide_short_help = true)]
     pub drains: Option<usize>,
     /// At a full event ring: wait, drop or adapt

@@ -219,7 +219,9 @@ impl<O: Observer> Ledger<O> {
         let address = release.address;
         match undo {
             Undo::Unknown { is_counted } => {
-                self.totals.unknown_releases -= u64::from(is_counted);
+                // Since then samples may have been announced, and what was counted be forgotten.
+                let counted = &mut self.totals.unknown_releases;
+                *counted = counted.saturating_sub(u64::from(is_counted));
             }
             Undo::Balance => self.contests.add_block(address, self.pass),
             Undo::Block(block, size) => {

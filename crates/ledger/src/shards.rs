@@ -78,6 +78,10 @@ impl Bucket {
             self.events = Vec::with_capacity(most / 2);
         }
         self.events.clear();
+        // Usually a few. A target can make one for each event.
+        if self.marks.capacity() > USUAL_EVENTS {
+            self.marks = Vec::new();
+        }
         self.marks.clear();
         self.run = 0;
     }
@@ -221,8 +225,8 @@ impl<O: Observer> Ledger<O> {
 
     /// Divides it, between two passes, and returns what distributes events to the shards from now on:
     /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] are not for a divided one. Nothing is lost or
-    /// counted twice. `None`: it is divided already, observed, does
-    /// not know everything any more, or has too little memory for so many.
+    /// counted twice. `None`: it is divided already, observed, does not know everything any more, or has too little memory
+    /// for so many.
     pub fn divide(&mut self, shards: usize) -> Option<Vec<Router>> {
         let knows_all = self.bound_reached.is_none() && !self.map.is_thinned();
         let max_bytes = self.options.max_bytes.map(|max| max / shards.max(1));
@@ -311,6 +315,8 @@ impl<O: Observer> Ledger<O> {
                     self.sites
                         .hand_over(&mut other.sites, entry.site(), size, true);
                 }
+                // Forgotten since samples were announced.
+                Undo::Unknown { is_counted: true } if here.unknown_releases == 0 => {}
                 Undo::Unknown { is_counted: true } => {
                     here.unknown_releases -= 1;
                     there.unknown_releases += 1;

@@ -69,16 +69,17 @@ pub struct SiteTotals {
 }
 
 impl SiteTotals {
-    /// Adds another site of the same stack.
+    /// Adds another site of the same stack. What forged events come to fits into one sum, not into all.
     pub(crate) fn add(&mut self, other: &SiteTotals) {
         let oldest = [self.oldest_ns, other.oldest_ns].into_iter();
         self.oldest_ns = oldest.filter(|&at| at > 0).min().unwrap_or(0);
-        self.bytes += other.bytes;
-        self.blocks += other.blocks;
-        self.allocated_blocks += other.allocated_blocks;
-        self.allocated_bytes += other.allocated_bytes;
-        self.released_blocks += other.released_blocks;
-        self.released_bytes += other.released_bytes;
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.bytes, other.bytes);
+        add(&mut self.blocks, other.blocks);
+        add(&mut self.allocated_blocks, other.allocated_blocks);
+        add(&mut self.allocated_bytes, other.allocated_bytes);
+        add(&mut self.released_blocks, other.released_blocks);
+        add(&mut self.released_bytes, other.released_bytes);
         self.min_size = self.min_size.min(other.min_size);
         self.max_size = self.max_size.max(other.max_size);
     }

@@ -338,3 +338,27 @@ fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     ];
     run(&setup, &actions, 40).expect("the release of each block is the true one");
 }
+
+/// A `realloc` of a block from before the attach fails late, after samples were announced, from when on nobody counts
+/// releases of unknown blocks.
+#[test]
+fn a_release_that_is_taken_back_may_be_forgotten() {
+    for divides in [false, true] {
+        let mut fed = Fed::new(Ledger::new(LedgerOptions::default()));
+        let event = |op| RawEvent::pack(op, 0x1000, 1, 0, 1).unpack().unwrap();
+        fed.begin_ring(0, 1);
+        fed.event(event(Op::ReallocRelease), 0, 0);
+        fed.end_pass(0);
+        fed.end_pass(0);
+        assert_eq!(fed.ledger.totals().unknown_releases, 1);
+        fed.ledger.begin_ring(1, 2);
+        fed.ledger.set_sampling(1);
+        fed.end_pass(0);
+        assert!(!divides || fed.divide(2));
+        fed.begin_ring(0, 1);
+        fed.event(event(Op::ReallocFailed), 0, 0);
+        fed.end_pass(0);
+        let totals = fed.ledger.totals();
+        assert_eq!((totals.unknown_releases, totals.releases), (0, 0));
+    }
+}

@@ -14,25 +14,15 @@
 //! claimed, and claims what has come since.
 
 use crate::Region;
-use crate::accesses::AccessWords;
-use memhook_abi::{Accesses, Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, flags};
+use crate::part::{Part, RingState, Span};
+use memhook_abi::{Accesses, Event, Op, RingHeader, flags};
 use std::mem::offset_of;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// From the claim of an event until it is taken: longer than any store takes to become visible. See the
 /// hook's `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
-
-/// Events taken before the tail moves: a producer that waits for room goes on early, and the
-/// consumer's line is not written for every event.
-const BATCH_EVENTS: usize = 4096;
-
-/// Lines of the ring are asked for so many events before they are read: they come from the core of the
-/// thread that wrote them, and the processor's own prefetchers do not run so far ahead.
-const EVENTS_AHEAD: usize = 64;
-const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
 
 /// Heads are asked for so many rings ahead: they lie so far apart that each is in a page of its own, and so
 /// regularly that most of them share a few sets of the caches.
@@ -113,76 +103,6 @@ impl TickTime {
     }
 }
 
-/// What a pass takes of a ring.
-struct Span {
-    ring: usize,
-    tail: u64,
-    end: u64,
-    head: u64,
-    /// How far it has been taken.
-    at: u64,
-    state: RingState,
-}
-
-/// Some rings of a pass, for one thread.
-pub struct Part<'a> {
-    spans: &'a mut [Span],
-    /// The first one that is not taken.
-    next: usize,
-    tick_time: TickTime,
-}
-
-impl Part<'_> {
-    /// Hands events to `sink`, which is not told of the end of the pass, and moves the tails: about `most` events, or
-    /// all that are left. Adds to `stats`.
-    pub fn take(
-        &mut self,
-        region: &Region,
-        sink: &mut impl Sink,
-        stats: &mut PassStats,
-        most: u64,
-    ) {
-        let mut room = most;
-        while room > 0
-            && let Some(span) = self.spans.get_mut(self.next)
-        {
-            let capacity = region.ring_mask(span.ring) + 1;
-            if span.at == span.tail {
-                let waiting = span.head.wrapping_sub(span.tail).min(capacity);
-                stats.fullest = stats.fullest.max((waiting * 1000 / capacity) as u32);
-                stats.rings += usize::from(span.tail != span.end);
-            }
-            let left = span.end.wrapping_sub(span.at);
-            let count = left.min(room);
-            if count > 0 {
-                drain_ring(region, span, count, self.tick_time, sink, stats);
-            }
-            if span.at != span.end {
-                return;
-            }
-            room -= count;
-            self.next += 1;
-        }
-    }
-
-    /// Whether events are left.
-    pub fn has_more(&self) -> bool {
-        self.next < self.spans.len()
-    }
-}
-
-#[derive(Clone, Copy, Default)]
-struct RingState {
-    /// Resolved time of the last tick.
-    time_ns: u64,
-    /// Size from an extension whose allocation has not come yet.
-    extension: Option<u64>,
-    /// Mean number of bytes between its samples; 0: all allocations are recorded.
-    mean_bytes: u64,
-    /// What came of the words about a block.
-    accesses: AccessWords,
-}
-
 /// The consumer of all rings.
 pub struct Drain {
     tick_time: TickTime,
@@ -244,8 +164,7 @@ impl Drain {
 
     /// Events that the pass takes.
     pub fn to_take(&self) -> u64 {
-        let spans = self.spans.iter();
-        spans.map(|span| span.end.wrapping_sub(span.tail)).sum()
+        self.spans.iter().map(Span::to_take).sum()
     }
 
     /// Begins a pass whose parts several threads take: finds out what there is ([`Drain::pass`]). All heads are
@@ -267,7 +186,8 @@ impl Drain {
         self.look_at_heads(region, false)
     }
 
-    /// What was found, in so many parts of about the same number of events, or fewer.
+    /// What was found, in so many parts of about the same number of events, or fewer: each but the last has more than its
+    /// share of all.
     pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
         let each = self.to_take() / count.max(1) as u64 + 1;
         let tick_time = self.tick_time;
@@ -275,7 +195,7 @@ impl Drain {
         std::iter::from_fn(move || {
             let (mut events, mut end) = (0, 0);
             while end < left.len() && events < each {
-                events += left[end].end.wrapping_sub(left[end].tail);
+                events += left[end].to_take();
                 end += 1;
             }
             let (spans, rest) = std::mem::take(&mut left).split_at_mut(end);
@@ -360,61 +280,6 @@ impl Drain {
     }
 }
 
-/// Takes the next `count` events of a ring.
-fn drain_ring(
-    region: &Region,
-    span: &mut Span,
-    count: u64,
-    tick_time: TickTime,
-    sink: &mut impl Sink,
-    stats: &mut PassStats,
-) {
-    let &mut Span { ring, at, end, .. } = span;
-    // Behind the load of the head.
-    let capacity = region.ring_mask(ring) as usize + 1;
-    let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
-    if end.wrapping_sub(at) > capacity as u64 {
-        // Only a damaged ring, or a thread that was still writing when the region was cleared,
-        // gets here. New and old events in the ring look alike, so all of them are skipped.
-        stats.damaged += 1;
-        span.at = end;
-        tail_word.store(end, Release);
-        return;
-    }
-    if at == 0 {
-        // A new owner: nothing of the last one applies.
-        span.state = RingState::default();
-    }
-    // The owner wrote its tid before its first head, so it is there.
-    sink.begin_ring(
-        ring,
-        region
-            .ring32(ring, offset_of!(RingHeader, tid))
-            .load(Relaxed),
-    );
-    let words = region
-        .memory
-        .words(region.ring_offset(ring) + RING_PREFIX_BYTES, capacity * 2);
-    let mut state = span.state;
-    if state.mean_bytes != 0 {
-        sink.set_sampling(state.mean_bytes);
-    }
-    let mut next = at;
-    let mut left = count as usize;
-    while left > 0 {
-        let start = (next as usize) & (capacity - 1);
-        let count = left.min(BATCH_EVENTS).min(capacity - start);
-        let batch = &words[start * 2..(start + count) * 2];
-        take_batch(batch, tick_time, &mut state, sink, stats);
-        left -= count;
-        next = next.wrapping_add(count as u64);
-        // Release: our reads of the events come before the owner may overwrite them.
-        tail_word.store(next, Release);
-    }
-    span.at = next;
-    span.state = state;
-}
-
 /// Tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
 fn ends(region: &Region, ring: usize) -> (u64, u64) {
     /// A ring is not freed that often. A target that changes the tail itself gets what it asks for: what is
@@ -467,76 +332,30 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
     tail.wrapping_add(taken)
 }
 
-#[inline]
-fn take_batch(
-    words: &[AtomicU64],
-    tick_time: TickTime,
-    state: &mut RingState,
-    sink: &mut impl Sink,
-    stats: &mut PassStats,
-) {
-    let mut time_ns = match tick_time {
-        TickTime::Fixed(now) => now,
-        _ => state.time_ns,
-    };
-    let mut extension = state.extension;
-    let mut events = 0;
-    let (pairs, _) = words.as_chunks::<2>();
-    for (i, [word0, word1]) in pairs.iter().enumerate() {
-        if i % EVENTS_OF_A_LINE == 0
-            && let Some(later) = pairs.get(i + EVENTS_AHEAD)
-        {
-            memhook_abi::prefetch(later);
-        }
-        let raw = RawEvent {
-            word0: word0.load(Relaxed),
-            word1: word1.load(Relaxed),
-        };
-        // Nearly all events are of these two kinds. Each is handed over at a place of its own, where the compiler
-        // knows its kind: so it decides once, and an event stays in registers.
-        if raw.is(Op::Release) {
-            let event = raw.unpack_as(Op::Release);
-            sink.event(event, u64::from(event.size), time_ns);
-            events += 1;
-            continue;
-        }
-        if raw.is(Op::Allocation) {
-            let event = raw.unpack_as(Op::Allocation);
-            let mut size = u64::from(event.size);
-            if event.size == u32::MAX {
-                size = extension.take().unwrap_or(size);
-            }
-            sink.event(event, size, time_ns);
-            events += 1;
-            continue;
-        }
-        let Some(event) = raw.unpack() else {
-            stats.damaged += 1;
-            continue;
-        };
-        match event.op {
-            Op::Tick => time_ns = tick_time.resolve(event.value),
-            Op::SizeExtension => extension = Some(event.value),
-            Op::SamplingChange => {
-                state.mean_bytes = event.value;
-                sink.set_sampling(state.mean_bytes);
-            }
-            Op::Access => {
-                if let Some(accesses) = state.accesses.take(&event, tick_time) {
-                    sink.access(accesses);
-                }
-            }
-            Op::Mapped | Op::Unmapped | Op::Discarded => {
-                sink.mapping(event, extension.take().unwrap_or(0), time_ns);
-                events += 1;
-            }
-            _ => {
-                sink.event(event, u64::from(event.size), time_ns);
-                events += 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each ring is in a part, and there are no more parts than threads, whatever a target has written into its heads.
+    #[test]
+    fn every_ring_is_in_a_part() {
+        for ends in [[3, 0, 3, 0], [0; 4], [u64::MAX, u64::MAX / 2, 1 << 63, 5]] {
+            for count in 1..6 {
+                let mut drain = Drain::new();
+                let spans = ends.iter().enumerate().map(|(ring, &end)| Span {
+                    ring,
+                    tail: 0,
+                    end,
+                    head: end,
+                    at: 0,
+                    state: RingState::default(),
+                });
+                drain.spans.extend(spans);
+                let parts: Vec<_> = drain.parts(count).collect();
+                assert!(parts.len() <= count, "{ends:?} in {count}");
+                let rings: usize = parts.iter().map(|part| part.spans.len()).sum();
+                assert_eq!(rings, ends.len(), "{ends:?} in {count}");
             }
         }
     }
-    state.time_ns = time_ns;
-    state.extension = extension;
-    stats.events += events;
 }

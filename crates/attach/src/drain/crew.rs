@@ -12,7 +12,7 @@ use rayon_core::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 /// Fewer events than this are taken by one thread: to wake others takes longer.
 const FEW_EVENTS: u64 = 4096;
 
-/// Events that a thread takes before they are applied: as many as stay in the caches of its processor.
+/// Events that a thread takes before they are applied, so that buckets take little memory, however many come.
 const ROUND_EVENTS: u64 = 1 << 17;
 
 /// What one of the threads hands the events of its rings to: it passes them to its router.

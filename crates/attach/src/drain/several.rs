@@ -93,7 +93,7 @@ impl Drains {
             Err(error) => tracing::warn!(%error, "one thread alone empties the rings"),
         }
         if self.crew.is_some() {
-            state.drains = self.most;
+            tracing::info!(threads = self.most, "several threads empty the rings");
         } else {
             self.most = 1;
         }

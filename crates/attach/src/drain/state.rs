@@ -30,8 +30,6 @@ pub struct State<O = ()> {
     pub mappings: Option<MappingLedger>,
     /// Writes down what becomes of them.
     pub mapping_recorder: Option<Recorder>,
-    /// Threads that empty the rings.
-    pub drains: usize,
 }
 
 impl<O: Observer> State<O> {
@@ -60,7 +58,6 @@ impl<O: Observer> State<O> {
                 .collect(),
             mappings: config.mappings.then(MappingLedger::default),
             mapping_recorder: None,
-            drains: 1,
         }
     }
 
