@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x18;
+inline constexpr uint64_t abi_version_value = 0x19;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -16,7 +16,7 @@ inline constexpr uint64_t arena_bytes = 0x10000000;
 inline constexpr uint64_t granule_bytes = 0x10;
 inline constexpr uint64_t max_depth = 0x80;
 inline constexpr uint64_t max_rings = 0x400;
-inline constexpr uint64_t ring_prefix_bytes = 0x50000;
+inline constexpr uint64_t ring_prefix_bytes = 0x54000;
 inline constexpr uint64_t ring_scratch_offset = 0x400;
 inline constexpr uint64_t pc_cache_offset = 0x2800;
 inline constexpr uint64_t pc_cache_entries = 0x800;
@@ -157,6 +157,9 @@ inline constexpr uint64_t python_cache_entries = 0x100;
 inline constexpr uint64_t python_chains_offset = 0x40000;
 inline constexpr uint64_t python_chains = 0x40;
 inline constexpr uint64_t python_chain_bytes = 0x400;
+inline constexpr uint64_t python_evaluations_offset = 0x50000;
+inline constexpr uint64_t python_evaluations = 0x80;
+inline constexpr uint64_t python_evaluation_bytes = 0x80;
 inline constexpr uint64_t ring_free = 0x0;
 inline constexpr uint64_t ring_claimed = 0x1;
 inline constexpr uint64_t birth_offered = 0x1;

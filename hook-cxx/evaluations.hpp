@@ -23,11 +23,16 @@ struct Evaluations {
   uint32_t ends[18];   // where their frames end (CFA), in bytes from the stack pointer
   uint16_t sizes[18];  // how many bytes these have
 };
-static_assert(sizeof(Evaluations) == 128);
+static_assert(sizeof(Evaluations) == python_evaluation_bytes);
 
-// Behind the page that is read through the kernel.
-inline constexpr uint64_t evaluations_offset = ring_scratch_offset + max_depth * 8 + 4096, evaluations_kept = 16;
-static_assert(evaluations_offset + evaluations_kept * sizeof(Evaluations) <= memo_guides_offset);
+// Where a thread has no large caches yet: behind the page that is read through the kernel.
+inline constexpr uint64_t first_evaluations_offset = ring_scratch_offset + max_depth * 8 + 4096, first_evaluations = 16;
+static_assert(first_evaluations_offset + first_evaluations * sizeof(Evaluations) <= memo_guides_offset);
+
+// Whether the thread has the caches whose pages the attacher makes for those who need them.
+[[gnu::always_inline]] inline bool has_large_caches(const RingHeader* ring) {
+  return ring->memo_mask == gate().memo_mask;
+}
 
 // From the end of a call's frame down to its variable, in bytes; 0: not known yet. Private to the process.
 struct Distances {
@@ -64,8 +69,8 @@ struct EvaluationTrace {
   [[gnu::always_inline]] void spoil() { is_cut = true; }
 };
 
-[[gnu::noinline, gnu::cold]] inline void find_evaluations(RingHeader* ring, const Position& at, uint64_t start,
-                                                          uint64_t bytes, Evaluations* found) {
+[[gnu::noinline]] inline void find_evaluations(RingHeader* ring, const Position& at, uint64_t start, uint64_t bytes,
+                                               Evaluations* found) {
   found->place = 0;
   found->count = 0;
   asm volatile("" ::: "memory");
@@ -81,8 +86,10 @@ struct EvaluationTrace {
                                                                 uint64_t start, uint64_t bytes, bool again) {
   uint64_t place = at.sp | (module_list() >> 32) << 48;
   uint64_t hash = (place ^ uint64_t{native} << 20) * 0x9e3779b97f4a7c15;
-  auto* found =
-      reinterpret_cast<Evaluations*>(in_ring(ring, evaluations_offset)) + ((hash >> 40) & (evaluations_kept - 1));
+  bool is_large = has_large_caches(ring);
+  auto* kept =
+      reinterpret_cast<Evaluations*>(in_ring(ring, is_large ? python_evaluations_offset : first_evaluations_offset));
+  Evaluations* found = kept + ((hash >> 40) & ((is_large ? python_evaluations : first_evaluations) - 1));
   if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
   find_evaluations(ring, at, start, bytes, found);
   found->native = native;

@@ -306,8 +306,18 @@ struct Walk {
   bool proves;  // the chain passes through the stack, whose calls are known
   Proof proof;
   // See Proof::at().
-  uint32_t innermost_seen = 0, entry_seen = 0;
-  bool is_stale = false;
+  uint32_t innermost_seen, entry_seen;
+  bool is_stale;
+
+  // Member by member: without vector registers, compilers copy and clear a structure as a whole by a string
+  // instruction, which takes tens of cycles before its first byte.
+  [[gnu::always_inline]] Walk(Reader reader, bool proves, Proof proof)
+      : reader{reader.direct},
+        proves(proves),
+        proof{proof.calls, proof.sp, proof.low, proof.high},
+        innermost_seen(0),
+        entry_seen(0),
+        is_stale(false) {}
 
   // Whether a frame's memory may be read, `Memory` for what it is. Where it may be something else than it should be, the
   // kernel reads it, and all that it leads to.
@@ -547,9 +557,7 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   uint32_t seen = 0;
   bool is_plain = walk.reader.direct && frame >= 4096 && !(frame >> 47) && !(frame & 7) &&
                   (!walk.proves || proof.at(frame, distances.entry, &seen) == Memory::heap);
-  // The attacher has made its pages together with those of the other large caches.
-  bool has_chains = ring->memo_mask == gate().memo_mask;
-  if (!is_plain || !has_chains) return walk_chain(ring, walk, function, native, frame, nullptr, 0);
+  if (!is_plain || !has_large_caches(ring)) return walk_chain(ring, walk, function, native, frame, nullptr, 0);
   uint64_t key = uint64_t{function} << 32 | native;
   Chain* chain = chain_of(ring, key, frame);
   if (__builtin_expect(chain->key != key || !still_holds(chain, frame, walk.proof, walk.proves), 0))
@@ -567,7 +575,7 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   Reader reader{false};
   uint64_t state = known == python_off ? 0 : thread_state(reader, known == python_direct);
   if (state == 0) return native;
-  Walk walk{reader, false, {nullptr, at.sp, ring->stack_low, ring->stack_high}};
+  Walk walk(reader, false, {nullptr, at.sp, ring->stack_low, ring->stack_high});
   // Before 3.11, frames are objects, and each holds on to its caller.
   bool is_on_stack = p->frame_in != no_offset || p->entry_kind > python_marked;
   if (!is_on_stack) return with_frames_of(ring, walk, state, function, native);
@@ -581,7 +589,7 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   walk.proves = true;
   uint64_t bytes = p->evaluation_end - p->evaluation;
   walk.proof.calls = evaluations_of(ring, at, native, p->evaluation, bytes, false);
-  Walk first = walk;
+  Walk first(walk.reader, walk.proves, walk.proof);
   uint32_t id = with_frames_of(ring, first, state, function, native);
   if (__builtin_expect(first.reader.direct && !first.is_stale, 1)) return id;
   walk.proof.calls = evaluations_of(ring, at, native, p->evaluation, bytes, true);

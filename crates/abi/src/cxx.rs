@@ -210,6 +210,12 @@ pub fn cxx_header() -> String {
         ("python_chains_offset", PYTHON_CHAINS_OFFSET as u64),
         ("python_chains", PYTHON_CHAINS as u64),
         ("python_chain_bytes", PYTHON_CHAIN_BYTES as u64),
+        (
+            "python_evaluations_offset",
+            PYTHON_EVALUATIONS_OFFSET as u64,
+        ),
+        ("python_evaluations", PYTHON_EVALUATIONS as u64),
+        ("python_evaluation_bytes", PYTHON_EVALUATION_BYTES as u64),
         ("ring_free", u64::from(ring_state::FREE)),
         ("ring_claimed", u64::from(ring_state::CLAIMED)),
         ("birth_offered", u64::from(birth::OFFERED)),

@@ -2,15 +2,15 @@
 
 use super::{
     AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
-    PYTHON_CACHE_OFFSET, PYTHON_CHAIN_BYTES, PYTHON_CHAINS, PYTHON_CHAINS_OFFSET, PythonLayout,
-    RingHeader, SlotEntry,
+    PYTHON_CACHE_OFFSET, PYTHON_CHAINS_OFFSET, PYTHON_EVALUATION_BYTES, PYTHON_EVALUATIONS,
+    PYTHON_EVALUATIONS_OFFSET, PythonLayout, RingHeader, SlotEntry,
 };
 use crate::event::RawEvent;
 
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 24;
+pub const ABI_VERSION: u32 = 25;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -32,7 +32,8 @@ pub const MAX_DEPTH: usize = 128;
 pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
 /// cost nothing.
-pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
+pub const RING_PREFIX_BYTES: usize =
+    PYTHON_EVALUATIONS_OFFSET + PYTHON_EVALUATIONS * PYTHON_EVALUATION_BYTES;
 /// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
 /// page of a stack that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;

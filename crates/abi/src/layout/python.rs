@@ -77,6 +77,13 @@ pub const PYTHON_CHAINS_OFFSET: usize = 1 << 18;
 pub const PYTHON_CHAINS: usize = 64;
 /// Bytes of one.
 pub const PYTHON_CHAIN_BYTES: usize = 1_024;
+/// Where such a thread keeps which calls of the evaluation function are on its stack, by backtrace and stack pointer.
+pub const PYTHON_EVALUATIONS_OFFSET: usize =
+    PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
+/// How many of them, a power of two.
+pub const PYTHON_EVALUATIONS: usize = 128;
+/// Bytes of one.
+pub const PYTHON_EVALUATION_BYTES: usize = 128;
 
 shared_struct! {
     /// All that the hook has to know of the interpreter. Addresses are avma, offsets in bytes.
