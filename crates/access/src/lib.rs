@@ -30,6 +30,8 @@ mod many_sites;
 mod marked_pages;
 #[cfg(target_arch = "x86_64")]
 mod measure;
+#[cfg(target_arch = "x86_64")]
+mod next_accesses;
 mod page_accesses;
 #[cfg(target_arch = "x86_64")]
 mod page_watch;
@@ -57,6 +59,8 @@ pub use controller::{Controller, Costs, PagePlan, Settings};
 pub use earlier::{EarlierBlocks, Kind};
 pub use error::Error;
 pub use looks::{Look, Looks};
+#[cfg(target_arch = "x86_64")]
+pub use next_accesses::NextAccesses;
 pub use page_accesses::PageAccesses;
 pub use pages::{PAGE_BYTES, Pages, THRESHOLDS_MS, Writes};
 pub use random::Random;

@@ -68,17 +68,28 @@ pub struct Means {
     pub watchpoints: io::Result<bool>,
 }
 
-/// Tries and measures.
-pub fn measure() -> Means {
-    let fault = fault_ns();
+/// What a trap costs, and whether watchpoints see accesses of the kernel.
+fn trap() -> (io::Result<f64>, bool) {
     let tid = memhook_inject::own_thread();
     // The kernel's accesses need more permission (perf_event_paranoid 1).
-    let (trap, with_kernel) = match trap_ns(tid, true) {
+    match trap_ns(tid, true) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             (trap_ns(tid, false), false)
         }
         other => (other, true),
-    };
+    }
+}
+
+/// Whether watchpoints see accesses of the kernel, or why there are none.
+pub fn watchpoints() -> io::Result<bool> {
+    let (trap, with_kernel) = trap();
+    trap.map(|_| with_kernel)
+}
+
+/// Tries and measures.
+pub fn measure() -> Means {
+    let fault = fault_ns();
+    let (trap, with_kernel) = trap();
     Means {
         costs: Costs {
             fault_ns: fault.as_ref().map_or(5_000.0, |&ns| ns.max(1.0)),

@@ -71,7 +71,7 @@ impl WatchedThreads {
     }
 
     /// Of this process; none is looked at yet.
-    fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
+    pub(crate) fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
         WatchedThreads {
             pid,
             with_kernel,
@@ -83,7 +83,7 @@ impl WatchedThreads {
     }
 
     /// How many watchpoints a thread has to give: fewer where a debugger or the program itself uses some.
-    fn slots(&self) -> io::Result<usize> {
+    pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
         for _ in 0..MOST_SLOTS {
             // Without being armed, it only takes the place.
@@ -217,6 +217,14 @@ impl WatchedThreads {
         word.threads() - before
     }
 
+    /// Has a word that has fired for a thread fire once more.
+    pub fn arm_again(&self, word: &WatchedWord, tid: i32) {
+        if let Some(watchpoint) = word.by_thread.get(&tid) {
+            // Fails for a thread that has ended, which accesses nothing.
+            let _ = watchpoint.arm(None);
+        }
+    }
+
     /// What was recorded since the last time.
     pub fn take(&mut self) -> Vec<Access> {
         let mut found = Vec::new();
@@ -224,6 +232,20 @@ impl WatchedThreads {
             ring.take(&mut found);
         }
         found
+    }
+
+    /// Takes the watchpoints that have fired from the threads without a ring: nothing else is known of those accesses.
+    pub fn take_unrecorded(&self, word: &mut WatchedWord) -> Vec<i32> {
+        let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
+        let fired = word.by_thread.iter();
+        let fired: Vec<i32> = fired
+            .filter(|(tid, watchpoint)| without_ring(tid) && watchpoint.has_fired())
+            .map(|(tid, _)| *tid)
+            .collect();
+        for tid in &fired {
+            word.by_thread.remove(tid);
+        }
+        fired
     }
 
     /// How many threads without a ring have touched a word.

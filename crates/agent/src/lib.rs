@@ -77,7 +77,7 @@ pub enum AgentError {
 }
 
 pub use config::{ConfigError, Experiments};
-pub use session_stacks::{SessionStacks, module_files};
+pub use session_stacks::SessionStacks;
 
 /// What a check of a configuration has found.
 #[derive(Clone, Debug, PartialEq, Eq)]

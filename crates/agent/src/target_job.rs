@@ -4,7 +4,7 @@ use crate::black_box::{BlackBox, BlackBoxes};
 use crate::board::{Growth, Identity, Link, Numbers};
 use crate::config::{Destination, Mode, Rule};
 use crate::send::{Made, Outbox};
-use crate::session_stacks::{SessionStacks, module_files};
+use crate::session_stacks::SessionStacks;
 use crate::sums::{SampledSites, Sums};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, account_of_session};
@@ -159,7 +159,7 @@ impl TargetJob {
         };
         profiler.begin(
             &SessionStacks(session),
-            module_files(session),
+            session.module_files(),
             sums.sites,
             facts,
         );

@@ -8,21 +8,7 @@
 //!
 //! Not here: options of a command line, terminals, names of functions, reports.
 //!
-//! # Profilers of your own
-//!
-//! Ask a trace about its call stacks and live blocks ([`Trace::sites`], [`Trace::live_blocks`]), or be told
-//! of every block in order, and keep data of your own with each ([`Trace::profile`]). Allocation calls per
-//! second, by thread:
-//!
-//! ```no_run
-#![doc = include_str!("../examples/calls_per_second.rs")]
-//! ```
-//!
-//! A histogram of sizes:
-//!
-//! ```no_run
-#![doc = include_str!("../examples/size_histogram.rs")]
-//! ```
+//! Profilers of your own are written with the crate `memhook`, which is built on this one.
 
 mod claim;
 mod config;
@@ -37,7 +23,6 @@ mod mark;
 mod pads;
 mod plan;
 mod probes;
-mod profiler;
 mod program;
 mod recording;
 mod recovery;
@@ -84,7 +69,6 @@ pub use probes::{
     plan_probes,
 };
 pub use probes::{PadPreview, ProbeOptions, ProbePreview, module_file, preview_probes};
-pub use profiler::{Block, Profiler, Profiling};
 pub use program::leaving::{Left, Outcome, leaving};
 pub use program::{Observer, Program, Work};
 pub use recording::Recording;

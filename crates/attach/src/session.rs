@@ -15,6 +15,7 @@ mod made_code;
 mod marks;
 mod prepared;
 mod python;
+mod python_names;
 mod refused_slots;
 mod slots;
 
@@ -29,6 +30,7 @@ use crate::hook::presence::{HookInTarget, has_hook};
 use crate::leave::inherited::close_inherited;
 use crate::pads::TracedHeap;
 use crate::plan::hooking::Planned;
+use crate::probes::module_file;
 use crate::survey::known_files::{KnownFiles, SharedFiles};
 use crate::survey::memory_allowance::allowance_now;
 use cleared::{Cleared, clear_after_failure};
@@ -38,9 +40,10 @@ use memhook_process::{
     Mapping, ModuleImage, TargetRoot, has_ended, mappings, seccomp_filters, thread_state,
 };
 use memhook_stream::{NamedMoment, Region};
-use memhook_symbols::PerfMap;
+use memhook_symbols::{ModuleFile, PerfMap, made_module, python_module};
 use memhook_unwind::walk;
 use prepared::{Prepared, limited};
+use python_names::PythonOf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -255,6 +258,19 @@ impl Session {
     /// The names that the process gives to the code that it makes, as far as it tells them by now.
     pub fn made_names(&self) -> Option<Arc<PerfMap>> {
         self.prepared.made_code.names(self.pid(), self.root())
+    }
+
+    /// What addresses of backtraces may be in: modules, those that are gone, Python functions, and code that was made at
+    /// run time.
+    pub fn module_files(&self) -> Vec<ModuleFile> {
+        let modules = self.modules().iter().chain(self.gone_modules());
+        let python = python_module(Arc::new(PythonOf(Arc::clone(self.shared_region()))));
+        let made = self.made_names().map(|names| made_module(names as _));
+        modules
+            .map(module_file)
+            .chain([python])
+            .chain(made)
+            .collect()
     }
 
     /// Where such code is (avma).

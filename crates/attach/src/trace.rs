@@ -88,7 +88,7 @@ impl<O: Observer + Send> Trace<O> {
         Arc::clone(&self.consumer)
     }
 
-    /// The thread with this index of a [`Block`](crate::Block): its id as the process sees it, and its name
+    /// The thread with this index that an observer gets: its id as the process sees it, and its name
     /// if it still runs.
     pub fn thread(&self, index: u16) -> (u32, String) {
         let tid = self.consumer.lock().ledger.tid_of(index);

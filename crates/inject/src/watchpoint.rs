@@ -42,6 +42,8 @@ const TYPE_BREAKPOINT: u32 = 5;
 const SOFTWARE_DUMMY: u64 = 9;
 /// `HW_BREAKPOINT_RW`: x86 has no watchpoint for reads alone.
 const BREAKPOINT_READ_WRITE: u32 = 3;
+/// `HW_BREAKPOINT_W`.
+const BREAKPOINT_WRITE: u32 = 2;
 const WORD_BYTES: u64 = 8;
 
 const FLAG_DISABLED: u64 = 1;
@@ -262,6 +264,8 @@ pub enum Width {
     Word,
     /// A byte.
     Byte,
+    /// A word at a multiple of eight. Only a write to one of its bytes fires.
+    WordWrites,
 }
 
 /// A watchpoint on one word or byte for one thread. Dropping it removes it.
@@ -285,10 +289,13 @@ impl Watchpoint {
     ) -> io::Result<Watchpoint> {
         let attributes = Attributes {
             kind: TYPE_BREAKPOINT,
-            breakpoint_type: BREAKPOINT_READ_WRITE,
+            breakpoint_type: match width {
+                Width::WordWrites => BREAKPOINT_WRITE,
+                Width::Word | Width::Byte => BREAKPOINT_READ_WRITE,
+            },
             breakpoint_address: address,
             breakpoint_length: match width {
-                Width::Word => WORD_BYTES,
+                Width::Word | Width::WordWrites => WORD_BYTES,
                 Width::Byte => 1,
             },
             ..common(with_kernel)
@@ -366,6 +373,22 @@ mod tests {
         word.store(1, Ordering::Relaxed);
         ring.take(&mut found);
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn reads_pass_where_writes_are_watched() {
+        let word = Box::new(AtomicU64::new(3));
+        let address = word.as_ptr().addr() as u64;
+        let reserved = Watchpoint::reserve_width(own_thread(), address, Width::WordWrites, true);
+        let watchpoint = match reserved {
+            Ok(watchpoint) => watchpoint,
+            Err(error) => return println!("not run: {error}"),
+        };
+        watchpoint.arm(None).unwrap();
+        assert_eq!(word.load(Ordering::Relaxed), 3);
+        assert!(!watchpoint.has_fired());
+        word.store(4, Ordering::Relaxed);
+        assert!(watchpoint.has_fired());
     }
 
     #[test]

@@ -273,7 +273,7 @@ impl SampledAllocations {
     }
 
     /// How many blocks one of this level and size stands for.
-    pub(crate) fn weight_of(&self, level: u8, size: u64) -> f64 {
+    pub fn weight_of(&self, level: u8, size: u64) -> f64 {
         match level {
             0 => 1.0,
             level => self.at(level).weight(size),

@@ -113,6 +113,11 @@ impl<O: Observer> Ledger<O> {
         &self.observer
     }
 
+    /// The observer, when nothing more will come.
+    pub fn into_observer(self) -> O {
+        self.observer
+    }
+
     /// The observer, to be changed.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer

@@ -1,9 +1,9 @@
 //! What frames are called in exported formats: the same function is one name everywhere.
 
 use crate::names::{is_plumbing, readable};
-use crate::recorded::PYTHON;
 use crate::{Profile, ProfileFrame, StackFrame};
 use memhook_foreign::visible;
+use memhook_symbols::PYTHON;
 use std::borrow::Cow;
 use std::collections::HashMap;
 

@@ -3,10 +3,10 @@
 use crate::labels::one_line;
 use crate::names::{around_parameters, is_plumbing, readable, without_parameters};
 use crate::places::{fitted_place, place_of};
-use crate::recorded::PYTHON;
 use crate::wrap::{beginning, columns, ending, padded};
 use crate::wrappers::is_wrapper;
 use crate::{StackFrame, Style};
+use memhook_symbols::PYTHON;
 use std::fmt::{Result, Write};
 
 /// Names up to this many characters share a column; what is longer pushes its own line only.

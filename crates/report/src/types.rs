@@ -7,11 +7,16 @@ use crate::StackFrame;
 pub(crate) const UNKNOWN_TYPE: &str = "unknown";
 
 /// A type as its rows have it: names come from compilers, who write `> >`, and from demanglers, who may not.
-pub(crate) fn one_spelling(mut name: String) -> String {
+pub fn one_spelling(mut name: String) -> String {
     while name.contains("> >") {
         name = name.replace("> >", ">>");
     }
     name
+}
+
+/// The type of the blocks that are allocated with this stack, if its functions name it, in one spelling.
+pub fn type_of_stack(frames: &[StackFrame]) -> Option<String> {
+    named_by_frames(frames).map(one_spelling)
 }
 
 /// The type that the functions of the C++ library on a stack name, innermost first; those of the program end the

@@ -11,6 +11,7 @@ mod children;
 mod command;
 mod gate;
 mod heaps;
+mod library;
 mod probes;
 mod recordings;
 mod scan;

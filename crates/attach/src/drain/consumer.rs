@@ -107,6 +107,12 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
+    /// The observer, when the trace is over.
+    pub fn into_observer(self) -> O {
+        let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
+        state.ledger.into_observer()
+    }
+
     /// Time since the attach.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()

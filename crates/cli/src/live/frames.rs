@@ -1,6 +1,6 @@
 //! A traced process as reports see it.
 
-use memhook_agent::{SessionStacks, module_files};
+use memhook_agent::SessionStacks;
 use memhook_attach::{CallScans, ModuleCoverage, Session};
 use memhook_process::process_name;
 use memhook_report::recorded::source_text;
@@ -38,7 +38,7 @@ impl Backtraces for Traced<'_> {
 
 impl TracedRun for Traced<'_> {
     fn module_files(&self) -> Vec<ModuleFile> {
-        module_files(self.session)
+        self.session.module_files()
     }
 
     fn thread_name(&self, tid: u32) -> String {

@@ -13,7 +13,6 @@ use super::triggered::Triggered;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::HoldLimit;
-use memhook_agent::module_files;
 use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::ScoreOptions;
@@ -235,7 +234,7 @@ impl ReportJob {
             return;
         };
         let mut symbols = Symbolizer::new(session.root().search_order());
-        symbols.set_modules(module_files(session));
+        symbols.set_modules(session.module_files());
         match scored_trace::of_file(recording, symbols, options) {
             Ok(found) => scored_trace::add(report, found),
             Err(error) => {

@@ -14,7 +14,7 @@ use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
-use memhook_agent::{SessionStacks, module_files};
+use memhook_agent::SessionStacks;
 use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn};
 use memhook_foreign::units;
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
@@ -287,7 +287,7 @@ impl TopJob {
             let drawn = screen.draw(board);
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
-            let modules = || module_files(session);
+            let modules = || session.module_files();
             let stacks = SessionStacks(session);
             self.is_stale = names.ask(&stacks, modules, board);
         }

@@ -1,7 +1,6 @@
 //! Reports of a recording: from a profile to what a live attach reports too.
 
 mod profile;
-mod python;
 mod series;
 mod symbolizer;
 
@@ -9,7 +8,6 @@ pub use profile::{
     Contents, NotSearched, Window, check_unreachable, note, ordered_modules, overhead, profile,
     window_totals,
 };
-pub use python::{PYTHON, made_module, python_frame, python_module, python_of};
 pub use symbolizer::{NameSources, module_files, symbolizer};
 pub(crate) use symbolizer::{candidates, symbolizer_of};
 

@@ -1,12 +1,11 @@
 //! Where the names of a recording's addresses come from.
 
 use super::ordered_modules;
-use crate::recorded::{made_module, python_frame, python_module};
 use memhook_recording::{NamedFrame, Recording};
 use memhook_stream::is_python;
 use memhook_symbols::{
     Bundle, Debuginfod, Location, ModuleFile, NamedCode, SearchPath, SymbolCache, Symbolizer,
-    made_frame,
+    made_frame, made_module, python_frame, python_module,
 };
 use rustc_hash::FxHashMap;
 use std::{path::PathBuf, sync::Arc};

@@ -32,5 +32,4 @@ mod stalled;
 mod static_programs;
 mod storm;
 mod threads;
-mod toolkit;
 mod ways_out;

@@ -3,7 +3,6 @@
 
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
-use memhook_agent::module_files;
 use memhook_attach::Session;
 use memhook_foreign::{OutputFile, own_name, unnamed_file_in};
 use memhook_report::recorded::{Window, profile};
@@ -68,7 +67,7 @@ impl Export {
     pub fn write(mut self, session: &Session) -> anyhow::Result<()> {
         let recording = open(&self.recording).context("nothing was recorded")?;
         let mut symbols = Symbolizer::new(session.root().search_order());
-        symbols.set_modules(module_files(session));
+        symbols.set_modules(session.module_files());
         let contents = page_contents(self.format, &recording);
         let window = Window::default();
         let profile = profile(&recording, &mut symbols, window, contents)?;

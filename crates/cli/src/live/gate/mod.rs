@@ -4,7 +4,7 @@ pub mod attached;
 pub mod launched;
 mod scored;
 
-use memhook_agent::{SessionStacks, module_files};
+use memhook_agent::SessionStacks;
 use memhook_attach::{State, Trace, unseen_allocators};
 use memhook_gate::{
     DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,
@@ -15,7 +15,7 @@ use memhook_heap::Snapshot;
 fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
     let session = trace.session();
     let stacks = SessionStacks(session);
-    let files = module_files(session);
+    let files = session.module_files();
     let search = session.root().search_order();
     let mut evidence = gather(NameSource::of_trace(&stacks, files, search));
     evidence.gaps.splice(0..0, unseen_allocators(session));
@@ -67,7 +67,7 @@ fn add_heaps(
     let stacks = SessionStacks(session);
     for (number, heap) in session.heaps().iter().enumerate() {
         let search = session.root().search_order();
-        let source = NameSource::of_trace(&stacks, module_files(session), search);
+        let source = NameSource::of_trace(&stacks, session.module_files(), search);
         evidence.add_heap(&heap.name, gather(number, source));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::live::signals::NameWait;
 use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer, State};
-use memhook_agent::{SessionStacks, module_files};
+use memhook_agent::SessionStacks;
 use memhook_attach::Session;
 use memhook_process::TargetRoot;
 use memhook_report::{Backtraces, CaughtAccess, Progress, StaleSite, frames_at};
@@ -67,7 +67,7 @@ impl Naming {
         now_ms: u32,
         waits: bool,
     ) -> Vec<StaleSite> {
-        self.symbols.set_modules(module_files(session));
+        self.symbols.set_modules(session.module_files());
         let backtrace = |site: Site| match site {
             Site::Stack(id) => SessionStacks(session).backtrace(id),
             Site::Kind(_) | Site::Pages => None,

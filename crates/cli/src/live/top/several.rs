@@ -10,7 +10,7 @@ use crate::live::ending;
 use crate::live::signals::stop_requested;
 use crate::{exit_code, remedies};
 use anyhow::Context;
-use memhook_agent::{SessionStacks, module_files};
+use memhook_agent::SessionStacks;
 use memhook_attach::{Assigner, End, Error, Followed, Job, Trace, Turn, Work, follow, refuse};
 use memhook_process::{TargetRoot, process_age};
 use memhook_report::top::{Among, Board, Names, Reaction, Screen};
@@ -264,7 +264,7 @@ impl Watch {
         }
         // Only what is on the screen needs names.
         if self.desk.shows(self.pid) {
-            is_stale |= self.names.ask(&stacks, || module_files(session), &board);
+            is_stale |= self.names.ask(&stacks, || session.module_files(), &board);
         }
         if view.wants_report.swap(false, Relaxed) {
             self.report.press(trace);

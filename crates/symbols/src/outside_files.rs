@@ -1,8 +1,7 @@
 //! What is in no file, as modules and frames of call stacks: Python functions, and code that was made at run time.
 
+use crate::{Frame, Location, ModuleFile, NamedCode};
 use memhook_abi::PYTHON_FRAME;
-use memhook_stream::Region;
-use memhook_symbols::{Frame, Location, ModuleFile, NamedCode};
 use std::sync::Arc;
 
 /// What stands in the place of a module for Python functions.
@@ -16,20 +15,6 @@ pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
         end: u64::MAX,
         named_by: Some(names),
         ..ModuleFile::default()
-    }
-}
-
-/// The Python functions on the backtraces of a trace.
-pub fn python_of(region: Arc<Region>) -> ModuleFile {
-    python_module(Arc::new(OfRegion(region)))
-}
-
-struct OfRegion(Arc<Region>);
-
-impl NamedCode for OfRegion {
-    fn location(&self, return_address: u64) -> Option<Location> {
-        let found = self.0.python_location(return_address)?;
-        Some(python_frame(found.function, found.file, found.line))
     }
 }
 

@@ -1,0 +1,135 @@
+//! The next accesses to words that somebody asks about, by whichever thread makes them.
+//!
+//! Unlike [`Watcher`](crate::Watcher), this keeps to no budget: each access that is reported costs the thread a trap, and
+//! a thread with a watchpoint pays each time it is put on a processor. Nothing is paid while no word is watched.
+
+use crate::error::Error;
+use crate::measure::watchpoints;
+use crate::watched_threads::{WatchedThreads, WatchedWord};
+use memhook_inject::{Access, Width};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Between two looks for new threads.
+const FOLLOW: Duration = Duration::from_millis(20);
+/// Threads beyond this are not watched: each takes descriptors and locked memory.
+const MOST_THREADS: usize = 1000;
+
+/// Words of one process, of which the next accesses are reported.
+pub struct NextAccesses {
+    threads: WatchedThreads,
+    slots: usize,
+    sees_kernel: bool,
+    /// By address, with the time from which on they are watched.
+    words: BTreeMap<u64, (u64, WatchedWord)>,
+    followed: Option<Instant>,
+}
+
+impl NextAccesses {
+    /// Of a process; no word is watched yet.
+    ///
+    /// # Errors
+    /// [`Error::NoEvidence`] where there are no hardware watchpoints, or they may not be used.
+    pub fn start(pid: i32) -> Result<NextAccesses, Error> {
+        let none = |error: std::io::Error| Error::NoEvidence {
+            pid,
+            why: format!("no hardware watchpoints ({error})"),
+        };
+        let sees_kernel = watchpoints().map_err(none)?;
+        let threads = WatchedThreads::of(pid, sees_kernel, MOST_THREADS);
+        let slots = threads.slots().map_err(none)?;
+        Ok(NextAccesses {
+            threads,
+            slots,
+            sees_kernel,
+            words: BTreeMap::new(),
+            followed: None,
+        })
+    }
+
+    /// How many more words can be watched.
+    pub fn free_slots(&self) -> usize {
+        self.slots.saturating_sub(self.words.len())
+    }
+
+    /// Whether accesses are seen that the kernel makes on behalf of the process.
+    pub fn sees_kernel(&self) -> bool {
+        self.sees_kernel
+    }
+
+    /// Whether any word is watched.
+    pub fn is_watching(&self) -> bool {
+        !self.words.is_empty()
+    }
+
+    /// Watches the word at `address`, a multiple of eight, in all threads. Returns whether it is watched in any. A word is
+    /// watched once at a time.
+    pub fn watch(&mut self, address: u64, only_writes: bool) -> bool {
+        if self.free_slots() == 0 || self.words.contains_key(&address) {
+            return false;
+        }
+        self.follow();
+        let width = if only_writes {
+            Width::WordWrites
+        } else {
+            Width::Word
+        };
+        let since_ns = memhook_stream::monotonic_ns();
+        let Some(word) = self.threads.watch(address, width) else {
+            return false;
+        };
+        self.words.insert(address, (since_ns, word));
+        true
+    }
+
+    /// Removes the watchpoints of a word.
+    pub fn forget(&mut self, address: u64) {
+        self.words.remove(&address);
+        if self.words.is_empty() {
+            self.threads.rest();
+            self.followed = None;
+        }
+    }
+
+    /// Has a word that a thread has accessed fire at this thread's next access, too. Until then, or until the word is
+    /// forgotten, only other threads' accesses are reported.
+    pub fn watch_again(&mut self, access: &Access) {
+        if let Some((_, word)) = self.words.get(&access.address) {
+            self.threads.arm_again(word, access.tid);
+        }
+    }
+
+    /// The accesses since the last call, by time: of each word at most one for each thread. Called every few
+    /// milliseconds; new threads are watched from such a call on.
+    pub fn take(&mut self) -> Vec<Access> {
+        if self.words.is_empty() {
+            return Vec::new();
+        }
+        if self.followed.is_none_or(|at| at.elapsed() >= FOLLOW) {
+            self.follow();
+        }
+        let mut found = self.threads.take();
+        for (&address, (_, word)) in &mut self.words {
+            let unrecorded = self.threads.take_unrecorded(word).into_iter();
+            found.extend(unrecorded.map(|tid| Access {
+                tid,
+                address,
+                time_ns: memhook_stream::monotonic_ns(),
+                ..Access::default()
+            }));
+        }
+        // A ring may still hold accesses to a word that was forgotten meanwhile, and perhaps is watched again.
+        found.retain(|access| {
+            let word = self.words.get(&access.address);
+            word.is_some_and(|(since_ns, _)| access.time_ns >= *since_ns)
+        });
+        found.sort_by_key(|access| access.time_ns);
+        found
+    }
+
+    fn follow(&mut self) {
+        let words = self.words.values_mut();
+        self.threads.follow(words.map(|(_, word)| word));
+        self.followed = Some(Instant::now());
+    }
+}

@@ -1,0 +1,249 @@
+//! Blocks that `realloc` has moved or resized, as one event: for those who keep something with each block.
+//!
+//! The ledger reports a release and an allocation. The release says that `realloc` made it. The next allocation of the
+//! same thread is the new block if `realloc` made that, too: a thread makes one call at a time, and its events come in
+//! their order. A `realloc` to a size of 0 only releases, which is known when the thread does something else.
+
+use crate::{BlockOf, CountedSite, Observer, ReleaseBy};
+use memhook_abi::Accesses;
+use std::collections::HashMap;
+
+/// Gets a call for each block that comes, goes or is reallocated, in the order in which the ledger learns of it.
+pub trait Blocks {
+    /// This many allocations of this size were counted at a site, blocks included of which no other method hears.
+    fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
+    /// A block was allocated. This call comes first, even if the release is known already.
+    fn allocated(&mut self, block: &BlockOf, stack: u32);
+    /// A block was released; `by` is `None` if that release was not seen, or is not known yet.
+    fn released(&mut self, block: &BlockOf, stack: u32, by: Option<ReleaseBy>);
+    /// `realloc` has replaced a block, perhaps by one at the same address. Each with the stack of its allocation.
+    fn reallocated(&mut self, old: (&BlockOf, u32), by: ReleaseBy, new: (&BlockOf, u32));
+    /// Blocks like this one were allocated and released again one after the other, this many times.
+    fn pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64);
+    /// An address was released at which no known block lived.
+    fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
+    /// A pass is over, at this time since the attach.
+    fn end_pass(&mut self, _now_ns: u64) {}
+}
+
+/// An observer that joins what `realloc` has done to a block, and hands everything to [`Blocks`].
+pub struct Moves<B> {
+    blocks: B,
+    /// Whether a stack is one of `realloc`.
+    is_realloc: Box<dyn FnMut(u32) -> bool + Send>,
+    /// Blocks that `realloc` has released, by thread, while that thread has allocated nothing since.
+    open: HashMap<u16, (BlockOf, ReleaseBy)>,
+    /// The stack of each site.
+    stacks: Vec<u32>,
+}
+
+impl<B: Blocks> Moves<B> {
+    /// Hands everything to `blocks`. `is_realloc` says whether the allocation with a stack is one of `realloc`.
+    pub fn new(blocks: B, is_realloc: impl FnMut(u32) -> bool + Send + 'static) -> Moves<B> {
+        Moves {
+            blocks,
+            is_realloc: Box::new(is_realloc),
+            open: HashMap::new(),
+            stacks: Vec::new(),
+        }
+    }
+
+    /// What was told, when nothing more will come.
+    pub fn into_blocks(self) -> B {
+        self.blocks
+    }
+
+    /// What is told.
+    pub fn blocks(&self) -> &B {
+        &self.blocks
+    }
+
+    /// The same, to be changed.
+    pub fn blocks_mut(&mut self) -> &mut B {
+        &mut self.blocks
+    }
+
+    /// Nothing more will come: reports what is held back as released.
+    pub fn finish(&mut self) {
+        let mut open: Vec<_> = self.open.drain().collect();
+        open.sort_unstable_by_key(|(thread, _)| *thread);
+        for (_, (old, by)) in open {
+            self.tell_released(&old, Some(by));
+        }
+    }
+
+    /// What this thread had reallocated is no more than a release.
+    fn close(&mut self, thread: u16) {
+        if let Some((old, by)) = self.open.remove(&thread) {
+            self.tell_released(&old, Some(by));
+        }
+    }
+
+    fn stack_of(&self, block: &BlockOf) -> u32 {
+        let stack = self.stacks.get(block.site as usize);
+        stack.copied().unwrap_or(0)
+    }
+
+    fn tell_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        let stack = self.stack_of(block);
+        self.blocks.released(block, stack, by);
+    }
+}
+
+impl<B: Blocks> Observer for Moves<B> {
+    fn counted(&mut self, site: CountedSite, size: u64, count: u64) {
+        self.blocks.counted(site, size, count);
+    }
+
+    fn allocated(&mut self, block: &BlockOf, stack: u32) {
+        let site = block.site as usize;
+        if site >= self.stacks.len() {
+            self.stacks.resize(site + 1, 0);
+        }
+        self.stacks[site] = stack;
+        if !self.open.is_empty()
+            && let Some((old, by)) = self.open.remove(&block.thread)
+        {
+            if (self.is_realloc)(stack) {
+                let old_stack = self.stack_of(&old);
+                let (old, new) = ((&old, old_stack), (block, stack));
+                return self.blocks.reallocated(old, by, new);
+            }
+            self.tell_released(&old, Some(by));
+        }
+        self.blocks.allocated(block, stack);
+    }
+
+    fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        match by {
+            // Threads beyond the last index share 0.
+            Some(by) if by.by_realloc && by.thread != 0 => {
+                self.close(by.thread);
+                self.open.insert(by.thread, (*block, by));
+            }
+            _ => self.tell_released(block, by),
+        }
+    }
+
+    fn more_pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
+        if count > 0 {
+            self.blocks.pairs(block, stack, by, count);
+        }
+    }
+
+    fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {
+        let open = self.open.remove(&by.thread);
+        match open {
+            Some((old, _)) if old == *block => {}
+            other => {
+                if let Some((old, by)) = other {
+                    self.tell_released(&old, Some(by));
+                }
+                let stack = self.stack_of(block);
+                self.blocks.allocated(block, stack);
+            }
+        }
+    }
+
+    fn unknown_released(&mut self, address: u64, by: ReleaseBy) {
+        self.blocks.unknown_released(address, by);
+    }
+
+    fn accesses(&mut self, _number: u32, _accesses: &Accesses) {}
+
+    fn end_pass(&mut self, now_ns: u64, _most_bytes: u64, _within: bool) {
+        self.blocks.end_pass(now_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REALLOC: u32 = 9;
+
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl Blocks for Lines {
+        fn allocated(&mut self, block: &BlockOf, _stack: u32) {
+            self.0.push(format!("+{}", block.address));
+        }
+        fn released(&mut self, block: &BlockOf, _stack: u32, _by: Option<ReleaseBy>) {
+            self.0.push(format!("-{}", block.address));
+        }
+        fn reallocated(&mut self, old: (&BlockOf, u32), _by: ReleaseBy, new: (&BlockOf, u32)) {
+            self.0.push(format!("{}>{}", old.0.address, new.0.address));
+        }
+        fn pairs(&mut self, _block: &BlockOf, _stack: u32, _by: ReleaseBy, count: u64) {
+            self.0.push(format!("x{count}"));
+        }
+    }
+
+    fn block(address: u64, thread: u16) -> BlockOf {
+        BlockOf {
+            site: 0,
+            thread,
+            address,
+            size: 8,
+            time_ns: 0,
+        }
+    }
+
+    fn by(thread: u16, by_realloc: bool) -> Option<ReleaseBy> {
+        Some(ReleaseBy {
+            stack: 0,
+            thread,
+            by_realloc,
+            accesses: 0,
+        })
+    }
+
+    fn told(tell: impl FnOnce(&mut Moves<Lines>)) -> Vec<String> {
+        let mut all = Moves::new(Lines::default(), |stack| stack == REALLOC);
+        tell(&mut all);
+        all.finish();
+        all.blocks.0
+    }
+
+    #[test]
+    fn what_realloc_has_made_is_joined() {
+        let lines = told(|all| {
+            all.allocated(&block(16, 1), 1);
+            all.released(&block(16, 1), by(1, true));
+            // Another thread's allocation is not the new block.
+            all.allocated(&block(64, 2), REALLOC);
+            all.allocated(&block(32, 1), REALLOC);
+            all.released(&block(32, 1), by(1, false));
+        });
+        assert_eq!(lines, ["+16", "+64", "16>32", "-32"]);
+    }
+
+    #[test]
+    fn a_release_by_realloc_alone_is_a_release() {
+        let lines = told(|all| {
+            all.released(&block(16, 1), by(1, true));
+            all.allocated(&block(32, 1), 1);
+            all.released(&block(48, 1), by(2, true));
+            all.released(&block(64, 1), by(2, true));
+        });
+        assert_eq!(lines, ["-16", "+32", "-48", "-64"]);
+    }
+
+    #[test]
+    fn a_failed_realloc_changes_nothing() {
+        let lines = told(|all| {
+            all.released(&block(16, 1), by(1, true));
+            all.reinstated(&block(16, 1), by(1, true).expect("some"));
+            all.reinstated(&block(32, 1), by(1, true).expect("some"));
+        });
+        assert_eq!(lines, ["+32"]);
+    }
+
+    #[test]
+    fn pairs_stay_together() {
+        let by = by(1, false).expect("some");
+        let lines = told(|all| all.more_pairs(&block(16, 1), 1, by, 4));
+        assert_eq!(lines, ["x4"]);
+    }
+}

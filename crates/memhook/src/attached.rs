@@ -1,0 +1,396 @@
+//! A process that a profiler is attached to.
+
+use crate::block::{BacktraceId, Block, ThreadId, WatchId};
+use crate::error::{Error, in_words};
+use crate::follower::{Ask, Course, Follower};
+use crate::heap::{Heap, Told, panic_text};
+use crate::names::{Backtrace, Frame, Names};
+use crate::options::Options;
+use crate::profiler::Profiler;
+use crate::watches::{Touch, Watch, Watches};
+use crossbeam_channel::{Sender, bounded, unbounded};
+use memhook_abi::{HOOKED_FUNCTIONS, Role};
+use memhook_attach::{Consumer, Trace};
+use memhook_gate::{Search as Rules, reached};
+use memhook_heap::{Request, capture};
+use memhook_ledger::{LiveWalk, Moves};
+use memhook_stream::Region;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long events that have happened may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(2);
+
+/// How a trace ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// We have left the process, which runs on as if we had never been there.
+    Detached,
+    /// The process has ended, or executes another program.
+    Gone,
+    /// A callback has panicked, and we have left the process.
+    Panicked(String),
+    /// We have left the process, but functions of it may still lead to the hook, which passes calls through.
+    NotRestored {
+        /// What could not be done.
+        why: String,
+    },
+}
+
+/// Sums of a trace, and what it has missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Allocations, those of successful reallocations included.
+    pub allocations: u64,
+    /// Bytes requested by them.
+    pub allocated_bytes: u64,
+    /// Releases, those of blocks from before the attach included.
+    pub frees: u64,
+    /// Blocks that live now.
+    pub live_blocks: u64,
+    /// Bytes of them.
+    pub live_bytes: u64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Times in which the process went on untraced.
+    pub gaps: u64,
+    /// Whether callbacks were called for each event: nothing was lost, and the bound on memory was not reached.
+    pub is_complete: bool,
+    /// What the user of a profiler should know, in sentences.
+    pub notices: Vec<String>,
+}
+
+/// A thread of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Thread {
+    /// Its id, as the process itself sees it; 0 if it is not known.
+    pub tid: u32,
+    /// Its name, if it still runs.
+    pub name: String,
+}
+
+/// What a search for unreachable blocks has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Search {
+    /// Blocks that [`Profiler::on_unreachable`] was called for.
+    pub blocks: u64,
+    /// What the search has not seen.
+    pub gaps: Vec<String>,
+}
+
+/// A process that a profiler is attached to. Dropping it detaches from the process.
+pub struct Attached<P: Profiler> {
+    pid: i32,
+    consumer: Arc<Consumer<Told<P>>>,
+    asks: Option<Sender<Ask<P>>>,
+    follower: Option<JoinHandle<()>>,
+    course: Arc<Course>,
+    names: Mutex<Names>,
+}
+
+/// Attaches a profiler to a running process. When this returns, every allocation is reported.
+///
+/// # Errors
+/// If the process cannot be traced, which is then as it was before.
+pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<Attached<P>, Error> {
+    let config = options.config().clone();
+    let of_attach = |error: &memhook_attach::Error| Error::of_attach(pid, error);
+    memhook_attach::refuse(pid, &config).map_err(|error| of_attach(&error))?;
+    let (asks, inbox) = unbounded();
+    let (tell, told) = bounded(1);
+    let course = Arc::new(Course::default());
+    let of_follower = Arc::clone(&course);
+    let follow = move || {
+        let region: Arc<OnceLock<Arc<Region>>> = Arc::default();
+        let heap = Heap::new(profiler, config.sampled_allocations());
+        let observer = Moves::new(heap, reallocs(Arc::clone(&region)));
+        let mut trace = match Trace::observed(pid, config, observer) {
+            Ok(trace) => trace,
+            Err(error) => return drop(tell.send(Err(error))),
+        };
+        let _ = region.set(Arc::clone(trace.session().shared_region()));
+        let names = Names::of(trace.session());
+        let _ = tell.send(Ok((trace.shared_consumer(), names)));
+        Follower::new(inbox, &of_follower).follow(&mut trace);
+    };
+    let follower = std::thread::Builder::new().name("memhook".into());
+    let follower = follower.spawn(follow).map_err(Error::Thread)?;
+    match told.recv() {
+        Ok(Ok((consumer, names))) => Ok(Attached {
+            pid,
+            consumer,
+            asks: Some(asks),
+            follower: Some(follower),
+            course,
+            names: Mutex::new(names),
+        }),
+        Ok(Err(error)) => {
+            let _ = follower.join();
+            Err(of_attach(&error))
+        }
+        Err(_) => match follower.join() {
+            Err(payload) => std::panic::resume_unwind(payload),
+            Ok(()) => Err(Error::Over { pid }),
+        },
+    }
+}
+
+/// Whether the allocation with a stack is one of `realloc`. The region is set before the first event.
+fn reallocs(region: Arc<OnceLock<Arc<Region>>>) -> impl FnMut(u32) -> bool + Send + 'static {
+    let mut known: FxHashMap<u32, bool> = FxHashMap::default();
+    move |stack| {
+        *known.entry(stack).or_insert_with(|| {
+            let function = region.get().and_then(|region| region.stack(stack));
+            let function =
+                function.and_then(|stack| HOOKED_FUNCTIONS.get(usize::from(stack.function)));
+            function.is_some_and(|function| function.role == Role::Reallocates)
+        })
+    }
+}
+
+impl<P: Profiler> Attached<P> {
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Time since the attach, as blocks and accesses have it.
+    pub fn elapsed(&self) -> Duration {
+        self.consumer.elapsed()
+    }
+
+    /// Looks at the profiler and the live blocks. No event is taken meanwhile, and threads of the process whose buffers are
+    /// full wait: keep it short, and call no other method of this type in it.
+    pub fn with<T>(&self, look: impl FnOnce(&mut Heap<P>) -> T) -> T {
+        let mut state = self.consumer.lock();
+        look(state.ledger.observer_mut().blocks_mut())
+    }
+
+    /// Whether and how the trace has ended.
+    pub fn ending(&self) -> Option<Ending> {
+        self.course.ending()
+    }
+
+    /// Waits until the trace has ended, for this time at most.
+    pub fn wait(&self, most: Duration) -> Option<Ending> {
+        self.course.wait(most)
+    }
+
+    /// Waits until everything that has happened in the process by now has been reported.
+    pub fn catch_up(&self) {
+        // What has happened before a pass begins has arrived by the end of the next one.
+        let enough = self.consumer.passes() + 3;
+        let begin = Instant::now();
+        while self.consumer.passes() < enough
+            && self.course.ending().is_none()
+            && begin.elapsed() < ARRIVAL
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Asks the follower to do something with the trace.
+    fn ask<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Trace<Told<P>>, &mut Watches) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let over = || Error::Over { pid: self.pid };
+        let (tell, told) = bounded(1);
+        let ask: Ask<P> = Box::new(move |trace, watches| {
+            let _ = tell.send(what(trace, watches));
+        });
+        let asks = self.asks.as_ref().ok_or_else(over)?;
+        asks.send(ask).map_err(|_| over())?;
+        told.recv().map_err(|_| over())
+    }
+
+    /// Calls [`Profiler::on_access`] at the next access to a block. The watch ends with the block.
+    ///
+    /// A processor has four watchpoints of eight bytes each, so [`Watch::range`] may be only the beginning of the block.
+    /// Accesses of the allocator are reported as well: `free` writes into the block that it releases.
+    ///
+    /// # Errors
+    /// Where there are no watchpoints, or none is free, and when the trace is over.
+    pub fn watch_block(&self, block: &Block, touch: Touch) -> Result<Watch, Error> {
+        self.watch_of(block.range(), touch, Some(*block))
+    }
+
+    /// Calls [`Profiler::on_access`] at the next access to some memory, by whichever thread.
+    ///
+    /// # Errors
+    /// As [`Attached::watch_block`].
+    pub fn watch(&self, range: Range<u64>, touch: Touch) -> Result<Watch, Error> {
+        self.watch_of(range, touch, None)
+    }
+
+    fn watch_of(
+        &self,
+        range: Range<u64>,
+        touch: Touch,
+        block: Option<Block>,
+    ) -> Result<Watch, Error> {
+        let pid = self.pid;
+        if self.course.ending().is_some() {
+            return Err(Error::Over { pid });
+        }
+        self.ask(move |_, watches| watches.add(pid, range, touch, block))?
+    }
+
+    /// Ends a watch. Returns whether it was under way, so nothing was accessed yet.
+    pub fn unwatch(&self, watch: WatchId) -> bool {
+        self.ask(move |trace, watches| {
+            // What has happened until now is reported first.
+            watches.turn(trace);
+            watches.remove(watch)
+        })
+        .unwrap_or(false)
+    }
+
+    /// The frames of a call stack with their names. Looks for names in files, which takes a while at the first time.
+    ///
+    /// # Errors
+    /// When the follower has ended.
+    pub fn backtrace(&self, id: BacktraceId) -> Result<Backtrace, Error> {
+        let found = self.ask(move |trace, _| {
+            let session = trace.session();
+            let stack = session.region().stack(id.0);
+            let is_cut = stack.is_some_and(|stack| stack.truncated);
+            (session.stack(id.0), is_cut, session.module_files())
+        });
+        let (stack, is_cut, modules) = found?;
+        let (function, addresses) = stack.unwrap_or_default();
+        let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+        Ok(names.backtrace(function, &addresses, is_cut, modules))
+    }
+
+    /// The names of return addresses, such as [`Access::frames`](crate::Access::frames) has them: more frames than
+    /// addresses where functions are inlined.
+    ///
+    /// # Errors
+    /// When the follower has ended.
+    pub fn names(&self, addresses: &[u64]) -> Result<Vec<Frame>, Error> {
+        let modules = self.ask(|trace, _| trace.session().module_files())?;
+        let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+        Ok(names.frames(addresses, modules))
+    }
+
+    /// A thread of the process.
+    pub fn thread(&self, id: ThreadId) -> Thread {
+        let tid = self.consumer.lock().ledger.tid_of(id.0);
+        let name = memhook_process::thread_name(self.pid, tid as i32);
+        Thread {
+            tid,
+            name: name.unwrap_or_default(),
+        }
+    }
+
+    /// Sums of the trace.
+    pub fn summary(&self) -> Summary {
+        let losses = self.consumer.region().losses();
+        let lost = losses.dropped + losses.ringless;
+        let gaps = self.consumer.gaps(self.elapsed()).len() as u64;
+        let state = self.consumer.lock();
+        let totals = state.ledger.totals();
+        Summary {
+            allocations: totals.allocations,
+            allocated_bytes: totals.allocated_bytes,
+            frees: totals.releases,
+            live_blocks: totals.live_blocks,
+            live_bytes: totals.live_bytes,
+            lost,
+            gaps,
+            is_complete: lost == 0 && gaps == 0 && state.ledger.bounded().is_none(),
+            notices: self.course.notices(),
+        }
+    }
+
+    /// Copies the memory of the process, and calls [`Profiler::on_unreachable`] for each live block that no pointer leads
+    /// to. The process is held for at most 50 ms.
+    ///
+    /// # Errors
+    /// If its memory cannot be copied within these limits, and when the trace is over.
+    pub fn search_unreachable(&self) -> Result<Search, Error> {
+        let pid = self.pid;
+        if self.course.ending().is_some() {
+            return Err(Error::Over { pid });
+        }
+        let moment_ns = self.consumer.moment_ns();
+        let captured = capture(pid, Request::to_search()).map_err(|error| Error::Search {
+            pid,
+            why: in_words(&error),
+        })?;
+        self.catch_up();
+        let (mut walk, mut blocks) = (LiveWalk::default(), Vec::new());
+        self.consumer.in_slices(|state| {
+            state
+                .ledger
+                .walk_blocks(&mut walk, |block| blocks.push(block))
+        });
+        let rules = Rules {
+            before_ns: Some(moment_ns),
+            ..Rules::default()
+        };
+        let found = reached(&captured.snapshot, blocks.into_iter(), rules);
+        let told = self.with(|heap| {
+            let addresses = found.unreachable.iter();
+            addresses
+                .filter(|&&address| heap.unreachable(address, moment_ns))
+                .count()
+        });
+        Ok(Search {
+            blocks: told as u64,
+            gaps: found.gaps,
+        })
+    }
+
+    /// Leaves the process, and waits until that is done. What was seen can be asked for afterwards.
+    pub fn leave(&self) -> Ending {
+        self.course.leave();
+        // Wakes the follower.
+        let _ = self.ask(|_, _| ());
+        let ending = self.course.wait(Duration::MAX);
+        ending.unwrap_or(Ending::Gone)
+    }
+
+    /// Leaves the process, and returns the profiler.
+    ///
+    /// # Errors
+    /// [`Error::Panicked`] if a callback has panicked, and [`Error::Detach`] if functions of the process may still lead to
+    /// the hook.
+    pub fn detach(mut self) -> Result<P, Error> {
+        let pid = self.pid;
+        let panic = self.end();
+        match self.course.ending() {
+            _ if panic.is_some() => Err(Error::Panicked(panic.unwrap_or_default())),
+            Some(Ending::Panicked(text)) => Err(Error::Panicked(text)),
+            Some(Ending::NotRestored { why }) => Err(Error::Detach { pid, why }),
+            _ => {
+                let consumer = Arc::clone(&self.consumer);
+                drop(self);
+                let consumer = Arc::into_inner(consumer).ok_or(Error::Over { pid })?;
+                Ok(consumer.into_observer().into_blocks().into_profiler())
+            }
+        }
+    }
+
+    /// Leaves the process, and waits for the follower. Returns what it has panicked with.
+    fn end(&mut self) -> Option<String> {
+        self.course.leave();
+        self.asks = None;
+        let payload = self.follower.take()?.join().err()?;
+        Some(panic_text(&*payload))
+    }
+}
+
+impl<P: Profiler> Drop for Attached<P> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,89 @@
+//! Blocks, and what happens to them.
+
+use memhook_ledger::{BlockOf, ReleaseBy};
+use std::ops::Range;
+use std::time::Duration;
+
+/// A call stack; [`Attached::backtrace`](crate::Attached::backtrace) knows its frames. Equal stacks have equal ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BacktraceId(pub(crate) u32);
+
+/// A thread of the process; [`Attached::thread`](crate::Attached::thread) knows its id and name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ThreadId(pub(crate) u16);
+
+/// A block of the process that was allocated since the attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// Address in the process.
+    pub address: u64,
+    /// Requested size in bytes.
+    pub size: u64,
+    /// Call stack of the allocation.
+    pub backtrace: BacktraceId,
+    /// Thread that allocated it.
+    pub thread: ThreadId,
+    /// Time of the allocation since the attach, to the millisecond.
+    pub time: Duration,
+}
+
+impl Block {
+    pub(crate) fn of(found: &BlockOf, stack: u32) -> Block {
+        Block {
+            address: found.address,
+            size: found.size,
+            backtrace: BacktraceId(stack),
+            thread: ThreadId(found.thread),
+            time: Duration::from_nanos(found.time_ns),
+        }
+    }
+
+    /// The addresses of its bytes.
+    pub fn range(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.size)
+    }
+}
+
+/// The release of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Free {
+    /// Thread that released it; `None` if the call was not seen: the block's address was handed out again.
+    pub thread: Option<ThreadId>,
+    /// Call stack of the release, with [`Options::free_backtraces`](crate::Options::free_backtraces).
+    pub backtrace: Option<BacktraceId>,
+}
+
+impl Free {
+    pub(crate) fn of(by: Option<ReleaseBy>) -> Free {
+        let stack = by.map(|by| by.stack).filter(|&stack| stack != 0);
+        Free {
+            thread: by.map(|by| ThreadId(by.thread)),
+            backtrace: stack.map(BacktraceId),
+        }
+    }
+}
+
+/// A watch that was set by [`Attached::watch`](crate::Attached::watch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WatchId(pub(crate) u64);
+
+/// An access to memory that is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Access {
+    /// The watch.
+    pub watch: WatchId,
+    /// Address of the word of eight bytes that was accessed, or a part of it.
+    pub address: u64,
+    /// Id of the thread, as the process itself sees it.
+    pub tid: u32,
+    /// Time since the attach.
+    pub time: Duration,
+    /// Whether the kernel made the access on behalf of the thread, as in `read(2)`.
+    pub by_kernel: bool,
+    /// Call stack of the access: the instruction behind it, then return addresses, innermost first.
+    /// [`Attached::names`](crate::Attached::names) has their names. Empty if it is not known.
+    pub frames: Vec<u64>,
+}

@@ -1,0 +1,82 @@
+//! What can go wrong.
+
+/// Why something could not be done. Unless the variant says otherwise, the process is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process could not be attached to.
+    #[error("cannot attach to process {pid}: {why}")]
+    Attach {
+        /// The process.
+        pid: i32,
+        /// What is wrong, and what to do about it.
+        why: String,
+    },
+    /// The options contradict each other, or are out of range.
+    #[error("{0}")]
+    Options(String),
+    /// A thread of this process could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+    /// The trace is over: the process has ended or executes another program, or we have left it.
+    #[error("the trace of process {pid} is over")]
+    Over {
+        /// The process.
+        pid: i32,
+    },
+    /// Accesses cannot be watched: there are no hardware watchpoints here, or we may not use them.
+    #[error("accesses of process {pid} cannot be watched: {why}")]
+    NoWatchpoints {
+        /// The process.
+        pid: i32,
+        /// Why.
+        why: String,
+    },
+    /// All watchpoints are in use, at most four at a time.
+    #[error("all watchpoints of process {pid} are in use")]
+    WatchpointsInUse {
+        /// The process.
+        pid: i32,
+    },
+    /// The memory of the process could not be searched.
+    #[error("the memory of process {pid} cannot be searched: {why}")]
+    Search {
+        /// The process.
+        pid: i32,
+        /// Why.
+        why: String,
+    },
+    /// A callback of the profiler has panicked. No callback was called after that, and the process was left in order.
+    #[error("a callback of the profiler panicked: {0}")]
+    Panicked(String),
+    /// The process could not be left in order. Functions of it may still lead to the hook, which passes calls through;
+    /// attaching and detaching once more repairs that.
+    #[error("process {pid} could not be left in order: {why}")]
+    Detach {
+        /// The process.
+        pid: i32,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn of_attach(pid: i32, error: &memhook_attach::Error) -> Error {
+        let why = in_words(error);
+        match error {
+            memhook_attach::Error::Config(_) => Error::Options(why),
+            _ => Error::Attach { pid, why },
+        }
+    }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        words = format!("{words}: {source}");
+        next = source.source();
+    }
+    words
+}

@@ -1,0 +1,175 @@
+//! The live blocks with the profiler's data, and the calls of the profiler.
+
+use crate::block::{Access, Block, Free};
+use crate::profiler::{Next, Profiler};
+use memhook_ledger::{BlockOf, Blocks, Moves, ReleaseBy, SampledAllocations};
+use rustc_hash::FxHashMap;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Observer of a trace for a profiler.
+pub(crate) type Told<P> = Moves<Heap<P>>;
+
+/// The live blocks of the process that were allocated since the attach, and the profiler.
+pub struct Heap<P: Profiler> {
+    profiler: P,
+    live: FxHashMap<u64, (Block, P::Data)>,
+    /// A block whose address another one has, while its release has not been reported.
+    displaced: Option<(Block, P::Data)>,
+    samples: SampledAllocations,
+    /// What a callback has panicked with. None is called after that.
+    panic: Option<String>,
+}
+
+impl<P: Profiler> Heap<P> {
+    pub(crate) fn new(profiler: P, samples: SampledAllocations) -> Heap<P> {
+        Heap {
+            profiler,
+            live: FxHashMap::default(),
+            displaced: None,
+            samples,
+            panic: None,
+        }
+    }
+
+    /// The profiler.
+    pub fn profiler(&mut self) -> &mut P {
+        &mut self.profiler
+    }
+
+    /// The live blocks with their data, in no order.
+    pub fn blocks(&self) -> impl ExactSizeIterator<Item = (&Block, &P::Data)> {
+        self.live.values().map(|(block, data)| (block, data))
+    }
+
+    /// The live blocks, with their data to be changed, in no order.
+    pub fn blocks_mut(&mut self) -> impl ExactSizeIterator<Item = (&Block, &mut P::Data)> {
+        self.live.values_mut().map(|(block, data)| (&*block, data))
+    }
+
+    /// The live block that begins at an address.
+    pub fn block(&self, address: u64) -> Option<(&Block, &P::Data)> {
+        self.live.get(&address).map(|(block, data)| (block, data))
+    }
+
+    /// How many blocks this one stands for: 1, unless the options ask for a sample.
+    pub fn weight(&self, block: &Block) -> f64 {
+        let level = u8::from(self.samples.always);
+        self.samples.weight_of(level, block.size)
+    }
+
+    /// The address of the live block that has the byte at an address. Looks at all blocks: for rare events.
+    pub(crate) fn block_with(&self, address: u64) -> Option<u64> {
+        let is_in = |(block, _): &&(Block, P::Data)| block.range().contains(&address);
+        self.live
+            .values()
+            .find(is_in)
+            .map(|(block, _)| block.address)
+    }
+
+    pub(crate) fn into_profiler(self) -> P {
+        self.profiler
+    }
+
+    pub(crate) fn panic(&self) -> Option<&str> {
+        self.panic.as_deref()
+    }
+
+    /// Calls the profiler, unless a call has panicked. A panic of the user's must not end the thread that takes the
+    /// events, which the process would wait for.
+    fn call<T>(&mut self, call: impl FnOnce(&mut P) -> T) -> Option<T> {
+        if self.panic.is_some() {
+            return None;
+        }
+        let profiler = &mut self.profiler;
+        match catch_unwind(AssertUnwindSafe(|| call(profiler))) {
+            Ok(result) => Some(result),
+            Err(payload) => {
+                self.panic = Some(panic_text(&*payload));
+                // Dropping what it panicked with may panic as well.
+                std::mem::forget(payload);
+                None
+            }
+        }
+    }
+
+    fn insert(&mut self, block: Block, data: Option<P::Data>) {
+        if let Some(data) = data {
+            self.displaced = self.live.insert(block.address, (block, data));
+        }
+    }
+
+    fn take(&mut self, found: &Block) -> Option<(Block, P::Data)> {
+        // The ledger reports an allocation first, and then which of the two blocks at its address is gone.
+        match self.displaced.take() {
+            Some(old) if old.0 == *found => Some(old),
+            Some(old) if old.0.address == found.address => self.live.insert(found.address, old),
+            _ => self.live.remove(&found.address),
+        }
+    }
+
+    /// Reports an access. Returns what becomes of the watch.
+    pub(crate) fn accessed(&mut self, access: &Access, start: Option<u64>) -> Next {
+        let mut entry = start.and_then(|start| self.live.remove_entry(&start));
+        let next = self.call(|profiler| {
+            let block = entry.as_mut().map(|(_, (block, data))| (&*block, data));
+            profiler.on_access(access, block)
+        });
+        if let Some((address, entry)) = entry {
+            self.live.insert(address, entry);
+        }
+        next.unwrap_or_default()
+    }
+
+    /// Reports that nothing points to the block at an address, if it was allocated before `moment_ns`. Returns whether it
+    /// was.
+    pub(crate) fn unreachable(&mut self, address: u64, moment_ns: u64) -> bool {
+        let Some((address, mut entry)) = self.live.remove_entry(&address) else {
+            return false;
+        };
+        let (block, data) = &mut entry;
+        let is_it = block.time.as_millis() < u128::from(moment_ns / 1_000_000);
+        if is_it {
+            self.call(|profiler| profiler.on_unreachable(block, data));
+        }
+        self.live.insert(address, entry);
+        is_it
+    }
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "no message".to_owned())
+}
+
+impl<P: Profiler> Blocks for Heap<P> {
+    fn allocated(&mut self, found: &BlockOf, stack: u32) {
+        let block = Block::of(found, stack);
+        let data = self.call(|profiler| profiler.on_alloc(&block));
+        self.insert(block, data);
+    }
+
+    fn released(&mut self, found: &BlockOf, stack: u32, by: Option<ReleaseBy>) {
+        if let Some((block, data)) = self.take(&Block::of(found, stack)) {
+            self.call(|profiler| profiler.on_free(&block, data, &Free::of(by)));
+        }
+    }
+
+    fn reallocated(&mut self, old: (&BlockOf, u32), _by: ReleaseBy, new: (&BlockOf, u32)) {
+        let block = Block::of(new.0, new.1);
+        let data = match self.take(&Block::of(old.0, old.1)) {
+            Some((old, data)) => self.call(|profiler| profiler.on_realloc(&old, &block, data)),
+            None => self.call(|profiler| profiler.on_alloc(&block)),
+        };
+        self.insert(block, data);
+    }
+
+    fn pairs(&mut self, found: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
+        let block = Block::of(found, stack);
+        self.call(|profiler| profiler.on_pairs(&block, &Free::of(Some(by)), count));
+    }
+}

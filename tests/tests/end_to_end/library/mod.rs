@@ -1,0 +1,31 @@
+//! The library `memhook`, as others use it: profilers of their own in this process, on real programs.
+
+mod endings;
+mod events;
+mod examples;
+
+use memhook::{Attached, Options, Profiler};
+use memhook_tests::{Target, build_target};
+
+/// Attaches to a program, which makes its allocations then.
+fn traced<P: Profiler>(program: &str, args: &[&str], profiler: P) -> (Target, Attached<P>) {
+    let mut target = Target::start(&build_target(program, &["-O1", "-g"]), args);
+    let attached = memhook::attach(target.pid() as i32, &Options::new(), profiler);
+    let attached = attached.unwrap_or_else(|error| panic!("{program}: {error}"));
+    target.go();
+    target.expect("done");
+    (target, attached)
+}
+
+/// The output of a look that the machine can make; `None` where it has no watchpoints, and the test must not run.
+fn looked(look: impl FnOnce(&mut Vec<u8>) -> Result<(), memhook::Error>) -> Option<String> {
+    let mut out = Vec::new();
+    match look(&mut out) {
+        Ok(()) => Some(String::from_utf8(out).expect("text")),
+        Err(memhook::Error::NoWatchpoints { why, .. }) => {
+            memhook_tests::not_run(&why);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
