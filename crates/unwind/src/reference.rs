@@ -7,7 +7,6 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
 };
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 
 /// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7
 /// rsp, 16 the program counter. `None`: not known.
@@ -41,8 +40,8 @@ pub struct Backtrace {
 struct Module {
     base: u64,
     range: Range<u64>,
-    bytes: Arc<[u8]>,
-    index: OnceLock<Option<Index>>,
+    /// `None` if the file has none.
+    index: Option<Index>,
 }
 
 /// What is kept of a module's sections.
@@ -57,14 +56,6 @@ struct Index {
 #[derive(Default)]
 pub struct Unwinder {
     modules: Vec<Module>,
-}
-
-impl Module {
-    fn index(&self) -> Option<&Index> {
-        self.index
-            .get_or_init(|| Index::of(&self.bytes).ok())
-            .as_ref()
-    }
 }
 
 impl Index {
@@ -92,13 +83,13 @@ impl Index {
 }
 
 impl Unwinder {
-    /// Adds a module: its load bias, its mapped range (avma) and its file.
-    pub fn add_module(&mut self, base: u64, range: Range<u64>, bytes: Arc<[u8]>) {
+    /// Adds a module: its load bias, its mapped range (avma) and its file, of which the section headers and `.eh_frame`
+    /// are read.
+    pub fn add_module(&mut self, base: u64, range: Range<u64>, elf: &[u8]) {
         self.modules.push(Module {
             base,
             range,
-            bytes,
-            index: OnceLock::new(),
+            index: Index::of(elf).ok(),
         });
     }
 
@@ -164,7 +155,7 @@ impl Unwinder {
 
     fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
         let module = self.modules.iter().find(|m| m.range.contains(&lookup))?;
-        let index = module.index()?;
+        let index = module.index.as_ref()?;
         let svma = lookup.wrapping_sub(module.base);
         let after = index.fdes.partition_point(|(range, _)| range.start <= svma);
         let (range, offset) = &index.fdes[after.checked_sub(1)?];

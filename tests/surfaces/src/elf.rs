@@ -56,7 +56,7 @@ pub fn unwinding(bytes: &[u8]) {
         table: Arc::new(table),
     }];
     let mut slow = reference::Unwinder::default();
-    slow.add_module(BASE, 0..u64::MAX, bytes.into());
+    slow.add_module(BASE, 0..u64::MAX, bytes);
     for place in places {
         let pc = BASE.wrapping_add(place);
         for (sp, rbp) in [(0x7000, 0x7100), (u64::MAX - 7, u64::MAX)] {

@@ -25,7 +25,7 @@ pub fn innermost_caller(
     }
     let range = libc.start..libc.end;
     let mut unwinder = Unwinder::default();
-    unwinder.add_module(libc.base, range.clone(), libc.bytes.whole().as_ref().into());
+    unwinder.add_module(libc.base, range.clone(), &libc.bytes);
     let r = registers;
     // By DWARF number (x86-64 psABI, figure 3.36).
     let of_thread = [

@@ -33,10 +33,9 @@ const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
 const POP_RAX_RET: [u8; 2] = [0x58, 0xc3];
 
-/// Bytes of text that are searched first: C libraries have both among their first functions.
-const FIRST_BYTES: usize = 64 << 10;
-/// The most that are searched at a time.
-const SEARCH_BYTES: usize = 1 << 20;
+/// Bytes of text that are searched at a time. C libraries have both among their first functions; a larger buffer
+/// costs more by the faults of its pages than reading in fewer pieces saves.
+const SEARCH_BYTES: usize = 64 << 10;
 
 /// Where the code was found in a C library, from the beginning of the mapping. Processes that one run starts have the
 /// same one, and to search it takes longer than all else that is found out for a hold.
@@ -156,12 +155,11 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 /// Reads a mapping in pieces that overlap, so that no pattern is cut, until `more` is false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
     let mut at = mapping.start;
-    let mut bytes = Vec::new();
+    let mut buffer = vec![0; SEARCH_BYTES];
     while at < mapping.end {
         let left = (mapping.end - at) as usize;
-        let piece = (4 * bytes.len()).clamp(FIRST_BYTES, SEARCH_BYTES);
-        bytes.resize(piece.min(left), 0);
-        if mem.read_exact_at(&mut bytes, at).is_err() || !more(at, &bytes) {
+        let bytes = &mut buffer[..SEARCH_BYTES.min(left)];
+        if mem.read_exact_at(bytes, at).is_err() || !more(at, bytes) {
             return;
         }
         if bytes.len() == left {

@@ -34,7 +34,7 @@ impl Modules {
         let mut reference = Unwinder::default();
         let mut tables = Vec::new();
         for m in &images {
-            reference.add_module(m.base, m.start..m.end, m.bytes.whole().into());
+            reference.add_module(m.base, m.start..m.end, &m.bytes.whole());
             tables.push(TableModule {
                 base: m.base,
                 start: m.start,
