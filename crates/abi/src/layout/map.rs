@@ -2,8 +2,8 @@
 
 use super::{
     AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
-    PYTHON_CACHE_OFFSET, PYTHON_CHAINS_OFFSET, PYTHON_EVALUATION_BYTES, PYTHON_EVALUATIONS,
-    PYTHON_EVALUATIONS_OFFSET, PythonLayout, RingHeader, SlotEntry,
+    PYTHON_CACHE_OFFSET, PYTHON_EVALUATION_BYTES, PYTHON_EVALUATIONS, PYTHON_EVALUATIONS_OFFSET,
+    PythonLayout, RingHeader, SlotEntry,
 };
 use crate::event::RawEvent;
 
@@ -49,7 +49,7 @@ pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE
 pub const PC_CACHE_ENTRIES: usize = 2_048;
 /// Entries of the PC cache of a ring at first: what is left of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
-/// Offset of the backtraces remembered by a ring's thread; they can take what is left up to [`PYTHON_CHAINS_OFFSET`].
+/// Offset of the backtraces remembered by a ring's thread; they can take what is left up to [`PYTHON_CHAINS_OFFSET`](super::PYTHON_CHAINS_OFFSET).
 pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Bytes of remembered backtraces that a ring has at first.
 pub const MEMO_FIRST_BYTES: usize = 8_192;
