@@ -3,7 +3,7 @@
 use crate::process_evidence::known_live;
 use crate::{Lost, Reached, Search, reached};
 use memhook_heap::Snapshot;
-use memhook_ledger::{Estimate, Ledger, SampledAllocations};
+use memhook_ledger::{Estimate, Ledger, Observer, SampledAllocations};
 use memhook_report::{
     LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame, UnreachableSite, counted,
 };
@@ -21,9 +21,9 @@ pub struct FoundLeaks {
 impl FoundLeaks {
     /// Searches the copy. The ledger must have all events up to it; `search` knows a moment on its clock before the
     /// copy was taken, `samples` what a sampled block stands for.
-    pub fn search(
+    pub fn search<O: Observer>(
         snapshot: &Snapshot,
-        ledger: &Ledger,
+        ledger: &Ledger<O>,
         samples: &SampledAllocations,
         search: Search,
     ) -> FoundLeaks {
@@ -107,7 +107,7 @@ impl FoundLeaks {
 /// The unreachable blocks of the ledger, each counted as what it stands for.
 fn unreachable_sites(
     found: &Reached,
-    ledger: &Ledger,
+    ledger: &Ledger<impl Observer>,
     samples: &SampledAllocations,
 ) -> Vec<UnreachableSite> {
     if found.unreachable.is_empty() {

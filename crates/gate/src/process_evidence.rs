@@ -138,7 +138,7 @@ pub fn traced_blocks(
 /// known, and whichever block there is belongs to the call.
 pub(crate) fn known_live(
     snapshot: &Snapshot,
-    ledger: &Ledger,
+    ledger: &Ledger<impl Observer>,
     search: Search,
 ) -> impl Iterator<Item = LiveBlock> {
     let on_their_way: HashSet<u64> = if is_unfinished(snapshot, search) {

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 /// Gets a call for each block that comes, goes or is reallocated, in the order in which the ledger learns of it.
 pub trait Blocks {
+    /// What follows happened at this time, nanoseconds since the attach.
+    fn at(&mut self, _time_ns: u64) {}
     /// This many allocations of this size were counted at a site, blocks included of which no other method hears.
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
     /// A block was allocated. This call comes first, even if the release is known already.
@@ -91,6 +93,10 @@ impl<B: Blocks> Moves<B> {
 }
 
 impl<B: Blocks> Observer for Moves<B> {
+    fn at(&mut self, time_ns: u64) {
+        self.blocks.at(time_ns);
+    }
+
     fn counted(&mut self, site: CountedSite, size: u64, count: u64) {
         self.blocks.counted(site, size, count);
     }

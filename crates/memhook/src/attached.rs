@@ -9,15 +9,12 @@ use crate::options::Options;
 use crate::profiler::Profiler;
 use crate::watches::{Touch, Watch, Watches};
 use crossbeam_channel::{Sender, bounded, unbounded};
-use memhook_abi::{HOOKED_FUNCTIONS, Role};
 use memhook_attach::{Consumer, Trace};
 use memhook_gate::{Search as Rules, reached};
 use memhook_heap::{Request, capture};
-use memhook_ledger::{LiveWalk, Moves};
-use memhook_stream::Region;
-use rustc_hash::FxHashMap;
+use memhook_ledger::LiveWalk;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -108,14 +105,13 @@ pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<A
     let course = Arc::new(Course::default());
     let of_follower = Arc::clone(&course);
     let follow = move || {
-        let region: Arc<OnceLock<Arc<Region>>> = Arc::default();
         let heap = Heap::new(profiler, config.sampled_allocations());
-        let observer = Moves::new(heap, reallocs(Arc::clone(&region)));
+        let (observer, region) = memhook_attach::moves(heap);
         let mut trace = match Trace::observed(pid, config, observer) {
             Ok(trace) => trace,
             Err(error) => return drop(tell.send(Err(error))),
         };
-        let _ = region.set(Arc::clone(trace.session().shared_region()));
+        region.set(trace.session());
         let names = Names::of(trace.session());
         let _ = tell.send(Ok((trace.shared_consumer(), names)));
         Follower::new(inbox, &of_follower).follow(&mut trace);
@@ -139,19 +135,6 @@ pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<A
             Err(payload) => std::panic::resume_unwind(payload),
             Ok(()) => Err(Error::Over { pid }),
         },
-    }
-}
-
-/// Whether the allocation with a stack is one of `realloc`. The region is set before the first event.
-fn reallocs(region: Arc<OnceLock<Arc<Region>>>) -> impl FnMut(u32) -> bool + Send + 'static {
-    let mut known: FxHashMap<u32, bool> = FxHashMap::default();
-    move |stack| {
-        *known.entry(stack).or_insert_with(|| {
-            let function = region.get().and_then(|region| region.stack(stack));
-            let function =
-                function.and_then(|stack| HOOKED_FUNCTIONS.get(usize::from(stack.function)));
-            function.is_some_and(|function| function.role == Role::Reallocates)
-        })
     }
 }
 

@@ -4,6 +4,7 @@ mod agent_plan;
 mod apart;
 mod call_tree;
 mod diff;
+mod events;
 mod fail_on;
 pub mod formats;
 mod gaps;
@@ -58,6 +59,9 @@ mod wrappers;
 pub use agent_plan::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
+pub use events::{
+    EventQueue, EventSource, EventTap, EventsBegin, EventsEnd, EventsWritten, write_events,
+};
 pub use fail_on::FailOn;
 pub use formats::{
     AddedNames, Document, Format, FormatChoice, FormatOptions, Nature, OtlpSource, PprofError,

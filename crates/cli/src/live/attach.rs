@@ -1,5 +1,6 @@
 //! `attach`: trace a running process, or several, report, leave.
 
+mod events;
 mod exported;
 mod several;
 
@@ -13,11 +14,12 @@ use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
-use memhook_attach::{Recording, Session, TraceConfig, hook_plan, refuse};
+use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, refuse};
 use memhook_foreign::units;
+use memhook_ledger::Observer;
 use memhook_process::process_name;
-use memhook_report::{ReportStream, counted};
-use std::path::Path;
+use memhook_report::{ReportStream, ReportWriter, counted};
+use std::path::{Path, PathBuf};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// Options of `attach`.
@@ -56,6 +58,14 @@ pub struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s",
           help_heading = "Reports")]
     interval: Duration,
+    /// Write each event as a line of JSON to this file or pipe; -: to standard output
+    ///
+    /// For programs of yours that make something of allocations and releases. Call stacks are lines of their own, with
+    /// names, before they are first used. A reader that is slow, stopped or gone costs the process nothing: events that
+    /// find no room are counted in the stream. With -, reports go to standard error.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "follow_fork", "dry_run"],
+          help_heading = "Reports")]
+    events: Option<PathBuf>,
     #[command(flatten)]
     reports: report_job::Args,
 }
@@ -80,7 +90,9 @@ impl Args {
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
         let tracing = self.reports.tracing.with_depth(depth);
-        let needs_all = self.reports.scores.scores || self.reports.recording.is_summary();
+        let needs_all = self.reports.scores.scores
+            || self.reports.recording.is_summary()
+            || self.events.is_some();
         if needs_all {
             tracing.resolve_recorded(is_recorded)
         } else {
@@ -109,6 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let pid = args.target.pid()?;
     let reports = &args.reports;
+    events::check(args)?;
     let (recorded, mut path) = reports.recording.split(reports.output.as_deref(), pid)?;
     let export = Export::new(
         reports.format,
@@ -170,7 +183,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let output = reports.open(ReportStream::Out, path.as_deref())?;
+    let stream = match &args.events {
+        Some(path) if events::is_standard_output(path) => ReportStream::Err,
+        _ => ReportStream::Out,
+    };
+    let output = reports.open(stream, path.as_deref())?;
+    let events = args.events.as_deref();
+    let events = events.map(|path| events::Output::open(path, reports.force));
+    let events = events.transpose()?;
     let recording = match &recorded {
         Some((path, options)) if scratch.is_some() => {
             let of_heap = config.of_heap_alone();
@@ -180,27 +200,45 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     signals::catch_stops();
-    let mut trace = match super::record::start(pid, config, recording) {
-        Ok(trace) => trace,
-        Err(error) => {
-            output.abandon();
-            return Err(error.into());
-        }
-    };
-    let written = Reports::new(output);
-    let mut job = args
-        .job(pid, &written, depth)
-        .recorded_for_scores(scratch.is_some());
     let is_streamed = recorded_path.as_deref() == Some(Path::new(memhook_recording::STREAM));
-    if export.is_some() || is_streamed {
-        job = job.without_reports();
+    let is_scored = scratch.is_some();
+    let job = |written: &Arc<Reports>| {
+        let job = args.job(pid, written, depth).recorded_for_scores(is_scored);
+        if export.is_some() || is_streamed {
+            return job.without_reports();
+        }
+        job
+    };
+    if let Some(events) = events {
+        let (queue, observer) = events::queue();
+        let trace = super::record::start(pid, config.clone(), recording, observer);
+        let (mut trace, written) = traced(trace, output)?;
+        let mut job = events.job(&config, queue, job(&written), &written);
+        trace.run(args.duration, &mut job);
+        return Ok(ExitCode::from(written.exit_code()));
     }
-    trace.run(args.duration, &mut job);
+    let trace = super::record::start(pid, config, recording, ());
+    let (mut trace, written) = traced(trace, output)?;
+    trace.run(args.duration, &mut job(&written));
     let code = written.exit_code();
     if let Some(export) = export {
         export.write(trace.session())?;
     }
     Ok(ExitCode::from(code))
+}
+
+/// A trace that has started, and its reports. One that has not leaves nothing of them.
+fn traced<O: Observer>(
+    trace: Result<Trace<O>, memhook_attach::Error>,
+    output: ReportWriter,
+) -> anyhow::Result<(Trace<O>, Arc<Reports>)> {
+    match trace {
+        Ok(trace) => Ok((trace, Reports::new(output))),
+        Err(error) => {
+            output.abandon();
+            Err(error.into())
+        }
+    }
 }
 
 /// `61 slots in 7 modules`

@@ -6,7 +6,7 @@ use crate::remedies::in_words;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
 use memhook_heap::{Captured, Error as HeapError, Snapshot, capture};
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, Observer};
 use memhook_report::{Leaks, UnreachableSite};
 
 /// A copy of the memory, or why there is none.
@@ -19,7 +19,7 @@ pub struct LastLook {
 impl LastLook {
     /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
     /// ledger.
-    pub fn take(pid: i32, consumer: &Consumer, hold: HoldLimit) -> LastLook {
+    pub fn take<O: Observer + Send>(pid: i32, consumer: &Consumer<O>, hold: HoldLimit) -> LastLook {
         let moment_ns = consumer.moment_ns();
         let captured = capture(pid, hold.to_search()).map_err(|error| match error {
             // What else may be allowed is not an option of the commands that look.
@@ -81,7 +81,11 @@ impl LastLook {
     }
 
     /// Searches the copy. The ledger must have all events up to the detach.
-    pub fn search_in(self, consumer: &Consumer, finds_possible: bool) -> Searched {
+    pub fn search_in<O: Observer + Send>(
+        self,
+        consumer: &Consumer<O>,
+        finds_possible: bool,
+    ) -> Searched {
         let search = self.search(finds_possible);
         let found = self.captured.map(|captured| {
             let state = consumer.lock();

@@ -2,7 +2,8 @@
 //! it.
 
 use memhook_access::{BirthLooks, SeenLook, SeenLooks, SeenWord};
-use memhook_attach::{Consumer, Trace};
+use memhook_attach::Trace;
+use memhook_ledger::Observer;
 use memhook_recording::{LOOKS_NOTE, Look, LookWord, looks_text};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,7 +11,8 @@ use std::thread::JoinHandle;
 
 /// The looks at blocks of a process.
 pub struct Looks {
-    consumer: Arc<Consumer>,
+    /// The zero of the trace's times.
+    origin_ns: u64,
     ends: Arc<AtomicBool>,
     thread: JoinHandle<SeenLooks>,
 }
@@ -20,17 +22,20 @@ impl Looks {
     ///
     /// # Errors
     /// Why nothing can be watched.
-    pub fn begin(trace: &Trace, budget: f64) -> anyhow::Result<Option<Looks>> {
+    pub fn begin<O: Observer + Send + 'static>(
+        trace: &Trace<O>,
+        budget: f64,
+    ) -> anyhow::Result<Option<Looks>> {
         let consumer = trace.shared_consumer();
         if !consumer.region().draws_looks() {
             return Ok(None);
         }
         let mut looks = BirthLooks::start(trace.session().pid(), budget)?;
         let ends = Arc::new(AtomicBool::new(false));
-        let (of_thread, told) = (Arc::clone(&consumer), Arc::clone(&ends));
+        let origin_ns = consumer.monotonic_origin_ns();
+        let (of_thread, told) = (consumer, Arc::clone(&ends));
         let thread = std::thread::Builder::new().name("looks".into());
         let thread = thread.spawn(move || {
-            let origin_ns = of_thread.monotonic_origin_ns();
             let alive_since = |address: u64| {
                 let since = of_thread.lock().ledger.alive_since(address)?;
                 Some(since + origin_ns)
@@ -41,7 +46,7 @@ impl Looks {
             looks.finish(of_thread.region())
         })?;
         Ok(Some(Looks {
-            consumer,
+            origin_ns,
             ends,
             thread,
         }))
@@ -56,7 +61,7 @@ impl Looks {
                 vec!["looks at blocks have failed".into()],
             );
         };
-        let origin_ns = self.consumer.monotonic_origin_ns();
+        let origin_ns = self.origin_ns;
         let looks = seen.looks.into_iter().map(|look| on_trace(look, origin_ns));
         let looks: Vec<Look> = looks.collect();
         let mut told = seen.notes;

@@ -4,7 +4,7 @@ use super::frames::Traced;
 use super::signals;
 use crate::options::View;
 use memhook_attach::{BudgetKept, CallScans, Consumer, MappedMemory, Session};
-use memhook_ledger::{Discarded, SampledAllocations};
+use memhook_ledger::{Discarded, Observer, SampledAllocations};
 use memhook_process::TargetRoot;
 use memhook_report::{
     AddressSpace, AddressSpacePart, KeptTime, LiveReporter, LiveView, Mappings, Overhead,
@@ -36,7 +36,12 @@ struct HeapReports {
 }
 
 impl HeapReports {
-    fn begin(&mut self, run: &mut Traced<'_>, consumer: &Consumer, is_final: bool) {
+    fn begin<O: Observer + Send>(
+        &mut self,
+        run: &mut Traced<'_>,
+        consumer: &Consumer<O>,
+        is_final: bool,
+    ) {
         let root = run.session.root().clone();
         self.reports.resize_with(run.session.heaps().len(), || {
             LiveReporter::new(self.view, Symbolizer::new(root.search_order()))
@@ -162,7 +167,12 @@ impl Reporter {
     }
 
     /// Takes the numbers of this moment for a report; one that is not finished is given up.
-    pub fn begin(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
+    pub fn begin<O: Observer + Send>(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer<O>,
+        is_final: bool,
+    ) {
         let now = consumer.elapsed();
         let mut numbers = self.reports.numbers(now, consumer.gaps(now));
         numbers.overhead = consumer.budget_kept().map(overhead);
@@ -184,12 +194,21 @@ impl Reporter {
     }
 
     /// Looks at the address space of the process for the reports that follow.
-    pub fn look_at_mappings(&mut self, session: &Session, consumer: &Consumer) {
+    pub fn look_at_mappings<O: Observer + Send>(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer<O>,
+    ) {
         self.mappings.process =
             MappedMemory::look(session, consumer).or(self.mappings.process.take());
     }
 
-    fn begin_mappings(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
+    fn begin_mappings<O: Observer + Send>(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer<O>,
+        is_final: bool,
+    ) {
         let now = consumer.elapsed();
         let mut numbers = self.mappings.reports.numbers(now, consumer.gaps(now));
         let (mut totals, mut discarded) = Default::default();

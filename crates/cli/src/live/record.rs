@@ -4,6 +4,7 @@ use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::{Recorded, Recording, Trace, TraceConfig};
 use memhook_foreign::units;
+use memhook_ledger::Observer;
 use memhook_recording::{
     ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM, UNREACHABLE_NOTE,
 };
@@ -183,12 +184,13 @@ pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
 }
 
 /// Starts a trace that is recorded, or leaves nothing of the recording.
-pub fn start(
+pub fn start<O: Observer + Send>(
     pid: i32,
     config: TraceConfig,
     recording: Option<Recording>,
-) -> Result<Trace, memhook_attach::Error> {
-    match Trace::start(pid, config) {
+    observer: O,
+) -> Result<Trace<O>, memhook_attach::Error> {
+    match Trace::observed(pid, config, observer) {
         Ok(mut trace) => {
             if let Some(recording) = recording {
                 trace.record(recording);

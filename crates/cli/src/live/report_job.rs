@@ -14,6 +14,7 @@ use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::HoldLimit;
 use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
+use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::ScoreOptions;
 use memhook_report::{Progress, ReportModel, RssReport, RssView, UnreachableSite, milliseconds};
@@ -209,7 +210,7 @@ impl ReportJob {
     }
 
     /// Reports what went wrong with the trace.
-    fn judge(&self, trace: &Trace, end: &End) -> u8 {
+    fn judge<O: Observer + Send>(&self, trace: &Trace<O>, end: &End) -> u8 {
         let mut code = ending::of_trace(end, self.pid);
         let region = trace.session().region();
         if self.tells_backtraces {
@@ -266,7 +267,7 @@ impl ReportJob {
     }
 
     /// The last report, with the names that are there when nobody waits any longer.
-    fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
+    fn last_report<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
         let _progress = Progress::start("looking up names");
         let wait = if self.title.is_some() {
@@ -312,8 +313,8 @@ impl ReportJob {
     }
 }
 
-impl Job for ReportJob {
-    fn begin(&mut self, trace: &Trace) {
+impl<O: Observer + Send + 'static> Job<O> for ReportJob {
+    fn begin(&mut self, trace: &Trace<O>) {
         // With --quiet and a recording, no reports are printed.
         self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
         self.look_at_command_line();
@@ -336,7 +337,7 @@ impl Job for ReportJob {
         });
     }
 
-    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+    fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
         if turn.is_last {
             // The last report has everything.
             return ControlFlow::Continue(());
@@ -380,7 +381,7 @@ impl Job for ReportJob {
         ControlFlow::Continue(())
     }
 
-    fn before_detach(&mut self, trace: &Trace) {
+    fn before_detach(&mut self, trace: &Trace<O>) {
         self.end_looks();
         self.look_at_resident(Duration::MAX);
         // First: the copy of the memory watches pages, too.
@@ -404,7 +405,7 @@ impl Job for ReportJob {
         }
     }
 
-    fn end(&mut self, trace: &mut Trace, end: &End) {
+    fn end(&mut self, trace: &mut Trace<O>, end: &End) {
         self.end_looks();
         let gaps = trace.consumer().gaps(trace.consumer().elapsed());
         if let Some(gap) = gaps.last() {

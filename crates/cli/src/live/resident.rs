@@ -3,11 +3,15 @@
 use super::model::Reporter;
 use memhook_attach::{Consumer, Session, account_of_session};
 use memhook_heap::{Account, Limits, Looked, MemoryCopy, TracedBlock, account_of_mappings};
-use memhook_ledger::LiveWalk;
+use memhook_ledger::{LiveWalk, Observer};
 use memhook_report::{RssReport, RssView};
 
 /// The account at this moment, by the kernel's sums and the trace. `None` if the process has gone.
-pub fn of_trace(session: &Session, consumer: &Consumer, view: RssView) -> Option<RssReport> {
+pub fn of_trace<O: Observer + Send>(
+    session: &Session,
+    consumer: &Consumer<O>,
+    view: RssView,
+) -> Option<RssReport> {
     let account = account_of_session(session, consumer)?;
     Some(RssReport::new(session.pid(), &account, None, view))
 }
@@ -23,7 +27,7 @@ pub struct PinnedMemory {
 
 impl PinnedMemory {
     /// Copies the memory. Call this while the process is traced.
-    pub fn take(pid: i32, consumer: &Consumer) -> PinnedMemory {
+    pub fn take<O: Observer + Send>(pid: i32, consumer: &Consumer<O>) -> PinnedMemory {
         let copy = MemoryCopy::take(pid, Limits::default());
         PinnedMemory {
             copy: copy.map_err(|why| why.to_string()),
@@ -33,10 +37,10 @@ impl PinnedMemory {
     }
 
     /// The account with pins by call stack, where the ledger has all events up to the detach.
-    pub fn report(
+    pub fn report<O: Observer + Send>(
         self,
         session: &Session,
-        consumer: &Consumer,
+        consumer: &Consumer<O>,
         reporter: &mut Reporter,
         view: RssView,
     ) -> RssReport {

@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use memhook_attach::{Action, Again, Condition, Trace, Triggers};
+use memhook_ledger::Observer;
 use memhook_process::MemoryPressure;
 use memhook_report::milliseconds;
 use std::process::{Child, Command, Stdio};
@@ -93,7 +94,7 @@ pub struct Triggered {
 
 impl Triggered {
     /// Looks at the numbers, and does what needs nobody else.
-    pub fn turn(&mut self, trace: &Trace) -> Asked {
+    pub fn turn<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Asked {
         let now = trace.consumer().elapsed();
         let mut asked = Asked::default();
         if self.triggers.is_empty() || now < self.next {

@@ -3,6 +3,7 @@
 mod endings;
 mod events;
 mod examples;
+mod stream;
 
 use memhook::{Attached, Options, Profiler};
 use memhook_tests::{Target, build_target};

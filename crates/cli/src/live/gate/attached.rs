@@ -57,7 +57,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     signals::catch_stops();
     let scored = scores.map(|options| ScoreRecording::create(pid, &config, options));
     let (scored, recording) = scored.transpose()?.unzip();
-    let mut trace = crate::live::record::start(pid, config, recording)?;
+    let mut trace = crate::live::record::start(pid, config, recording, ())?;
     let begin = if options.growth {
         options.warmup
     } else {

@@ -60,6 +60,11 @@ impl Reports {
         self.has_gaps.load(Relaxed)
     }
 
+    /// Something that was asked for was not written.
+    pub fn note_incomplete(&self) {
+        self.is_incomplete.store(true, Relaxed);
+    }
+
     /// Whether a recording is not complete.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete.load(Relaxed)

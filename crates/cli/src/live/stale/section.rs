@@ -4,6 +4,7 @@ use super::watching::{Summary, Watching, now_ms};
 use memhook_access::Settings;
 use memhook_attach::Trace;
 use memhook_heap::Snapshot;
+use memhook_ledger::Observer;
 use memhook_report::StaleReport;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -41,7 +42,7 @@ impl StaleSection {
     }
 
     /// Call this every few milliseconds. Returns a message if it cannot begin.
-    pub fn turn(&mut self, trace: &Trace) -> Option<String> {
+    pub fn turn<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<String> {
         let now = now_ms(trace);
         if !self.watching.is_on()
             && !self.has_failed
@@ -58,12 +59,12 @@ impl StaleSection {
 
     /// Bytes of each call stack that nobody has touched, as of the last census: the best estimates. `None` if nothing
     /// is watched.
-    pub fn stale_bytes(&self, trace: &Trace) -> Option<HashMap<u32, u64>> {
+    pub fn stale_bytes<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<HashMap<u32, u64>> {
         self.watching.stale_bytes(now_ms(trace))
     }
 
     /// The end is near, and the process still traced. Nothing of ours is watched afterwards.
-    pub fn before_detach(&mut self, trace: &Trace) {
+    pub fn before_detach<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         if !self.watching.is_on() {
             return;
         }
@@ -80,7 +81,11 @@ impl StaleSection {
 
     /// The report, joined with what nothing reaches in a copy of the memory that was made after
     /// [`StaleSection::before_detach`], if there is one. `None` if nothing was watched.
-    pub fn report(&mut self, trace: &Trace, memory: Option<&Snapshot>) -> Option<StaleReport> {
+    pub fn report<O: Observer + Send>(
+        &mut self,
+        trace: &Trace<O>,
+        memory: Option<&Snapshot>,
+    ) -> Option<StaleReport> {
         // A process that has ended has no pages any more: the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));

@@ -1,0 +1,164 @@
+//! The lines of an event stream: `docs/schemas/events-1.json`.
+
+use crate::StackFrame;
+use serde::Serialize;
+
+/// Name and version of the schema.
+const SCHEMA: &str = "memhook-rs/events/1";
+
+/// One line.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Record<'a> {
+    Begin(&'a EventsBegin),
+    Stack {
+        id: u32,
+        called: Option<String>,
+        frames: Vec<StackFrame>,
+        is_cut: bool,
+    },
+    Thread {
+        id: u16,
+        tid: u32,
+        name: String,
+    },
+    Alloc {
+        address: u64,
+        size: u64,
+        thread: u16,
+        time_ns: u64,
+        stack: u32,
+    },
+    Free {
+        address: u64,
+        size: u64,
+        thread: Option<u16>,
+        time_ns: u64,
+        stack: Option<u32>,
+    },
+    Realloc {
+        old_address: u64,
+        old_size: u64,
+        address: u64,
+        size: u64,
+        thread: u16,
+        time_ns: u64,
+        stack: u32,
+    },
+    Pairs {
+        count: u64,
+        address: u64,
+        size: u64,
+        thread: u16,
+        time_ns: u64,
+        stack: u32,
+    },
+    Lost(Lost),
+    Gap {
+        from_ns: u64,
+        until_ns: u64,
+    },
+    End(&'a EventsEnd),
+}
+
+/// Why events are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The reader was too slow.
+    Reader,
+    /// Live blocks took all the memory that they may take, so not all are followed.
+    Memory,
+    /// The program was faster than the events could be taken, or had more threads than can be recorded.
+    Recording,
+}
+
+/// What is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// Why.
+    pub why: Why,
+    /// Records, each of which may stand for many calls.
+    pub records: u64,
+    /// Allocations, as far as they are known.
+    pub allocations: u64,
+    /// Bytes of them.
+    pub allocated_bytes: u64,
+    /// Releases, as far as they are known.
+    pub frees: u64,
+}
+
+impl Lost {
+    /// Nothing.
+    pub(super) fn none(why: Why) -> Lost {
+        Lost {
+            why,
+            records: 0,
+            allocations: 0,
+            allocated_bytes: 0,
+            frees: 0,
+        }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        *self == Lost::none(self.why)
+    }
+
+    pub(super) fn add(&mut self, other: &Lost) {
+        self.records += other.records;
+        self.allocations += other.allocations;
+        self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
+        self.frees += other.frees;
+    }
+}
+
+/// The first line.
+#[derive(Clone, Debug, Serialize)]
+pub struct EventsBegin {
+    /// Name and version of the schema.
+    pub schema: &'static str,
+    /// The process.
+    pub pid: i32,
+    /// Its name.
+    pub process: String,
+    /// Mean bytes between samples; null: every allocation is reported.
+    pub sample_bytes: Option<u64>,
+    /// Frames of a call stack, at most.
+    pub depth: u32,
+}
+
+impl EventsBegin {
+    /// Of a process.
+    pub fn new(pid: i32, process: String, sample_bytes: Option<u64>, depth: u32) -> EventsBegin {
+        EventsBegin {
+            schema: SCHEMA,
+            pid,
+            process,
+            sample_bytes,
+            depth,
+        }
+    }
+}
+
+/// The last line: the sums of the trace, as its report has them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct EventsEnd {
+    /// Whether the process goes on.
+    pub is_detached: bool,
+    /// How long it was traced.
+    pub time_ns: u64,
+    /// Allocations.
+    pub allocations: u64,
+    /// Bytes of them.
+    pub allocated_bytes: u64,
+    /// Releases, those of blocks from before the attach included.
+    pub frees: u64,
+    /// Bytes of known blocks that were released.
+    pub freed_bytes: u64,
+    /// Blocks that live.
+    pub live_blocks: u64,
+    /// Bytes of them.
+    pub live_bytes: u64,
+    /// Records of this stream that are missing because the reader was too slow.
+    pub lost_records: u64,
+}
