@@ -59,13 +59,18 @@ impl FunctionProbe {
         target: &Measured,
         function: &'static str,
     ) -> Result<(Placed, Duration), String> {
+        self.place_at(target.pid(), function)
+    }
+
+    /// The same in any process.
+    pub fn place_at(self, pid: u32, function: &'static str) -> Result<(Placed, Duration), String> {
         let begin = Instant::now();
         let placed = match self {
-            FunctionProbe::Count => prober(target.pid(), function, &["--count"])?,
-            FunctionProbe::Arguments => prober(target.pid(), function, &["--args", "1"])?,
-            FunctionProbe::Stack => prober(target.pid(), function, &["--args", "1", "--stack"])?,
-            FunctionProbe::Latency => prober(target.pid(), function, &["--latency"])?,
-            FunctionProbe::Uprobe => events(target.pid(), function)?,
+            FunctionProbe::Count => prober(pid, function, &["--count"])?,
+            FunctionProbe::Arguments => prober(pid, function, &["--args", "1"])?,
+            FunctionProbe::Stack => prober(pid, function, &["--args", "1", "--stack"])?,
+            FunctionProbe::Latency => prober(pid, function, &["--latency"])?,
+            FunctionProbe::Uprobe => events(pid, function)?,
         };
         Ok((placed, begin.elapsed()))
     }

@@ -44,6 +44,7 @@ pub use figures::{Figures, Nanoseconds, criterion, is_test, output_folder};
 pub use function_probes::{FunctionProbe, Placed, place_many};
 pub use gdbserver::{FastTracepoint, in_process_agent};
 pub use goals::{GOALS, times_goal};
+pub use guard::guard;
 pub use machine::Machine;
 pub use peers::{Peer, Way, peers};
 pub use phase::Phase;

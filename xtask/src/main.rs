@@ -10,7 +10,9 @@ mod fleet_size;
 mod fuzz;
 mod gate_projects;
 mod kubernetes_check;
+mod line_chart;
 mod man;
+mod papers;
 mod peers;
 mod peers_gate;
 mod slots_seen;
@@ -48,6 +50,8 @@ enum Task {
     Man(man::Args),
     /// One Markdown page from what `cargo bench -p memhook-benches` and `cargo xtask peers` measured
     BenchReport(bench_report::Args),
+    /// Repeat the experiments of the papers that memhook-rs builds on, into target/papers; some need root
+    Papers(papers::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
     Peers,
     /// Compare the gate with LeakSanitizer and memcheck on the tests of Debian packages; needs a release build
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Task::Dist(args) => dist::run(&args),
         Task::Man(args) => man::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
+        Task::Papers(args) => papers::run(&args),
         Task::Peers => peers::run(),
         Task::GateProjects(args) => gate_projects::run(&args),
         Task::PeersGate(args) => peers_gate::run(&args),

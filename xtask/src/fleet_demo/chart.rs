@@ -1,8 +1,8 @@
 //! The picture: what Prometheus has, as the dashboard of fleet/grafana shows it.
 
 use super::servers::Servers;
-use anyhow::{Result, ensure};
-use plotters::coord::Shift;
+use crate::line_chart::{Chart, Line, draw_panel};
+use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::*;
 use std::path::Path;
 
@@ -51,20 +51,6 @@ const PANELS: [(&str, &str, &str, f64, &str); 6] = [
         "MB",
     ),
 ];
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(31, 119, 180),
-    RGBColor(255, 127, 14),
-    RGBColor(44, 160, 44),
-    RGBColor(214, 39, 40),
-    RGBColor(148, 103, 189),
-    RGBColor(140, 86, 75),
-    RGBColor(227, 119, 194),
-    RGBColor(127, 127, 127),
-];
-
-/// A name, and values by the seconds since the beginning.
-type Line = (String, Vec<(f64, f64)>);
-
 fn lines(
     servers: &Servers,
     query: &str,
@@ -118,54 +104,13 @@ pub fn draw(servers: &Servers, span: (f64, f64), to: &Path) -> Result<()> {
         } else {
             format!("{title} ({unit_name})")
         };
-        draw_panel(panel, &title, &lines, span.1 - span.0)?;
+        let chart = Chart {
+            title,
+            x: "seconds",
+            ..Chart::default()
+        };
+        draw_panel(panel, &chart, &lines).map_err(|error| anyhow!("{error}"))?;
     }
     area.present()?;
-    Ok(())
-}
-
-fn draw_panel(
-    panel: &DrawingArea<SVGBackend, Shift>,
-    title: &str,
-    lines: &[Line],
-    seconds: f64,
-) -> Result<()> {
-    let values = lines
-        .iter()
-        .flat_map(|(_, values)| values.iter().map(|(_, value)| *value));
-    let (least, most) = values.fold((0.0f64, 0.0f64), |(a, b), value| {
-        (a.min(value), b.max(value))
-    });
-    let most = if most > least {
-        most * 1.05
-    } else {
-        least + 1.0
-    };
-    let mut chart = ChartBuilder::on(panel)
-        .caption(title, ("sans-serif", 18))
-        .margin(10)
-        .x_label_area_size(25)
-        .y_label_area_size(60)
-        .build_cartesian_2d(0.0..seconds, least * 1.05..most)?;
-    chart
-        .configure_mesh()
-        .light_line_style(TRANSPARENT)
-        .x_desc("seconds")
-        .draw()?;
-    for (number, (name, values)) in lines.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        chart
-            .draw_series(LineSeries::new(
-                values.iter().copied(),
-                colour.stroke_width(2),
-            ))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 15, y)], colour.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .draw()?;
     Ok(())
 }

@@ -1,0 +1,75 @@
+//! Stop and copy: a process is stopped, all that it can write to is read, and it goes on. What snapshots are compared with.
+
+use memhook_process::mappings;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// What it took.
+pub struct Stopped {
+    /// From the signal that stops it to the one that lets it go on.
+    pub held_ms: f64,
+    /// How much was read.
+    pub bytes: f64,
+}
+
+/// Room for a copy, whose pages exist before anything is stopped.
+pub struct Copier(Vec<u8>);
+
+impl Copier {
+    /// For a process of this size.
+    pub fn with_room(bytes: usize) -> Copier {
+        Copier(vec![1; bytes])
+    }
+
+    /// Stops the process, copies, and lets it go on.
+    pub fn copy(&mut self, pid: u32) -> Result<Stopped, String> {
+        let say = |error: &dyn std::fmt::Display| error.to_string();
+        let memory = File::open(format!("/proc/{pid}/mem")).map_err(|error| say(&error))?;
+        let process = Pid::from_raw(pid as i32);
+        let begin = Instant::now();
+        kill(process, Signal::SIGSTOP).map_err(|error| say(&error))?;
+        let copied = self.copy_stopped(pid, &memory);
+        let continued = kill(process, Signal::SIGCONT);
+        let held_ms = begin.elapsed().as_secs_f64() * 1e3;
+        continued.map_err(|error| say(&error))?;
+        Ok(Stopped {
+            held_ms,
+            bytes: copied? as f64,
+        })
+    }
+
+    fn copy_stopped(&mut self, pid: u32, memory: &File) -> Result<usize, String> {
+        let begin = Instant::now();
+        while !is_stopped(pid) {
+            if begin.elapsed() > Duration::from_secs(1) {
+                return Err("it does not stop".into());
+            }
+            std::thread::yield_now();
+        }
+        let maps = mappings(pid as i32).map_err(|error| error.to_string())?;
+        let mut at = 0;
+        for map in maps.iter().filter(|map| map.write) {
+            let length = (map.end - map.start) as usize;
+            let Some(room) = self.0.get_mut(at..at + length) else {
+                return Err(format!("more than {} bytes", self.0.len()));
+            };
+            // Device memory, and what was never mapped, cannot be read.
+            at += memory.read_at(room, map.start).unwrap_or(0);
+        }
+        Ok(at)
+    }
+}
+
+/// Whether all threads stand still: `T` behind the name (proc_pid_stat(5)).
+fn is_stopped(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut tasks = tasks.into_iter().flatten().flatten();
+    tasks.all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit(')').next().map(str::trim_start);
+        state.is_none_or(|state| state.starts_with(['T', 'Z', 'X']))
+    })
+}
