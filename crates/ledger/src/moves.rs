@@ -81,6 +81,21 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
+    /// A block has an address that a `realloc` of another thread has given back, whose end is not known yet. It has given
+    /// back the old block in any case, and what it allocates is reported as an allocation of its own.
+    fn close_at(&mut self, block: &BlockOf) {
+        if self.open.is_empty() {
+            return;
+        }
+        let open = self.open.iter();
+        let found = open
+            .filter(|(_, (old, _))| old.address == block.address)
+            .map(|(thread, _)| *thread);
+        for thread in found.collect::<Vec<u16>>() {
+            self.close(thread);
+        }
+    }
+
     fn stack_of(&self, block: &BlockOf) -> u32 {
         let stack = self.stacks.get(block.site as usize);
         stack.copied().unwrap_or(0)
@@ -111,12 +126,14 @@ impl<B: Blocks> Observer for Moves<B> {
             && let Some((old, by)) = self.open.remove(&block.thread)
         {
             if (self.is_realloc)(stack) {
+                self.close_at(block);
                 let old_stack = self.stack_of(&old);
                 let (old, new) = ((&old, old_stack), (block, stack));
                 return self.blocks.reallocated(old, by, new);
             }
             self.tell_released(&old, Some(by));
         }
+        self.close_at(block);
         self.blocks.allocated(block, stack);
     }
 
@@ -234,6 +251,25 @@ mod tests {
             all.released(&block(64, 1), by(2, true));
         });
         assert_eq!(lines, ["-16", "+32", "-48", "-64"]);
+    }
+
+    #[test]
+    fn an_address_that_another_thread_has_is_released_first() {
+        for stack in [1, REALLOC] {
+            let lines = told(|all| {
+                all.allocated(&block(16, 1), 1);
+                all.released(&block(16, 1), by(1, true));
+                all.allocated(&block(16, 2), stack);
+                all.allocated(&block(32, 1), REALLOC);
+            });
+            assert_eq!(lines, ["+16", "-16", "+16", "+32"]);
+        }
+        let lines = told(|all| {
+            all.released(&block(16, 1), by(1, true));
+            all.released(&block(48, 2), by(2, true));
+            all.allocated(&block(16, 2), REALLOC);
+        });
+        assert_eq!(lines, ["-16", "48>16"]);
     }
 
     #[test]

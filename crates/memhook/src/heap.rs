@@ -75,17 +75,21 @@ impl<P: Profiler> Heap<P> {
         self.panic.as_deref()
     }
 
-    /// Calls the profiler, unless a call has panicked. A panic of the user's must not end the thread that takes the
-    /// events, which the process would wait for.
+    /// Calls the profiler, unless a call has panicked: then what the call would have got is dropped, which is the user's
+    /// code, too. A panic of the user's must not end the thread that takes the events, which the process would wait for.
     fn call<T>(&mut self, call: impl FnOnce(&mut P) -> T) -> Option<T> {
-        if self.panic.is_some() {
-            return None;
-        }
-        let profiler = &mut self.profiler;
-        match catch_unwind(AssertUnwindSafe(|| call(profiler))) {
-            Ok(result) => Some(result),
+        let (profiler, is_over) = (&mut self.profiler, self.panic.is_some());
+        let guarded = AssertUnwindSafe(|| {
+            if is_over {
+                drop(call);
+                return None;
+            }
+            Some(call(profiler))
+        });
+        match catch_unwind(guarded) {
+            Ok(result) => result,
             Err(payload) => {
-                self.panic = Some(panic_text(&*payload));
+                self.panic.get_or_insert_with(|| panic_text(&*payload));
                 // Dropping what it panicked with may panic as well.
                 std::mem::forget(payload);
                 None
@@ -95,7 +99,11 @@ impl<P: Profiler> Heap<P> {
 
     fn insert(&mut self, block: Block, data: Option<P::Data>) {
         if let Some(data) = data {
+            let forgotten = self.displaced.take();
             self.displaced = self.live.insert(block.address, (block, data));
+            if forgotten.is_some() {
+                self.call(|_| drop(forgotten));
+            }
         }
     }
 
@@ -104,7 +112,10 @@ impl<P: Profiler> Heap<P> {
         match self.displaced.take() {
             Some(old) if old.0 == *found => Some(old),
             Some(old) if old.0.address == found.address => self.live.insert(found.address, old),
-            _ => self.live.remove(&found.address),
+            _ => {
+                let (now, _) = self.live.get(&found.address)?;
+                (now == found).then(|| self.live.remove(&found.address))?
+            }
         }
     }
 
@@ -171,5 +182,107 @@ impl<P: Profiler> Blocks for Heap<P> {
     fn pairs(&mut self, found: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
         let block = Block::of(found, stack);
         self.call(|profiler| profiler.on_pairs(&block, &Free::of(Some(by)), count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Panics when it is dropped.
+    #[derive(Default)]
+    struct Fragile;
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+
+    #[derive(Default)]
+    struct Counts {
+        allocations: u64,
+        frees: u64,
+    }
+
+    impl Profiler for Counts {
+        type Data = Fragile;
+
+        fn on_alloc(&mut self, _block: &Block) -> Fragile {
+            self.allocations += 1;
+            Fragile
+        }
+
+        fn on_free(&mut self, _block: &Block, data: Fragile, _free: &Free) {
+            self.frees += 1;
+            drop(data);
+        }
+    }
+
+    fn block(address: u64, time_ms: u64) -> BlockOf {
+        BlockOf {
+            site: 0,
+            thread: 1,
+            address,
+            size: 8,
+            time_ns: time_ms * 1_000_000,
+        }
+    }
+
+    fn heap<P: Profiler>(profiler: P) -> Heap<P> {
+        Heap::new(profiler, SampledAllocations::new(None, false))
+    }
+
+    #[test]
+    fn no_panic_of_the_user_gets_out() {
+        let mut heap = heap(Counts::default());
+        for address in [16, 32, 48] {
+            heap.allocated(&block(address, 0), 7);
+        }
+        assert_eq!(heap.panic(), None);
+        heap.released(&block(16, 0), 7, None);
+        assert_eq!(heap.panic(), Some("dropped"));
+        // These would be told to nobody, but their data have to go.
+        heap.released(&block(32, 0), 7, None);
+        heap.allocated(&block(64, 0), 7);
+        let counts = (heap.profiler.allocations, heap.profiler.frees);
+        assert_eq!((counts, heap.live.len()), ((3, 1), 1));
+        std::mem::forget(heap);
+    }
+
+    /// Numbers the blocks, and remembers which were released.
+    #[derive(Default)]
+    struct Numbers(u32, Vec<u32>);
+
+    impl Profiler for Numbers {
+        type Data = u32;
+
+        fn on_alloc(&mut self, _block: &Block) -> u32 {
+            self.0 += 1;
+            self.0
+        }
+
+        fn on_free(&mut self, _block: &Block, number: u32, _free: &Free) {
+            self.1.push(number);
+        }
+    }
+
+    #[test]
+    fn data_stay_with_their_block() {
+        let mut heap = heap(Numbers::default());
+        heap.allocated(&block(16, 0), 7);
+        heap.allocated(&block(32, 0), 7);
+        // The address is used again, and the release of the first block is known only afterwards.
+        heap.allocated(&block(16, 5), 7);
+        heap.released(&block(16, 0), 7, None);
+        assert_eq!(heap.profiler.1, [1]);
+        // A block that is found to be gone already when its allocation is reported; the other one stays.
+        heap.allocated(&block(16, 2), 7);
+        heap.released(&block(16, 2), 7, None);
+        assert_eq!(heap.profiler.1, [1, 4]);
+        heap.released(&block(16, 5), 7, None);
+        heap.released(&block(32, 0), 7, None);
+        assert_eq!(heap.profiler.1, [1, 4, 3, 2]);
+        assert_eq!(heap.blocks().len(), 0);
     }
 }

@@ -38,6 +38,9 @@ pub trait Profiler: Send + 'static {
     }
 
     /// `realloc` has replaced a block, perhaps by one at the same address. Returns the data to keep with the new one.
+    ///
+    /// If another thread gets the old address before the end of the call is known, it is reported as a release and an
+    /// allocation.
     fn on_realloc(&mut self, old: &Block, new: &Block, data: Self::Data) -> Self::Data {
         let _ = (old, new);
         data

@@ -58,11 +58,12 @@ pub struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s",
           help_heading = "Reports")]
     interval: Duration,
-    /// Write each event as a line of JSON to this file or pipe; -: to standard output
+    /// Write each event as a line of JSON to this file
     ///
-    /// For programs of yours that make something of allocations and releases. Call stacks are lines of their own, with
-    /// names, before they are first used. A reader that is slow, stopped or gone costs the process nothing: events that
-    /// find no room are counted in the stream. With -, reports go to standard error.
+    /// For programs of yours that make something of allocations and releases. - is standard output, and reports go to
+    /// standard error then; a named pipe will do as well. Call stacks are lines of their own, with names, before they are
+    /// first used. A reader that is slow, stopped or gone costs the process nothing: events that find no room are counted
+    /// in the stream.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "follow_fork", "dry_run"],
           help_heading = "Reports")]
     events: Option<PathBuf>,

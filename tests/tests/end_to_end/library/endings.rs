@@ -83,6 +83,25 @@ fn the_end_of_the_process_ends_the_trace() {
 }
 
 #[test]
+fn another_program_ends_the_trace_and_runs() {
+    for how in ["exec", "exec_by_thread"] {
+        let mut target = Target::start(&build_target("endings", &[]), &[how]);
+        let attached = memhook::attach(target.pid() as i32, &Options::new(), Count::default());
+        let attached = attached.expect("traced");
+        target.go();
+        target.expect("ready");
+        assert_eq!(attached.wait(LONG), Some(Ending::Gone), "{how}");
+        // 50 blocks, and what starting a thread takes.
+        let count = attached.detach().expect("in order").0;
+        assert!((50..60).contains(&count), "{how}: {count}");
+        assert!(!target.maps().contains("memhook"), "{how}");
+        target.go();
+        target.expect("done");
+        assert!(target.finish().success(), "{how}");
+    }
+}
+
+#[test]
 fn forked_children_are_not_traced() {
     let (target, attached) = traced("forks", &[], Count::default());
     attached.catch_up();
