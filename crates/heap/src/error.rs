@@ -146,6 +146,22 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A snapshot of which no block may be released.
+    #[error("{file}: there is no verdict: {reason}")]
+    NoVerdict {
+        /// The snapshot.
+        file: String,
+        /// Why.
+        reason: String,
+    },
+    /// A verdict on something else.
+    #[error("nothing is released in process {pid}: {reason}")]
+    OtherVerdict {
+        /// Process id.
+        pid: i32,
+        /// What tells it.
+        reason: String,
+    },
     /// A question about an address that is not in a block.
     #[error("{address:#x} is in no block of the heap{hint}")]
     NoBlock {

@@ -13,6 +13,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     Snapshot {
         meta: Meta {
             pid: 1,
+            identity: None,
             method: Method::Stop,
             held_ms: 0.0,
             prepare_held_ms: 0.0,

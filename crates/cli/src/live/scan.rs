@@ -1,6 +1,7 @@
 //! `scan`: what is unreachable in a live process, with no tracing.
 
 mod reclaim;
+mod verdict;
 
 use super::copy_limits::CopyLimits;
 use crate::output::Json;
@@ -102,8 +103,8 @@ pub struct Args {
         help_heading = "Snapshots"
     )]
     core: Option<PathBuf>,
-    /// Overwrite the file of --save if it exists
-    #[arg(long, requires = "save", help_heading = "Snapshots")]
+    /// Overwrite the file of --save or --verdict if it exists
+    #[arg(long, help_heading = "Snapshots")]
     force: bool,
     /// How to copy the memory: precopy, fork or stop
     ///
@@ -128,6 +129,13 @@ pub struct Args {
     /// It ends with Ctrl-C or when the process ends.
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
     every: Option<Duration>,
+    /// Write what may be released to a file, or with --reclaim, release what is in it
+    ///
+    /// With it, a snapshot may be searched on another machine: --load FILE --verdict FILE writes what is leaked in it.
+    /// With --reclaim, the file takes the place of the first scan: the process is scanned once, and only blocks are
+    /// freed that are in the file and are still leaked, with the same size and contents.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core"], help_heading = "Reclaiming")]
+    verdict: Option<PathBuf>,
     /// List every block instead: address, usable bytes, leaked or live
     #[arg(long, hide = true)]
     list: bool,
@@ -225,17 +233,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         0
     };
+    if args.force && args.save.is_none() && (args.verdict.is_none() || args.reclaim) {
+        bail!("--force overwrites a file of --save or --verdict, and there is none");
+    }
     if args.reclaim {
         reclaim::run(args, pid)?;
     } else if let Some(file) = &args.save {
         save(args, pid, file)?;
+    } else if let Some(file) = &args.verdict {
+        verdict::write(args, pid, file)?;
     } else {
         look(args, pid)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything but `--save` and `--reclaim`.
+/// Everything but `--save`, `--verdict` and `--reclaim`.
 fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();

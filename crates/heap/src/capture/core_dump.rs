@@ -73,6 +73,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
     let mut snapshot = Snapshot {
         meta: Meta {
             pid: core.pid,
+            identity: None,
             method: Method::Core,
             held_ms: 0.0,
             prepare_held_ms: 0.0,

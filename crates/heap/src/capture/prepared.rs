@@ -12,7 +12,9 @@ use crate::capture::{Captured, Shot, pagemap};
 use crate::graph::roots::dead_stacks;
 use crate::ranges::{Runs, run_bytes, without};
 use crate::room::Room;
-use crate::snapshot::{Area, AreaKind, Meta, Method, ModuleInfo, Snapshot, inside_malloc_note};
+use crate::snapshot::{
+    Area, AreaKind, Meta, Method, ModuleInfo, ProcessIdentity, Snapshot, inside_malloc_note,
+};
 use memhook_inject::{AllHeld, InVain, PageScan, PageState, memory_sharers};
 use memhook_process::{ModuleFiles, ModuleImage, living_thread, mappings, modules};
 use rustc_hash::FxHashSet;
@@ -298,6 +300,7 @@ impl Prepared {
         let mut snapshot = Snapshot {
             meta: Meta {
                 pid: self.pid,
+                identity: ProcessIdentity::of(self.pid),
                 method,
                 held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
                 prepare_held_ms: prepare.as_secs_f64() * 1e3,

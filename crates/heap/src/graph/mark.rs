@@ -35,6 +35,18 @@ pub struct MarkOptions {
     pub ignore_half_overwritten: bool,
 }
 
+impl MarkOptions {
+    /// How what may be released is searched for: whatever could be a pointer counts, at odd offsets, too. Packed
+    /// structures (`struct epoll_event` is one) hold pointers there.
+    pub fn to_reclaim() -> MarkOptions {
+        MarkOptions {
+            pointers: Pointers::Interior,
+            unaligned: true,
+            ignore_half_overwritten: false,
+        }
+    }
+}
+
 /// What was reached.
 pub struct Marked {
     /// Reachable blocks.

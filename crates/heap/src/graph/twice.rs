@@ -4,13 +4,35 @@ use crate::blocks::BlockTable;
 use crate::graph::leaks::Leak;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::snapshot::Snapshot;
-use rustc_hash::{FxHashMap, FxHasher};
-use std::hash::Hasher;
+use ring::digest::{Context, SHA256};
+use rustc_hash::FxHashMap;
 
-/// Leaked blocks by address: size and a hash of the contents.
-pub struct Fingerprints(FxHashMap<u64, (u64, u64)>);
+/// What a block was. Verdicts carry it from one machine to another, so it is the same everywhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Usable bytes.
+    pub bytes: u64,
+    /// The first half of the SHA-256 of the contents.
+    pub contents: u128,
+}
+
+/// Leaked blocks by address.
+pub struct Fingerprints(FxHashMap<u64, Fingerprint>);
+
+impl FromIterator<(u64, Fingerprint)> for Fingerprints {
+    fn from_iter<I: IntoIterator<Item = (u64, Fingerprint)>>(blocks: I) -> Fingerprints {
+        Fingerprints(blocks.into_iter().collect())
+    }
+}
 
 impl Fingerprints {
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Fingerprint)> {
+        self.0
+            .iter()
+            .map(|(&address, &fingerprint)| (address, fingerprint))
+    }
+
     /// Forgets the block at an address.
     pub fn remove(&mut self, address: u64) {
         self.0.remove(&address);
@@ -22,13 +44,19 @@ pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) ->
     let finder = Finder::new(snapshot, blocks, MarkOptions::default());
     let all = leaks.iter().map(|leak| {
         let block = blocks.get(leak.block);
-        let mut hasher = FxHasher::default();
+        let mut digest = Context::new(&SHA256);
         for bytes in finder.contents(leak.block) {
-            hasher.write(bytes);
+            digest.update(bytes);
         }
-        (block.address, (block.bytes, hasher.finish()))
+        let digest = digest.finish();
+        let half = digest.as_ref().first_chunk().copied();
+        let fingerprint = Fingerprint {
+            bytes: block.bytes,
+            contents: u128::from_be_bytes(half.unwrap_or_default()),
+        };
+        (block.address, fingerprint)
     });
-    Fingerprints(all.collect())
+    all.collect()
 }
 
 /// Keeps the leaks that were there before with the same contents. A block whose owner is not among them

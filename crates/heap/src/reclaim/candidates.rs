@@ -2,6 +2,7 @@
 
 use super::choose::{reclaimable, refusal};
 use super::release::{HoldAtSafePoint, Released};
+use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
 use crate::{Error, Fingerprints, MarkOptions, Scan};
 use memhook_inject::kernel_places;
@@ -18,6 +19,8 @@ pub struct Reclaimer {
     stat: File,
     /// What was leaked at the last scan.
     before: Option<Fingerprints>,
+    /// The verdict that `before` is of. Nothing else is released then, however often the process is scanned.
+    verdict: Option<Verdict>,
 }
 
 /// A scan, and what of it may be released.
@@ -34,6 +37,8 @@ pub struct Candidates {
     pub chosen: Vec<u32>,
     /// Why nothing is chosen.
     pub refused: Option<String>,
+    /// How many blocks the verdict has, if there is one.
+    pub verdict_blocks: Option<usize>,
 }
 
 impl Reclaimer {
@@ -47,6 +52,21 @@ impl Reclaimer {
             request,
             stat: stat.map_err(|error| Error::Unread { path, error })?,
             before: None,
+            verdict: None,
+        })
+    }
+
+    /// The same with a verdict in place of the first scan.
+    pub fn with_verdict(pid: i32, request: Request, verdict: Verdict) -> Result<Reclaimer, Error> {
+        // First: the file that is opened now stays bound to this process.
+        let reclaimer = Reclaimer::new(pid, request)?;
+        if let Some(reason) = verdict.foreign_to(pid) {
+            return Err(Error::OtherVerdict { pid, reason });
+        }
+        Ok(Reclaimer {
+            before: Some(verdict.fingerprints()),
+            verdict: Some(verdict),
+            ..reclaimer
         })
     }
 
@@ -68,11 +88,15 @@ impl Reclaimer {
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
         let captured = capture(self.pid, self.request)?;
         let snapshot = &captured.snapshot;
-        let options = MarkOptions {
-            // Packed structures (`struct epoll_event` is one) hold pointers at odd offsets.
-            unaligned: true,
-            ..MarkOptions::default()
-        };
+        if let Some(verdict) = &self.verdict
+            && !verdict.is_of_program(&snapshot.meta)
+        {
+            return Err(Error::OtherVerdict {
+                pid: self.pid,
+                reason: "it has executed another program since the verdict".into(),
+            });
+        }
+        let options = MarkOptions::to_reclaim();
         let scan = Scan::of(snapshot, options)?;
         let refused = refusal(snapshot, &scan.heap);
         let mut asked = Duration::ZERO;
@@ -87,7 +111,9 @@ impl Reclaimer {
             let (heap, leaks) = (&scan.heap, &scan.leaks);
             chosen = reclaimable(snapshot, heap, options, leaks, before, &places);
         }
-        self.before = Some(scan.fingerprints(snapshot));
+        if self.verdict.is_none() {
+            self.before = Some(scan.fingerprints(snapshot));
+        }
         Ok(Candidates {
             captured,
             memory,
@@ -95,6 +121,7 @@ impl Reclaimer {
             scan,
             chosen,
             refused,
+            verdict_blocks: self.verdict.as_ref().map(Verdict::blocks),
         })
     }
 

@@ -5,8 +5,10 @@ pub(crate) mod choose;
 mod hold_time;
 mod release;
 mod unchanged;
+mod verdict;
 
 pub use candidates::{Candidates, Reclaimer};
 pub use choose::refusal;
 pub use release::{HoldAtSafePoint, Released};
 pub(crate) use release::{exported, is_same_program};
+pub use verdict::Verdict;

@@ -3,10 +3,12 @@
 mod backing;
 #[cfg(test)]
 mod foreign_file_tests;
+mod identity;
 mod store;
 
 use crate::ranges::{Runs, pair, pairs, run_bytes};
 pub use backing::Backing;
+pub use identity::ProcessIdentity;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 pub use store::{load, save};
@@ -125,6 +127,9 @@ impl ModuleInfo {
 pub struct Meta {
     /// Process id.
     pub pid: i32,
+    /// Which process it was; not known of a core dump's.
+    #[serde(default)]
+    pub identity: Option<ProcessIdentity>,
     /// How it was taken.
     pub method: Method,
     /// How long all threads were held, in ms.

@@ -25,6 +25,9 @@ pub struct ReclaimRound {
     pub released_blocks: u64,
     /// Leaked blocks kept: new, written to since the scan before, or in reach of one that is.
     pub kept_blocks: u64,
+    /// Blocks in the verdict that was to be released, if it was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict_blocks: Option<u64>,
     /// How often one thread was held to release blocks.
     pub holds: u64,
     /// For how long at most.
@@ -50,6 +53,7 @@ impl ReclaimRound {
             released_bytes: candidates.bytes(&candidates.chosen),
             released_blocks: chosen as u64,
             kept_blocks: (candidates.scan.leaks.len() - chosen) as u64,
+            verdict_blocks: candidates.verdict_blocks.map(|blocks| blocks as u64),
             holds: 0,
             longest_hold_ms: candidates.asked.as_secs_f64() * 1e3,
             snapshot_method: meta.method.name(),
@@ -87,6 +91,9 @@ impl Document for ReclaimRound {
             bytes(self.released_bytes),
             counted(self.released_blocks, "block")
         );
+        if let Some(blocks) = self.verdict_blocks {
+            out += &format!(", of {blocks} in the verdict");
+        }
         if self.holds > 0 {
             out += &format!(
                 ", one thread held {} for at most {:.2} ms",
@@ -99,8 +106,12 @@ impl Document for ReclaimRound {
             self.snapshot_method, self.snapshot_held_ms
         );
         if self.kept_blocks > 0 {
+            let before = match self.verdict_blocks {
+                Some(_) => "not in the verdict, changed since",
+                None => "new, changed since the scan before",
+            };
             out += &format!(
-                "; {} leaked blocks kept: new, changed since the scan before, or in reach of such",
+                "; {} leaked blocks kept: {before}, or in reach of such",
                 self.kept_blocks
             );
         }

@@ -158,6 +158,16 @@ fn scans() {
     reclaim.check(&json(
         &[&["scan", &pid, "--json", "--reclaim"], &pause[..]].concat(),
     ));
+    let folder = Folder::new("schema-verdict");
+    let verdict = folder.path("v.json");
+    scan.check(&json(&["scan", &pid, "--json", "--verdict", &verdict]));
+    let with_it = ["--reclaim", "--verdict", &verdict];
+    reclaim.check(&json(&[&["scan", &pid, "--json"], &with_it[..]].concat()));
+    let text = std::fs::read_to_string(&verdict).expect("a verdict");
+    let found = serde_json::from_str(&text).expect("JSON");
+    let schema = JsonSchema::load("verdict-1");
+    schema.check(&found);
+    assert_eq!(schema.unseen(), [""; 0]);
     let damaged = Target::start(&build_target("damaged_heap", &[]), &[]);
     let pid = damaged.pid().to_string();
     scan.check(&json(&["scan", &pid, "--json"]));

@@ -8,3 +8,4 @@ mod plants;
 mod reclaim;
 mod reclaim_kernel;
 mod trim;
+mod verdict;

@@ -19,20 +19,30 @@ const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
-    if matches!(args.pointers, PointerRule::Start) {
-        bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
-    }
+    needs_interior(args)?;
+    let verdict = args
+        .verdict
+        .as_deref()
+        .map(super::verdict::read)
+        .transpose()?;
     check(preflight(pid))?;
     if filter_may_kill(pid) {
         bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
     }
     let _claim = claim(pid)?;
-    let mut reclaimer = Reclaimer::new(pid, args.request())?;
+    let has_verdict = verdict.is_some();
+    let mut reclaimer = match verdict {
+        Some(verdict) => Reclaimer::with_verdict(pid, args.request(), verdict)?,
+        None => Reclaimer::new(pid, args.request())?,
+    };
     signals::catch_stops();
-    may_go_on(args, &reclaimer.scan()?)?;
+    if !has_verdict {
+        may_go_on(args, &reclaimer.scan()?)?;
+    }
     let mut may_release = args.yes;
     for number in 1.. {
-        if !sleep(args.every.or(args.twice).unwrap_or(PAUSE)) || !reclaimer.is_alive() {
+        let pause = args.every.or(args.twice).unwrap_or(PAUSE);
+        if !has_verdict && !sleep(pause) || !reclaimer.is_alive() {
             break;
         }
         let mut found = match reclaimer.scan() {
@@ -62,6 +72,14 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         if args.every.is_none() {
             break;
         }
+    }
+    Ok(())
+}
+
+/// What is released has to be searched for with care.
+pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
+    if matches!(args.pointers, PointerRule::Start) {
+        bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
     }
     Ok(())
 }

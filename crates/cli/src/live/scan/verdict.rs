@@ -1,0 +1,64 @@
+//! `scan --verdict`: writes what a snapshot shows to be leaked, for a later `--reclaim`.
+
+use super::Args;
+use super::reclaim::needs_interior;
+use anyhow::Context;
+use memhook_foreign::{OutputFile, check_output};
+use memhook_heap::{MarkOptions, Scan, Types, Verdict};
+use memhook_report::{Progress, scan_report};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::Path;
+
+/// As a file: standard output, or input.
+const STANDARD: &str = "-";
+
+/// Writes a verdict, and reports what is in it as scans do, unless the verdict itself is the output.
+pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<()> {
+    needs_interior(args)?;
+    // Before the process is touched: a file that cannot be written costs it nothing then.
+    let output = if file == Path::new(STANDARD) {
+        None
+    } else {
+        let snapshot = args.from.as_deref().map(Path::new);
+        check_output([file], args.force, snapshot)?;
+        Some(OutputFile::create(file, args.force)?)
+    };
+    let captured = args.capture(pid)?;
+    let snapshot = &captured.snapshot;
+    let options = MarkOptions::to_reclaim();
+    let scan = Progress::during("searching the memory", || Scan::of(snapshot, options))?;
+    let source = match &args.from {
+        Some(file) => file.clone(),
+        None => format!("process {pid}"),
+    };
+    let verdict = Verdict::of(&source, snapshot, &scan)?;
+    let Some(output) = output else {
+        let written = verdict.write(BufWriter::new(std::io::stdout().lock()));
+        return written.context("standard output");
+    };
+    verdict
+        .write(BufWriter::new(output.file()))
+        .and_then(|()| output.keep().map(drop))
+        .with_context(|| file.display().to_string())?;
+    let mut types = Types::new(snapshot, &captured.images);
+    args.json.print(&scan_report(
+        snapshot,
+        &scan,
+        &scan.leaks,
+        &mut types,
+        args.top,
+    ))
+}
+
+/// Reads a verdict.
+pub fn read(file: &Path) -> anyhow::Result<Verdict> {
+    if file == Path::new(STANDARD) {
+        return Ok(Verdict::read("standard input", std::io::stdin().lock())?);
+    }
+    let name = file.display().to_string();
+    let open = File::open(file).map_err(|error| {
+        anyhow::anyhow!("cannot open the verdict {name}: {error}; scan --verdict FILE writes one")
+    })?;
+    Ok(Verdict::read(&name, BufReader::new(open))?)
+}

@@ -1,0 +1,27 @@
+//! What tells one run of a process from every other, on this machine and since it booted.
+
+use memhook_process::{proc_text, thread_start_time};
+use serde::{Deserialize, Serialize};
+
+/// Which process it was. It keeps all of this when it executes another program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// Process id.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot (proc_pid_stat(5), field 22).
+    pub started: u64,
+    /// The machine's boot: `/proc/sys/kernel/random/boot_id` (random(4)).
+    pub boot: String,
+}
+
+impl ProcessIdentity {
+    /// That of a process; `None` if it is gone.
+    pub fn of(pid: i32) -> Option<ProcessIdentity> {
+        let boot = proc_text("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(ProcessIdentity {
+            pid,
+            started: thread_start_time(pid, pid)?,
+            boot: boot.trim().to_owned(),
+        })
+    }
+}
