@@ -117,7 +117,7 @@ impl Verdict {
             reason,
         };
         let verdict: Verdict = serde_json::from_reader(from.take(MOST_BYTES))
-            .map_err(|error| bad(format!("not a verdict of scan --verdict: {error}")))?;
+            .map_err(|error| bad(format!("not a verdict on leaked blocks: {error}")))?;
         if verdict.schema != SCHEMA {
             return Err(bad(format!("its schema is not {SCHEMA}")));
         }

@@ -168,7 +168,7 @@ fn verdicts_on_something_else_are_refused() {
     reclaimed(&pid, "its schema is not memhook-rs/verdict/1");
     for text in ["", "[]", "{\"schema\":", "\u{0}\u{1}"] {
         std::fs::write(&file, text).expect("a file");
-        reclaimed(&pid, "not a verdict of scan --verdict");
+        reclaimed(&pid, "not a verdict on leaked blocks");
     }
     std::fs::remove_file(&file).expect("a file");
     reclaimed(&pid, "cannot open the verdict");
