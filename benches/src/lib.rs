@@ -13,6 +13,7 @@
 mod alternation;
 mod attacher;
 mod band_plot;
+mod callbacks;
 mod conditions;
 mod cpu_time;
 mod feeder;
@@ -37,6 +38,7 @@ pub mod uprobe;
 pub use alternation::{Alternated, Traced, alternate};
 pub use attacher::{Attacher, Report};
 pub use band_plot::{Band, band_plot};
+pub use callbacks::CALLBACKS;
 pub use conditions::{Condition, Conditions};
 pub use cpu_time::{process_cpu_time, timed};
 pub use feeder::{Feeder, ToLedger};

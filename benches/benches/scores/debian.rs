@@ -1,20 +1,9 @@
 //! Programs whose Debian sources are compiled here, as they are and with callbacks.
 
 use super::{Program, Work, reads, run_command};
+pub use memhook_benches::CALLBACKS;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-/// What `pkg-config --variable=gcc_flags memhook-access` says, and what keeps calls of the C library.
-pub const CALLBACKS: [&str; 8] = [
-    "-fsanitize=kernel-address",
-    "-fno-builtin",
-    "--param",
-    "asan-instrumentation-with-call-threshold=0",
-    "--param",
-    "asan-stack=0",
-    "--param",
-    "asan-globals=0",
-];
 
 fn flags(tells: bool) -> String {
     let callbacks = if tells { &CALLBACKS[..] } else { &[] };

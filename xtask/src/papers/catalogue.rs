@@ -238,4 +238,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         ],
         run: memoro::bamtools,
     },
+    Experiment {
+        name: "stack-accesses",
+        paper: Paper::Memoro,
+        answers: "34 % of the accesses could be left out",
+        minutes: 1,
+        needs: &[Need::Program("g++", "g++")],
+        run: memoro::stack_accesses,
+    },
 ];

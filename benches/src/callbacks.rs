@@ -1,0 +1,13 @@
+//! How programs are compiled that report their reads and writes.
+
+/// What `pkg-config --variable=gcc_flags memhook-access` says, and what keeps calls of the C library.
+pub const CALLBACKS: [&str; 8] = [
+    "-fsanitize=kernel-address",
+    "-fno-builtin",
+    "--param",
+    "asan-instrumentation-with-call-threshold=0",
+    "--param",
+    "asan-stack=0",
+    "--param",
+    "asan-globals=0",
+];
