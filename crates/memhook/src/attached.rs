@@ -92,6 +92,15 @@ pub struct Attached<P: Profiler> {
     names: Mutex<Names>,
 }
 
+/// Tells of the end if nothing else has: who waits for it would wait for ever if the follower panicked.
+struct EndAtLast(Arc<Course>);
+
+impl Drop for EndAtLast {
+    fn drop(&mut self) {
+        self.0.end(Ending::Gone);
+    }
+}
+
 /// Attaches a profiler to a running process. When this returns, every allocation is reported.
 ///
 /// # Errors
@@ -105,6 +114,7 @@ pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<A
     let course = Arc::new(Course::default());
     let of_follower = Arc::clone(&course);
     let follow = move || {
+        let _end = EndAtLast(Arc::clone(&of_follower));
         let heap = Heap::new(profiler, config.sampled_allocations());
         let (observer, region) = memhook_attach::moves(heap);
         let mut trace = match Trace::observed(pid, config, observer) {
