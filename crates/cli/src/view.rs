@@ -9,7 +9,7 @@ use memhook_recording::{GroupLimit, Recording};
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
 use memhook_report::recorded::{Contents, Window, add_types};
-use memhook_report::view::{self, Server};
+use memhook_report::view::{self, Editor, Server};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -46,6 +46,12 @@ pub struct Args {
     /// Without it the page has no source lines, because debug information may name any file.
     #[arg(long, value_name = "DIR")]
     source_dir: Vec<PathBuf>,
+    /// Open source lines of a call stack in this editor
+    ///
+    /// vscode, vscodium, zed or idea, or the address of another one, with {file} and {line} in it. The paths are those
+    /// of the debug information.
+    #[arg(long, value_name = "EDITOR")]
+    editor: Option<Editor>,
     /// Compare with this older recording
     ///
     /// The graph is then one of both runs: red is more than in the older run, blue is less.
@@ -108,7 +114,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let mut page = Vec::new();
-    write(&Html, &profile, &FormatOptions::default(), &mut page)?;
+    let options = FormatOptions {
+        editor: args.editor.clone(),
+        ..FormatOptions::default()
+    };
+    write(&Html, &profile, &options, &mut page)?;
     if let Some(server) = server {
         tell();
         return serve(server, page);

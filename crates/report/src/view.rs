@@ -3,6 +3,7 @@
 mod asides;
 mod calls;
 mod columns;
+mod editor;
 mod packed;
 mod pair;
 mod scores;
@@ -10,6 +11,7 @@ mod serve;
 mod sources;
 mod space;
 
+pub use editor::Editor;
 pub use pair::beside;
 pub use serve::{Server, address};
 pub use sources::{are_sources_named, source_lines};
@@ -82,11 +84,11 @@ impl Format<Profile> for Html {
         "html"
     }
 
-    fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+    fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         let packed = GzEncoder::new(Vec::new(), Compression::new(LEVEL));
         // The encoder is slow where it gets a few bytes at a time.
         let mut packed = BufWriter::with_capacity(1 << 16, packed);
-        columns::write(profile, &mut packed)?;
+        columns::write(profile, options.editor.as_ref(), &mut packed)?;
         let data = STANDARD.encode(packed.into_inner()?.finish()?);
         let title = format!("{} ({})", profile.target.name, profile.target.pid);
         let title = title.replace('&', "&amp;").replace('<', "&lt;");

@@ -27,6 +27,7 @@ pub use pprof::{PprofShape, pprof};
 pub use pprof_names::{AddedNames, PprofError, PprofNames, StoredPprof};
 pub use text::Text;
 
+use crate::view::Editor;
 use crate::{Amount, Measure, Measures, Profile, Style, Unit};
 use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
@@ -99,6 +100,8 @@ pub struct FormatOptions {
     pub lists_all: bool,
     /// Directory that source paths are relative to.
     pub source_root: String,
+    /// What opens a source line of a page.
+    pub editor: Option<Editor>,
 }
 
 impl FormatOptions {

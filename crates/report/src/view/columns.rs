@@ -2,6 +2,7 @@
 
 use super::asides::asides;
 use super::calls::{Calls, Strings};
+use super::editor::Editor;
 use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
 use super::space::pack_addresses;
@@ -54,6 +55,8 @@ struct Head<'a> {
     /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
     sources: &'a [SourceLines],
+    /// The address of an editor that opens source lines.
+    editor: Option<&'a str>,
     /// How well the heap is used; `None` of a recording that does not tell.
     scores: Option<RunScores>,
     compared: Option<&'a Compared>,
@@ -62,7 +65,11 @@ struct Head<'a> {
 }
 
 /// Writes what the page carries: see [`super::packed`].
-pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
+pub(super) fn write(
+    profile: &Profile,
+    editor: Option<&Editor>,
+    out: &mut impl Write,
+) -> Result<()> {
     let mut strings = Strings::new();
     let mut packed = Packed::default();
     let calls = Calls::new(profile, &mut strings);
@@ -107,6 +114,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         strings: &strings.all,
         step,
         sources: &profile.sources,
+        editor: editor.map(Editor::address),
         scores: profile.scores.as_ref().map(|scores| scores.run),
         compared: profile.compared.as_ref(),
         inferences: inferences(profile, &calls),

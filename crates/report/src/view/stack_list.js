@@ -37,6 +37,7 @@ function stackItem(app, frame, isOpen) {
   const note = [boundedName(placeOf(data, frame)), data.strings[data.frames.module[frame]], data.frames.inlined[frame] ? "inlined" : ""];
   const item = make("li", "", name, make("small", "", note.filter(Boolean).join("  ")));
   const [file, line] = [data.strings[data.frames.file[frame]], data.frames.line[frame]];
+  if (data.editor && file?.startsWith("/") && line) item.append(editorLink(data.editor, file, line));
   const source = sourceOf(data, file, line);
   if (!source) return item;
   let lines = null;
@@ -50,6 +51,15 @@ function stackItem(app, frame, isOpen) {
   item.append(toggle);
   show(isOpen);
   return item;
+}
+
+/** What opens a source line in the user's editor. */
+function editorLink(address, file, line) {
+  const path = file.split("/").map(encodeURIComponent).join("/");
+  const link = make("a", "edit", "edit");
+  link.href = address.replace("{file}", () => path).replace("{line}", String(line));
+  link.title = `Open ${file}:${line} in your editor`;
+  return link;
 }
 
 /** The lines of the page's sources that have this one among them, or undefined. */

@@ -36,13 +36,17 @@ impl Page {
     }
 
     fn exported(profile: &Profile, format: &str, name: &str) -> Page {
+        Page::with(format, profile, &FormatOptions::default(), name)
+    }
+
+    fn with(format: &str, profile: &Profile, options: &FormatOptions, name: &str) -> Page {
         let file = format!("memhook-view-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(file);
         let mut out = Vec::new();
         formats::write(
             formats::export_format(format).expect("known"),
             profile,
-            &FormatOptions::default(),
+            options,
             &mut out,
         )
         .expect("memory");

@@ -2,6 +2,36 @@
 
 use super::*;
 
+/// A source line of the innermost frame opens in an editor, whatever the path has in it.
+#[test]
+fn lines_open_in_the_editor_that_was_asked_for() {
+    let mut profile = run();
+    for frame in &mut profile.frames {
+        if frame.frame.file.is_some() {
+            frame.frame.file = Some("/src/a b/#1?\"{line}'.cc".to_owned());
+            frame.frame.line = Some(17);
+        }
+    }
+    let links = "[...document.querySelectorAll('#details ol.stack a')].map((a) => a.href).join()";
+    for (editor, expected) in [
+        (None, ""),
+        (
+            Some("x-own://open?{file}&{line}"),
+            "x-own://open?/src/a%20b/%231%3F%22%7Bline%7D'.cc&17",
+        ),
+    ] {
+        let options = FormatOptions {
+            editor: editor.map(|editor| editor.parse().expect("an editor")),
+            ..FormatOptions::default()
+        };
+        let page = Page::with("html", &profile, &options, "editor");
+        let mut browser = Browser::open(&page.0, 1500, 940, READY);
+        browser.key("j");
+        let found = browser.text_of(links);
+        assert_eq!(found.split(',').next(), Some(expected), "{found}");
+    }
+}
+
 #[test]
 fn selections_agree_with_the_profile() {
     let profile = run();

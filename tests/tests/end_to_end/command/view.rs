@@ -121,6 +121,19 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     };
     let mut sources = data["sources"].as_array().expect("sources").iter();
     assert!(sources.any(has_line), "the line of the leak");
+    assert_eq!(data["editor"], Value::Null);
+    let editor = ["--force", "--editor"];
+    let (code, _, errors) = run(&[&["view", &file, "-o", &page], &editor[..], &["zed"]].concat());
+    assert_eq!(code, 0, "{errors}");
+    let with = self::data(&std::fs::read_to_string(&page).expect("the page"));
+    assert_eq!(with["editor"], "zed://file{file}:{line}");
+    let refused = ["javascript:{file}"];
+    let (code, _, errors) = run(&[&["view", &file, "-o", &page], &editor[..], &refused].concat());
+    assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+    assert!(
+        errors.contains("is not the address of an editor"),
+        "{errors}"
+    );
     // Nothing is fetched from anywhere.
     for word in ["http://", "https://", "src=", "@import"] {
         assert!(!text.contains(word), "{word}");
