@@ -24,6 +24,8 @@ const LOOKS: u32 = 5;
 
 /// What a region is called in /proc.
 pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-region";
+/// The same in `/proc/PID/maps`.
+pub(crate) const REGION_PATH: &str = "/memfd:memhook-region";
 
 /// What of ours is already in a process.
 ///
@@ -82,7 +84,7 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         last_epoch: 0,
         hooks,
     };
-    for m in maps.iter().filter(|m| m.path == "/memfd:memhook-region") {
+    for m in maps.iter().filter(|m| m.path == REGION_PATH) {
         found.take_in(pid, m);
     }
     found

@@ -2,6 +2,7 @@
 //! resource limits that the shared memory could run into.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
+use crate::leave::residue::REGION_PATH;
 use crate::{error::Error, survey::memory_allowance::Allowance};
 use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
@@ -114,14 +115,28 @@ struct Limits {
     memory_locked: Option<u64>,
     /// What it has mapped, and what of that is locked.
     mapped: u64,
+    /// What of that is the region of an earlier attach: the next one comes in its place.
+    of_region: u64,
     locked: u64,
+}
+
+/// Bytes of the largest region that an earlier attach has left. Were it counted as taken, rings might have to be smaller
+/// than its own, which then could not come in its place.
+fn bytes_of_region(pid: i32) -> u64 {
+    let maps = memhook_process::mappings(pid).unwrap_or_default();
+    let regions = maps.iter().filter(|m| m.path == REGION_PATH);
+    regions.map(|m| m.end - m.start).max().unwrap_or(0)
 }
 
 impl Limits {
     /// `None`: the process has ended.
     fn of(pid: i32) -> Option<Limits> {
         let read = |file: &str| proc_text(proc_path(pid, file)).ok();
-        Some(Limits::from_text(&read("limits")?, &read("status")?))
+        let mut limits = Limits::from_text(&read("limits")?, &read("status")?);
+        if limits.address_space.is_some() {
+            limits.of_region = bytes_of_region(pid);
+        }
+        Some(limits)
     }
 
     fn from_text(limits: &str, status: &str) -> Limits {
@@ -147,12 +162,14 @@ impl Limits {
             data: soft("Max data size"),
             memory_locked: soft("Max locked memory").filter(|_| !is_free),
             mapped: bytes("VmSize:").unwrap_or(0),
+            of_region: 0,
             locked: bytes("VmLck:").unwrap_or(0),
         }
     }
 
     fn address_space_left(&self) -> Option<u64> {
-        Some(self.address_space?.saturating_sub(self.mapped))
+        let of_others = self.mapped.saturating_sub(self.of_region);
+        Some(self.address_space?.saturating_sub(of_others))
     }
 
     fn fitting_ring_bytes(&self, wanted: u64) -> u64 {
@@ -286,6 +303,13 @@ mod tests {
             512 << 10
         );
         assert_eq!(within(Some(0)).fitting_ring_bytes(1 << 20), LEAST_RING);
+        // The region of an earlier attach makes room for the next one.
+        let again = Limits {
+            mapped: whole,
+            of_region: whole,
+            ..within(Some(SHARE * whole))
+        };
+        assert_eq!(again.fitting_ring_bytes(1 << 20), 1 << 20);
         // What was asked for is never exceeded.
         assert_eq!(within(Some(0)).fitting_ring_bytes(4096), 4096);
     }

@@ -129,10 +129,10 @@ pub struct Args {
     /// It ends with Ctrl-C or when the process ends.
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
     every: Option<Duration>,
-    /// Write what may be released to a file, or with --reclaim, release what is in it
+    /// List what may be freed; with --reclaim, free it
     ///
-    /// With it, a snapshot may be searched on another machine: --load FILE --verdict FILE writes what is leaked in it.
-    /// With --reclaim, the file takes the place of the first scan: the process is scanned once, and only blocks are
+    /// So a snapshot can be searched on another machine: --load FILE --verdict FILE writes what is leaked in it. - is
+    /// standard output. With --reclaim, the file takes the place of the first scan: the process is scanned once, and only blocks are
     /// freed that are in the file and are still leaked, with the same size and contents.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core"], help_heading = "Reclaiming")]
     verdict: Option<PathBuf>,
