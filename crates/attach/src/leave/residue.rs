@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
 use crate::hold::reach::Reach;
 use crate::hook::presence::{any_point, hook_in_use};
+use crate::survey::limits::REGION_PATH;
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
 use memhook_inject::{Held, create_region, exchange_code, hold, unmap_unfinished, write_bytes};
 use memhook_process::{
@@ -24,8 +25,6 @@ const LOOKS: u32 = 5;
 
 /// What a region is called in /proc.
 pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-region";
-/// The same in `/proc/PID/maps`.
-pub(crate) const REGION_PATH: &str = "/memfd:memhook-region";
 
 /// What of ours is already in a process.
 ///

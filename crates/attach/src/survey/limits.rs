@@ -2,7 +2,6 @@
 //! resource limits that the shared memory could run into.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
-use crate::leave::residue::REGION_PATH;
 use crate::{error::Error, survey::memory_allowance::Allowance};
 use memhook_abi::region_bytes;
 use memhook_foreign::size_text;
@@ -99,6 +98,8 @@ pub(crate) fn may_reserve(pid: i32) -> bool {
 /// The region may take one part in so many of the address space that is left to a process: it stays mapped after the
 /// detach.
 const SHARE: u64 = 8;
+/// What `/proc/PID/maps` calls a region.
+pub(crate) const REGION_PATH: &str = "/memfd:memhook-region";
 /// Rings are not made smaller than this for want of address space.
 const LEAST_RING: u64 = 64 << 10;
 /// What is locked for us in a process that locks all memory that it maps: the hook, and memory of a remote call.

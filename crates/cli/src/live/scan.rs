@@ -132,8 +132,8 @@ pub struct Args {
     /// List what may be freed; with --reclaim, free it
     ///
     /// So a snapshot can be searched on another machine: --load FILE --verdict FILE writes what is leaked in it. - is
-    /// standard output. With --reclaim, the file takes the place of the first scan: the process is scanned once, and only blocks are
-    /// freed that are in the file and are still leaked, with the same size and contents.
+    /// standard output. With --reclaim, the file takes the place of the first scan: the process is scanned once, and
+    /// only blocks are freed that are in the file and still leaked, with the same size and contents.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core"], help_heading = "Reclaiming")]
     verdict: Option<PathBuf>,
     /// List every block instead: address, usable bytes, leaked or live

@@ -17,14 +17,14 @@ fn lines_open_in_the_editor_that_was_asked_for() {
         (None, ""),
         (
             Some("x-own://open?{file}&{line}"),
-            "x-own://open?/src/a%20b/%231%3F%22%7Bline%7D'.cc&17",
+            "x-own://open?/src/a%20b/%231%3F%22%7Bline%7D%27.cc&17",
         ),
     ] {
         let options = FormatOptions {
             editor: editor.map(|editor| editor.parse().expect("an editor")),
             ..FormatOptions::default()
         };
-        let page = Page::with("html", &profile, &options, "editor");
+        let page = Page::with("html", &profile, &options, "editor.html");
         let mut browser = Browser::open(&page.0, 1500, 940, READY);
         browser.key("j");
         let found = browser.text_of(links);

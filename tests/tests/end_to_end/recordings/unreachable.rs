@@ -59,7 +59,7 @@ fn a_recording_knows_what_the_last_report_knows() {
 
     // So does a report on an earlier time.
     let middle = recorded["elapsed_s"].as_f64().expect("seconds") / 2.0;
-    let middle = format!("{}us", (middle * 1e6) as u64);
+    let middle = format!("{}ms", (middle * 1e3).ceil());
     let early = output(&["report", &file, "--to", &middle]);
     assert!(
         early.contains("Leaked at the end of the run: 144.4 KiB"),
