@@ -29,9 +29,10 @@ static_assert(sizeof(Evaluations) == python_evaluation_bytes);
 inline constexpr uint64_t first_evaluations_offset = ring_scratch_offset + max_depth * 8 + 4096, first_evaluations = 16;
 static_assert(first_evaluations_offset + first_evaluations * sizeof(Evaluations) <= memo_guides_offset);
 
-// Whether the thread has the caches whose pages the attacher makes for those who need them.
+// Whether the thread has the caches whose pages the attacher makes for those who need them, and which are the target's
+// own if it touches them first. An interpreter may have been loaded after the others were made.
 [[gnu::always_inline]] inline bool has_large_caches(const RingHeader* ring) {
-  return ring->memo_mask == gate().memo_mask;
+  return ring->memo_mask == gate().memo_mask && __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE) >= 2;
 }
 
 // From the end of a call's frame down to its variable, in bytes; 0: not known yet. Private to the process.

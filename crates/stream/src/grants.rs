@@ -25,6 +25,8 @@ const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
 const SPARE_RINGS: usize = 4;
 /// Rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
+/// Where the caches begin whose pages a ring does not have from the beginning.
+const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
 /// Places that a ring is granted before it has shown that it needs them.
 const MOST_AT_FIRST: u64 = 16 << 10;
 /// The stack arena is touched so far ahead of what is in use.
@@ -294,19 +296,20 @@ impl Region {
         }
         let caches = word(offset_of!(RingHeader, granted_caches));
         let misses = word(offset_of!(RingHeader, memo_misses)).load(Relaxed);
-        if caches.load(Relaxed) == 0 && misses > MANY_UNWINDINGS {
-            let first = MEMO_GUIDES_OFFSET + PAGE;
-            let has_python = self.python_state() != python_state::OFF;
-            let end = if has_python {
-                RING_PREFIX_BYTES
-            } else {
-                PYTHON_CHAINS_OFFSET
-            };
+        let has_python = self.python_state() != python_state::OFF;
+        // An interpreter may be loaded, or found, after the other caches were granted.
+        let missing = match caches.load(Relaxed) {
+            0 if misses > MANY_UNWINDINGS && has_python => Some((FIRST_CACHES, RING_PREFIX_BYTES)),
+            0 if misses > MANY_UNWINDINGS => Some((FIRST_CACHES, PYTHON_CHAINS_OFFSET)),
+            1 if has_python => Some((PYTHON_CHAINS_OFFSET, RING_PREFIX_BYTES)),
+            _ => None,
+        };
+        if let Some((first, end)) = missing {
             let bytes = end - first;
             if accounts.spend_on_growth(bytes as u64) {
                 self.memory.touch(start + first, bytes);
                 accounts.rings[ring] += bytes as u64;
-                caches.store(1, Release);
+                caches.store(1 + u64::from(has_python), Release);
             }
         }
     }
@@ -403,5 +406,45 @@ impl Region {
     /// Notes memory that was written to from here because the target needs it (bytes).
     pub(crate) fn note_spent(&self, bytes: u64) {
         self.accounts().spent += bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sealed_file;
+    use memhook_abi::region_bytes;
+
+    /// The target would be charged for pages that nobody touched before it did.
+    #[test]
+    fn caches_of_python_are_granted_when_an_interpreter_is_found_later() {
+        const RING_BYTES: usize = 1 << 16;
+        let file = sealed_file(region_bytes(RING_BYTES) as u64).expect("sparse");
+        let region = Region::map(&file).expect("mapped");
+        region.begin_grants(&Plan {
+            allowance: 64 << 20,
+            first_ring: LEAST_RING_BYTES as u64,
+            most_ring: LEAST_RING_BYTES as u64,
+            stacks: 1 << 20,
+            threads: 1,
+            access_index: 0,
+        });
+        let state = region.ring32(0, offset_of!(RingHeader, state));
+        state.store(ring_state::CLAIMED, Release);
+        let granted = || {
+            region.grant([(0, 1)].into_iter());
+            let caches = region.ring64(0, offset_of!(RingHeader, granted_caches));
+            (caches.load(Relaxed), region.memory_granted())
+        };
+        let (caches, at_first) = granted();
+        assert_eq!(caches, 0);
+        let misses = region.ring64(0, offset_of!(RingHeader, memo_misses));
+        misses.store(MANY_UNWINDINGS + 1, Relaxed);
+        let native = (PYTHON_CHAINS_OFFSET - FIRST_CACHES) as u64;
+        assert_eq!(granted(), (1, at_first + native));
+        region.set_python_state(python_state::CAREFUL);
+        let all = (RING_PREFIX_BYTES - FIRST_CACHES) as u64;
+        assert_eq!(granted(), (2, at_first + all));
+        assert_eq!(granted(), (2, at_first + all));
     }
 }

@@ -100,7 +100,7 @@ shared_struct! {
         claimed: AtomicU64,
         /// Places for events that the owner may use, a power of two; 0: those of the beginning.
         granted: AtomicU64,
-        /// Not 0: the owner may use the whole room for what it remembers.
+        /// Not 0: the owner may use the whole room for what it remembers; 2: that of Python frames, too.
         granted_caches: AtomicU64,
         /// Keeps the state apart from the tail.
         consumer_pad: [u64; 15],
