@@ -25,6 +25,7 @@ mod pads;
 mod plan;
 mod probes;
 mod program;
+mod reclaiming;
 mod recording;
 mod recovery;
 mod running;
@@ -73,6 +74,7 @@ pub use probes::{
 pub use probes::{PadPreview, ProbeOptions, ProbePreview, module_file, preview_probes};
 pub use program::leaving::{Left, Outcome, leaving};
 pub use program::{Observer, Program, Work};
+pub use reclaiming::{ReclaimError, Reclaiming};
 pub use recording::Recording;
 pub use recording::run_facts::Recorded;
 pub use recovery::recover;

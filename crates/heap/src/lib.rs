@@ -54,7 +54,7 @@ pub use graph::twice::{Fingerprints, fingerprints};
 pub use graph::types::Types;
 pub use graph::why::{Why, WhyStep, why};
 #[cfg(target_arch = "x86_64")]
-pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, Verdict, refusal};
+pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, refusal};
 #[cfg(target_arch = "x86_64")]
 pub use resident::{
     Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,

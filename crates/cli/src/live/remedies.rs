@@ -1,10 +1,15 @@
 //! What to type when an attach is refused.
 
-use memhook_attach::{ConfigError, Error as AttachError, ProbeError};
+use memhook_attach::{ConfigError, Error as AttachError, ProbeError, ReclaimError};
 use std::error::Error;
 
 /// The error that a transparent one holds, and shows as if it were that.
 pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    match error.downcast_ref() {
+        Some(ReclaimError::Claim(error)) => return shown(error),
+        Some(ReclaimError::Heap(error)) => return error,
+        _ => {}
+    }
     match error.downcast_ref() {
         Some(AttachError::Config(config)) => config,
         Some(AttachError::Probe(probe)) => probe,

@@ -1,6 +1,7 @@
 //! Scans of one process again and again, each of which says what may be released by now.
 
 use super::choose::{reclaimable, refusal};
+use super::refusal::Refusal;
 use super::release::{HoldAtSafePoint, Released};
 use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
@@ -36,7 +37,7 @@ pub struct Candidates {
     /// Blocks that may be released.
     pub chosen: Vec<u32>,
     /// Why nothing is chosen.
-    pub refused: Option<String>,
+    pub refused: Option<Refusal>,
     /// How many blocks the verdict has, if there is one.
     pub verdict_blocks: Option<usize>,
 }

@@ -1,6 +1,7 @@
 //! Which leaked blocks may be given back to the allocator. Releasing a block that the program still uses
 //! would corrupt its memory, so everything here errs on the side of keeping blocks.
 
+use super::refusal::Refusal;
 use crate::blocks::{BlockSet, BlockTable};
 use crate::glibc::dissect::Heap;
 use crate::graph::leaks::Leak;
@@ -14,33 +15,29 @@ const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
 /// Why nothing of this heap may be released; `None` if blocks may be.
-pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
+pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
     // What another look would not change comes first: the reason that is shown is one to act on.
     if let Some(allocator) = meta.modules.iter().find_map(|m| m.allocator.as_ref()) {
-        return Some(format!(
-            "another allocator is loaded ({allocator}): blocks of glibc's may be parts of its own"
-        ));
+        return Some(Refusal::OtherAllocator(allocator.clone()));
     }
     if meta.in_malloc > 0 {
-        return Some("a thread did not come out of malloc, so the heap was in change".into());
+        return Some(Refusal::InMalloc);
     }
     if let Some(finding) = heap.findings.first() {
-        return Some(format!(
-            "the heap did not parse whole: at {:#x}, {}",
-            finding.address, finding.what
-        ));
+        return Some(Refusal::Unparsed {
+            address: finding.address,
+            what: finding.what.clone(),
+        });
     }
     if heap.caches.is_empty() {
-        // The free blocks in it would look used, and leaked.
-        return Some("no thread's malloc cache was found".into());
+        return Some(Refusal::NoCaches);
     }
     if !heap.is_whole() {
-        return Some("the large blocks found are not those that malloc counts".into());
+        return Some(Refusal::OtherCount);
     }
-    meta.unsearched
-        .first()
-        .map(|what| format!("{what} could hold pointers and was not searched"))
+    let unsearched = meta.unsearched.first();
+    unsearched.map(|what| Refusal::Unsearched(what.clone()))
 }
 
 /// The blocks that were leaked at both moments with the same contents, are nothing of libc's own,
@@ -167,12 +164,12 @@ mod tests {
         let (mut both, heap) = sound();
         both.meta.in_malloc = 1;
         cases[4].1(&mut both, &mut Heap::empty());
-        let lasting = refusal(&both, &heap).unwrap_or_default();
+        let lasting = refusal(&both, &heap).expect("refused").to_string();
         assert!(lasting.contains(cases[4].0), "{lasting}");
         for (expected, spoil) in cases {
             let (mut snapshot, mut heap) = sound();
             spoil(&mut snapshot, &mut heap);
-            let why = refusal(&snapshot, &heap).unwrap_or_default();
+            let why = refusal(&snapshot, &heap).expect("refused").to_string();
             assert!(why.contains(expected), "{why}");
         }
     }

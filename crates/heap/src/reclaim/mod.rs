@@ -3,12 +3,14 @@
 mod candidates;
 pub(crate) mod choose;
 mod hold_time;
+mod refusal;
 mod release;
 mod unchanged;
 mod verdict;
 
 pub use candidates::{Candidates, Reclaimer};
 pub use choose::refusal;
+pub use refusal::Refusal;
 pub use release::{HoldAtSafePoint, Released};
 pub(crate) use release::{exported, is_same_program};
 pub use verdict::Verdict;

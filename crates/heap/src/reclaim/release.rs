@@ -22,6 +22,8 @@ pub struct Released {
     pub released: Vec<u32>,
     /// How often a thread was held.
     pub holds: u64,
+    /// For how long in all.
+    pub held: Duration,
     /// For how long at most.
     pub longest: Duration,
     /// Why it ended early.
@@ -61,7 +63,9 @@ impl Candidates {
             let begin = Instant::now();
             let held = held.release();
             time.finished(begin.elapsed());
-            done.longest = done.longest.max(*held.as_ref().unwrap_or(&Duration::ZERO));
+            let lasted = *held.as_ref().unwrap_or(&Duration::ZERO);
+            done.held += lasted;
+            done.longest = done.longest.max(lasted);
             released?;
             held?;
         }

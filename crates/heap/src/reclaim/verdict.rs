@@ -63,7 +63,7 @@ impl Verdict {
             reason,
         };
         if let Some(why) = refusal(snapshot, &scan.heap) {
-            return Err(none(why));
+            return Err(none(why.to_string()));
         }
         let meta = &snapshot.meta;
         let (Some(process), Some(program)) = (meta.identity.clone(), Program::of(meta)) else {

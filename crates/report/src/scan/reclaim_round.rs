@@ -58,7 +58,7 @@ impl ReclaimRound {
             longest_hold_ms: candidates.asked.as_secs_f64() * 1e3,
             snapshot_method: meta.method.name(),
             snapshot_held_ms: meta.held_ms,
-            refused: candidates.refused.clone(),
+            refused: candidates.refused.as_ref().map(ToString::to_string),
         }
     }
 

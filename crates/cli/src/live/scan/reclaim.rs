@@ -1,21 +1,15 @@
 //! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
 
-use super::{Args, PointerRule, check};
+use super::{Args, PointerRule};
 use crate::live::signals;
 use anyhow::bail;
-use memhook_attach::{Reach, SafePoints, claim};
+use memhook_attach::Reclaiming;
 use memhook_foreign::visible_lines;
-use memhook_heap::{Candidates, Reclaimer, Released, Types};
-use memhook_process::{filter_may_kill, preflight};
+use memhook_heap::{Candidates, Types};
 use memhook_report::{Document, ReclaimRound, Style, counted, scan_report};
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-
-/// Default time between the two scans.
-const PAUSE: Duration = Duration::from_secs(2);
-/// How long to wait for a thread at a safe point.
-const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
@@ -25,29 +19,21 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         .as_deref()
         .map(super::verdict::read)
         .transpose()?;
-    check(preflight(pid))?;
-    if filter_may_kill(pid) {
-        bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
-    }
-    let _claim = claim(pid)?;
     let has_verdict = verdict.is_some();
-    let mut reclaimer = match verdict {
-        Some(verdict) => Reclaimer::with_verdict(pid, args.request(), verdict)?,
-        None => Reclaimer::new(pid, args.request())?,
-    };
+    let mut reclaiming = Reclaiming::begin(pid, args.request(), verdict)?;
     signals::catch_stops();
     if !has_verdict {
-        may_go_on(args, &reclaimer.scan()?)?;
+        may_go_on(args, &reclaiming.scan()?)?;
     }
     let mut may_release = args.yes;
     for number in 1.. {
-        let pause = args.every.or(args.twice).unwrap_or(PAUSE);
-        if !has_verdict && !sleep(pause) || !reclaimer.is_alive() {
+        let pause = args.every.or(args.twice).unwrap_or(Reclaiming::PAUSE);
+        if !has_verdict && !sleep(pause) || !reclaiming.is_alive() {
             break;
         }
-        let mut found = match reclaimer.scan() {
+        let mut found = match reclaiming.scan() {
             Ok(found) => found,
-            Err(_) if !reclaimer.is_alive() => break,
+            Err(_) if !reclaiming.is_alive() => break,
             Err(error) => return Err(error.into()),
         };
         may_go_on(args, &found)?;
@@ -56,13 +42,13 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
             may_release = ask(args, &found);
             if may_release {
                 // The answer may have taken hours.
-                found = reclaimer.scan()?;
+                found = reclaiming.scan()?;
             }
         }
         if !may_release {
             args.json.print(&ReclaimRound::dry(&found, number))?;
         } else {
-            let done = release(&mut reclaimer, &found);
+            let done = reclaiming.release(&found);
             let round = ReclaimRound::done(&found, number, &done);
             args.json.print(&round)?;
             if let (None, Some(error)) = (args.every, done.failed) {
@@ -138,22 +124,4 @@ fn ask(args: &Args, found: &Candidates) -> bool {
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
-}
-
-fn release(reclaimer: &mut Reclaimer, found: &Candidates) -> Released {
-    if found.chosen.is_empty() {
-        return Released::default();
-    }
-    let pid = found.captured.snapshot.meta.pid;
-    let safe_points = match SafePoints::of_process(pid, found.captured.images.clone()) {
-        Ok(safe_points) => safe_points,
-        Err(error) => {
-            return Released {
-                failed: Some(error.into()),
-                ..Released::default()
-            };
-        }
-    };
-    let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
-    reclaimer.release(found, &mut hold)
 }

@@ -1,0 +1,29 @@
+//! Why nothing of a heap may be released.
+
+/// A doubt about a heap, for which all of its blocks are kept; one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Blocks of the C library's may be parts of what another allocator manages.
+    #[error("another allocator is loaded ({0}): blocks of glibc's may be parts of its own")]
+    OtherAllocator(String),
+    /// The heap was copied in the middle of a change.
+    #[error("a thread did not come out of malloc, so the heap was in change")]
+    InMalloc,
+    /// Part of the heap makes no sense.
+    #[error("the heap did not parse whole: at {address:#x}, {what}")]
+    Unparsed {
+        /// Where.
+        address: u64,
+        /// What is there.
+        what: String,
+    },
+    /// Free blocks in the caches would look used, and leaked.
+    #[error("no thread's malloc cache was found")]
+    NoCaches,
+    /// Blocks are missing, or were found that malloc does not know.
+    #[error("the large blocks found are not those that malloc counts")]
+    OtherCount,
+    /// Pointers may be where nobody has looked.
+    #[error("{0} could hold pointers and was not searched")]
+    Unsearched(String),
+}
