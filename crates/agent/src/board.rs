@@ -72,6 +72,8 @@ pub struct Numbers {
     /// Searches for them, and how long all threads were held for all of them, in seconds.
     pub scans: u64,
     pub scan_held: f64,
+    /// What was made of these blocks; `None` unless the rule asks for it.
+    pub reclaimed: Option<Reclaimed>,
     /// Mean bytes between the samples that are taken now; 0: every allocation is recorded.
     pub sample_bytes: u64,
     /// How long the attach took, and how long a thread was held for it, in seconds.
@@ -86,6 +88,27 @@ pub struct Numbers {
     pub pins: Vec<Pin>,
     /// The tightest limit of its memory, and what is free below it; 0 if there is none but the machine's.
     pub limit: (u64, u64),
+}
+
+/// What was made of the unreachable blocks of a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// What the rule asks for, as it is written there.
+    pub how: &'static str,
+    /// Attempts.
+    pub rounds: u64,
+    /// Bytes and blocks that the last of them has freed, or would have.
+    pub reclaimable: (u64, u64),
+    /// Bytes and blocks freed by all of them.
+    pub freed: (u64, u64),
+    /// How often one thread was held for that, for how long in all, and for how long at most.
+    pub holds: u64,
+    pub held: Duration,
+    pub longest_hold: Duration,
+    /// Attempts in which nothing, or not all of it, could be freed, by the reason.
+    pub refusals: BTreeMap<&'static str, u64>,
+    /// Why that is so of the last one.
+    pub refused: Option<String>,
 }
 
 /// A class of blocks that keeps the allocator from giving memory back.

@@ -18,6 +18,7 @@ mod metrics;
 mod plan;
 mod proc_events;
 mod reads;
+mod reclaiming;
 mod rules;
 mod said;
 mod scanning;
@@ -27,6 +28,7 @@ mod sums;
 mod supervisor;
 mod target_job;
 mod targets_document;
+mod waits;
 mod worker;
 
 use board::Board;
@@ -86,7 +88,7 @@ pub struct Checked {
     pub rules: usize,
     /// What is hardly meant, one line each, with its place.
     pub warnings: Vec<String>,
-    /// What pods and namespaces have to say in it, one line each.
+    /// What it frees, and what pods and namespaces have to say in it, one line each.
     pub notes: Vec<String>,
 }
 
@@ -96,7 +98,7 @@ pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigErr
     Ok(Checked {
         rules: file.rule.len(),
         warnings,
-        notes: kubernetes::notes(&file),
+        notes: [reclaiming::notes(&file), kubernetes::notes(&file)].concat(),
     })
 }
 

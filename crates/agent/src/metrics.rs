@@ -1,6 +1,7 @@
 //! The numbers of the board as OpenMetrics. They are made anew for each scrape, so a target that is gone leaves no
 //! series behind; there are at most as many series as targets times metrics.
 
+mod reclaims;
 mod targets;
 
 use crate::board::{Board, Identity, Numbers, Phase, Row};
@@ -52,6 +53,7 @@ impl Collector for Scrape {
         });
         let shown: Vec<(Labels, &Numbers)> = shown.collect();
         targets::encode(&mut encoder, &shown)?;
+        reclaims::encode(&mut encoder, &shown)?;
         self.agent(&mut encoder, &rows)
     }
 }
@@ -293,7 +295,10 @@ fn labels(identity: &Identity, mode: &'static str, per_process: bool) -> Labels 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::board::Reclaimed;
     use crate::config::Mode;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
 
     fn row(pid: i32, live: u64) -> Row {
         Row {
@@ -310,6 +315,13 @@ mod tests {
                 live: (live, 1),
                 allocated: (live + 10, 3),
                 resident_parts: vec![("live heap", live), ("stacks", 4096)],
+                reclaimed: Some(Reclaimed {
+                    how: "free",
+                    freed: (live, 2),
+                    longest_hold: Duration::from_millis(live),
+                    refusals: BTreeMap::from([("heap", 1)]),
+                    ..Reclaimed::default()
+                }),
                 ..Numbers::default()
             }),
         }
@@ -344,6 +356,16 @@ mod tests {
             format!("memhook_target_resident_part_bytes{labels},part=\"stacks\"}} 8192.0\n");
         assert!(all.contains(&stacks), "{all}");
         assert!(!all.contains("pid="));
+        // Bytes add up; of holds, the longest counts.
+        for (name, value) in [
+            ("reclaimed_bytes_total", "150.0"),
+            ("reclaim_longest_hold_seconds", "0.1"),
+        ] {
+            let line = format!("memhook_target_{name}{labels},reclaim=\"free\"}} {value}\n");
+            assert!(all.contains(&line), "{line} in {all}");
+        }
+        let refused = format!("{labels},reclaim=\"free\",reason=\"heap\"}} 2.0\n");
+        assert!(all.contains(&refused), "{all}");
         // What is gone leaves nothing behind.
         board.set_rows(Vec::new());
         assert!(!text(&board, true).expect("text").contains("nginx"));

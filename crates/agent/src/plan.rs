@@ -1,7 +1,7 @@
 //! What an agent would do now, without doing it: which processes it would attach to, and what each would take.
 
 use crate::budget::{machine_memory, processors};
-use crate::config::{File, Mode, Rule};
+use crate::config::{File, Mode, Reclaim, Rule};
 use crate::facts::{Facts, Machine, is_hidden};
 use crate::kubernetes::{limits_in_words, limits_of};
 use crate::reads::Question;
@@ -90,6 +90,7 @@ pub fn plan(file: &File) -> AgentPlan {
         };
         let mut target = planned(facts, rule, ledger);
         target.inherited = *inherited;
+        target.reclaim = rule.reclaim_of(*inherited).map(Reclaim::name);
         let of_rule = plan
             .targets
             .iter()
@@ -173,6 +174,7 @@ fn planned(facts: &Facts, rule: &Rule, ledger_bytes: u64) -> PlannedTarget {
         sample_bytes,
         overhead: config.overhead.filter(|_| is_traced),
         depth: is_traced.then_some(config.depth),
+        reclaim: None,
         interval_seconds: rule.interval.get_ref().0.as_secs_f64(),
         send: rule.send.iter().map(|to| to.get_ref().name()).collect(),
         resident_bytes: facts.resident,

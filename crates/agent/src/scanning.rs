@@ -1,138 +1,255 @@
 //! Targets that are not traced: their memory is copied now and then and searched for blocks that nothing reaches.
 
 use crate::board::{Growth, Identity, Link, Numbers, Pin};
-use crate::config::Rule;
+use crate::config::{Reclaim, Rule};
 use crate::facts::executable_of;
+use crate::reclaiming::Reclaims;
 use crate::said::chain;
-use crate::worker::Ended;
-use memhook_heap::{Captured, Heap, Limits, MarkOptions, Request, Scan, account_of, capture};
+use crate::worker::{Ended, Shared};
+use memhook_heap::{Captured, Limits, MarkOptions, Request, Scan, account_of, capture};
+use memhook_inject::{has_late_threads, let_late_threads_go};
 use memhook_process::{has_ended, resident_counters, thread_start_time};
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Number of classes of blocks that are reported with what they pin; each becomes two series.
 const MOST_PINS: usize = 10;
-/// Pause between two checks whether another scan is over.
+/// Pause between two checks whether another scan is over, or a late thread has stopped.
 const TURN: Duration = Duration::from_millis(100);
+/// Time between two checks whether the process is still the same.
+const LOOK: Duration = Duration::from_secs(1);
 
-/// Scans a process until it ends, or the target is asked back, or a scan fails. `memory`: what a copy may take.
-/// `one_at_a_time`: all copies together would take more.
-pub fn scan_periodically(
-    identity: &Identity,
-    rule: &Rule,
+/// The searches of one process.
+pub struct Searches {
+    identity: Arc<Identity>,
+    rule: Arc<Rule>,
+    /// Bytes that a copy may take.
     memory: u64,
-    link: &Link,
-    one_at_a_time: &Mutex<()>,
-) -> Ended {
-    let _chosen = match identity.chosen().keep() {
-        Ok(kept) => kept,
-        Err(replaced) => return Ended::Refused(replaced.to_string()),
-    };
-    let (begin, mut growth) = (Instant::now(), Growth::default());
-    let mut numbers = Numbers::default();
-    let executable = executable_of(identity.pid);
-    // It has ended, or executes another program, which may fall under another rule.
-    let has_gone = || {
-        let pid = identity.pid;
-        let is_the_same = thread_start_time(pid, pid) == Some(identity.started);
-        has_ended(pid) || !is_the_same || executable_of(pid) != executable
-    };
-    link.tell_attached();
-    loop {
-        let next = Instant::now() + rule.interval.get_ref().0;
-        let turn = loop {
-            if link.is_asked_back() {
-                return Ended::Left;
-            }
-            match one_at_a_time.try_lock() {
-                Ok(turn) => break turn,
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => std::thread::sleep(TURN),
-            }
+    link: Arc<Link>,
+    shared: Arc<Shared>,
+    executable: Option<String>,
+}
+
+impl Searches {
+    /// None so far.
+    pub fn new(
+        identity: Arc<Identity>,
+        rule: Arc<Rule>,
+        memory: u64,
+        link: Arc<Link>,
+        shared: Arc<Shared>,
+    ) -> Searches {
+        Searches {
+            executable: executable_of(identity.pid),
+            identity,
+            rule,
+            memory,
+            link,
+            shared,
+        }
+    }
+
+    /// The process.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Messages in both directions.
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Searches until the process ends, or the target is asked back, or a search fails.
+    pub fn run(&self, reclaim: Option<Reclaim>) -> Ended {
+        let _chosen = match self.identity.chosen().keep() {
+            Ok(kept) => kept,
+            Err(replaced) => return Ended::Refused(replaced.to_string()),
         };
-        let found = scan(identity.pid, rule, memory, &mut numbers);
-        drop(turn);
-        if has_gone() {
-            return Ended::Gone;
-        }
-        if let Err(why) = found {
-            return Ended::Refused(why);
-        }
-        numbers.growth_per_minute = growth.next(begin.elapsed(), numbers.live.0);
-        link.tell(&numbers);
-        while Instant::now() < next {
-            if link.is_asked_back() {
-                return Ended::Left;
+        let (begin, mut growth) = (Instant::now(), Growth::default());
+        let mut numbers = Numbers::default();
+        let interval = self.rule.interval.get_ref().0;
+        let mut reclaims = reclaim.map(Reclaims::new);
+        self.link.tell_attached();
+        if reclaims.is_some() {
+            let pause = Reclaims::first_pause(&self.identity, interval);
+            if let Err(ended) = self.rest_until(begin + pause) {
+                return ended;
             }
-            if has_gone() {
+        }
+        loop {
+            let round = Instant::now();
+            let done = match &mut reclaims {
+                Some(reclaims) => reclaims.round(self, &mut numbers),
+                None => self.search(&mut numbers),
+            };
+            if self.has_gone() {
                 return Ended::Gone;
             }
-            let rest = next.saturating_duration_since(Instant::now());
-            let _ = link.calls().recv_timeout(rest.min(Duration::from_secs(1)));
+            if let Err(ended) = done {
+                return ended;
+            }
+            numbers.growth_per_minute = growth.next(begin.elapsed(), numbers.live.0);
+            self.link.tell(&numbers);
+            let pause = match (&reclaims, &self.rule.overhead) {
+                (Some(reclaims), Some(share)) => {
+                    interval.max(reclaims.pause_within(share.get_ref().0))
+                }
+                _ => interval,
+            };
+            if let Err(ended) = self.rest_until(round + pause) {
+                return ended;
+            }
         }
     }
-}
 
-/// One scan.
-fn scan(pid: i32, rule: &Rule, memory: u64, numbers: &mut Numbers) -> Result<(), String> {
-    let limits = Limits {
-        hold: rule
-            .max_hold
-            .map_or(Limits::default().hold, |hold| Some(hold.0)),
-        memory: Some(memory),
-    };
-    let has_account = rule.resident || rule.pins;
-    let request = Request {
-        limits,
-        with_residency: has_account,
-        ..Request::to_search()
-    };
-    let captured = capture(pid, request).map_err(|error| chain(&error))?;
-    let snapshot = &captured.snapshot;
-    let options = MarkOptions {
-        ignore_half_overwritten: true,
-        ..MarkOptions::default()
-    };
-    let scan = Scan::of(snapshot, options).map_err(|error| chain(&error))?;
-    if !scan.heap.is_whole() {
-        return Err("its heap could not be read whole, so what is lost in it is not known".into());
+    /// Waits; an error if there is nothing to wait for any more.
+    pub fn rest_until(&self, next: Instant) -> Result<(), Ended> {
+        while Instant::now() < next {
+            if self.link.is_asked_back() {
+                return Err(Ended::Left);
+            }
+            if self.has_gone() {
+                return Err(Ended::Gone);
+            }
+            let_late_threads_go();
+            let most = if has_late_threads() { TURN } else { LOOK };
+            let rest = next.saturating_duration_since(Instant::now());
+            let _ = self.link.calls().recv_timeout(rest.min(most));
+        }
+        Ok(())
     }
-    let blocks = &scan.heap.blocks;
-    let live = blocks.iter().map(|(_, block)| block.bytes).sum();
-    let lost = scan.leaks.iter();
-    let lost_bytes = lost.map(|leak| blocks.get(leak.block).bytes).sum();
-    numbers.live = (live, u64::from(blocks.len()));
-    numbers.unreachable = Some((lost_bytes, scan.leaks.len() as u64));
-    numbers.scans += 1;
-    numbers.scan_held += snapshot.meta.held_ms / 1e3;
-    let counters = resident_counters(pid);
-    numbers.resident = counters.map_or(numbers.resident, |counters| counters.resident());
-    if has_account {
-        account(rule, &captured, &scan.heap, numbers)?;
-    }
-    Ok(())
-}
 
-/// What is resident of a process that was copied, and which blocks hold it.
-fn account(
-    rule: &Rule,
-    captured: &Captured,
-    heap: &Heap,
-    numbers: &mut Numbers,
-) -> Result<(), String> {
-    let account = account_of(captured, Some(heap), rule.pins).map_err(|error| chain(&error))?;
-    if rule.resident {
-        numbers.resident = account.memory.rss;
-        let parts = account.parts.into_iter();
-        numbers.resident_parts = parts.map(|(part, bytes)| (part.name(), bytes)).collect();
+    /// Waits until no other process is being searched: all copies together would take too much memory.
+    pub fn turn(&self) -> Result<MutexGuard<'_, ()>, Ended> {
+        loop {
+            if self.link.is_asked_back() {
+                return Err(Ended::Left);
+            }
+            match self.shared.one_scan.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            let_late_threads_go();
+            std::thread::sleep(TURN);
+        }
     }
-    let pins = account.pins.into_iter().take(MOST_PINS);
-    let pins = pins.map(|(class, pinned)| Pin {
-        name: class.name,
-        own_blocks: pinned.blocks,
-        own_bytes: pinned.own_bytes,
-        pinned_bytes: pinned.pinned_bytes,
-    });
-    numbers.pins = pins.collect();
-    Ok(())
+
+    /// The same, as soon as the agent is within its budget; `None` if it is not for so long.
+    pub fn turn_within_budget(
+        &self,
+        patience: Duration,
+    ) -> Result<Option<MutexGuard<'_, ()>>, Ended> {
+        let until = Instant::now() + patience;
+        loop {
+            let turn = self.turn()?;
+            if !self.shared.is_held_back.load(Relaxed) {
+                return Ok(Some(turn));
+            }
+            drop(turn);
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            self.rest_until(Instant::now() + LOOK)?;
+        }
+    }
+
+    /// Whether the process has ended, or executes another program, which may fall under another rule.
+    pub fn has_gone(&self) -> bool {
+        let pid = self.identity.pid;
+        let is_the_same = thread_start_time(pid, pid) == Some(self.identity.started);
+        has_ended(pid) || !is_the_same || executable_of(pid) != self.executable
+    }
+
+    /// The copy to search, as the rule wants it.
+    pub fn request(&self) -> Request {
+        let rule = &self.rule;
+        let limits = Limits {
+            hold: rule
+                .max_hold
+                .map_or(Limits::default().hold, |hold| Some(hold.0)),
+            memory: Some(self.memory),
+        };
+        Request {
+            limits,
+            with_residency: rule.resident || rule.pins,
+            ..Request::to_search()
+        }
+    }
+
+    /// One search, of which nothing else comes.
+    fn search(&self, numbers: &mut Numbers) -> Result<(), Ended> {
+        let _turn = self.turn()?;
+        self.try_search(numbers).map_err(Ended::Refused)
+    }
+
+    fn try_search(&self, numbers: &mut Numbers) -> Result<(), String> {
+        let captured = capture(self.identity.pid, self.request()).map_err(|error| chain(&error))?;
+        self.count_hold(&captured, numbers);
+        let options = MarkOptions {
+            ignore_half_overwritten: true,
+            ..MarkOptions::default()
+        };
+        let scan = Scan::of(&captured.snapshot, options).map_err(|error| chain(&error))?;
+        if !scan.heap.is_whole() {
+            return Err(
+                "its heap could not be read whole, so what is lost in it is not known".into(),
+            );
+        }
+        self.count(&captured, &scan, numbers)
+    }
+
+    /// Takes the numbers of a search of a heap that was read whole.
+    pub fn count(
+        &self,
+        captured: &Captured,
+        scan: &Scan,
+        numbers: &mut Numbers,
+    ) -> Result<(), String> {
+        let blocks = &scan.heap.blocks;
+        let live = blocks.iter().map(|(_, block)| block.bytes).sum();
+        let lost = scan.leaks.iter();
+        let lost_bytes = lost.map(|leak| blocks.get(leak.block).bytes).sum();
+        numbers.live = (live, u64::from(blocks.len()));
+        numbers.unreachable = Some((lost_bytes, scan.leaks.len() as u64));
+        let counters = resident_counters(self.identity.pid);
+        numbers.resident = counters.map_or(numbers.resident, |counters| counters.resident());
+        self.account(captured, scan, numbers)
+    }
+
+    /// Takes how long all threads were held.
+    pub fn count_hold(&self, captured: &Captured, numbers: &mut Numbers) {
+        numbers.scans += 1;
+        numbers.scan_held += captured.snapshot.meta.held_ms / 1e3;
+    }
+
+    /// What is resident of a process that was copied, and which blocks hold it, where the rule asks for that.
+    fn account(
+        &self,
+        captured: &Captured,
+        scan: &Scan,
+        numbers: &mut Numbers,
+    ) -> Result<(), String> {
+        let rule = &self.rule;
+        if !rule.resident && !rule.pins {
+            return Ok(());
+        }
+        let account =
+            account_of(captured, Some(&scan.heap), rule.pins).map_err(|error| chain(&error))?;
+        if rule.resident {
+            numbers.resident = account.memory.rss;
+            let parts = account.parts.into_iter();
+            numbers.resident_parts = parts.map(|(part, bytes)| (part.name(), bytes)).collect();
+        }
+        let pins = account.pins.into_iter().take(MOST_PINS);
+        let pins = pins.map(|(class, pinned)| Pin {
+            name: class.name,
+            own_blocks: pinned.blocks,
+            own_bytes: pinned.own_bytes,
+            pinned_bytes: pinned.pinned_bytes,
+        });
+        numbers.pins = pins.collect();
+        Ok(())
+    }
 }

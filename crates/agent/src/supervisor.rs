@@ -19,6 +19,7 @@ use crate::proc_events::ProcEvents;
 use crate::reads::Question;
 use crate::rules::Rules;
 use crate::said::{chain, count_repeats, warn};
+use crate::scanning::Searches;
 use crate::send::{Outbox, Senders};
 use crate::target_job::TargetJob;
 use crate::worker::{Shared, Worker};
@@ -31,6 +32,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -113,6 +115,7 @@ impl Supervisor {
                 names: SharedReaders::within(names_memory(memory)),
                 black_boxes: BlackBoxes::start().map_err(AgentError::Thread)?,
                 one_scan: Mutex::default(),
+                is_held_back: AtomicBool::default(),
             }),
             budget: Budget::new(rate, memory),
             verdict: Verdict::Free,
@@ -219,6 +222,8 @@ impl Supervisor {
         }
         let used = OwnUse::now();
         self.verdict = self.budget.judge(now, used);
+        let is_held_back = self.verdict != Verdict::Free;
+        self.shared.is_held_back.store(is_held_back, Relaxed);
         self.board.agent().used = used;
         if let Verdict::Shed(scarce) = self.verdict {
             let name = scarce.name();
@@ -314,7 +319,8 @@ impl Supervisor {
                 false => self.refused(pid, SILENT.into(), now),
             }
         } else if rule.mode == Mode::Scan {
-            self.begin_scans(pid, rule, identity, now);
+            let is_inherited = member.is_inherited;
+            self.begin_searches(pid, rule, is_inherited, now);
         } else {
             self.begin(pid, config, rule, identity, now);
         }
@@ -351,12 +357,21 @@ impl Supervisor {
         self.started(pid, worker, now);
     }
 
-    fn begin_scans(&mut self, pid: i32, rule: Arc<Rule>, identity: Arc<Identity>, now: Instant) {
+    fn begin_searches(&mut self, pid: i32, rule: Arc<Rule>, is_inherited: bool, now: Instant) {
+        let Some(member) = self.members.get(&pid) else {
+            return;
+        };
+        let reclaim = rule.reclaim_of(is_inherited);
         let (_, memory) = bounds(&self.file);
-        let link = Arc::new(Link::default());
-        // One copy at a time: it may take what the ledgers leave.
-        let worker = Worker::start_scans(identity, rule, memory / 2, link, &self.shared);
-        self.started(pid, worker, now);
+        let searches = Searches::new(
+            Arc::clone(&member.identity),
+            rule,
+            // One copy at a time: it may take what the ledgers leave.
+            memory / 2,
+            Arc::new(Link::default()),
+            Arc::clone(&self.shared),
+        );
+        self.started(pid, Worker::start_searches(searches, reclaim), now);
     }
 
     fn started(&mut self, pid: i32, worker: std::io::Result<Worker>, now: Instant) {

@@ -1,6 +1,6 @@
 //! What `/targets` answers: a document of memhook-rs/targets/1 (docs/schemas/targets-1.json).
 
-use crate::board::{Board, Phase, Pin};
+use crate::board::{Board, Phase, Pin, Reclaimed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,9 +57,43 @@ struct Measured {
     unreachable_blocks: Option<u64>,
     scans: u64,
     scan_held_ms: f64,
+    reclaim: Option<Reclaim>,
     memory_limit_bytes: u64,
     memory_free_bytes: u64,
     profiles: u64,
+}
+
+#[derive(Serialize)]
+struct Reclaim {
+    rule: &'static str,
+    attempts: u64,
+    reclaimable_bytes: u64,
+    reclaimable_blocks: u64,
+    freed_bytes: u64,
+    freed_blocks: u64,
+    holds: u64,
+    held_ms: f64,
+    longest_hold_ms: f64,
+    refusals: BTreeMap<&'static str, u64>,
+    refused: Option<String>,
+}
+
+impl From<Reclaimed> for Reclaim {
+    fn from(of: Reclaimed) -> Reclaim {
+        Reclaim {
+            rule: of.how,
+            attempts: of.rounds,
+            reclaimable_bytes: of.reclaimable.0,
+            reclaimable_blocks: of.reclaimable.1,
+            freed_bytes: of.freed.0,
+            freed_blocks: of.freed.1,
+            holds: of.holds,
+            held_ms: of.held.as_secs_f64() * 1e3,
+            longest_hold_ms: of.longest_hold.as_secs_f64() * 1e3,
+            refusals: of.refusals,
+            refused: of.refused,
+        }
+    }
 }
 
 fn known(text: String) -> Option<String> {
@@ -111,6 +145,7 @@ pub fn json(board: &Board) -> serde_json::Result<String> {
                 unreachable_blocks: n.unreachable.map(|found| found.1),
                 scans: n.scans,
                 scan_held_ms: n.scan_held * 1e3,
+                reclaim: n.reclaimed.map(Reclaim::from),
                 memory_limit_bytes: n.limit.0,
                 memory_free_bytes: n.limit.1,
                 profiles: n.profiles,

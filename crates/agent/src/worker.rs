@@ -2,14 +2,15 @@
 //! seized.
 
 use crate::black_box::BlackBoxes;
-use crate::board::{Identity, Link};
-use crate::config::Rule;
-use crate::scanning::scan_periodically;
+use crate::board::Link;
+use crate::config::Reclaim;
+use crate::scanning::Searches;
 use crate::sums::SampledSites;
 use crate::target_job::TargetJob;
 use memhook_attach::{Detached, End, Lookout, SharedFiles, Trace, TraceConfig};
 use memhook_process::Chosen;
 use memhook_symbols::SharedReaders;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -40,6 +41,8 @@ pub struct Shared {
     pub black_boxes: BlackBoxes,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
+    /// Whether the agent has used up what it may use, so that what can wait has to.
+    pub is_held_back: AtomicBool,
 }
 
 /// The thread.
@@ -81,19 +84,14 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Begins to scan a process that is not traced; `memory`: what a copy of its memory may take.
-    pub fn start_scans(
-        identity: Arc<Identity>,
-        rule: Arc<Rule>,
-        memory: u64,
-        link: Arc<Link>,
-        shared: &Arc<Shared>,
-    ) -> std::io::Result<Worker> {
+    /// Begins to search a process that is not traced, and to do this with what nothing reaches in it.
+    pub fn start_searches(searches: Searches, reclaim: Option<Reclaim>) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("scans".into());
-        let (shared, of_thread) = (Arc::clone(shared), Arc::clone(&link));
+        let link = Arc::clone(searches.link());
         let thread = builder.spawn(move || {
-            of_thread.tell_thread(rustix::thread::gettid().as_raw_nonzero().get());
-            scan_periodically(&identity, &rule, memory, &of_thread, &shared.one_scan)
+            let own = rustix::thread::gettid().as_raw_nonzero().get();
+            searches.link().tell_thread(own);
+            searches.run(reclaim)
         })?;
         Ok(Worker { thread, link })
     }

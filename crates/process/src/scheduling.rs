@@ -28,6 +28,11 @@ impl SchedulingFile {
 }
 
 impl Scheduling {
+    /// How long the thread has run.
+    pub fn ran(&self) -> Option<Duration> {
+        self.field(0).map(Duration::from_nanos)
+    }
+
     /// How long the thread has waited for a processor.
     pub fn waited(&self) -> Option<Duration> {
         self.field(1).map(Duration::from_nanos)

@@ -70,6 +70,8 @@ pub struct PlannedTarget {
     pub overhead: Option<f64>,
     /// Frames of each call stack; `None` without a trace.
     pub depth: Option<u32>,
+    /// What is done with blocks that nothing in it reaches; `None` if nobody looks for them, or nothing.
+    pub reclaim: Option<&'static str>,
     /// Time between two profiles or searches.
     pub interval_seconds: f64,
     /// Where profiles go.
@@ -201,6 +203,20 @@ impl Document for AgentPlan {
                 "BLOCKS: how many blocks the ledger would hold if all of what is in memory now came after the\n\
                  attach. LEDGER: the most that it may take of the agent's memory."
             );
+            for (how, does) in [
+                ("free", "frees unreachable blocks of these processes"),
+                (
+                    "report-only",
+                    "reports which unreachable blocks of these processes could be freed",
+                ),
+            ] {
+                let meant = of_phase("attaches").filter(|target| target.reclaim == Some(how));
+                let pids: Vec<String> = meant.map(|target| target.pid.to_string()).collect();
+                if !pids.is_empty() {
+                    let line = format!("The agent {does}: {}", pids.join(", "));
+                    let _ = writeln!(out, "{}", wrapped(&line, width).trim_end());
+                }
+            }
         }
         for (phase, heading) in [("waits", "Waiting"), ("refused", "Refused")] {
             for (at, target) in of_phase(phase).enumerate() {
@@ -296,6 +312,7 @@ mod tests {
             sample_bytes: Some(512 << 10),
             overhead: None,
             depth: Some(64),
+            reclaim: (pid == 7).then_some("free"),
             interval_seconds: 15.0,
             send: vec!["files"],
             resident_bytes: 8 << 20,
@@ -336,6 +353,7 @@ mod tests {
         let text = plan.text(Style::default());
         for line in [
             "The agent would trace 2 of 6 processes now; it takes at most 0.04 processors and 320.0 MiB.",
+            "The agent frees unreachable blocks of these processes: 7",
             "Not chosen, no rule fits: sh (2)",
             "Not chosen, never attached to: init",
             "1 more process cannot be looked at: run this as the agent's user",

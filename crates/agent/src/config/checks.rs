@@ -1,7 +1,7 @@
 //! What holds between keys.
 
 use super::Fault;
-use super::keys::{Destination, File, Kubernetes, Mode, Rule, Store};
+use super::keys::{Destination, File, Kubernetes, Mode, Reclaim, Rule, Store};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
 /// The same where memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
+/// The same where blocks are freed, or could be.
+const SHORTEST_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
 /// Upper bound on targets: more on one machine were never tried.
 const MOST_TARGETS: u32 = 1000;
 /// Labels that only the agent sets.
@@ -126,10 +128,10 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         }
     }
     if let Some(overhead) = &rule.overhead {
-        if rule.mode != Mode::Sampled {
+        if rule.mode != Mode::Sampled && rule.reclaim.is_none() {
             let mode = rule.mode.name();
             let why = format!(
-                "overhead is for mode = \"sampled\", which this rule's is not (\"{mode}\"): leave it out"
+                "overhead is for mode = \"sampled\", which this rule's is not (\"{mode}\"), and for reclaim: leave it out"
             );
             return Err((overhead.span(), why));
         }
@@ -159,6 +161,9 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     if rule.pins && rule.mode != Mode::Scan {
         let why = "pins = true needs a copy of the memory: choose mode = \"scan\", or leave it out";
         return Err((spanned.span(), why.into()));
+    }
+    if let Some(reclaim) = &rule.reclaim {
+        check_reclaim(rule, reclaim)?;
     }
     if rule.blackbox && matches!(rule.mode, Mode::Summary | Mode::Scan) {
         let mode = rule.mode.name();
@@ -197,6 +202,34 @@ fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     if rule.interval.get_ref().0 < SHORTEST_SCAN_INTERVAL {
         let why = "each scan copies the heap: the shortest interval of mode = \"scan\" is \"5s\"";
         return Err((rule.interval.span(), why.into()));
+    }
+    Ok(())
+}
+
+/// Of a rule that frees blocks, or reports which could be freed.
+fn check_reclaim(rule: &Rule, reclaim: &toml::Spanned<Reclaim>) -> Result<(), Fault> {
+    let name = reclaim.get_ref().name();
+    if rule.mode != Mode::Scan {
+        let why = format!(
+            "reclaim = \"{name}\" needs mode = \"scan\", because a trace would not see blocks go: choose that mode, or leave reclaim out"
+        );
+        return Err((reclaim.span(), why));
+    }
+    if rule.interval.get_ref().0 < SHORTEST_RECLAIM_INTERVAL {
+        let why =
+            "each time the heap is copied twice: the shortest interval with reclaim is \"1m\"";
+        return Err((rule.interval.span(), why.into()));
+    }
+    if *reclaim.get_ref() != Reclaim::Free {
+        return Ok(());
+    }
+    if rule.opt_in {
+        let why = "with opt_in = true, whoever writes a pod's annotations would have its blocks freed: leave opt_in out, or choose reclaim = \"report-only\"";
+        return Err((reclaim.span(), why.into()));
+    }
+    if rule.executable.is_none() && rule.process.is_none() {
+        let why = "reclaim = \"free\" needs executable or process: whether a program hides pointers is known only of those that are named; or choose \"report-only\"";
+        return Err((reclaim.span(), why.into()));
     }
     Ok(())
 }

@@ -130,6 +130,7 @@ pub struct Rule {
     pub resident: bool,
     #[serde(default)]
     pub pins: bool,
+    pub reclaim: Option<Spanned<Reclaim>>,
     #[serde(default)]
     pub blackbox: bool,
     pub max_hold: Option<Period>,
@@ -170,6 +171,26 @@ impl Mode {
             Mode::Exact => "exact",
             Mode::Summary => "summary",
             Mode::Scan => "scan",
+        }
+    }
+}
+
+/// What is done with blocks that nothing in a process reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reclaim {
+    /// What could be freed is reported, and nothing is.
+    ReportOnly,
+    /// The process frees what `scan` would have it free.
+    Free,
+}
+
+impl Reclaim {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reclaim::ReportOnly => "report-only",
+            Reclaim::Free => "free",
         }
     }
 }

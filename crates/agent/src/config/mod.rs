@@ -8,7 +8,9 @@ mod sources;
 mod values;
 mod warnings;
 
-pub use keys::{Destination, File, Files, Http, Kubernetes, Mode, Names, Namespace, Rule, Store};
+pub use keys::{
+    Destination, File, Files, Http, Kubernetes, Mode, Names, Namespace, Reclaim, Rule, Store,
+};
 pub use values::Pattern;
 use values::Period;
 
@@ -176,6 +178,33 @@ mod tests {
             ),
             (with("pins = true\n"), 1, 1, "needs a copy of the memory"),
             (
+                with("mode = \"scan\"\nreclaim = \"all\"\n"),
+                5,
+                11,
+                "unknown variant `all`, expected `report-only` or `free`",
+            ),
+            (with("reclaim = \"free\"\n"), 4, 11, "needs mode = \"scan\""),
+            (
+                with("mode = \"scan\"\nreclaim = \"report-only\"\ninterval = \"59s\"\n"),
+                6,
+                12,
+                "\"1m\"",
+            ),
+            (
+                "[[rule]]\nname = \"x\"\nuid = 7\nmode = \"scan\"\nreclaim = \"free\"\n".into(),
+                5,
+                11,
+                "needs executable or process",
+            ),
+            (
+                with(
+                    "opt_in = true\nmode = \"scan\"\nreclaim = \"free\"\n[kubernetes]\nkubelet = \"https://x\"\n",
+                ),
+                6,
+                11,
+                "leave opt_in out",
+            ),
+            (
                 with("mode = \"summary\"\nblackbox = true\n"),
                 1,
                 1,
@@ -305,6 +334,24 @@ mod tests {
         assert!(tracing.check().is_ok());
         let plain = parse(RULE).expect("right");
         assert!(!plain.rule[0].get_ref().is_same(file.rule[0].get_ref()));
+    }
+
+    /// A process that falls under a rule because of its parent runs a program that the rule does not name.
+    #[test]
+    fn only_programs_that_a_rule_names_are_reclaimed() {
+        let of = |more: &str, is_inherited| {
+            let file = parse(&format!("{RULE}mode = \"scan\"\n{more}")).expect("right");
+            file.rule[0].get_ref().reclaim_of(is_inherited)
+        };
+        assert_eq!(of("", false), None);
+        let free = "reclaim = \"free\"\n";
+        assert_eq!(of(free, false), Some(Reclaim::Free));
+        assert_eq!(of(free, true), Some(Reclaim::ReportOnly));
+        let report = "reclaim = \"report-only\"\n";
+        assert_eq!(of(report, false), Some(Reclaim::ReportOnly));
+        let parsed = |more: &str| parse(&format!("{RULE}mode = \"scan\"\n{more}")).expect("right");
+        let (one, other) = (parsed(free), parsed(report));
+        assert!(!one.rule[0].get_ref().is_same(other.rule[0].get_ref()));
     }
 
     #[test]

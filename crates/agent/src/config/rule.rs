@@ -1,7 +1,7 @@
 //! What a rule means for a trace, and when two rules mean the same.
 
 use super::SAMPLE_BYTES;
-use super::keys::{Mode, Rule};
+use super::keys::{Mode, Reclaim, Rule};
 use memhook_attach::{ADAPTING_RING_BYTES, OnFull, USUAL_RING_BYTES};
 
 /// Default number of frames of a call stack.
@@ -38,6 +38,16 @@ impl Rule {
         }
     }
 
+    /// What is done with unreachable blocks of a process. `is_inherited`: it falls under this rule because of its parent
+    /// alone, so that the rule does not name its program: nothing of it is freed.
+    pub fn reclaim_of(&self, is_inherited: bool) -> Option<Reclaim> {
+        let reclaim = *self.reclaim.as_ref()?.get_ref();
+        Some(match is_inherited {
+            true => Reclaim::ReportOnly,
+            false => reclaim,
+        })
+    }
+
     /// Whether a process that is traced by one of the two rules may go on to be traced by the other without a new attach.
     pub fn is_same(&self, other: &Rule) -> bool {
         format!("{:?}", Unplaced(self)) == format!("{:?}", Unplaced(other))
@@ -71,6 +81,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             version,
             resident,
             pins,
+            reclaim,
             blackbox,
             max_hold,
             follow_forks,
@@ -81,6 +92,7 @@ impl std::fmt::Debug for Unplaced<'_> {
         let sample = sample.as_ref().map(toml::Spanned::get_ref);
         let overhead = overhead.as_ref().map(toml::Spanned::get_ref);
         let depth = depth.as_ref().map(toml::Spanned::get_ref);
+        let reclaim = reclaim.as_ref().map(toml::Spanned::get_ref);
         let workload = workload.as_ref().map(toml::Spanned::get_ref);
         let of_pod = (container, pod, namespace, workload, opt_in);
         let choice = (executable, process, cgroup, of_pod, memory_above, uid);
@@ -95,7 +107,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             version,
             resident,
             pins,
-            blackbox,
+            (reclaim, blackbox),
             max_hold,
         );
         let bounds = (follow_forks, max_targets, duration);

@@ -144,6 +144,7 @@ name = "searched"
 process = "postgres"
 mode = "scan"
 pins = true
+reclaim = "free"
 max_hold = "20ms"
 "#;
 

@@ -17,6 +17,7 @@ mod names_elsewhere;
 mod numbers;
 mod otlp;
 mod pods;
+mod reclaims;
 mod rules;
 mod searches;
 mod served;

@@ -1,0 +1,107 @@
+//! How long a target's threads wait for a processor. One that gets next to none, such as in a control group whose quota is
+//! used up, has no time to give away.
+
+use memhook_process::{SchedulingFile, thread_ids};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A process that wants a processor and gets it for less than a tenth of that time is starved.
+const WAITS_PER_RUN: u32 = 9;
+/// Many short waits are those of a machine that is busy.
+const LONG_WAIT: Duration = Duration::from_millis(10);
+/// Waits that add up to less than this prove nothing.
+const TELLING: Duration = Duration::from_millis(200);
+/// Threads that are looked at.
+const MOST_THREADS: usize = 256;
+
+/// How a thread has fared in its life.
+#[derive(Clone, Copy, Default)]
+struct Life {
+    ran: Duration,
+    waited: Duration,
+    turns: u64,
+}
+
+/// How each thread has fared.
+pub struct Waits(BTreeMap<i32, Life>);
+
+impl Waits {
+    /// Those of a process so far. Nothing where the kernel keeps no such figures.
+    pub fn of(pid: i32) -> Waits {
+        let threads = thread_ids(pid).unwrap_or_default().into_iter();
+        let figures = threads.take(MOST_THREADS).filter_map(|tid| {
+            let figures = SchedulingFile::of(pid, tid)?.read()?;
+            let life = Life {
+                ran: figures.ran()?,
+                waited: figures.waited()?,
+                turns: figures.turns()?,
+            };
+            Some((tid, life))
+        });
+        Waits(figures.collect())
+    }
+
+    /// Whether the threads that were there before have waited for too long since then.
+    pub fn show_starvation_since(&self, before: &Waits) -> bool {
+        let mut all = Life::default();
+        for (tid, now) in &self.0 {
+            if let Some(then) = before.0.get(tid) {
+                all.ran += now.ran.saturating_sub(then.ran);
+                all.waited += now.waited.saturating_sub(then.waited);
+                all.turns += now.turns.saturating_sub(then.turns);
+            }
+        }
+        let in_turns = LONG_WAIT.as_nanos() * u128::from(all.turns);
+        all.waited >= TELLING
+            && all.waited > all.ran * WAITS_PER_RUN
+            && all.waited.as_nanos() > in_turns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each thread with what it ran and waited, in milliseconds, and its turns.
+    fn waits(threads: &[(i32, u64, u64, u64)]) -> Waits {
+        let threads = threads.iter().map(|&(tid, ran, waited, turns)| {
+            let life = Life {
+                ran: Duration::from_millis(ran),
+                waited: Duration::from_millis(waited),
+                turns,
+            };
+            (tid, life)
+        });
+        Waits(threads.collect())
+    }
+
+    #[test]
+    fn long_waits_for_few_turns_are_starvation() {
+        let before = waits(&[(1, 100, 1000, 10), (2, 100, 5000, 10)]);
+        for (after, is_starved) in [
+            // Nothing has happened.
+            (waits(&[(1, 100, 1000, 10), (2, 100, 5000, 10)]), false),
+            // A quota of which each tenth of a second has a twentieth, on a machine where others interrupt it, too.
+            (waits(&[(1, 150, 1950, 40), (2, 100, 5000, 10)]), true),
+            // It waits all the time, and has not had one turn.
+            (waits(&[(1, 100, 2000, 10), (2, 100, 5000, 10)]), true),
+            // Six threads for each processor.
+            (waits(&[(1, 266, 1833, 60), (2, 266, 5833, 60)]), false),
+            // Much that is short.
+            (waits(&[(1, 120, 1500, 200), (2, 120, 5500, 200)]), false),
+            // One short wait.
+            (waits(&[(1, 100, 1150, 11), (2, 100, 5000, 10)]), false),
+            // A thread that was not there before.
+            (waits(&[(1, 100, 1000, 10), (3, 0, 9000, 1)]), false),
+        ] {
+            assert_eq!(after.show_starvation_since(&before), is_starved);
+        }
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let own = Waits::of(std::process::id() as i32);
+        assert!(own.0.len() <= MOST_THREADS);
+        assert!(!own.show_starvation_since(&own));
+    }
+}

@@ -1,0 +1,95 @@
+// A program that loses a known number of blocks before anyone looks, and checks those that it still uses.
+//
+//   reclaimed [BLOCKS] [busy]
+//
+// busy: a thread of it wants a processor all the time.
+//
+// Protocol: "planted BLOCKS BYTES" and "ready"; each byte on stdin is answered by "done USED MAPPED", what malloc counts in
+// its heaps and in mappings of their own. The end of input ends it, with status 7 if a check fails.
+#include <malloc.h>
+#include <pthread.h>
+
+#include <atomic>
+
+#include "target.hpp"
+
+using namespace target;
+
+static const size_t USED = 500;
+// Larger than what caches take (1,032 bytes), because mallinfo2 counts cached blocks as used.
+static const size_t LOST_BYTES = 2000, LARGE_BYTES = 300000;
+static unsigned char* used[USED];
+static size_t lost_blocks, lost_bytes;
+
+static unsigned char mark(size_t number) { return static_cast<unsigned char>(number * 7 + 1); }
+
+[[gnu::noinline]] static void lose(size_t bytes) {
+  void* block = malloc(bytes);
+  CHECK(block);
+  memset(block, 0, bytes);
+  lost_blocks++;
+  lost_bytes += malloc_usable_size(block);
+}
+
+[[gnu::noinline]] static void plant(size_t blocks) {
+  for (size_t i = 0; i < blocks; i++) {
+    lose(LOST_BYTES);
+    if (i >= USED) continue;
+    used[i] = static_cast<unsigned char*>(malloc(LOST_BYTES));
+    CHECK(used[i]);
+    memset(used[i], mark(i), LOST_BYTES);
+  }
+  lose(LARGE_BYTES);
+}
+
+// Whatever the planting left on the stack must not keep blocks alive.
+[[gnu::noinline]] static void scrub_stack() {
+  char room[65536];
+  memset(room, 0, sizeof room);
+  asm volatile("" ::"r"(room) : "memory");
+}
+
+[[gnu::noinline]] static void check() {
+  for (size_t i = 0; i < USED && used[i]; i++)
+    for (size_t at = 0; at < LOST_BYTES; at++) CHECK(used[i][at] == mark(i));
+}
+
+static std::atomic<bool> stop;
+
+static void* be_busy(void*) {
+  while (!stop) {
+  }
+  return nullptr;
+}
+
+int main(int argc, char** argv) {
+  plant(argc > 1 ? strtoul(argv[1], nullptr, 10) : 300);
+  scrub_stack();
+  pthread_t busy;
+  const bool is_busy = argc > 2;
+  if (is_busy) CHECK(pthread_create(&busy, nullptr, be_busy, nullptr) == 0);
+  char line[128];
+  snprintf(line, sizeof line, "planted %zu %zu", lost_blocks, lost_bytes);
+  say(line);
+  say("ready");
+  char byte;
+  for (;;) {
+    ssize_t got = read(0, &byte, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != 1) break;
+    check();
+    // What is given back meanwhile is given out again here, and must be whole.
+    void* again = malloc(LOST_BYTES);
+    CHECK(again);
+    memset(again, 0xee, LOST_BYTES);
+    free(again);
+    struct mallinfo2 m = mallinfo2();
+    snprintf(line, sizeof line, "done %zu %zu", m.uordblks, m.hblkhd);
+    say(line);
+    scrub_stack();
+  }
+  check();
+  stop = true;
+  if (is_busy) CHECK(pthread_join(busy, nullptr) == 0);
+  return 0;
+}

@@ -1,0 +1,309 @@
+//! Unreachable blocks of processes that rules choose: reported, or freed where a rule says so.
+//!
+//! No process is searched in its first minute, nor twice within one. So most of these tests sleep almost all of the
+//! time, and do so together.
+
+use super::served::rule;
+use memhook_tests::agents::Agent;
+use memhook_tests::programs::{Folder, copy_program};
+use memhook_tests::scans::scan;
+use memhook_tests::{
+    Attacher, ProcessorBox, Target, binary, build_library, build_target, not_run, run, until,
+};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The rest of the keys: `how` is what is done with unreachable blocks.
+fn reclaim(how: &str) -> String {
+    format!("mode = \"scan\"\ninterval = \"1m\"\nmax_hold = \"20s\"\nreclaim = \"{how}\"")
+}
+
+/// A program that has lost blocks, which rules go by the path of.
+struct Losing {
+    target: Target,
+    program: PathBuf,
+    /// How many blocks it has lost, and their usable bytes.
+    blocks: u64,
+    bytes: u64,
+}
+
+impl Losing {
+    fn start(folder: &Folder, arguments: &[&str], environment: &[(&str, &str)]) -> Losing {
+        let program = PathBuf::from(folder.path("reclaimed"));
+        copy_program(build_target("reclaimed", &[]), &program);
+        let mut command = Command::new(&program);
+        command.args(arguments).envs(environment.iter().copied());
+        let mut target = Target::silent(&mut command);
+        let [blocks, bytes] = numbers(&target.expect("planted"));
+        target.expect("ready");
+        Losing {
+            target,
+            program,
+            blocks,
+            bytes,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.target.pid()
+    }
+
+    /// Has it check what it uses. What its malloc counts as used: with headers, in heaps and in mappings.
+    fn used(&mut self) -> [u64; 2] {
+        self.target.go();
+        numbers(&self.target.expect("done"))
+    }
+}
+
+/// Two numbers behind a word.
+fn numbers(line: &str) -> [u64; 2] {
+    let mut fields = line.split_whitespace().skip(1);
+    [(); 2].map(|()| fields.next().expect(line).parse().expect(line))
+}
+
+/// Sleeps for as long as nothing may happen, and then waits until there were so many attempts.
+fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
+    let found = || {
+        let mut target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
+        assert_eq!(target["phase"], "traced", "{target}");
+        target["numbers"]["reclaim"].take()
+    };
+    let before = found()["attempts"].as_u64().unwrap_or(0);
+    assert!(before < attempts, "so soon");
+    std::thread::sleep(Duration::from_secs(58));
+    let mut last = Value::Null;
+    until(&format!("process {pid} is searched"), || {
+        last = found();
+        last["attempts"].as_u64() >= Some(attempts)
+    });
+    last
+}
+
+/// What others leave in shared memory of this machine may keep an attempt from searching everything.
+fn await_success(agent: &Agent, pid: u32) -> Value {
+    for attempts in 1..5 {
+        let found = await_attempts(agent, pid, attempts);
+        if found["refused"].is_null() {
+            return found;
+        }
+        assert!(found["refusals"]["unsearched"].is_u64(), "{found}");
+        assert_eq!(found["freed_blocks"], 0, "{found}");
+    }
+    panic!("nothing but refusals: {}", agent.said());
+}
+
+#[test]
+fn what_takes_minutes() {
+    let tests = [
+        blocks_are_reported_first_and_freed_when_the_rule_says_so,
+        a_refusal_is_counted_each_time_and_said_once,
+        a_process_that_somebody_traces_is_not_reclaimed,
+        a_starved_process_is_left_alone,
+        an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process,
+    ];
+    // The panic of one is that of the test.
+    std::thread::scope(|scope| tests.map(|test| drop(scope.spawn(test))));
+}
+
+fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
+    let folder = Arc::new(Folder::new("agent-reclaim"));
+    let mut losing = Losing::start(&folder, &["300"], &[]);
+    let pid = losing.pid();
+    let before = losing.used();
+    let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("report-only")));
+    agent.await_phase(pid, "traced");
+    let found = await_success(&agent, pid);
+    assert_eq!(found["rule"], "report-only");
+    assert_eq!(found["reclaimable_blocks"], losing.blocks, "{found}");
+    assert_eq!(found["reclaimable_bytes"], losing.bytes, "{found}");
+    for nothing in ["freed_blocks", "freed_bytes", "holds"] {
+        assert_eq!(found[nothing], 0, "{found}");
+    }
+    let words = format!("{} blocks of ", losing.blocks);
+    assert!(agent.said().contains(&words), "{}", agent.said());
+    assert!(agent.said().contains("would be freed"), "{}", agent.said());
+    assert_eq!(losing.used(), before, "nothing is freed");
+    let of_process = format!("pid=\"{pid}\"");
+    let metric = |name: &str, more: &[&str]| {
+        let labels = [&[of_process.as_str()], more].concat();
+        agent.metric(&format!("memhook_target_{name}"), &labels)
+    };
+    let reported = metric("reclaimable_blocks", &["reclaim=\"report-only\""]);
+    assert_eq!(reported, Some(losing.blocks as f64));
+    assert_eq!(metric("reclaimed_bytes_total", &[]), Some(0.0));
+    // Between two attempts the process is anybody's: the command finds the same.
+    let dry = scan(pid, &["--reclaim", "--json", "--twice", "20ms"]);
+    let dry: Value = serde_json::from_str(&dry).expect("JSON");
+    if dry["refused"].is_null() {
+        assert_eq!(dry["released_blocks"], losing.blocks, "{dry}");
+        assert_eq!(dry["released_bytes"], losing.bytes, "{dry}");
+    }
+
+    agent.reconfigure(&rule(&losing.program, &reclaim("free")));
+    until("the rule is another one", || {
+        agent.targets()[&u64::from(pid)]["numbers"].is_null()
+    });
+    agent.await_phase(pid, "traced");
+    let freed = await_success(&agent, pid);
+    assert_eq!(freed["rule"], "free");
+    assert_eq!(freed["freed_blocks"], losing.blocks, "{freed}");
+    assert_eq!(freed["freed_bytes"], losing.bytes, "{freed}");
+    assert!(freed["holds"].as_u64() > Some(0), "{freed}");
+    assert!(freed["longest_hold_ms"].as_f64() > Some(0.0), "{freed}");
+    assert!(freed["held_ms"].as_f64() >= freed["longest_hold_ms"].as_f64());
+    let bytes = metric("reclaimed_bytes_total", &["reclaim=\"free\""]);
+    assert_eq!(bytes, Some(losing.bytes as f64));
+    // All but one are in the heap, each with a header of 8 bytes.
+    let after = losing.used();
+    let small = losing.blocks - 1;
+    assert_eq!((before[0] - after[0]) % small, 0, "{before:?} {after:?}");
+    let each = (before[0] - after[0]) / small;
+    let large = losing.bytes - small * (each - 8);
+    assert!((300_000..310_000).contains(&large), "{large}");
+    assert!((large..large + 8192).contains(&(before[1] - after[1])));
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(losing.target.status("TracerPid"), "0");
+    assert!(losing.target.finish().success(), "its checks");
+}
+
+fn a_refusal_is_counted_each_time_and_said_once() {
+    let folder = Arc::new(Folder::new("agent-reclaim-refused"));
+    let library = build_library("wrapping_allocator", "libwrapping_allocator.so", &[]);
+    let library = library.to_string_lossy();
+    let mut losing = Losing::start(&folder, &["300"], &[("LD_PRELOAD", &library)]);
+    let pid = losing.pid();
+    let before = losing.used();
+    let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("free")));
+    agent.await_phase(pid, "traced");
+    for attempts in 1..=2 {
+        let found = await_attempts(&agent, pid, attempts);
+        assert_eq!(found["refusals"]["allocator"], attempts, "{found}");
+        let why = found["refused"].as_str().expect("a reason");
+        assert!(why.contains("another allocator is loaded"), "{why}");
+        assert_eq!(found["freed_blocks"], 0, "{found}");
+    }
+    let labels = [&format!("pid=\"{pid}\""), "reason=\"allocator\""];
+    let refused = agent.metric("memhook_target_reclaim_refusals_total", &labels);
+    assert_eq!(refused, Some(2.0));
+    let said = agent.said();
+    let words = format!("process {pid} (reclaimed) is not reclaimed: another allocator");
+    assert_eq!(said.matches(&words).count(), 1, "{said}");
+    assert_eq!(losing.used(), before, "nothing is freed");
+    assert_eq!(agent.end().0, Some(0));
+    assert!(losing.target.finish().success(), "its checks");
+}
+
+/// A tracer would not see blocks go, and the agent does not trace what it reclaims: whoever comes first is left alone.
+fn a_process_that_somebody_traces_is_not_reclaimed() {
+    let folder = Arc::new(Folder::new("agent-reclaim-traced"));
+    let mut losing = Losing::start(&folder, &["300"], &[]);
+    let pid = losing.pid();
+    let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("free")));
+    agent.await_phase(pid, "traced");
+    // Nothing keeps anybody from it between two attempts.
+    let attacher = Attacher::start(&losing.target, &[]);
+    let before = losing.used();
+    let found = await_attempts(&agent, pid, 1);
+    assert_eq!(found["refusals"]["traced"], 1, "{found}");
+    let why = found["refused"].as_str().expect("a reason");
+    assert!(why.contains("already traced by memhook-rs"), "{why}");
+    assert_eq!(losing.used(), before, "nothing is freed");
+    attacher.finish();
+    assert_eq!(agent.end().0, Some(0));
+    assert!(losing.target.finish().success(), "its checks");
+}
+
+/// In a group with a quota that is used up, nobody has time to give away.
+fn a_starved_process_is_left_alone() {
+    let Some(group) = ProcessorBox::new("reclaim-starved") else {
+        return not_run("no cgroup with a limit of processor time can be made here");
+    };
+    let folder = Arc::new(Folder::new("agent-reclaim-starved"));
+    let mut losing = Losing::start(&folder, &["300", "busy"], &[]);
+    let pid = losing.pid();
+    let before = losing.used();
+    group.take(pid);
+    group.set_percent(Some(5));
+    let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("free")));
+    agent.await_phase(pid, "traced");
+    let found = await_attempts(&agent, pid, 1);
+    assert_eq!(found["refusals"]["starved"], 1, "{found}");
+    assert_eq!(found["freed_blocks"], 0, "{found}");
+    assert_eq!(agent.end().0, Some(0));
+    group.set_percent(None);
+    assert_eq!(losing.used(), before, "nothing is freed");
+    assert!(losing.target.finish().success(), "its checks");
+}
+
+fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
+    let folder = Arc::new(Folder::new("agent-reclaim-killed"));
+    let mut losing = Losing::start(&folder, &["200000"], &[]);
+    let pid = losing.pid();
+    let before = losing.used();
+    let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("free")));
+    agent.await_phase(pid, "traced");
+    std::thread::sleep(Duration::from_secs(58));
+    let mut tries = 0;
+    // It goes on while blocks of it are freed.
+    while losing.used()[0] == before[0] {
+        std::thread::sleep(Duration::from_millis(5));
+        tries += 1;
+        assert!(tries < 60_000, "nothing is freed: {}", agent.said());
+    }
+    agent.kill();
+    let [after, _] = losing.used();
+    assert!(after < before[0]);
+    until("nobody holds it", || {
+        losing.target.status("TracerPid") == "0"
+    });
+    assert_eq!(losing.used()[0], after, "nothing is freed any more");
+    // Nothing that is left in it keeps the next one from it.
+    let again = Agent::start(&folder, &rule(&losing.program, &reclaim("report-only")));
+    again.await_phase(pid, "traced");
+    let found = await_success(&again, pid);
+    let left = found["reclaimable_blocks"].as_u64().expect("a number");
+    assert!(left < losing.blocks, "{found}");
+    assert_eq!(again.end().0, Some(0));
+    assert!(losing.target.finish().success(), "its checks");
+}
+
+#[test]
+fn check_and_plan_say_what_is_freed() {
+    let folder = Folder::new("agent-reclaim-plan");
+    let losing = Losing::start(&folder, &["3"], &[]);
+    let file = folder.path("agent.toml");
+    let show = |how: &str, option: &str| {
+        std::fs::write(&file, rule(&losing.program, &reclaim(how))).expect("written");
+        let (code, out, errors) = run(&["agent", "--config", &file, option]);
+        assert_eq!((code, errors.as_str()), (0, ""), "{out}");
+        out
+    };
+    let frees = "the rule \"web\" frees unreachable blocks of its processes";
+    assert!(show("free", "--check").contains(frees));
+    let check = show("report-only", "--check");
+    assert!(check.contains("could be freed, and frees none"), "{check}");
+    let pid = losing.pid();
+    let plan = show("free", "--plan");
+    let line = format!("The agent frees unreachable blocks of these processes: {pid}\n");
+    assert!(plan.contains(&line), "{plan}");
+    let plan = show("report-only", "--plan");
+    let line = format!("of these processes could be freed: {pid}\n");
+    assert!(plan.contains(&line), "{plan}");
+    // One line that says what is wrong, why, and what to do.
+    std::fs::write(&file, rule(&losing.program, "reclaim = \"free\"")).expect("written");
+    let output = Command::new(binary())
+        .args(["agent", "--check", "--config", &file])
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), errors.lines().count()), (Some(2), 1));
+    assert!(
+        errors.contains("needs mode = \"scan\", because"),
+        "{errors}"
+    );
+    assert!(losing.target.finish().success());
+}
