@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             measure.name()
         );
     }
-    if args.by == DiffBy::Type && args.scores.scores {
+    if args.by == DiffBy::Type && args.scores.are_wanted() {
         anyhow::bail!("--scores is about sites: leave --by out");
     }
     let of_memory = |path: &Path| report::of_memory(path, args.mappings);
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(args: &Args) -> Measure {
-    let usual = if args.scores.scores {
+    let usual = if args.scores.are_wanted() {
         Measure::Allocated
     } else {
         Measure::Live
@@ -141,7 +141,13 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
                 path.display()
             );
         }
-        if args.scores.scores && profile.scores.is_none() {
+        if !args.scores.custom().formulas()?.is_empty() {
+            anyhow::bail!(
+                "--score: {} is a report, which has no more than its own scores; compare recordings",
+                path.display()
+            );
+        }
+        if args.scores.are_wanted() && profile.scores.is_none() {
             anyhow::bail!(
                 "{}: the report has no scores: make it with report --scores --json",
                 path.display()
@@ -160,7 +166,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
         let checked = recorded::check_unreachable(&recording);
         checked.with_context(|| format!("--measure unreachable: {}", path.display()))?;
     }
-    if args.scores.scores {
+    if args.scores.are_wanted() {
         let checked = recording.check_scores();
         checked.with_context(|| format!("--scores: {}", path.display()))?;
     }
@@ -180,6 +186,8 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
         window,
         Contents::scored(scores),
     )?;
+    let added = args.scores.custom().add_to(&mut profile);
+    added.with_context(|| path.display().to_string())?;
     if args.by == DiffBy::Type {
         add_types(&mut profile, &symbols);
     }

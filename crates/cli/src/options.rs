@@ -2,7 +2,8 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memhook_foreign::units::duration;
-use memhook_report::{RowsBy, SortBy};
+use memhook_report::{RESERVED_NAMES, RowsBy, SortBy};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 /// What the rows of a report may be.
@@ -52,6 +53,36 @@ pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
         let found = ORDERS.iter().find(|(name, _)| *name == word);
         found.map_or(SortBy::Bytes, |(_, order)| *order)
     })
+}
+
+/// An order of rows: one that every report has, or by a score that the user makes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    By(SortBy),
+    Score(String),
+}
+
+/// The words for an order; any other is taken for the name of a score, which may not exist.
+#[derive(Clone)]
+pub struct OrderParser;
+
+impl TypedValueParser for OrderParser {
+    type Value = Order;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Order, clap::Error> {
+        let known = orders(false).parse_ref(command, arg, value).map(Order::By);
+        let name = value.to_str().map(|name| Order::Score(name.to_owned()));
+        known.or_else(|refusal| name.ok_or(refusal))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(RESERVED_NAMES.iter().map(PossibleValue::new)))
+    }
 }
 
 /// What reports show.

@@ -4,6 +4,7 @@ use memhook_foreign::OutputError;
 use memhook_heap::Error as HeapError;
 use memhook_process::{CoreError, SelectionError};
 use memhook_recording::{Error as RecordingError, WhyNoScores};
+use memhook_report::NoEvidence;
 use memhook_symbols::BundleError;
 use std::error::Error;
 
@@ -26,6 +27,7 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| of_process(error))
         .or_else(|| of_recording(error))
         .map(str::to_owned)
+        .or_else(|| of_formula(error).map(str::to_owned))
         .or_else(|| of_snapshot(error))
         .or_else(|| of_attach::remedy(error).map(str::to_owned))
 }
@@ -90,6 +92,17 @@ fn of_recording(error: &(dyn Error + 'static)) -> Option<&'static str> {
         WhyNoScores::Sums => "; record events (--record events)",
         WhyNoScores::Samples => "; record all of them (leave --sample and --overhead out)",
         WhyNoScores::NoAccesses => {
+            "; build the program with the callbacks of 'memhook-rs sdk -o DIR', and record it again"
+        }
+    })
+}
+
+fn of_formula(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    Some(match error.downcast_ref()? {
+        NoEvidence::NoAccesses { .. } => {
+            "; record again with --access sampled, or build the program with the callbacks of 'memhook-rs sdk -o DIR'"
+        }
+        NoEvidence::Sampled { .. } => {
             "; build the program with the callbacks of 'memhook-rs sdk -o DIR', and record it again"
         }
     })

@@ -6,7 +6,7 @@ mod target;
 
 pub use target::{BlockArgs, OutputArgs, code_of, open, presentable, read, write};
 
-use crate::options::{moment, orders, rows};
+use crate::options::{Order, OrderParser, moment, rows};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
@@ -15,7 +15,8 @@ use memhook_recording::{Recording, ScoreOptions};
 use memhook_report::formats::Html;
 use memhook_report::recorded::{self, Contents, Selection, Window};
 use memhook_report::{
-    Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, RowsBy, SortBy, Unit,
+    Format, FormatChoice, FormatOptions, Measure, Nature, Profile, RESERVED_NAMES, Root, RowsBy,
+    SortBy, Unit,
 };
 use std::{
     io::IsTerminal,
@@ -49,21 +50,22 @@ pub struct Args {
     by: RowsBy,
     /// Sort by bytes, count, age, growth or score
     ///
-    /// By score (with --scores), the worst sites come first.
-    #[arg(long, value_name = "ORDER", value_parser = orders(false), default_value = "bytes")]
-    sort: SortBy,
+    /// By score (with --scores), the worst sites come first. By the name of a --score, the largest values come first,
+    /// and sites without one last.
+    #[arg(long, value_name = "ORDER", value_parser = OrderParser, default_value = "bytes")]
+    sort: Order,
     /// Number of rows
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Show who releases what others allocated
     ///
     /// The recording must have the call stacks of releases (attach --stacks all).
-    #[arg(long, conflicts_with_all = ["tree", "scores"])]
+    #[arg(long, conflicts_with_all = ["tree", "scores", "score"])]
     who_frees: bool,
     /// Show a tree of calls: top-down or bottom-up
     ///
     /// Names are shortened so that lines fit the terminal, and in a file or a pipe 160 columns; with -v they are whole.
-    #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with = "scores")]
+    #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with_all = ["scores", "score"])]
     tree: Option<Direction>,
     /// Count blocks instead of bytes
     ///
@@ -83,7 +85,7 @@ pub struct Args {
     ///
     /// The file may also come through a pipe (attach -o -). A report is printed whenever the interval is
     /// over, and the last one when the recording has ended.
-    #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "output", "mappings"])]
+    #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "score", "output", "mappings"])]
     follow: bool,
     /// Time between the reports of --follow
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
@@ -207,6 +209,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (mut profile, symbols) = read(&recording, &file, &args.sources, window, contents)?;
     let is_page = matches!(format, FormatChoice::Export(format) if format.name() == Html.name());
+    args.scores.custom().add_to(&mut profile)?;
     if is_page {
         recorded::add_types(&mut profile, &symbols);
     }
@@ -229,7 +232,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let pairs = memhook_report::who_frees(&profile, args.top);
         args.output.write_document(&pairs, as_json)?;
     } else {
-        let report = recorded::report(&recording, &symbols, &profile, &selection(args, as_json));
+        let report = recorded::report(&recording, &symbols, &profile, &selection(args, as_json)?);
         let report = report.context("the recorder's note of what it saw cannot be read")?;
         args.output.write_document(&report, as_json)?;
     }
@@ -269,7 +272,7 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         let mut profile = recorded::profile(recording, &mut symbols, window, Contents::default())?;
         // What it names may come later.
         args.shown.apply(&mut profile, &symbols);
-        let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json));
+        let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json)?);
         let report = report.context("the recorder's note of what it saw cannot be read")?;
         args.output.write_document(&report, as_json)
     })?;
@@ -277,7 +280,7 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(args: &Args) -> Measure {
-    let usual = if args.scores.scores {
+    let usual = if args.scores.are_wanted() {
         // Sites with bad scores have nothing live.
         Measure::Allocated
     } else {
@@ -304,7 +307,7 @@ pub fn page_contents(format: &dyn Format<Profile>, recording: &Recording) -> Con
 /// Questions that this recording cannot answer.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let measure = measure(args);
-    if args.scores.scores {
+    if args.scores.are_wanted() {
         recording.check_scores().context("--scores")?;
         if args.by != RowsBy::Site {
             bail!("--scores is about sites: leave --by out");
@@ -315,9 +318,8 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
                 format.name()
             );
         }
-    } else if args.sort == SortBy::Score {
-        bail!("--sort score: add --scores");
     }
+    let order = order(args)?;
     if measure == Measure::Unreachable {
         recorded::check_unreachable(recording).context("--measure unreachable")?;
     }
@@ -339,7 +341,7 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
         (RowsBy::Size, _) => "sizes of blocks",
         (_, Measure::Temporary) => "temporary allocations",
         _ if args.who_frees => "who frees",
-        _ if args.sort == SortBy::Age => "ages",
+        _ if order == SortBy::Age => "ages",
         _ => return Ok(()),
     };
     bail!(
@@ -372,17 +374,35 @@ fn unit(args: &Args) -> Unit {
     }
 }
 
-fn selection(args: &Args, as_json: bool) -> Selection {
-    Selection {
+/// The order of rows; by scores only if there are such.
+fn order(args: &Args) -> anyhow::Result<SortBy> {
+    match &args.sort {
+        Order::By(SortBy::Score) if !args.scores.are_wanted() => {
+            bail!("--sort score: add --scores")
+        }
+        Order::By(order) => Ok(*order),
+        Order::Score(name) => match args.scores.custom().place_of(name) {
+            Some(place) => Ok(SortBy::Formula(place)),
+            None => bail!(
+                "--sort {}: expected {}, or the name of a score that is added with --score",
+                memhook_foreign::visible(&name.replace('\n', " ")),
+                RESERVED_NAMES.join(", ")
+            ),
+        },
+    }
+}
+
+fn selection(args: &Args, as_json: bool) -> anyhow::Result<Selection> {
+    Ok(Selection {
         by: args.by,
         measure: match args.by {
             RowsBy::Lifetime => Measure::Released,
             _ => measure(args),
         },
-        sort: args.sort,
+        sort: order(args)?,
         top: args.top,
         is_window: args.window.from.is_some() || args.window.from_mark.is_some(),
         // Sites that read the same have scores of their own.
-        merges_alike: !as_json && !args.scores.scores,
-    }
+        merges_alike: !as_json && !args.scores.are_wanted(),
+    })
 }

@@ -1,32 +1,113 @@
 //! Options about scores.
 
+use anyhow::{Context, bail};
 use memhook_foreign::units;
 use memhook_recording::{GroupLimit, ScoreOptions};
+use memhook_report::{AccessSource, Formula, Profile};
+
+/// What makes for scores, for options that need one of them.
+const SCORING: &str = "scoring";
+
+fn scoring() -> clap::ArgGroup {
+    clap::ArgGroup::new(SCORING).multiple(true)
+}
 
 /// Options about scores.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
-#[command(next_help_heading = "Scores")]
+#[command(next_help_heading = "Scores", group = scoring())]
 pub struct Args {
     /// Score how well the heap is used, and show what stands out
     ///
     /// Scores go from 0 (worst) to 1 (best). The lifetime score says whether blocks live long, compared with the
     /// blocks that were allocated around them. A trace is recorded for that; without -o FILE.mhk, into a temporary
     /// file that is removed afterwards.
-    #[arg(long)]
-    pub scores: bool,
+    #[arg(long, group = SCORING)]
+    scores: bool,
+    #[command(flatten)]
+    custom: CustomArgs,
     /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
     ///
     /// The lifetime score is about groups: after a pause longer than this, in which no block is allocated, the next
     /// group begins. It is a time, or a percentage of the run time.
-    #[arg(long, value_name = "PAUSE", value_parser = group, requires = "scores")]
+    #[arg(long, value_name = "PAUSE", value_parser = group, requires = SCORING)]
     group: Option<GroupLimit>,
 }
 
+/// Scores that users make.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+pub struct CustomArgs {
+    /// Add a score: 'waste = size * (1 - usage)'
+    ///
+    /// A name, and a formula of + - * /, parentheses, min, max, abs, sqrt and log over what is known of a site. Always
+    /// known: size, blocks, smallest, largest, peak, peak_blocks, live, live_blocks, lifetime, groups, life_s, run_s.
+    /// Where accesses are known: usage, useful_lifetime; if they are not sampled, also accessed, reads, writes,
+    /// untouched, never_read, never_written, shared, false_shares, wait_s, idle_s. What has no value, such as a
+    /// division by zero, is shown as -. A larger value is taken to be worse.
+    #[arg(long, value_name = "FORMULA", value_parser = formula, group = SCORING)]
+    score: Vec<Formula>,
+}
+
+fn formula(text: &str) -> Result<Formula, String> {
+    text.parse()
+}
+
+impl CustomArgs {
+    /// The formulas. Refuses two with one name.
+    pub fn formulas(&self) -> anyhow::Result<&[Formula]> {
+        for (at, formula) in self.score.iter().enumerate() {
+            let name = formula.name();
+            if self.score[..at].iter().any(|other| other.name() == name) {
+                bail!("--score: there are two scores with the name {name}: rename one");
+            }
+        }
+        Ok(&self.score)
+    }
+
+    /// The formulas, as they were typed.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    pub fn as_typed(&self) -> &[Formula] {
+        &self.score
+    }
+
+    /// The place of the score with this name.
+    pub fn place_of(&self, name: &str) -> Option<usize> {
+        self.score.iter().position(|formula| formula.name() == name)
+    }
+
+    /// Adds the formulas to the scores of a run.
+    pub fn add_to(&self, profile: &mut Profile) -> anyhow::Result<()> {
+        let formulas = self.formulas()?;
+        match &mut profile.scores {
+            Some(scores) => scores.add_formulas(formulas).context("--score"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Args {
+    /// Whether scores were requested, be it those that users make.
+    pub fn are_wanted(&self) -> bool {
+        self.scores || !self.custom.score.is_empty()
+    }
+
     /// How sites are scored, if scores were requested.
     pub fn options(&self) -> Option<ScoreOptions> {
-        self.scores.then(|| with_group(self.group))
+        self.are_wanted().then(|| with_group(self.group))
+    }
+
+    /// Scores that users make.
+    pub fn custom(&self) -> &CustomArgs {
+        &self.custom
+    }
+
+    /// Refuses formulas that need more than this source of reads and writes has.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    pub fn check_formulas(&self, source: Option<AccessSource>) -> anyhow::Result<()> {
+        let mut formulas = self.custom.formulas()?.iter();
+        let checked = formulas.try_for_each(|formula| formula.check(source));
+        checked.context("--score")
     }
 }
 

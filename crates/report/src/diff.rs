@@ -10,16 +10,19 @@ use self::by_type::type_changes;
 use crate::gaps;
 use crate::places::source_root;
 use crate::same_code::Code;
-use crate::scores::{change_text, site_change_text, stacks_scores};
+use crate::scores::{
+    change_text, custom_changes, custom_site_changes, site_change_text, stacks_scores,
+};
 use crate::site_head::{SiteRow, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, change_with_error, count, counted, milliseconds, with_error};
 use crate::{
-    Amount, Document, Measure, Profile, RowsBy, ScoreChange, Scores, StackFrame, Style, UnseenTime,
+    Amount, CustomChange, CustomSiteChange, Document, Measure, Profile, RowsBy, ScoreChange,
+    Scores, StackFrame, Style, UnseenTime,
 };
 use memhook_foreign::visible;
 use serde::Serialize;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
 /// What happened to a site.
@@ -86,6 +89,9 @@ pub struct SiteChange {
     /// Its scores in the new run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_scores: Option<Scores>,
+    /// What became of the values of users' formulas, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub custom_scores: BTreeMap<String, CustomSiteChange>,
     /// Standard error of `change_bytes` when one of the runs was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
@@ -115,6 +121,9 @@ pub struct Diff {
     /// How well the heap is used, if both runs were scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<ScoreChange>,
+    /// What became of users' formulas.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub custom_scores: Vec<CustomChange>,
     /// Sites that changed: the largest growth first, the largest shrinking last.
     pub sites: Vec<SiteChange>,
     /// Changed sites beyond those, from between.
@@ -209,7 +218,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             .then_with(|| a_key.cmp(b_key))
     });
     // Scores of one run alone say nothing of a change.
-    let scored = old.scores.is_some() && new.scores.is_some();
+    let both = old.scores.as_ref().zip(new.scores.as_ref());
+    let scored = both.is_some();
     let site = |((kind, _), pair): (Key, Pair)| {
         let (is_new, stack, truncated) = pair.stack.unwrap_or_default();
         let of = if is_new { new } else { old };
@@ -222,6 +232,9 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             change_bytes: change_of(&pair),
             old_scores: stacks_scores(old, &pair.old_stacks).filter(|_| scored),
             new_scores: stacks_scores(new, &pair.new_stacks).filter(|_| scored),
+            custom_scores: both.map_or_else(BTreeMap::new, |(old, new)| {
+                custom_site_changes((old, &pair.old_stacks), (new, &pair.new_stacks))
+            }),
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
@@ -235,10 +248,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         by: RowsBy::Site.name(),
         old: run(old, measure),
         new: run(new, measure),
-        scores: match (&old.scores, &new.scores) {
-            (Some(old), Some(new)) => Some(ScoreChange::of(old.run, new.run)),
-            _ => None,
-        },
+        scores: both.map(|(old, new)| ScoreChange::of(old.run, new.run)),
+        custom_scores: both.map_or_else(Vec::new, |(old, new)| custom_changes(old, new)),
         sites: changed.into_iter().map(site).collect(),
         more_sites,
         same_sites,
@@ -253,6 +264,7 @@ pub fn diff_by_type(old: &Profile, new: &Profile, measure: Measure, top: usize) 
     Diff {
         by: RowsBy::Type.name(),
         scores: None,
+        custom_scores: Vec::new(),
         types: Some(type_changes(old, new, measure, top)),
         ..diff(old, new, measure, 0)
     }
@@ -314,7 +326,7 @@ impl Diff {
             )?;
         }
         if let Some(scores) = &self.scores {
-            change_text(out, scores, style)?;
+            change_text(out, scores, &self.custom_scores, style)?;
         }
         if let Some(types) = &self.types {
             return types.write(out, style);
@@ -353,6 +365,7 @@ impl Diff {
                 out,
                 site.old_scores.as_ref(),
                 site.new_scores.as_ref(),
+                &site.custom_scores,
                 style,
             )?;
             let end = StackEnd::of(&site.stack, site.truncated, self.depth);

@@ -110,7 +110,9 @@ pub use scan::{
     CensusReport, LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
 };
 pub use scores::{
-    Gain, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange, Scores, SiteScores,
+    AccessSource, CustomChange, CustomScore, CustomSiteChange, CustomValues, Formula, FormulaError,
+    Gain, Inference, InferenceKind, NoEvidence, ProfileScores, RESERVED_NAMES, RunScores,
+    ScoreChange, Scores, SiteScores,
 };
 pub use stacks::{LONGEST_NAME, shortened as shortened_name};
 pub use stale::{

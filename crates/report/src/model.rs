@@ -2,7 +2,7 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{Inference, Overhead, RunScores, Scores, StaleReport};
+use crate::{CustomScore, CustomValues, Inference, Overhead, RunScores, Scores, StaleReport};
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,9 @@ pub struct ReportModel {
     /// How well the heap is used, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,
+    /// What the formulas of users come to, with `--score`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub custom_scores: Vec<CustomScore>,
     /// What stands out, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferences: Option<Vec<Inference>>,
@@ -380,6 +383,9 @@ pub struct SiteRow {
     /// Its scores, with `--scores`; `None` of a site that allocated nothing in the time that is covered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
+    /// The values of users' formulas by name, with `--score`; `None` where there is none.
+    #[serde(skip_serializing_if = "CustomValues::is_empty")]
+    pub custom_scores: CustomValues,
     /// Live bytes.
     pub bytes: u64,
     /// Live blocks.

@@ -6,7 +6,7 @@
 use crate::named_run::NamedRun;
 use crate::types::{UNKNOWN_TYPE, one_spelling};
 use crate::units::counted;
-use crate::{GroupRow, SiteRow, StackFrame};
+use crate::{CustomValues, GroupRow, SiteRow, StackFrame};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -59,7 +59,8 @@ impl RowsBy {
     }
 }
 
-/// Order of the rows: the largest, the oldest, or those with the worst scores, first.
+/// Order of the rows: the largest, the oldest, or those with the worst scores, first. By one of the scores that users
+/// make, by its place among them, the largest come first, and those of which it is not known last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -68,6 +69,7 @@ pub enum SortBy {
     Age,
     Growth,
     Score,
+    Formula(usize),
 }
 
 /// Blocks that always are on the same rows: their stack, thread, size in bytes or bucket of a histogram, and what they
@@ -119,7 +121,7 @@ pub(crate) struct Row {
     pub sums: Sums,
     /// Bytes of blocks whose innermost frame this is.
     pub self_bytes: f64,
-    /// What its scores come to, if they are known.
+    /// What its scores come to, or the score that rows are sorted by, if that is known.
     pub score: Option<f64>,
 }
 
@@ -265,6 +267,13 @@ pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     Some(all.into_iter().cloned().collect())
 }
 
+/// A whole number for a number, in the same order (IEEE 754: numbers of one sign are ordered as their bits are).
+fn in_order(number: f64) -> i64 {
+    // Zeros are one, whatever their sign.
+    let bits = (number + 0.0).to_bits() as i64;
+    if bits < 0 { i64::MIN - bits } else { bits }
+}
+
 /// Sorts rows; of equal ones that with more blocks of its own is first, then that which released more.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
@@ -273,7 +282,8 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
             SortBy::Bytes => largest(row.sums.amount.bytes),
             SortBy::Count => largest(row.sums.amount.blocks),
             SortBy::Growth => largest(row.sums.growth_bytes),
-            SortBy::Score => Reverse(row.score.map_or(i64::MIN, |score| -(score * 1e15) as i64)),
+            SortBy::Score => Reverse(row.score.map_or(i64::MIN, |score| in_order(-score))),
+            SortBy::Formula(_) => Reverse(row.score.map_or(i64::MIN, in_order)),
             SortBy::Age => Reverse(-row.sums.oldest_ns.map_or(i64::MAX, |ns| ns as i64)),
         };
         let released = largest(row.sums.released.bytes);
@@ -306,6 +316,7 @@ pub(crate) fn shown(
             sites.push(SiteRow {
                 stack_id: stack,
                 scores: None,
+                custom_scores: CustomValues::default(),
                 bytes,
                 blocks,
                 unseen_bytes,

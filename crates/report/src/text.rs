@@ -34,7 +34,7 @@ impl Document for ReportModel {
             .and_then(|()| coverage(&mut out, self, style))
             .and_then(|()| over_time(&mut out, self))
             .and_then(|()| match &self.scores {
-                Some(scores) => run_text(&mut out, scores, style),
+                Some(scores) => run_text(&mut out, scores, &self.custom_scores, style),
                 None => Ok(()),
             })
             .and_then(|()| measure(&mut out, self, style))
@@ -430,7 +430,7 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
         }
         site_header(out, model, i, head, style)?;
         if let Some(scores) = &site.scores {
-            site_text(out, scores, style)?;
+            site_text(out, scores, &site.custom_scores, style)?;
         }
         if !is_table {
             let end = StackEnd::of(&site.stack, site.truncated, model.attach.depth);

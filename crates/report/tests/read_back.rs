@@ -10,6 +10,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
     let site = |&(function, bytes, blocks): &(&str, u64, u64)| SiteRow {
         stack_id: 0,
         scores: None,
+        custom_scores: std::collections::BTreeMap::new(),
         bytes,
         blocks,
         error_bytes: None,
@@ -80,6 +81,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         overhead: None,
         stale: None,
         scores: None,
+        custom_scores: Vec::new(),
         inferences: None,
     }
 }

@@ -120,6 +120,7 @@ fn full_report() -> ReportModel {
         sites: vec![SiteRow {
             stack_id: 0,
             scores: Some(Scores::default()),
+            custom_scores: CustomValues::from([("NAME".into(), Some(1.5))]),
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
@@ -161,6 +162,7 @@ fn full_report() -> ReportModel {
         }],
         more_rows: 1,
         scores: Some(RunScores::default()),
+        custom_scores: vec![CustomScore::default()],
         inferences: Some(vec![Inference {
             kind: InferenceKind::GrowingRun,
             title: "t",

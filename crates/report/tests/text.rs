@@ -87,6 +87,7 @@ fn report() -> ReportModel {
         sites: vec![SiteRow {
             stack_id: 0,
             scores: None,
+            custom_scores: std::collections::BTreeMap::new(),
             bytes: 1_590_000,
             blocks: 16_560,
             error_bytes: None,
@@ -125,6 +126,7 @@ fn report() -> ReportModel {
         overhead: None,
         stale: None,
         scores: None,
+        custom_scores: Vec::new(),
         inferences: None,
     }
 }

@@ -91,7 +91,7 @@ impl Args {
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
         let tracing = self.reports.tracing.with_depth(depth);
-        let needs_all = self.reports.scores.scores
+        let needs_all = self.reports.scores.are_wanted()
             || self.reports.recording.is_summary()
             || self.events.is_some();
         if needs_all {
@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => recorded,
     };
-    if export.is_some() && reports.scores.scores {
+    if export.is_some() && reports.scores.are_wanted() {
         bail!("--scores is for text and JSON: leave it out of -f, or record with -o FILE.mhk");
     }
     if export.is_some() && reports.tracing.mappings {
@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
              memhook-rs report FILE.HEAP.mhk -f FORMAT"
         );
     }
-    let is_scratch = reports.scores.scores && recorded.is_none();
+    let is_scratch = reports.scores.are_wanted() && recorded.is_none();
     let scratch = is_scratch.then(Scratch::new).transpose()?;
     let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
     let recorded = match recorded {

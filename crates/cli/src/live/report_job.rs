@@ -17,7 +17,9 @@ use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
 use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::ScoreOptions;
-use memhook_report::{Progress, ReportModel, RssReport, RssView, UnreachableSite, milliseconds};
+use memhook_report::{
+    Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, milliseconds,
+};
 use memhook_symbols::Symbolizer;
 use std::{
     ops::ControlFlow,
@@ -60,6 +62,8 @@ pub struct ReportJob {
     hold: HoldLimit,
     /// How sites are scored, if scores were requested.
     scores: Option<ScoreOptions>,
+    /// Scores that the user makes.
+    formulas: Vec<Formula>,
     /// The trace is recorded for its scores alone.
     is_scratch: bool,
     /// Copy of the memory, if it is searched for what nothing reaches.
@@ -116,6 +120,7 @@ impl ReportJob {
             finds_possible: args.show_possible,
             hold: args.hold,
             scores: args.scores.options(),
+            formulas: args.scores.custom().as_typed().to_vec(),
             is_scratch: false,
             last_look,
             stale: None,
@@ -237,15 +242,20 @@ impl ReportJob {
         let mut symbols = Symbolizer::new(session.root().search_order());
         symbols.set_modules(session.module_files());
         match scored_trace::of_file(recording, symbols, options) {
-            Ok(found) => scored_trace::add(report, found),
-            Err(error) => {
-                eprintln!(
-                    "memhook-rs: the scores are not known: {}",
-                    crate::remedies::in_words(error.as_ref())
-                );
-                self.reports.is_incomplete.store(true, Relaxed);
+            Ok(mut found) => {
+                if let Err(error) = found.add_formulas(&self.formulas) {
+                    self.lacks_scores(&error);
+                }
+                scored_trace::add(report, found);
             }
+            Err(error) => self.lacks_scores(error.as_ref()),
         }
+    }
+
+    fn lacks_scores(&self, error: &(dyn std::error::Error + 'static)) {
+        let why = crate::remedies::in_words(error);
+        eprintln!("memhook-rs: the scores are not known: {why}");
+        self.reports.is_incomplete.store(true, Relaxed);
     }
 
     /// Removes all watchpoints.

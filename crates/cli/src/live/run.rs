@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "each allocator of your own makes a recording",
         )?;
     }
-    let config = tracing.resolve_recorded(recorded.is_some() || reports.scores.scores);
+    let config = tracing.resolve_recorded(recorded.is_some() || reports.scores.are_wanted());
     // Set as soon as there is an output.
     let reports = OnceLock::<Arc<Reports>>::new();
     let status = leaving(|| launch(args, config, &reports));
@@ -123,10 +123,10 @@ impl<'a> Started<'a> {
         let reports = &args.reports;
         let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
         super::record::refuse_stream(recorded.as_deref(), "run: standard output is the program's")?;
-        if args.start.follow_fork && recorded.is_none() && reports.scores.scores {
+        if args.start.follow_fork && recorded.is_none() && reports.scores.are_wanted() {
             bail!("--scores with --follow-fork: add -o FILE.mhk, so that each process is recorded");
         }
-        let is_scratch = reports.scores.scores && recorded.is_none();
+        let is_scratch = reports.scores.are_wanted() && recorded.is_none();
         let options = if is_scratch || recorded.is_some() {
             reports.recording.resolve(reports.force, &reports.tracing)?
         } else {

@@ -5,7 +5,7 @@ use anyhow::Context;
 use memhook_foreign::{own_name, unnamed_file};
 use memhook_recording::ScoreOptions;
 use memhook_report::recorded::{Contents, Window, profile};
-use memhook_report::{ProfileScores, ReportModel};
+use memhook_report::{CustomValues, ProfileScores, ReportModel};
 use memhook_symbols::Symbolizer;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -47,8 +47,12 @@ pub fn of_file(
 /// Puts the scores of a recording into the last report of the same run.
 pub fn add(report: &mut ReportModel, scores: ProfileScores) {
     for site in &mut report.sites {
-        site.scores = scores.of_id(site.stack_id);
+        let scored = scores.site_of_id(site.stack_id);
+        site.scores = scored.map(|scored| scored.scores);
+        site.custom_scores =
+            scored.map_or_else(CustomValues::default, |scored| scores.named_values(scored));
     }
     report.scores = Some(scores.run);
+    report.custom_scores = scores.custom;
     report.inferences = Some(scores.inferences);
 }

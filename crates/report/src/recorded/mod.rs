@@ -17,7 +17,8 @@ use crate::rows::{Part, RowsBy, SortBy, Sums, size_class};
 use crate::seen::Seen;
 use crate::types::{UNKNOWN_TYPE, named_by_frames, one_spelling};
 use crate::{
-    Amount, AttachInfo, Coverage, Measure, Measured, Profile, Released, ReportModel, StackFrame,
+    Amount, AttachInfo, Coverage, CustomValues, Measure, Measured, Profile, ProfileScores,
+    Released, ReportModel, StackFrame,
 };
 use memhook_ledger::Estimate;
 use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
@@ -245,6 +246,10 @@ pub fn report(
         // It is about the end of the run.
         stale: is_end.then(|| profile::stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
+        custom_scores: profile
+            .scores
+            .as_ref()
+            .map_or_else(Vec::new, |scores| scores.custom.clone()),
         inferences: profile
             .scores
             .as_ref()
@@ -262,12 +267,20 @@ pub fn report(
     let scores_of = |stack| profile.scores.as_ref()?.of_stack(stack);
     seen.choose(selection.sort, selection.top, &named, |rows| {
         for row in rows.iter_mut().filter(|_| by == RowsBy::Site) {
-            row.score = scores_of(row.key.number as u32).and_then(|scores| scores.together());
+            let stack = row.key.number as u32;
+            row.score = match selection.sort {
+                SortBy::Formula(formula) => {
+                    let scores = profile.scores.as_ref();
+                    scores.and_then(|scores| scores.value_of_stack(formula, stack))
+                }
+                _ => scores_of(stack).and_then(|scores| scores.together()),
+            };
         }
     });
     let mut model = seen.report(&named);
     for site in &mut model.sites {
         site.scores = scores_of(site.stack_id);
+        site.custom_scores = custom_of(profile.scores.as_ref(), site.stack_id);
     }
     let heap = note(recording, HEAP_NOTE);
     if heap.is_empty() {
@@ -276,6 +289,13 @@ pub fn report(
     let functions = note(recording, FUNCTIONS_NOTE).lines();
     let names = functions.filter_map(|line| Some(line.split_once(' ')?.1.to_owned()));
     Ok(model.of_heap(heap, names.collect()))
+}
+
+fn custom_of(scores: Option<&ProfileScores>, stack: u32) -> CustomValues {
+    let known = scores.and_then(|scores| Some((scores, scores.site(stack)?)));
+    known.map_or_else(CustomValues::default, |(scores, site)| {
+        scores.named_values(site)
+    })
 }
 
 /// The blocks of one measure.

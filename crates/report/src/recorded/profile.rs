@@ -219,11 +219,18 @@ fn scored_sites(
     });
     let inferences = inferences(profile, &named.collect::<Vec<_>>());
     let run_scores = RunScores::of(&run);
+    // A stack on several threads is several sites of the profile.
+    let mut live: FxHashMap<u32, Amount> = FxHashMap::default();
+    for site in &profile.sites {
+        *live.entry(site.stack).or_default() += site.measures.live;
+    }
     let sites = run.sites.into_iter().filter_map(|numbers| {
+        let stack = known(&numbers)?;
         Some(SiteScores {
-            stack: known(&numbers)?,
+            stack,
             scores: Scores::of(&numbers),
             numbers,
+            live: live.get(&stack).copied().unwrap_or_default(),
         })
     });
     let mut sites: Vec<SiteScores> = sites.collect();
@@ -232,6 +239,8 @@ fn scored_sites(
         run: run_scores,
         sites,
         inferences,
+        run_s: profile.to_ns.saturating_sub(profile.from_ns) as f64 / 1e9,
+        ..ProfileScores::default()
     }
 }
 

@@ -2,15 +2,22 @@
 
 mod access_inferences;
 mod change;
+mod custom;
+mod formula;
 mod inferences;
 mod text;
+mod variables;
 
 pub use change::ScoreChange;
 pub(crate) use change::stacks_scores;
+pub use custom::{CustomChange, CustomScore, CustomSiteChange, CustomValues, NoEvidence};
+pub(crate) use custom::{custom_changes, custom_site_changes};
+pub use formula::{Formula, FormulaError, RESERVED_NAMES};
 pub(crate) use inferences::inferences;
 pub use inferences::{Gain, Inference, InferenceKind};
 pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};
 
+use crate::Amount;
 use memhook_recording::{AccessSums, ScoredRun, ScoredSite, geometric_mean, variance};
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +176,8 @@ pub struct SiteScores {
     pub scores: Scores,
     /// The numbers behind them; their stack is the recording's.
     pub numbers: ScoredSite,
+    /// What is live of it at the end.
+    pub live: Amount,
 }
 
 /// The scores of a profile.
@@ -180,6 +189,12 @@ pub struct ProfileScores {
     pub sites: Vec<SiteScores>,
     /// What follows from them.
     pub inferences: Vec<Inference>,
+    /// Length of the run in seconds.
+    pub run_s: f64,
+    /// What formulas come to in the run, in their order.
+    pub custom: Vec<CustomScore>,
+    /// The formulas: see [`ProfileScores::add_formulas`].
+    pub formulas: Vec<Formula>,
 }
 
 impl ProfileScores {
@@ -194,10 +209,9 @@ impl ProfileScores {
         site.ok().map(|at| &self.sites[at])
     }
 
-    /// The scores of a stack, by its id in the recording.
-    pub fn of_id(&self, id: u32) -> Option<Scores> {
-        let site = self.sites.iter().find(|site| site.numbers.stack == id);
-        site.map(|site| site.scores)
+    /// A site, by the id of its stack in the recording.
+    pub fn site_of_id(&self, id: u32) -> Option<&SiteScores> {
+        self.sites.iter().find(|site| site.numbers.stack == id)
     }
 }
 

@@ -1,9 +1,13 @@
 //! Scores and inferences as text.
 
-use super::{AccessSource, Inference, RunScores, ScoreChange, Scores};
+use super::{
+    AccessSource, CustomChange, CustomScore, CustomSiteChange, CustomValues, Inference, RunScores,
+    ScoreChange, Scores,
+};
 use crate::Style;
 use crate::stacks::{StackEnd, stack};
-use crate::units::{bytes, counted, duration};
+use crate::units::{bytes, count, counted, duration};
+use std::collections::BTreeMap;
 use std::fmt::{Result, Write};
 
 /// One of the scores.
@@ -22,8 +26,56 @@ fn score(score: Option<f64>) -> String {
     }
 }
 
+/// The value of a formula, with three digits behind the point at most: `1,234.5`; `-` if there is none.
+fn value(value: Option<f64>) -> String {
+    let Some(value) = value else {
+        return "-".into();
+    };
+    let size = value.abs();
+    if size >= 1e15 || (size > 0.0 && size < 0.001) {
+        return format!("{value:.3e}");
+    }
+    let text = format!("{size:.3}");
+    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+    let whole = count(whole.parse().unwrap_or(0));
+    let part = part.trim_end_matches('0');
+    let sign = if value < 0.0 { "-" } else { "" };
+    let point = if part.is_empty() { "" } else { "." };
+    format!("{sign}{whole}{point}{part}")
+}
+
+/// `+65`, `-1.5`, `±0`.
+fn change_of_value(change: f64) -> String {
+    match change {
+        0.0 => "±0".into(),
+        _ if change > 0.0 => format!("+{}", value(Some(change))),
+        _ => value(Some(change)),
+    }
+}
+
+/// What formulas come to in the run.
+fn custom_text(out: &mut String, scores: &[CustomScore], style: Style) -> Result {
+    for score in scores {
+        writeln!(
+            out,
+            "  {} = {}: {} in all, {} a site on average, of {}",
+            style.strong(&score.name),
+            score.formula,
+            style.number(&value(score.sum)),
+            value(score.mean),
+            counted(score.known_sites, "site")
+        )?;
+    }
+    Ok(())
+}
+
 /// The scores of the run.
-pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Result {
+pub(crate) fn run_text(
+    out: &mut String,
+    run: &RunScores,
+    custom: &[CustomScore],
+    style: Style,
+) -> Result {
     let one = |name: &str, of: ScoreOf, error_of: ScoreOf| {
         let variance = of(&run.variance).map(|variance| format!(" (variance {variance:.3})"));
         let number = style.number(&score(of(&run.scores)));
@@ -78,11 +130,16 @@ pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Resul
             "  {missed} could not have their reads and writes counted, for want of memory or because of their size"
         )?;
     }
-    Ok(())
+    custom_text(out, custom, style)
 }
 
 /// The scores of a site, in a line of their own below its numbers.
-pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Result {
+pub(crate) fn site_text(
+    out: &mut String,
+    scores: &Scores,
+    custom: &CustomValues,
+    style: Style,
+) -> Result {
     let mut known = vec![format!("lifetime {}", score(scores.lifetime))];
     for (name, value, error) in [
         ("usage", scores.usage, scores.usage_error),
@@ -98,11 +155,18 @@ pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Resu
             _ => {}
         }
     }
+    let custom = custom.iter();
+    known.extend(custom.map(|(name, score)| format!("{name} {}", value(*score))));
     writeln!(out, "   {} {}", style.faint("score:"), known.join(", "))
 }
 
 /// Change of the scores from one run to another.
-pub(crate) fn change_text(out: &mut String, scores: &ScoreChange, style: Style) -> Result {
+pub(crate) fn change_text(
+    out: &mut String,
+    scores: &ScoreChange,
+    custom: &[CustomChange],
+    style: Style,
+) -> Result {
     let all: [(&str, ScoreOf); 3] = [
         ("lifetime", |s| s.lifetime),
         ("usage", |s| s.usage),
@@ -118,7 +182,19 @@ pub(crate) fn change_text(out: &mut String, scores: &ScoreChange, style: Style) 
         None => format!("{name} unknown"),
     };
     let all = all.map(of).join(", ");
-    writeln!(out, "  {} {all}", style.strong("scores"))
+    writeln!(out, "  {} {all}", style.strong("scores"))?;
+    for score in custom {
+        let by = from_to(score.old.sum, score.new.sum, score.change);
+        let name = style.strong(&score.name);
+        writeln!(out, "  {name} = {}: {by} in all", score.formula)?;
+    }
+    Ok(())
+}
+
+fn from_to(old: Option<f64>, new: Option<f64>, change: Option<f64>) -> String {
+    let change = change.map(|change| format!(" ({})", change_of_value(change)));
+    let (old, new) = (value(old), value(new));
+    format!("{old} -> {new}{}", change.unwrap_or_default())
 }
 
 fn verdict(change: f64) -> &'static str {
@@ -131,25 +207,34 @@ fn verdict(change: f64) -> &'static str {
     }
 }
 
-/// Change of the lifetime score of a site.
+/// Change of the lifetime score of a site, and of the values of formulas.
 pub(crate) fn site_change_text(
     out: &mut String,
     old: Option<&Scores>,
     new: Option<&Scores>,
+    custom: &BTreeMap<String, CustomSiteChange>,
     style: Style,
 ) -> Result {
     let known = |scores: Option<&Scores>| scores.and_then(|scores| scores.lifetime);
-    let text = match (known(old), known(new)) {
-        (None, None) => return Ok(()),
-        (Some(old), None) => format!("lifetime {}", score(Some(old))),
-        (None, Some(new)) => format!("lifetime {}", score(Some(new))),
+    let mut parts = Vec::new();
+    match (known(old), known(new)) {
+        (None, None) => {}
+        (Some(old), None) => parts.push(format!("lifetime {}", score(Some(old)))),
+        (None, Some(new)) => parts.push(format!("lifetime {}", score(Some(new)))),
         (Some(old), Some(new)) => {
             let change = verdict(new - old);
             let (old, new) = (score(Some(old)), score(Some(new)));
-            format!("lifetime {old} -> {new} ({change})")
+            parts.push(format!("lifetime {old} -> {new} ({change})"));
         }
+    }
+    let of_formula = |(name, one): (&String, &CustomSiteChange)| {
+        format!("{name} {}", from_to(one.old, one.new, one.change))
     };
-    writeln!(out, "   {} {text}", style.faint("score:"))
+    parts.extend(custom.iter().map(of_formula));
+    if parts.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "   {} {}", style.faint("score:"), parts.join(", "))
 }
 
 /// The inferences.

@@ -1,6 +1,7 @@
 //! How blocks are used: accesses, scores and staleness.
 
 mod documented;
+mod formulas;
 mod growing_mappings;
 mod looks;
 mod scores;

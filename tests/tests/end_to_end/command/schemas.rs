@@ -75,7 +75,10 @@ fn reports() {
     schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
     let scored = folder.path("scored.mhk");
     traced("scores", &[], &["-o", &scored]);
-    schema.check(&json(&["report", &scored, "--json", "--scores"]));
+    let formula = ["--score", "turns = blocks / peak_blocks"];
+    schema.check(&json(
+        &[&["report", &scored, "--json"][..], &formula].concat(),
+    ));
     let kept = ["--overhead", "50%", "--rss", "--pins"];
     schema.check(&traced("sampled", &[], &kept));
     // The tests of marks, of `stale`, of described allocators and of hints look at theirs.
@@ -137,6 +140,10 @@ fn trees_pairs_and_differences() {
         diff.check(&json(&["diff", &old, file, "--json"]));
     }
     diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
+    let formula = ["--score", "turns = blocks / peak_blocks"];
+    diff.check(&json(
+        &[&["diff", &scored, &old, "--json"][..], &formula].concat(),
+    ));
     diff.check(&json(&["diff", &old, &new, "--by", "type", "--json"]));
     for schema in [tree, who_frees, diff] {
         assert_eq!(unseen_but_estimates(&schema), [""; 0]);

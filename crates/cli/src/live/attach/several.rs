@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(_) => Some(reports.recording.resolve(reports.force, &reports.tracing)?),
         None => None,
     };
-    if recording.is_none() && reports.scores.scores {
+    if recording.is_none() && reports.scores.are_wanted() {
         bail!("--scores with several processes: add -o FILE.mhk, so that each of them is recorded");
     }
     reports.check_scores(recording.as_ref())?;

@@ -6,7 +6,7 @@ use crate::options::{ColorArgs, HoldLimit, View};
 use crate::report::parse;
 use crate::tracing::{Access, Tracing};
 use memhook_recording::{Mode, Options};
-use memhook_report::{FormatChoice, ReportStream, ReportWriter};
+use memhook_report::{AccessSource, FormatChoice, ReportStream, ReportWriter};
 use std::path::{Path, PathBuf};
 
 /// Options about reports and recordings of a trace.
@@ -113,8 +113,18 @@ impl Args {
                 "--access sampled is for scores: add --scores, or record with -o FILE.mhk"
             );
         }
-        if !self.scores.scores {
+        if !self.scores.are_wanted() {
             return Ok(());
+        }
+        self.scores.custom().formulas()?;
+        // Otherwise it is known at the end.
+        let source = match self.tracing.access {
+            Access::Off => Some(None),
+            Access::Sampled => Some(Some(AccessSource::Sampled)),
+            _ => None,
+        };
+        if let Some(source) = source {
+            self.scores.check_formulas(source)?;
         }
         if recording.is_some_and(|options| options.mode != Mode::Events) {
             anyhow::bail!(

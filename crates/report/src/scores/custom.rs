@@ -1,0 +1,222 @@
+//! Scores by formulas: what they come to for sites and runs, and from one run to another.
+
+use super::variables::{Evidence, Numbers};
+use super::{AccessSource, Formula, ProfileScores, SiteScores};
+use memhook_recording::variance;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a formula comes to in a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CustomScore {
+    /// Its name.
+    pub name: String,
+    /// The formula.
+    pub formula: String,
+    /// The sum over the sites of which it is known; `None` if it is of none.
+    pub sum: Option<f64>,
+    /// The mean over the same sites.
+    pub mean: Option<f64>,
+    /// The variance over the same sites.
+    pub variance: Option<f64>,
+    /// How many these are.
+    pub known_sites: u64,
+}
+
+/// The values of the formulas for one site, by name; `None` where there is none.
+pub type CustomValues = BTreeMap<String, Option<f64>>;
+
+/// What becomes of a formula from one run to another.
+#[derive(Clone, Debug, Serialize)]
+pub struct CustomChange {
+    /// Its name.
+    pub name: String,
+    /// The formula.
+    pub formula: String,
+    /// In the old run.
+    pub old: CustomScore,
+    /// In the new run.
+    pub new: CustomScore,
+    /// New sum minus old sum.
+    pub change: Option<f64>,
+}
+
+/// What becomes of a formula's value for one site.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CustomSiteChange {
+    /// In the old run.
+    pub old: Option<f64>,
+    /// In the new run.
+    pub new: Option<f64>,
+    /// New minus old.
+    pub change: Option<f64>,
+}
+
+/// Why a formula cannot be evaluated for a run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoEvidence {
+    /// Nothing is known of reads and writes.
+    #[error(
+        "{score}: '{variable}' (column {column}) is not known: the recording does not say which bytes are read and written"
+    )]
+    NoAccesses {
+        /// The score.
+        score: String,
+        /// The variable.
+        variable: &'static str,
+        /// Where it is used.
+        column: usize,
+    },
+    /// Some blocks were watched.
+    #[error(
+        "{score}: '{variable}' (column {column}) is not known: accesses were sampled, from which only 'usage' and 'useful_lifetime' are estimated"
+    )]
+    Sampled {
+        /// The score.
+        score: String,
+        /// The variable.
+        variable: &'static str,
+        /// Where it is used.
+        column: usize,
+    },
+}
+
+impl Formula {
+    /// Refuses a run whose reads and writes are known from this source, or not at all, if the formula needs more.
+    ///
+    /// # Errors
+    /// The first variable that has no values there.
+    pub fn check(&self, source: Option<AccessSource>) -> Result<(), NoEvidence> {
+        for &(variable, column) in self.variables() {
+            let score = self.name().to_owned();
+            let (variable, evidence) = (variable.name(), variable.evidence());
+            match (evidence, source) {
+                (Evidence::Accesses | Evidence::AllAccesses, None) => {
+                    return Err(NoEvidence::NoAccesses {
+                        score,
+                        variable,
+                        column,
+                    });
+                }
+                (Evidence::AllAccesses, Some(AccessSource::Sampled)) => {
+                    return Err(NoEvidence::Sampled {
+                        score,
+                        variable,
+                        column,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ProfileScores {
+    /// Adds scores by formulas. Sites that are filtered out later still count for the run.
+    ///
+    /// # Errors
+    /// The run lacks what one of them needs.
+    pub fn add_formulas(&mut self, formulas: &[Formula]) -> Result<(), NoEvidence> {
+        for formula in formulas {
+            formula.check(self.run.access_source)?;
+        }
+        let summed = |formula: &Formula| {
+            let values = self.sites.iter();
+            let values = values.filter_map(|site| formula.value(&self.numbers([site])));
+            summary(formula, &values.collect::<Vec<_>>())
+        };
+        self.custom = formulas.iter().map(summed).collect();
+        self.formulas = formulas.to_vec();
+        Ok(())
+    }
+
+    fn numbers<'a>(&self, sites: impl IntoIterator<Item = &'a SiteScores>) -> Numbers {
+        let mut numbers = Numbers::new(self.run_s);
+        for site in sites {
+            numbers.add(site);
+        }
+        numbers
+    }
+
+    /// The values of the formulas for some sites together, in the order of the formulas.
+    pub(crate) fn values<'a>(
+        &self,
+        sites: impl IntoIterator<Item = &'a SiteScores>,
+    ) -> Vec<Option<f64>> {
+        let numbers = self.numbers(sites);
+        let formulas = self.formulas.iter();
+        formulas.map(|formula| formula.value(&numbers)).collect()
+    }
+
+    /// The value of one of the formulas for a stack, by its index in the profile.
+    pub(crate) fn value_of_stack(&self, formula: usize, stack: u32) -> Option<f64> {
+        let site = self.site(stack)?;
+        self.formulas.get(formula)?.value(&self.numbers([site]))
+    }
+
+    /// The values for a site, by name.
+    pub fn named_values(&self, site: &SiteScores) -> CustomValues {
+        let names = self
+            .formulas
+            .iter()
+            .map(|formula| formula.name().to_owned());
+        names.zip(self.values([site])).collect()
+    }
+}
+
+fn summary(formula: &Formula, values: &[f64]) -> CustomScore {
+    let finite = |value: f64| value.is_finite().then_some(value);
+    let sum = values.iter().sum::<f64>();
+    let is_known = !values.is_empty();
+    CustomScore {
+        name: formula.name().to_owned(),
+        formula: formula.text().to_owned(),
+        sum: is_known.then_some(sum).and_then(finite),
+        mean: is_known.then(|| sum / values.len() as f64).and_then(finite),
+        variance: variance(values.iter().copied()).and_then(finite),
+        known_sites: values.len() as u64,
+    }
+}
+
+/// From one run to another, in the order of the formulas.
+pub(crate) fn custom_changes(old: &ProfileScores, new: &ProfileScores) -> Vec<CustomChange> {
+    let both = old.custom.iter().zip(&new.custom);
+    let changes = both.map(|(old, new)| CustomChange {
+        name: new.name.clone(),
+        formula: new.formula.clone(),
+        change: difference(old.sum, new.sum),
+        old: old.clone(),
+        new: new.clone(),
+    });
+    changes.collect()
+}
+
+/// Of stacks that are one site, in the old run and in the new one.
+pub(crate) fn custom_site_changes(
+    (old, old_stacks): (&ProfileScores, &BTreeSet<u32>),
+    (new, new_stacks): (&ProfileScores, &BTreeSet<u32>),
+) -> BTreeMap<String, CustomSiteChange> {
+    let values = |scores: &ProfileScores, stacks: &BTreeSet<u32>| {
+        let mut sites = stacks.iter().filter_map(|&stack| scores.site(stack));
+        let first = sites.next();
+        match first {
+            Some(first) => scores.values(std::iter::once(first).chain(sites)),
+            None => vec![None; scores.formulas.len()],
+        }
+    };
+    let both = values(old, old_stacks)
+        .into_iter()
+        .zip(values(new, new_stacks));
+    let changes = both.map(|(old, new)| CustomSiteChange {
+        old,
+        new,
+        change: difference(old, new),
+    });
+    let names = new.formulas.iter().map(|formula| formula.name().to_owned());
+    names.zip(changes).collect()
+}
+
+fn difference(old: Option<f64>, new: Option<f64>) -> Option<f64> {
+    Some(new? - old?).filter(|change| change.is_finite())
+}

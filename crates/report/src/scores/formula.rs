@@ -1,0 +1,157 @@
+//! A score that a user makes: a name, and a formula over what is known of a site.
+//!
+//! A formula has numbers, variables, `+ - * /`, parentheses, and the functions of [`FUNCTIONS`]. It becomes a list of
+//! steps for a stack of numbers, so that evaluating it does not recurse. What is not known, or has no value (a division
+//! by zero), makes the whole formula unknown: there are no infinities that a later step could hide.
+
+mod parsing;
+#[cfg(test)]
+mod tests;
+
+use super::variables::{Numbers, Variable};
+
+/// The longest text of a formula, in characters.
+const LONGEST: usize = 1000;
+/// The longest name of a score.
+const LONGEST_NAME: usize = 32;
+/// Words that stand for an order of rows beside the names of scores.
+pub const RESERVED_NAMES: [&str; 5] = ["bytes", "count", "age", "growth", "score"];
+
+/// What a formula may call, with the number of arguments.
+const FUNCTIONS: [(&str, Function, usize); 5] = [
+    ("min", Function::Min, 2),
+    ("max", Function::Max, 2),
+    ("abs", Function::Abs, 1),
+    ("sqrt", Function::Sqrt, 1),
+    ("log", Function::Log, 1),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    Min,
+    Max,
+    Abs,
+    Sqrt,
+    /// The natural logarithm.
+    Log,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Number(f64),
+    Variable(Variable),
+    Negate,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Call(Function),
+}
+
+/// What is wrong with a formula.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: {what}")]
+pub struct FormulaError {
+    /// Where, in characters from 1 on.
+    pub column: usize,
+    /// What and why, and what would do.
+    pub what: String,
+}
+
+/// A name and a formula.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Formula {
+    name: String,
+    text: String,
+    steps: Vec<Step>,
+    /// The variables, each where it is first used.
+    variables: Vec<(Variable, usize)>,
+}
+
+impl std::str::FromStr for Formula {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Formula, String> {
+        Formula::parse(text).map_err(|error| error.to_string())
+    }
+}
+
+impl Formula {
+    /// Reads `waste = size * (1 - usage)`.
+    ///
+    /// # Errors
+    /// What is wrong with it, and in which column.
+    pub fn parse(text: &str) -> Result<Formula, FormulaError> {
+        parsing::parse(text)
+    }
+
+    /// The name of the score.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is behind the `=`.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its variables, each with the column where it is first used.
+    pub(super) fn variables(&self) -> &[(Variable, usize)] {
+        &self.variables
+    }
+
+    /// The value for some numbers; `None` if one that it needs is not known, or if there is none.
+    pub(super) fn value(&self, numbers: &Numbers) -> Option<f64> {
+        self.evaluate(|variable| numbers.get(variable))
+    }
+
+    fn evaluate(&self, value_of: impl Fn(Variable) -> Option<f64>) -> Option<f64> {
+        let mut stack: Vec<f64> = Vec::new();
+        for step in &self.steps {
+            let last = match step {
+                Step::Number(number) => *number,
+                Step::Variable(variable) => value_of(*variable)?,
+                of_one if of_one.operands() == 1 => of_one.apply(stack.pop()?, 0.0)?,
+                of_two => {
+                    let right = stack.pop()?;
+                    of_two.apply(stack.pop()?, right)?
+                }
+            };
+            stack.push(last);
+        }
+        stack.pop().filter(|value| value.is_finite())
+    }
+}
+
+impl Step {
+    fn operands(self) -> usize {
+        match self {
+            Step::Number(_) | Step::Variable(_) => 0,
+            Step::Negate => 1,
+            Step::Add | Step::Subtract | Step::Multiply | Step::Divide => 2,
+            Step::Call(function) => FUNCTIONS
+                .iter()
+                .find(|(_, known, _)| *known == function)
+                .map_or(1, |(_, _, operands)| *operands),
+        }
+    }
+
+    /// The value of a step for its operands, of which those with one have the left; `None` if there is none.
+    fn apply(self, left: f64, right: f64) -> Option<f64> {
+        let value = match self {
+            Step::Negate => -left,
+            Step::Add => left + right,
+            Step::Subtract => left - right,
+            Step::Multiply => left * right,
+            Step::Divide if right == 0.0 => return None,
+            Step::Divide => left / right,
+            Step::Call(Function::Min) => left.min(right),
+            Step::Call(Function::Max) => left.max(right),
+            Step::Call(Function::Abs) => left.abs(),
+            Step::Call(Function::Sqrt) => left.sqrt(),
+            Step::Call(Function::Log) => left.ln(),
+            Step::Number(_) | Step::Variable(_) => return None,
+        };
+        value.is_finite().then_some(value)
+    }
+}
