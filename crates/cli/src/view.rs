@@ -64,6 +64,8 @@ pub struct Args {
     #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
     group: Option<GroupLimit>,
     #[command(flatten)]
+    scores: scores::CustomArgs,
+    #[command(flatten)]
     shown: BlockArgs,
     #[command(flatten)]
     window: WindowArgs,
@@ -79,6 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let inputs = std::iter::once(&file).chain(&args.diff);
     check_output(Some(&path), args.force || args.serve.is_some(), inputs)?;
     let recording = open(&file)?;
+    check_scores(args, &recording)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
@@ -86,11 +89,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let wanted = contents(args, &recording);
     let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, wanted)?;
     let mut code = report::code_of(&recording);
+    args.scores.add_to(&mut profile)?;
     add_types(&mut profile, &names);
     let mut has_focus = args.shown.apply(&mut profile, &names);
     if let Some(older) = &args.diff {
         let older = &of_memory(older, args.mappings)?;
         let recording = open(older)?;
+        check_scores(args, &recording)?;
         // The page shows the addresses of the new run.
         let contents = Contents {
             addresses: false,
@@ -98,6 +103,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         let whole = Window::default();
         let (mut old, names) = report::read(&recording, older, &args.symbols, whole, contents)?;
+        let added = args.scores.add_to(&mut old);
+        added.with_context(|| older.display().to_string())?;
         add_types(&mut old, &names);
         has_focus |= args.shown.apply(&mut old, &names);
         code = code.max(report::code_of(&recording));
@@ -127,6 +134,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tell();
     say!("{}", path.display());
     Ok(ExitCode::from(code))
+}
+
+/// Scores that are asked for have to be possible.
+fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
+    if args.scores.formulas()?.is_empty() {
+        return Ok(());
+    }
+    recording.check_scores().context("--score")
 }
 
 /// What the page has beside the sites. Sites are scored as the user wants it, where that is possible.

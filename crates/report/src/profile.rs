@@ -1,8 +1,8 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
 use crate::{
-    CallStacks, Leaks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores, Sampling,
-    StackFrame, StaleHistory, Target, UnseenTime,
+    CallStacks, CustomScore, Leaks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores,
+    Sampling, StackFrame, StaleHistory, Target, UnseenTime,
 };
 use memhook_ledger::Estimate;
 use memhook_recording::AddressMap;
@@ -149,6 +149,8 @@ pub struct Compared {
     pub seconds: f64,
     /// Its scores, if it was scored.
     pub scores: Option<RunScores>,
+    /// What formulas come to in it.
+    pub custom: Vec<CustomScore>,
     /// The first of its sites among all.
     pub first_site: u32,
     /// Its heap over time.

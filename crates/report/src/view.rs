@@ -30,7 +30,7 @@ const STYLES: [&str; 5] = [
     include_str!("view/space.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 40] = [
+const SCRIPTS: [&str; 41] = [
     include_str!("view/units.js"),
     include_str!("view/names.js"),
     include_str!("view/ticks.js"),
@@ -39,6 +39,7 @@ const SCRIPTS: [&str; 40] = [
     include_str!("view/data.js"),
     include_str!("view/scores.js"),
     include_str!("view/compared.js"),
+    include_str!("view/custom_scores.js"),
     include_str!("view/cells.js"),
     include_str!("view/history.js"),
     include_str!("view/ahead.js"),

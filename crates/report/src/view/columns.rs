@@ -8,8 +8,8 @@ use super::scores::{PageInference, inferences, pack_scores};
 use super::space::pack_addresses;
 use crate::types::UNKNOWN_TYPE;
 use crate::{
-    Amount, ArenaResident, Compared, Flow, Profile, ProfileSite, ResidentPoint, RunScores,
-    SitePoint, SourceLines, StaleHistory, UnseenTime,
+    Amount, ArenaResident, Compared, CustomScore, Flow, Profile, ProfileSite, ResidentPoint,
+    RunScores, SitePoint, SourceLines, StaleHistory, UnseenTime,
 };
 use serde::Serialize;
 use std::io::{Result, Write};
@@ -59,6 +59,8 @@ struct Head<'a> {
     editor: Option<&'a str>,
     /// How well the heap is used; `None` of a recording that does not tell.
     scores: Option<RunScores>,
+    /// Scores by formulas.
+    custom: &'a [CustomScore],
     compared: Option<&'a Compared>,
     inferences: Vec<PageInference<'a>>,
     columns: &'a [Column],
@@ -116,6 +118,7 @@ pub(super) fn write(
         sources: &profile.sources,
         editor: editor.map(Editor::address),
         scores: profile.scores.as_ref().map(|scores| scores.run),
+        custom: profile.scores.as_ref().map_or(&[], |scores| &scores.custom),
         compared: profile.compared.as_ref(),
         inferences: inferences(profile, &calls),
         columns: &packed.list,

@@ -114,7 +114,7 @@ function showControls(app) {
   byId("filters").textContent = filters ? `Filters (${filters})` : "Filters";
   const lacksScores = (name) => !data.scores && name === "score";
   choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape), (name) => !hasShape(data, name));
-  choice("paints", PAINTS.filter(([name]) => name !== "change" || data.compared), state.paint, (paint) => app.setPaint(paint), lacksScores);
+  choice("paints", knownPaints(data), state.paint, (paint) => app.setPaint(paint), lacksScores);
   choice("talls", TALLS, state.tall, (tall) => app.update({ tall }));
   choice("cells", CELL_SIZES, state.cell, (cell) => app.update({ cell }));
   choice("covers", COVERS, state.cover, (cover) => app.update({ cover }), lacksScores);
@@ -159,6 +159,7 @@ function showControls(app) {
 
 function legendOf(data, paint) {
   if (paint === "change") return changeLegend(data);
+  if (isCustom(paint)) return severityLegend(customName(paint), ["smallest", "", "largest"]);
   return paint === "score" ? severityLegend() : moduleLegend(data);
 }
 
@@ -169,7 +170,7 @@ function showCounts(app) {
   byId("search").classList.toggle("wrong", Boolean(result.search && !result.search.functions));
   const shown = sumOf(result.positive);
   byId("filtered").textContent = isFiltered(state)
-    ? `Filters leave ${formatShare(shown, result.whole[state.unit]) || "nothing"}: ${formatAmount(shown, state.unit)} of ${formatAmount(result.whole[state.unit], state.unit)}`
+    ? `Filters leave ${formatShare(shown, result.whole[state.unit]) || "nothing"}: ${formatShown(shown, state)} of ${formatShown(result.whole[state.unit], state)}`
     : "";
   const names = new Set();
   app.hidden.forEach((isHidden, label) => { if (isHidden) names.add(data.labels.function[label]); });

@@ -12,13 +12,16 @@ function csvText(app, rows) {
   const { group, unit, measure } = state;
   const other = unit === "bytes" ? "blocks" : "bytes";
   const isSite = group === "site";
+  const isValue = isCustom(measure);
+  const customs = isSite ? customScores(data) : [];
   const hasSelf = !isPartition(group);
   const isTwice = measure === "growth" && !data.compared;
   const head = [
-    group, ...(isSite ? ["file", "line", "module", "callers"] : []), `${measure}_${unit}`, "share_percent",
-    ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, ...(isTwice ? [] : [`${data.compared ? "change" : "growth"}_${unit}`]),
+    group, ...(isSite ? ["file", "line", "module", "callers"] : []), isValue ? customName(measure) : `${measure}_${unit}`, "share_percent",
+    ...(hasSelf ? [isValue ? "self" : `self_${unit}`] : []), ...(isValue ? [] : [`${measure}_${other}`]), ...(isTwice ? [] : [`${data.compared ? "change" : "growth"}_${unit}`]),
     ...(data.is_searched ? [`unreachable_${unit}`] : []),
     ...(isSite && data.scores ? ["lifetime_score"] : []),
+    ...customs.map(([, name]) => name),
   ];
   const lines = rows.map((row) => {
     const { name, callers, frame, aside } = rowName(app, group, row.key);
@@ -27,8 +30,9 @@ function csvText(app, rows) {
     const whole = result.whole[unit];
     return [
       name + aside, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
-      ...(hasSelf ? [row.self] : []), row.other, ...(isTwice ? [] : [row.growth]), ...(data.is_searched ? [row.lost] : []),
+      ...(hasSelf ? [row.self] : []), ...(isValue ? [] : [row.other]), ...(isTwice ? [] : [row.growth]), ...(data.is_searched ? [row.lost] : []),
       ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
+      ...customs.map(([key]) => (Number.isNaN(row[key]) ? "" : row[key])),
     ];
   });
   return `${[head, ...lines].map((fields) => fields.map(csvField).join(",")).join("\r\n")}\r\n`;

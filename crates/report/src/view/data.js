@@ -99,6 +99,7 @@ function prepare(head, columns) {
   data.isWrapper = new Uint8Array(data.strings.length);
   for (const name of column("wrappers.name")) data.isWrapper[name] = 1;
   prepareScores(data, column);
+  prepareCustom(data, column);
   prepareSpace(data, column);
   return data;
 }

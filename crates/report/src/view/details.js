@@ -120,7 +120,9 @@ class DetailsView {
     this.lists.begin();
     const heading = make("h2", "", boundedName(title));
     heading.title = title;
-    const parts = [heading, this.numbers([[isWhole(data, state) ? state.measure : `${state.measure} in the window`, amountsOf(data, members, result.shown)]]), ...this.onlyThis()];
+    const when = isWhole(data, state) ? state.measure : `${state.measure} in the window`;
+    const shown = isCustom(state.measure) ? [] : [[when, amountsOf(data, members, result.shown)]];
+    const parts = [heading, this.numbers(shown), ...this.onlyThis()];
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
       const [first] = members;

@@ -109,6 +109,7 @@ class FlameView {
     if (data.compared) return changeText(frameNewAndOld(frame, result.byRun), state.unit);
     const share = formatShare(frame.value, result.whole[state.unit]);
     const shareText = share && `, ${share} ${wholeText(state)}`;
+    if (isCustom(state.measure)) return `${formatValue(frame.value)}${shareText}`;
     if (state.unit === "blocks") return `${counted(frame.value, "block")}${shareText}`;
     return `${withError(frame.value, data.is_sampled ? frame.sum(result.shown.variance) : 0)}${shareText}`;
   }
@@ -246,9 +247,10 @@ class FlameView {
       frame.change ??= changeStep(frameNewAndOld(frame, result.byRun));
       return `--change-${frame.change}`;
     }
-    if (state.paint !== "score") return moduleColor(data, data.labels.module[frame.label]);
-    frame.severity ??= severityOfFrame(frame, severitiesOf(data, result));
-    return severityColor(frame.severity);
+    if (state.paint === "module") return moduleColor(data, data.labels.module[frame.label]);
+    frame.severities ??= {};
+    frame.severities[state.paint] ??= severityOfFrame(frame, severitiesOf(data, result, state.paint));
+    return severityColor(frame.severities[state.paint]);
   }
 
   drawMarks(context) {
@@ -311,7 +313,7 @@ class FlameView {
     const hit = this.at(event);
     if (!hit) {
       const rest = this.at(event, this.rests);
-      return rest ? showTip(event, this.restText(rest), formatAmount(rest.value, this.app.state.unit), "The table has each of them") : hideTip();
+      return rest ? showTip(event, this.restText(rest), formatShown(rest.value, this.app.state), "The table has each of them") : hideTip();
     }
     return showTip(event, this.placeText(hit), ...this.about(hit.frame));
   }
@@ -321,6 +323,7 @@ class FlameView {
     const module = frame.label > 0 ? data.strings[data.labels.module[frame.label]] : "";
     const ofTop = this.top.value < result.whole[state.unit] ? `${formatShare(frame.value, this.top.value)} of ${this.text(this.top)}` : "";
     const scored = frame.sites?.length === 1 ? data.scored.get(data.sites.node[frame.sites[0]]) : null;
-    return [this.amountText(frame), frame !== this.top && ofTop, module, scored && `lifetime score ${formatScore(scored.lifetime)}`];
+    const custom = scored ? customScores(data).map(([key, name]) => `${name} ${formatValue(data.customOf.get(key).ofNode.get(data.sites.node[frame.sites[0]]))}`) : [];
+    return [this.amountText(frame), frame !== this.top && ofTop, module, scored && `lifetime score ${formatScore(scored.lifetime)}`, ...custom];
   }
 }

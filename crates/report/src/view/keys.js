@@ -13,7 +13,7 @@ function bindKeys(app) {
     s: () => app.setShape("sandwich"),
     x: () => app.setShape("chunks"),
     a: () => app.setShape("space"),
-    p: () => app.setPaint(nextOf(PAINTS.filter(([name]) => (name === "change" ? app.data.compared : name !== "score" || app.data.scores)), state.paint)),
+    p: () => app.setPaint(nextOf(knownPaints(app.data).filter(([name]) => name !== "score" || app.data.scores), state.paint)),
     o: () => app.update({ only: !state.only }),
     t: () => app.toggleTheme(),
     e: () => app.update({ large: state.large ? "" : "graph" }),

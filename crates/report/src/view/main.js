@@ -285,13 +285,13 @@ class App {
   }
 
   setPaint(paint) {
-    const lacks = (paint === "score" && !this.data.scores) || (paint === "change" && !this.data.compared);
-    if (!lacks) this.update({ paint });
+    const isKnown = knownPaints(this.data).some(([name]) => name === paint);
+    if (isKnown && (paint !== "score" || this.data.scores)) this.update({ paint });
   }
 
   setGroup(group) {
     const { state, table } = this;
-    if (state.sorted === "self" && isPartition(group)) state.sorted = "value";
+    if ((state.sorted === "self" && isPartition(group)) || (isCustom(state.sorted) && group !== "site")) state.sorted = "value";
     table.box.scrollTop = 0;
     this.update({ group, pick: state.pick?.kind === "row" ? null : state.pick });
   }

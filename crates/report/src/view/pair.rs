@@ -22,6 +22,10 @@ pub fn beside(mut new: Profile, old: Profile) -> Profile {
         name: old.target.name.clone(),
         pid: old.target.pid,
         seconds: old.to_ns.saturating_sub(old.from_ns) as f64 / 1e9,
+        custom: old
+            .scores
+            .as_ref()
+            .map_or_else(Vec::new, |scores| scores.custom.clone()),
         scores: old.scores.as_ref().map(|scores| scores.run),
         first_site: new.sites.len() as u32,
         timeline: timeline(&old),

@@ -116,6 +116,7 @@ function makeRows(data, tree, group, selection, result) {
   const keys = isPartition(group) ? partition(data, group).keys : data.keysOfStrings ??= numbersTo(data.strings.length);
   sums.self = isPartition(group) ? new Float64Array(keys.length) : ownSums(data, tree, group, columns.value);
   sums.lost ??= new Float64Array(keys.length);
+  if (group === "site") Object.assign(sums, customSums(data, keys));
   // What has changed without being lost is of no interest when that is the question.
   const isShown = selection.measure === "unreachable" ? (row) => value[row] > 0 : (row) => value[row] !== 0 || growth[row] !== 0;
   return new Rows(keys, sums, isShown);

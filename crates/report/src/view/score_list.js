@@ -16,6 +16,7 @@ function runScoreParts(app) {
   const old = data.compared?.scores;
   const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, data.scores[name], data.scores.variance[name], old && old[name])));
   const note = data.scores.usage === null ? "Usage and useful lifetime need a program that reports its reads and writes (memhook-rs sdk)." : "";
+  list.append(...customRunEntries(data));
   return [make("h3", "", "Scores of the run, 0 (worst) to 1 (best)"), list, ...(note ? [make("p", "empty", note)] : []), ...inferenceParts(app, data.inferences)];
 }
 
@@ -42,15 +43,16 @@ function scoresOf(data, members) {
     count += 1;
     if (worst < 0 || Number.isNaN(data.together[worst]) || data.together[site] < data.together[worst]) worst = site;
   }
-  return count ? { count, scored: data.scored.get(data.sites.node[worst]), inferences: data.inferences.filter(({ node }) => isMember[node]) } : null;
+  return count ? { count, node: data.sites.node[worst], scored: data.scored.get(data.sites.node[worst]), inferences: data.inferences.filter(({ node }) => isMember[node]) } : null;
 }
 
 /** The scores of some sites, and what stands out about them. */
 function siteScoreParts(app, scores) {
   if (!scores) return [];
-  const { count, scored, inferences } = scores;
+  const { count, node, scored, inferences } = scores;
   const title = count > 1 ? `Scores of the worst of ${counted(count, "site")}` : "Scores";
   const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, scored[name])));
+  list.append(...customSiteEntries(app.data, node));
   const about = `${counted(scored.blocks, "block")} in ${counted(scored.groups, "group")}, at most ${formatCount(scored.most)} live at a time`;
   const show = button("", "Show chunks", () => app.setShape("chunks"));
   show.title = "Each block as a row: when it lived, and how large it was (x)";

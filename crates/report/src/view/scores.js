@@ -69,20 +69,24 @@ const severityColor = (severity) => (severity < 0 ? "--module-other" : `--severi
 
 const formatScore = (score) => (score === null || score === undefined ? "unknown" : score > 0 && score < 0.005 ? score.toExponential(1) : score.toFixed(2));
 
+/** The ways to colour a graph of this run. */
+const knownPaints = (data) => [...PAINTS.filter(([name]) => name !== "change" || data.compared), ...customPaints(data)];
+
 /** Made when a graph is coloured by them. */
-function severitiesOf(data, result) {
-  result.severities ??= severityWeights(data, result.positive);
-  return result.severities;
+function severitiesOf(data, result, paint) {
+  result.severities ??= {};
+  result.severities[paint] ??= severityWeights(severityBySite(data, paint), result.positive);
+  return result.severities[paint];
 }
 
 /** By site: what it weighs among the scored ones, and its severity times that. */
-function severityWeights(data, values) {
+function severityWeights(severity, values) {
   const weight = new Float64Array(values.length);
   const product = new Float64Array(values.length);
   for (let site = 0; site < values.length; site += 1) {
-    if (data.severity[site] < 0 || values[site] <= 0) continue;
+    if (severity[site] < 0 || values[site] <= 0) continue;
     weight[site] = values[site];
-    product[site] = values[site] * data.severity[site];
+    product[site] = values[site] * severity[site];
   }
   return { weight, product };
 }
@@ -93,12 +97,12 @@ function severityOfFrame(frame, { weight, product }) {
   return sum > 0 ? Math.round(frame.sum(product) / sum) : -1;
 }
 
-function severityLegend() {
+function severityLegend(name = "Score", ends = ["1 (best)", "0.5", "0 (worst)"]) {
   const steps = Array.from({ length: SEVERITIES }, (_, severity) => {
-    const text = severity === 0 ? "1 (best)" : severity === SEVERITIES - 1 ? "0 (worst)" : severity === SEVERITIES / 2 ? "0.5" : "";
+    const text = severity === 0 ? ends[0] : severity === SEVERITIES - 1 ? ends[2] : severity === SEVERITIES / 2 ? ends[1] : "";
     const entry = legendEntry(severityColor(severity), text);
-    entry.title = `Scores from ${(1 - (severity + 1) / SEVERITIES).toFixed(2)} to ${(1 - severity / SEVERITIES).toFixed(2)}`;
+    if (name === "Score") entry.title = `Scores from ${(1 - (severity + 1) / SEVERITIES).toFixed(2)} to ${(1 - severity / SEVERITIES).toFixed(2)}`;
     return entry;
   });
-  return [make("li", "", "Score:"), ...steps, legendEntry("--module-other", "not known")];
+  return [make("li", "", `${name}:`), ...steps, legendEntry("--module-other", "not known")];
 }

@@ -5,6 +5,7 @@ use super::packed::Packed;
 use crate::{Gain, Profile, SiteScores};
 use memhook_recording::Chunk;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Scores are carried as whole numbers of this part of one.
 const SCORE_STEPS: f64 = 1e9;
@@ -54,6 +55,7 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     packed.plain("scores.step", sites.iter().map(|s| s.numbers.kept.step));
     let kept = sites.iter().map(|s| s.numbers.kept.chunks.len());
     packed.plain("scores.kept", kept);
+    pack_custom(packed, profile, calls);
     let chunks = || sites.iter().flat_map(|site| &site.numbers.kept.chunks);
     let ticks = |ns: u64| ns / NS_OF_A_TICK;
     packed.running("chunks.start", chunks().map(|chunk| ticks(chunk.start_ns)));
@@ -75,6 +77,37 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     packed.plain("chunks.used", used);
     packed.plain("chunks.reads", accesses().map(|(_, of)| of.reads));
     packed.plain("chunks.writes", accesses().map(|(_, of)| of.writes));
+}
+
+/// The values of users' formulas, one formula after the other: the two halves of a double, and those of NaN where there
+/// is none. Sites that the page shows as one have the value of all of them together.
+fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
+    let mut halves: [Vec<i32>; 2] = Default::default();
+    if let Some(scores) = profile.scores.as_ref().filter(|s| !s.formulas.is_empty()) {
+        let mut of_node: BTreeMap<u32, Vec<&SiteScores>> = BTreeMap::new();
+        for site in &scores.sites {
+            of_node
+                .entry(calls.node_of(site.stack))
+                .or_default()
+                .push(site);
+        }
+        let values: BTreeMap<u32, Vec<Option<f64>>> = of_node
+            .into_iter()
+            .map(|(node, sites)| (node, scores.values(sites)))
+            .collect();
+        for formula in 0..scores.formulas.len() {
+            for site in &scores.sites {
+                let known = values.get(&calls.node_of(site.stack));
+                let value = known.and_then(|values| values[formula]);
+                let bits = value.unwrap_or(f64::NAN).to_bits();
+                halves[0].push((bits >> 32) as i32);
+                halves[1].push(bits as i32);
+            }
+        }
+    }
+    let [high, low] = halves;
+    packed.plain("custom.high", high);
+    packed.plain("custom.low", low);
 }
 
 /// What is known of a chunk's accesses, as the page has it: 0 nothing, 1 there were none, 2 all by one thread, 3 by

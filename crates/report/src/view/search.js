@@ -53,7 +53,7 @@ function searchText(selection, result) {
   if (!search) return "";
   if (!search.functions) return "Nothing that is shown matches";
   const share = formatShare(search[selection.unit], whole[selection.unit]);
-  return `${counted(search.functions, "function")}: ${formatBytes(search.bytes)} in ${counted(search.blocks, "block")}${share && `, ${share} ${wholeText(selection)}`}`;
+  return `${counted(search.functions, "function")}: ${isCustom(selection.measure) ? formatValue(search.bytes) : `${formatBytes(search.bytes)} in ${counted(search.blocks, "block")}`}${share && `, ${share} ${wholeText(selection)}`}`;
 }
 
 /** A name with what was searched for marked in it. */

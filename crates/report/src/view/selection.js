@@ -15,10 +15,10 @@ const LARGEST_BUCKET = 64;
 const MOST_MEASURED = 4;
 
 /** "of all live bytes" */
-const wholeText = ({ measure, unit }) => MEASURES.find(([name]) => name === measure)[3](unit);
+const wholeText = ({ measure, unit }) => (isCustom(measure) ? `of all ${customName(measure)}` : MEASURES.find(([name]) => name === measure)[3](unit));
 
 /** The measures that the run knows. */
-const knownMeasures = (data) => MEASURES.filter(([name]) => name !== "unreachable" || data.is_searched);
+const knownMeasures = (data) => [...MEASURES.filter(([name]) => name !== "unreachable" || data.is_searched), ...customMeasures(data)];
 
 /** What lives at the end; of a program that has released everything, what lived at the peak. */
 const firstMeasure = (data) => (data.compared || data.sites.live.blocks.some((blocks) => blocks > 0) ? "live" : "peak");
@@ -70,6 +70,8 @@ function measured(data, selection) {
   const grown = (a, b) => ({ ...less(a, b), variance: new Float64Array(data.count).fill(NaN) });
   // It is about the end of the run, whatever the window.
   if (measure === "unreachable") return sites.unreachable;
+  // They are no amounts of bytes or blocks, and known of the whole run.
+  if (isCustom(measure)) return { bytes: data.customOf.get(measure).values, blocks: data.customOf.get(measure).values, variance: new Float64Array(data.count) };
   if (isWhole(data, selection)) {
     if (measure === "growth") return grown(sites.live, sites.before);
     return sites[measure];

@@ -28,6 +28,7 @@ function nothingText({ data, state }) {
   if (isFiltered(state)) return "Nothing of what this measure covers passes the filters.";
   if (!data.sites.allocated.blocks.some((blocks) => blocks > 0)) return "No block was allocated while this was recorded.";
   const when = isWhole(data, state) ? coveredWords(data).replace("whole run", "in the whole run") : "in the window";
+  if (isCustom(state.measure)) return `No site has a value of ${customName(state.measure)} above 0.`;
   return {
     live: "Nothing is live at the end: all of it was released again. Peak and Allocated have what there was.",
     growth: "No site has more or less at the end than at the start. Peak and Allocated have what there was.",
@@ -68,8 +69,10 @@ class TableView {
   get columns() {
     const { state, data } = this.app;
     const isTwice = state.measure === "growth" && !data.compared;
-    const isShown = { self: this.hasSelf(), growth: !isTwice, lost: data.is_searched && state.measure !== "unreachable" };
-    return COLUMNS.filter(([column]) => isShown[column] ?? true);
+    const isShown = { self: this.hasSelf(), other: !isCustom(state.measure), growth: !isTwice, lost: data.is_searched && state.measure !== "unreachable" };
+    const columns = COLUMNS.filter(([column]) => isShown[column] ?? true);
+    if (state.group === "site") columns.splice(-1, 0, ...customScores(data));
+    return columns;
   }
 
   hasSelf() {
@@ -98,7 +101,8 @@ class TableView {
   sort() {
     const { app, found } = this;
     const { sorted: by, isAscending } = app.state;
-    const column = by === "name" ? nameRanks(app, found.keys) : by === "spark" ? this.peaks : found.sums[by === "share" ? "value" : by];
+    const amounts = () => found.sums[by === "share" ? "value" : by] ?? found.sums.value;
+    const column = isCustom(by) ? knownFirst(amounts(), isAscending) : by === "name" ? nameRanks(app, found.keys) : by === "spark" ? this.peaks : amounts();
     found.sort(by === "share" ? "value" : by, column, isAscending);
     this.header();
     byId("spacer").style.height = `${found.length * this.rowHeight}px`;
@@ -113,7 +117,7 @@ class TableView {
   setWidths() {
     const { data, state } = this.app;
     const isWide = (column) => data.is_sampled && column === (state.unit === "bytes" ? "value" : "other");
-    const widths = this.columns.map(([column]) => (isWide(column) ? WIDTH_WITH_ERROR : WIDTHS[column]));
+    const widths = this.columns.map(([column]) => (isWide(column) ? WIDTH_WITH_ERROR : WIDTHS[column] ?? WIDTHS.other));
     byId("grid").style.setProperty("--widths", widths.join(" "));
     // Below the name, which has a line of its own there.
     byId("grid").style.setProperty("--narrow-widths", `repeat(${widths.length - 2}, minmax(0, 1fr)) ${WIDTHS.spark}`);
@@ -130,11 +134,12 @@ class TableView {
 
   header() {
     const { unit, measure, group, sorted, isAscending } = this.app.state;
-    const shown = MEASURES.find(([name]) => name === measure)[1];
+    const isValue = isCustom(measure);
+    const shown = isValue ? customName(measure) : MEASURES.find(([name]) => name === measure)[1];
     const grown = this.app.data.compared ? "Change" : "Growth";
     const whole = wholeText(this.app.state);
     const titles = { share: `Share ${whole}, whatever the filters say` };
-    const names = { share: SHARES[measure], growth: grown, name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
+    const names = { share: isValue ? `% of ${shown}` : SHARES[measure], growth: grown, name: GROUPS.find(([name]) => name === group)[1], value: isValue ? shown : `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
     const focused = document.activeElement?.dataset?.column;
     byId("columns").replaceChildren(...this.columns.map(([column, text, title]) => {
       const isSorted = column === sorted;
@@ -142,7 +147,7 @@ class TableView {
       const sorter = button(isSorted ? "sorted" : "", `${names[column] || text}${arrow}`, () => this.sortBy(column));
       sorter.title = titles[column] ?? title;
       sorter.dataset.column = column;
-      const cell = make("div", column, sorter);
+      const cell = make("div", isCustom(column) ? "custom" : column, sorter);
       cell.setAttribute("role", "columnheader");
       cell.setAttribute("aria-sort", isSorted ? (isAscending ? "ascending" : "descending") : "none");
       return cell;
@@ -182,7 +187,8 @@ class TableView {
   rowElement(index, height) {
     const { state, result, data } = this.app;
     const row = this.found.at(index);
-    const isBytes = state.unit === "bytes";
+    const isValue = isCustom(state.measure);
+    const isBytes = state.unit === "bytes" && !isValue;
     const format = (value) => formatAmount(value, state.unit);
     const bytesOf = isBytes ? withError(row.value, row.variance) : withError(row.other, row.variance);
     const cell = (column, ...content) => {
@@ -196,11 +202,12 @@ class TableView {
     if (row.lost > 0) lost.classList.add("up");
     const shown = new Set(this.columns.map(([column]) => column));
     const cells = [
-      cell("name", ...this.nameParts(row)), cell("value", isBytes ? bytesOf : format(row.value)),
+      cell("name", ...this.nameParts(row)), cell("value", isBytes ? bytesOf : formatShown(row.value, state)),
       cell("share", formatShare(row.value, result.whole[state.unit])),
-      ...(this.hasSelf() ? [cell("self", format(row.self))] : []),
-      cell("other", isBytes ? formatCount(row.other) : bytesOf),
-      ...(shown.has("growth") ? [growth] : []), ...(shown.has("lost") ? [lost] : []), cell("spark", this.spark(row)),
+      ...(this.hasSelf() ? [cell("self", formatShown(row.self, state))] : []),
+      ...(shown.has("other") ? [cell("other", isBytes ? formatCount(row.other) : bytesOf)] : []),
+      ...(shown.has("growth") ? [growth] : []), ...(shown.has("lost") ? [lost] : []),
+      ...(state.group === "site" ? customScores(data).map(([key]) => cell("custom", formatValue(row[key]))) : []), cell("spark", this.spark(row)),
     ];
     const isPicked = state.pick?.kind === "row" && row.key === state.pick.key;
     const element = make("div", isPicked ? "row picked" : "row", ...cells);
@@ -315,7 +322,7 @@ class TableView {
     this.app.pickRow(row.key);
     this.reveal(index);
     const name = wholeName(rowName(this.app, this.app.state.group, row.key));
-    say(`${name}, ${formatAmount(row.value, this.app.state.unit)}, row ${index + 1} of ${this.found.length}`);
+    say(`${name}, ${formatShown(row.value, this.app.state)}, row ${index + 1} of ${this.found.length}`);
   }
 
   reveal(index) {

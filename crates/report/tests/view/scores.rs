@@ -50,6 +50,7 @@ fn scored_run() -> Profile {
                 },
                 ..ScoredSite::default()
             },
+            ..SiteScores::default()
         }
     };
     let sites: Vec<SiteScores> = stacks.iter().enumerate().map(of_stack).collect();
@@ -80,6 +81,7 @@ fn scored_run() -> Profile {
         },
         sites,
         inferences: vec![inference],
+        ..ProfileScores::default()
     });
     profile
 }
@@ -116,7 +118,7 @@ fn severity_colours_the_graph_and_inferences_lead_to_their_sites() {
             .expect("a site")
     );
     assert_eq!(browser.value(&severity), 11);
-    let whole = "severityOfFrame(app.flame.root, app.result.severities)";
+    let whole = "severityOfFrame(app.flame.root, app.result.severities.score)";
     let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
     let color = browser.text_of(drawn);
     assert!(color.starts_with("--severity-"), "{color}");
@@ -270,5 +272,89 @@ fn without_scores_nothing_is_said_of_them() {
         browser.text_of("app.state.shape + app.state.paint"),
         "flamemodule"
     );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn formulas_are_columns_colours_and_measures() {
+    let mut profile = scored_run();
+    let scores = profile.scores.as_mut().expect("scores");
+    let formulas = [
+        "turn = blocks * (1 - lifetime)",
+        "part = sqrt(blocks - 1000)",
+    ];
+    let formulas = formulas.map(|text| Formula::parse(text).expect(text));
+    scores.add_formulas(&formulas).expect("known of any run");
+    let turns: f64 = scores.custom[0].sum.expect("known of all");
+    let [turn, part] = &scores.custom[..] else {
+        panic!("{:?}", scores.custom);
+    };
+    assert_eq!(
+        (turn.known_sites, part.known_sites),
+        (scores.sites.len() as u64, 1)
+    );
+    let page = Page::of(&profile, "formulas");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let panel = browser.text("#details");
+    assert!(panel.contains("part999.5 in all"), "{panel}");
+    browser.key("4");
+    // Columns of the table of sites. What has no value is last in both orders.
+    for (is_ascending, first) in [("false", "999.5"), ("true", "999.5")] {
+        browser.click("[data-column='score:part']");
+        assert_eq!(
+            browser.text_of("String(app.state.isAscending)"),
+            is_ascending
+        );
+        let cells = "[...document.querySelectorAll('.row')].map((row) => row.querySelectorAll('.custom')[1].textContent)";
+        let shown = browser.value(cells);
+        let shown = shown.as_array().expect("cells");
+        assert_eq!(shown[0], first, "{shown:?}");
+        assert!(shown[1..].iter().all(|cell| cell == "-"), "{shown:?}");
+    }
+    browser.wait("location.hash.includes('sort=score%3Apart')");
+    browser.click("[data-column='score:turn']");
+    let largest = "document.querySelector('.row .custom').textContent";
+    assert_eq!(browser.text_of(largest), "990,000");
+    // Colours: the largest value is the worst, whatever it is.
+    browser.key("p");
+    browser.key("p");
+    assert_eq!(browser.text_of("app.state.paint"), "score:turn");
+    assert_eq!(
+        browser.text_of(
+            "document.querySelector('#modules li:last-child').previousElementSibling.textContent"
+        ),
+        "largest"
+    );
+    let first = profile.scores.as_ref().expect("scores").sites[0].stack;
+    let site = profile.sites.iter().position(|site| site.stack == first);
+    let severity = format!(
+        "app.data.customOf.get('score:turn').severity[{}]",
+        site.expect("a site")
+    );
+    assert_eq!(browser.value(&severity), 11);
+    let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
+    let color = browser.text_of(drawn);
+    assert!(color.starts_with("--severity-"), "{color}");
+    // A measure: the graph is as wide as the sum.
+    browser.click("#measures button:nth-last-child(2)");
+    assert_eq!(browser.text_of("app.state.measure"), "score:turn");
+    browser.settle();
+    let whole = browser.value("app.flame.root.value").as_f64();
+    let whole = whole.expect("a number");
+    assert!((whole - turns).abs() < 1e-6 * turns, "{whole}, not {turns}");
+    assert!(browser.text("#shown").contains("of all turn"));
+    browser.picture("formulas");
+    // The panel of a site, and the table as a file.
+    browser.click("#body .row");
+    let panel = browser.text("#details");
+    assert!(
+        panel.contains("turn990,000") && panel.contains("part999.5"),
+        "{panel}"
+    );
+    let csv = browser.download("#csv");
+    let head = csv.lines().next().unwrap_or_default();
+    assert!(head.ends_with(",lifetime_score,turn,part"), "{head}");
+    let ends = "0.010000,990000,999.499874937461";
+    assert!(csv.lines().any(|line| line.ends_with(ends)), "{csv:.600}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

@@ -41,6 +41,7 @@ fn large_run() -> Profile {
         },
         sites: Vec::new(),
         inferences: (0..FINDINGS).map(finding).collect(),
+        ..ProfileScores::default()
     });
     profile
 }
