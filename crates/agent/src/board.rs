@@ -72,7 +72,7 @@ pub struct Numbers {
     /// Searches for them, and how long all threads were held for all of them, in seconds.
     pub scans: u64,
     pub scan_held: f64,
-    /// What was made of these blocks; `None` unless the rule asks for it.
+    /// What reclaiming has achieved; `None` unless the rule asks for it.
     pub reclaimed: Option<Reclaimed>,
     /// Mean bytes between the samples that are taken now; 0: every allocation is recorded.
     pub sample_bytes: u64,
@@ -90,10 +90,10 @@ pub struct Numbers {
     pub limit: (u64, u64),
 }
 
-/// What was made of the unreachable blocks of a target.
+/// What reclaiming a target has achieved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// What the rule asks for, as it is written there.
+    /// The value of the rule's key.
     pub how: &'static str,
     /// Attempts.
     pub rounds: u64,
@@ -107,7 +107,7 @@ pub struct Reclaimed {
     pub longest_hold: Duration,
     /// Attempts in which nothing, or not all of it, could be freed, by the reason.
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Why that is so of the last one.
+    /// Why that was so in the last attempt.
     pub refused: Option<String>,
 }
 

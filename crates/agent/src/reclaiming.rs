@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const SETTLING: Duration = Duration::from_secs(60);
 /// Searches that would begin together are spread over this part of the interval.
 const SPREAD: f64 = 0.25;
-/// For how long it is looked whether the process is starved.
+/// How long the waits of a process are measured before it is searched.
 const WAITS_FOR: Duration = Duration::from_secs(1);
 /// How long a search waits for the agent to be within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,14 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Why nothing is freed: a word for metrics, and a sentence.
 type Why = (&'static str, String);
 
-/// What is done with the unreachable blocks of one process.
+/// Reports or frees the unreachable blocks of one process.
 pub struct Reclaims {
     how: Reclaim,
-    /// Reasons that the log has.
+    /// Reasons that were logged.
     told: BTreeSet<&'static str>,
-    /// Bytes and blocks that the log has.
+    /// Bytes and blocks that were logged last.
     told_reclaimable: (u64, u64),
-    /// What the last round took without its pauses, of which the agent worked for all of the time at most.
+    /// Time that the last round took without its pauses: an upper bound of the processor time that it used.
     spent: Duration,
 }
 
@@ -57,17 +57,16 @@ impl Reclaims {
         SETTLING + interval.mul_f64(SPREAD * spread.min(1.0))
     }
 
-    /// Time from the beginning of the last round to that of the next one, so that no more than this share of it is spent.
+    /// Shortest time from one round to the next in which the last one takes no more than this share.
     pub fn pause_within(&self, share: f64) -> Duration {
         self.spent.div_f64(share)
     }
 
-    /// Two searches, as `scan` makes them, and what follows. A refusal is no error: the next round may succeed.
+    /// Searches twice, as `scan` does, and reports or frees what it may. A refusal is no error: the next round may succeed.
     pub fn round(&mut self, searches: &Searches, numbers: &mut Numbers) -> Result<(), Ended> {
         let mut reclaimed = numbers.reclaimed.take().unwrap_or_default();
         reclaimed.how = self.how.name();
         reclaimed.rounds += 1;
-        // Those of the round before say nothing any more.
         reclaimed.reclaimable = (0, 0);
         self.spent = Duration::ZERO;
         let refused = self.try_round(searches, numbers, &mut reclaimed)?;

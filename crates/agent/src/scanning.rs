@@ -136,7 +136,7 @@ impl Searches {
         }
     }
 
-    /// The same, as soon as the agent is within its budget; `None` if it is not for so long.
+    /// The same, but also waits until the agent is within its budget; `None` if that takes longer than `patience`.
     pub fn turn_within_budget(
         &self,
         patience: Duration,

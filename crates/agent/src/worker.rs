@@ -41,7 +41,7 @@ pub struct Shared {
     pub black_boxes: BlackBoxes,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
-    /// Whether the agent has used up what it may use, so that what can wait has to.
+    /// Whether the agent is over its budget, so that searches which can wait do so.
     pub is_held_back: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Begins to search a process that is not traced, and to do this with what nothing reaches in it.
+    /// Begins to search a process that is not traced. `reclaim`: whether its unreachable blocks are reported or freed.
     pub fn start_searches(searches: Searches, reclaim: Option<Reclaim>) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("scans".into());
         let link = Arc::clone(searches.link());

@@ -38,8 +38,8 @@ impl Rule {
         }
     }
 
-    /// What is done with unreachable blocks of a process. `is_inherited`: it falls under this rule because of its parent
-    /// alone, so that the rule does not name its program: nothing of it is freed.
+    /// What becomes of the unreachable blocks of a process. `is_inherited`: only its parent fits this rule, which does not
+    /// name its program then, so nothing of it is freed.
     pub fn reclaim_of(&self, is_inherited: bool) -> Option<Reclaim> {
         let reclaim = *self.reclaim.as_ref()?.get_ref();
         Some(match is_inherited {

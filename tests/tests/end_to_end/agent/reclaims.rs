@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The rest of the keys: `how` is what is done with unreachable blocks.
 fn reclaim(how: &str) -> String {
@@ -113,9 +113,11 @@ fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
     let mut losing = Losing::start(&folder, &["300"], &[]);
     let pid = losing.pid();
     let before = losing.used();
+    let begin = Instant::now();
     let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("report-only")));
     agent.await_phase(pid, "traced");
     let found = await_success(&agent, pid);
+    assert!(begin.elapsed() >= Duration::from_secs(60), "too soon");
     assert_eq!(found["rule"], "report-only");
     assert_eq!(found["reclaimable_blocks"], losing.blocks, "{found}");
     assert_eq!(found["reclaimable_bytes"], losing.bytes, "{found}");
