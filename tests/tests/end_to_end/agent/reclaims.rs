@@ -102,6 +102,7 @@ fn what_takes_minutes() {
         a_refusal_is_counted_each_time_and_said_once,
         a_process_that_somebody_traces_is_not_reclaimed,
         a_starved_process_is_left_alone,
+        an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds,
         an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process,
     ];
     // The panic of one is that of the test.
@@ -241,13 +242,11 @@ fn a_starved_process_is_left_alone() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
-    let folder = Arc::new(Folder::new("agent-reclaim-killed"));
-    let mut losing = Losing::start(&folder, &["200000"], &[]);
-    let pid = losing.pid();
+/// Starts an agent that has many blocks freed, and waits until it is at it.
+fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     let before = losing.used();
-    let agent = Agent::start(&folder, &rule(&losing.program, &reclaim("free")));
-    agent.await_phase(pid, "traced");
+    let agent = Agent::start(folder, &rule(&losing.program, &reclaim("free")));
+    agent.await_phase(losing.pid(), "traced");
     std::thread::sleep(Duration::from_secs(58));
     let mut tries = 0;
     // It goes on while blocks of it are freed.
@@ -256,6 +255,37 @@ fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
         tries += 1;
         assert!(tries < 60_000, "nothing is freed: {}", agent.said());
     }
+    agent
+}
+
+/// It has freed what it says, or all of it if it was fast.
+fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
+    let folder = Arc::new(Folder::new("agent-reclaim-ended"));
+    let mut losing = Losing::start(&folder, &["200000"], &[]);
+    let before = losing.used();
+    let agent = freeing(&folder, &mut losing);
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    let line = said.lines().find(|line| line.contains(" in all freed"));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    let (words, _) = line.split_once(" blocks of ").expect(line);
+    let number = words.rsplit(' ').next().expect(line).replace(',', "");
+    let blocks: u64 = number.parse().expect(line);
+    let [used, mapped] = losing.used();
+    // One of them may be the large one, which has a mapping of its own.
+    let small = blocks - u64::from(mapped < before[1]);
+    let each = (before[0] - used) / small;
+    assert_eq!((before[0] - used, each), (small * each, 2016), "{line}");
+    assert_eq!(losing.target.status("TracerPid"), "0");
+    assert!(losing.target.finish().success(), "its checks");
+}
+
+fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
+    let folder = Arc::new(Folder::new("agent-reclaim-killed"));
+    let mut losing = Losing::start(&folder, &["200000"], &[]);
+    let pid = losing.pid();
+    let before = losing.used();
+    let agent = freeing(&folder, &mut losing);
     agent.kill();
     let [after, _] = losing.used();
     assert!(after < before[0]);
