@@ -253,3 +253,55 @@ impl Searches {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::black_box::BlackBoxes;
+    use memhook_attach::{Lookout, SharedFiles};
+    use memhook_symbols::SharedReaders;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    fn of_this_process(shared: &Arc<Shared>) -> Searches {
+        let text = "[[rule]]\nname = \"x\"\nprocess = \"x\"\nmode = \"scan\"\n";
+        let file: crate::config::File = toml::from_str(text).expect("right");
+        let pid = std::process::id() as i32;
+        let identity = Identity {
+            pid,
+            started: thread_start_time(pid, pid).expect("it lives"),
+            ..Identity::default()
+        };
+        let rule = Arc::new(file.rule[0].get_ref().clone());
+        let link = Arc::new(Link::default());
+        Searches::new(Arc::new(identity), rule, 0, link, Arc::clone(shared))
+    }
+
+    #[test]
+    fn one_is_searched_at_a_time_and_only_within_the_budget() {
+        let shared = Arc::new(Shared {
+            lookout: Lookout::start().expect("a thread"),
+            files: SharedFiles::default(),
+            names: SharedReaders::within(0),
+            black_boxes: BlackBoxes::start().expect("a thread"),
+            one_scan: Mutex::default(),
+            is_held_back: AtomicBool::new(true),
+        });
+        let [first, second] = [(); 2].map(|()| of_this_process(&shared));
+        let patience = Duration::ZERO;
+        assert!(matches!(first.turn_within_budget(patience), Ok(None)));
+        shared.is_held_back.store(false, Relaxed);
+        let turn = first.turn_within_budget(patience);
+        assert!(matches!(turn, Ok(Some(_))));
+        // It waits for its turn until it is asked back.
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| second.turn().map(drop));
+            std::thread::sleep(2 * TURN);
+            assert!(!waiting.is_finished());
+            second.link.ask_back();
+            assert!(matches!(waiting.join(), Ok(Err(Ended::Left))));
+        });
+        drop(turn);
+        assert!(first.turn().is_ok());
+    }
+}
