@@ -16,8 +16,9 @@
 
 namespace memhook {
 
-// What is_sample() decides about an allocation. The last two take record_drawn().
-inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_a_sample = 2, is_timed = 3;
+// What is_sample() decides about an allocation. The last three take record_drawn(); is_call_timed is decided when
+// nothing comes between it and the call.
+inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_a_sample = 2, is_timed = 3, is_call_timed = 4;
 
 inline constexpr uint64_t look_bytes = 32 << 10;
 // Of the samples, one in so many is timed: time stamps cost about as much as the rest of a recording.

@@ -118,6 +118,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
 
 [[gnu::noinline, gnu::cold]] inline void record_drawn(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
                                                       void* block, uint64_t size) {
+  if (decided == is_call_timed) end_call_time(ring);
   decided == is_timed ? record_timed(ring, f, frame, block, size) : record_sample(ring, f, frame, block, size);
 }
 
@@ -250,7 +251,7 @@ struct Recording {
     uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
     if (release_counts(block)) record_release(ring, F, frame, op_release, block);
     bool is_wanted = !(gate().flags & selects) || selected(ring, bytes);
-    uint32_t decided = is_wanted ? is_sample(ring, frame, bytes) : is_passed;
+    uint32_t decided = is_wanted ? is_sample_behind(ring, frame, bytes) : is_passed;
     record_or_pass(ring, F, frame, decided, block, bytes);
     leave(ring);
     return bytes;

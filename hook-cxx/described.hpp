@@ -209,7 +209,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   if (block) {
     uint64_t key = key_of(d.heap(), block);
     bool is_wanted = !(gate().flags & selects) || selected(ring, size);
-    uint32_t decided = is_wanted ? is_sample(ring, frame, size) : uint32_t{is_passed};
+    uint32_t decided = is_wanted ? is_sample_behind(ring, frame, size) : uint32_t{is_passed};
     if (key) record_or_pass(ring, f, frame, decided, reinterpret_cast<void*>(key), size);
   } else if (frame[described_old] && size != 0) {
     // The old block stays.

@@ -5,7 +5,7 @@
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
 #include "access.hpp"
-#include "budget.hpp"
+#include "call_times.hpp"
 #include "folding.hpp"
 #include "looks.hpp"
 #include "nested.hpp"
@@ -50,17 +50,42 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
+// What is decided where not all are recorded as they come. pre: begin_recording() was called.
+[[gnu::noinline, gnu::cold]] inline uint32_t decide(RingHeader* ring, uint64_t size) {
+  uint32_t flags = gate().flags;
+  uint32_t decided = flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};
+  if (!(flags & flag_call_times) || decided == is_passed) return decided;
+  if (ring->sampling == records_samples) return decided == is_timed ? decided : time_call(ring);
+  // With a budget, every other look is for that.
+  if (decided != is_timed || (draw_random(ring) >> 32 & 1)) return decided;
+  choose_call(ring);
+  return is_recorded;
+}
+[[gnu::noinline, gnu::cold]] inline uint32_t decide_by_time(RingHeader* ring, Frame frame) {
+  begin_recording(ring, frame);
+  uint32_t decided = decide_call_time(ring);
+  end_recording(ring, frame);
+  return decided;
+}
+
 // Whether this allocation is recorded; asked once, before it is made. pre: enter() returned true.
 [[gnu::always_inline]] inline uint32_t is_sample(RingHeader* ring, Frame frame, uint64_t size) {
   if (__builtin_expect(ring->sampling == records_all, 1)) return is_recorded;
   // No block has this size, and the countdown would start all over.
   if (static_cast<int64_t>(size) < 0) return is_passed;
+  if (ring->sampling == wants_call_time) return decide_by_time(ring, frame);
   ring->sample_left -= size;
   if (static_cast<int64_t>(ring->sample_left) >= 0) return is_passed;
   begin_recording(ring, frame);
-  uint32_t decided = gate().flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};
+  uint32_t decided = decide(ring, size);
   end_recording(ring, frame);
   return decided;
+}
+
+// The same behind the call, which can be timed no more.
+[[gnu::always_inline]] inline uint32_t is_sample_behind(RingHeader* ring, Frame frame, uint64_t size) {
+  uint32_t decided = is_sample(ring, frame, size);
+  return decided == is_call_timed ? is_a_sample : decided;
 }
 
 // Both recorders are one function for all wrappers: the hot code stays in the instruction cache
@@ -80,6 +105,7 @@ namespace memhook {
   if (reserve(ring)) {
     if (is_entered) enter_recorded(address);
     bool is_drawn = ring->drawn_head == ring->head;
+    if (__builtin_expect(ring->call_counts != 0, 0)) write_call_time(ring, size, stack);
     commit(ring, op_allocation, address, sequence, size, stack);
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
     if (__builtin_expect(is_drawn, 0) && !(address & key_bit)) wait_for_look(ring, address, size);

@@ -33,6 +33,8 @@ inline constexpr uint64_t records_all = 0, wants_samples = 1, records_samples = 
 // With a budget (see budget.hpp): the next allocation is timed; what is ordered begins with the next one, in
 // place of recording all, or of other samples.
 inline constexpr uint64_t wants_timing = 4, wants_order = 5, wants_other_order = 6;
+// One of the next allocations is timed (see call_times.hpp); all are recorded.
+inline constexpr uint64_t wants_call_time = 7;
 
 // Places in use - 1, which can never be more than there are, whatever the ring says.
 [[gnu::always_inline]] inline uint64_t mask_of(const RingHeader* ring) { return ring->mask & gate().ring_mask; }
@@ -85,12 +87,13 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     ring->sample_shift = 0;
     ring->next_look = 0;
     ring->timed_from = 0;
+    ring->call_counts = 0;
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    // With a budget, its first event finds out what is ordered; with looks, when the first one is drawn.
+    // With a budget, its first event finds out what is ordered; else, when the first one is drawn.
     ring->drawn_head = ~0ull;
-    ring->limit = gate().flags & (flag_budget | flag_looks) ? 0 : gate().first_ring_mask + 1;
+    ring->limit = gate().flags & (flag_budget | flag_looks | flag_call_times) ? 0 : gate().first_ring_mask + 1;
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
@@ -236,14 +239,14 @@ inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   return true;
 }
 
-// With a budget, or with looks: has the owner come back here at its next look, if that is before the ring is full. pre:
+// With a budget, looks or call times: has the owner come back here at its next look, if that is before the ring is full. pre:
 // look_for_room() returned true.
 inline void keep_next_look(RingHeader* ring) {
   uint64_t limit = ring->next_look + reserve_events - 1;
   if (limit < ring->limit) ring->limit = limit;
 }
 
-// With a budget: whether it is time to look. pre: as above.
+// Whether it is time to look. pre: as above.
 inline bool is_time_to_look(RingHeader* ring) {
   if (ring->head >= ring->next_look) return true;
   keep_next_look(ring);
@@ -274,6 +277,26 @@ inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(
   bool is_ordered = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED) != 0;
   ring->sampling = is_ordered ? wants_order : wants_timing;
   ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
+}
+
+// Chooses one of the next allocations. Programs allocate in rhythms, and a look often falls on one beat of theirs, as
+// events are folded: so the distance is the sum of two random numbers, each longer than most of them.
+inline constexpr uint64_t call_choices = 128;
+inline void choose_call(RingHeader* ring) {
+  uint64_t x = draw_random(ring) >> 32;
+  uint64_t distance = (x & (call_choices - 1)) + (x / call_choices & (call_choices - 1));
+  // Samples are random as they are.
+  ring->calls_to_timed = gate().flags & flag_sample ? 0 : distance;
+  ring->sampling = wants_call_time;
+}
+
+// With call times: one of the next allocations is timed. pre: look_for_room() returned true.
+[[gnu::noinline, gnu::cold]] inline void look_for_call(RingHeader* ring) {
+  // A thread's first event is one that it always has.
+  bool is_first = ring->next_look == 0;
+  ring->next_look = ring->head + (gate().flags & flag_sample ? reserve_events : 8 * draw_look_distance(ring));
+  keep_next_look(ring);
+  if (!is_first && ring->sampling == records_all) choose_call(ring);
 }
 
 // Events to the next one that is drawn: at random, with the mean that the attacher wants.
@@ -315,6 +338,8 @@ inline void meet_draw(RingHeader* ring) {
         if (is_time_to_look(ring)) look_at_order(ring);
       }
       if (gate().flags & flag_looks) meet_draw(ring);
+      if ((gate().flags & (flag_call_times | flag_budget)) == flag_call_times && is_time_to_look(ring))
+        look_for_call(ring);
       return true;
     }
     if (gate().flags & flag_drop_when_full) break;

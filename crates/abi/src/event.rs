@@ -14,6 +14,8 @@
 //! Mapped, Unmapped, Discarded: a tick with bit 49, 50 or 51 and an address in word 0; word 1 has the
 //!                sequence number in bits 0..32 and the stack id. A SizeExtension with the bytes is
 //!                always before it
+//! CallTime:      bits 48 and 49 are set and the op is that of a tick; bits 0..45 are the requested size in
+//!                bytes, word 1 has counts of the time stamp counter in bits 0..32 and the stack id
 //! SizeExtension: word 1 is the size of the next allocation in bytes
 //! Access:        bit 52 is set and the op is that of a tick; bits 53..55 say which of the four words
 //!                about the reads and writes of the block that the next release is about, bits 0..45
@@ -67,12 +69,15 @@ pub enum Op {
     /// A part of what was read and written of the block that is released next on this ring
     /// ([`crate::flags::ACCESSES`]).
     Access = 0x85,
+    /// What the allocator took for an allocation, whose own event follows or is lost
+    /// ([`crate::flags::CALL_TIMES`]).
+    CallTime = 0x1d,
 }
 
 /// The code that a tick with these upper 16 bits has.
 const fn code_of_tick(upper: u64) -> u64 {
     match upper {
-        2 | 4 | 8 => Op::Tick as u64 | upper << 3,
+        2 | 3 | 4 | 8 => Op::Tick as u64 | upper << 3,
         // The bits above it say which word it is.
         _ if upper & 0x1f == 0x10 => Op::Access as u64,
         _ => Op::Tick as u64,
@@ -95,6 +100,7 @@ impl Op {
             0x15 => Op::Mapped,
             0x25 => Op::Unmapped,
             0x45 => Op::Discarded,
+            0x1d => Op::CallTime,
             _ => return None,
         })
     }
@@ -118,13 +124,13 @@ pub struct Event {
     /// Block address (avma); 0 for ticks and extensions.
     pub address: u64,
     /// The sequence word's value: of the increment for a release, as read for an allocation. For a pair
-    /// the number of pairs, 1..=65,535.
+    /// the number of pairs, 1..=65,535; of a call time the counts, `u32::MAX` for so many or more.
     pub sequence: u32,
     /// Requested size in bytes, `u32::MAX` if an extension carries it; unused for releases.
     pub size: u32,
     /// Stack id, 0 if there is none.
     pub stack: u32,
-    /// The whole second word: the value of a tick or an extension.
+    /// The whole second word: the value of a tick or an extension. Of a call time the requested size in bytes.
     pub value: u64,
 }
 
@@ -206,6 +212,15 @@ impl RawEvent {
         }
     }
 
+    /// Packs what the allocator took for an allocation of `size` bytes, in counts of the time stamp counter.
+    pub const fn pack_call_time(size: u64, counts: u32, stack: u32) -> RawEvent {
+        let op = Op::CallTime as u64;
+        RawEvent {
+            word0: size & ADDRESS_MASK | (op & 7) << 45 | (op >> 3) << 48,
+            word1: counts as u64 | (stack as u64 & 0x03ff_ffff) << 32,
+        }
+    }
+
     /// Packs word `index` about the reads and writes of the block that is released next.
     pub const fn pack_access(index: u64, small: u64, value: u64) -> RawEvent {
         RawEvent {
@@ -236,6 +251,16 @@ impl RawEvent {
                 size: 0,
                 stack: ((self.word1 >> 32) & 0x03ff_ffff) as u32,
                 value: 0,
+            });
+        }
+        if matches!(op, Op::CallTime) {
+            return Some(Event {
+                op,
+                address: 0,
+                sequence: self.word1 as u32,
+                size: 0,
+                stack: ((self.word1 >> 32) & 0x03ff_ffff) as u32,
+                value: self.word0 & ADDRESS_MASK,
             });
         }
         Some(self.unpack_as(op))
@@ -313,6 +338,7 @@ mod tests {
             RawEvent::pack_value(Op::SamplingChange, 65_536),
             RawEvent::pack_access(3, 77, u64::MAX),
             RawEvent::pack_mapping(Op::Mapped, 0x7fff_ffff_f000, u32::MAX, 1),
+            RawEvent::pack_call_time(64, 1000, 7),
         ] {
             assert!(!special.is(Op::Allocation) && !special.is(Op::Release));
         }
@@ -330,6 +356,10 @@ mod tests {
             assert_eq!((event.op, event.address), (op, 0x7fff_ffff_f000));
             assert_eq!((event.sequence, event.stack), (u32::MAX, 0x03ff_ffff));
         }
+        let time = RawEvent::pack_call_time(1 << 40, u32::MAX, 0x03ff_ffff);
+        let time = time.unpack().unwrap();
+        assert_eq!((time.op, time.value), (Op::CallTime, 1 << 40));
+        assert_eq!((time.sequence, time.stack), (u32::MAX, 0x03ff_ffff));
         assert_eq!(RawEvent::default().unpack(), None);
     }
 

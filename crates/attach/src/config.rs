@@ -149,6 +149,8 @@ pub struct TraceConfig {
     /// Whether reads and writes of blocks are counted. Times are then more exact than those of
     /// [`Clock::Coarse`].
     pub accesses: Accesses,
+    /// Whether it is timed what the allocator takes, for a sample of the calls. Not with [`Accesses::Sampled`].
+    pub call_times: bool,
     /// Allocators beside malloc and its like. Each is a heap of its own.
     pub allocators: Vec<Allocator>,
     /// Whether it is kept where released blocks of [`TraceConfig::allocators`] were: who searches memory for pointers
@@ -180,6 +182,7 @@ impl Default for TraceConfig {
             mappings: false,
             keep_tables: true,
             accesses: Accesses::Off,
+            call_times: false,
             allocators: Vec::new(),
             keeps_released: false,
             emits: None,
@@ -219,6 +222,11 @@ pub enum ConfigError {
     /// Blocks drawn from some of the allocations only, or without times.
     #[error("blocks are drawn from all allocations, with exact times")]
     PartialLooks,
+    /// Two reasons to look at random allocations.
+    #[error(
+        "the allocator is not timed where accesses are sampled: both choose allocations at random"
+    )]
+    TimedLooks,
     /// A budget, and another reason to take samples.
     #[error("a budget decides on samples by itself")]
     OtherSamples,
@@ -270,6 +278,9 @@ impl TraceConfig {
         }
         if self.accesses == Accesses::Sampled && !self.may_have_looks() {
             return Err(ConfigError::PartialLooks);
+        }
+        if self.call_times && self.accesses == Accesses::Sampled {
+            return Err(ConfigError::TimedLooks);
         }
         if let Some(share) = self.overhead {
             if !(share > 0.0 && share <= MOST_OVERHEAD) {
@@ -415,6 +426,7 @@ impl TraceConfig {
             (self.on_full == OnFull::Drop, flags::DROP_WHEN_FULL),
             (self.on_full == OnFull::Adapt, flags::ADAPT_WHEN_FULL),
             (self.overhead.is_some(), flags::BUDGET),
+            (self.call_times, flags::CALL_TIMES),
         ]
         .into_iter()
         .filter(|&(is_on, _)| is_on)

@@ -41,11 +41,12 @@ pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
 
 /// The words for an order; without the last one for a trace, because scores are known at the end only.
 pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
-    const ORDERS: [(&str, SortBy); 5] = [
+    const ORDERS: [(&str, SortBy); 6] = [
         ("bytes", SortBy::Bytes),
         ("count", SortBy::Count),
         ("age", SortBy::Age),
         ("growth", SortBy::Growth),
+        ("time", SortBy::Time),
         ("score", SortBy::Score),
     ];
     let possible = &ORDERS[..ORDERS.len() - usize::from(is_trace)];
@@ -95,7 +96,9 @@ pub struct View {
     /// Show only blocks that are at least this old
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older: Option<Duration>,
-    /// Sort by bytes, count, age or growth
+    /// Sort by bytes, count, age, growth or time
+    ///
+    /// Time is that in the allocator (--alloc-time).
     #[arg(long, value_name = "ORDER", value_parser = orders(true), default_value = "bytes")]
     pub sort: SortBy,
     /// Rows by site, function, thread, ...

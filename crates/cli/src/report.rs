@@ -48,7 +48,7 @@ pub struct Args {
     /// Rows by site, function, thread, ...
     #[arg(long, value_name = "ROWS", value_parser = rows(false), default_value = "site")]
     by: RowsBy,
-    /// Sort by bytes, count, age, growth or score
+    /// Sort by bytes, count, age, growth, time, score
     ///
     /// By score (with --scores), the worst sites come first. By the name of a --score, the largest values come first,
     /// and sites without one last.

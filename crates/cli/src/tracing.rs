@@ -107,6 +107,13 @@ pub struct Tracing {
     /// give standard errors. Above 0% and up to 50%.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget)]
     pub overhead: Option<f64>,
+    /// Time the allocator's work by site
+    ///
+    /// A random sample of the calls is timed, from the call of the allocator until it returns, waits for its locks and for a
+    /// processor included. Rows say what their allocations took, with a standard error; --sort time puts those that
+    /// took longest first. Releases are not timed. Not with --access sampled.
+    #[arg(long, hide_short_help = true)]
+    pub alloc_time: bool,
     /// Call stacks to record: alloc or all
     #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
     pub stacks: Stacks,

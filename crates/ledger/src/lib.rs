@@ -26,6 +26,7 @@
 
 mod batch;
 mod bound;
+mod call_times;
 mod contests;
 mod entry;
 mod estimate;
@@ -45,6 +46,7 @@ mod thinning;
 mod totals;
 
 pub use bound::LEAST_BYTES;
+pub use call_times::{CallTime, CallTimes, TimeTaken};
 pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standard_error};
 pub use mappings::{Discarded, MappingChange, MappingLedger};
 pub use moves::{Blocks, Moves};

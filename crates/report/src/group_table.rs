@@ -4,7 +4,7 @@ use crate::names::{readable, without_parameters};
 use crate::places::place_of;
 use crate::stacks::{SHORTEST_NAME, name_of, shortened};
 use crate::text::{is_live, more, nothing};
-use crate::units::{bytes, change, count, error_text, milliseconds, percent};
+use crate::units::{bytes, change, count, duration, error_text, milliseconds, percent};
 use crate::wrap::columns;
 use crate::{GroupRow, ReportModel, Style};
 use memhook_foreign::visible;
@@ -69,6 +69,11 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     if has_unreachable {
         header += &format!(" {:>11}", "unreachable");
     }
+    let is_timed = groups.iter().any(|g| g.allocator_time.is_some());
+    let has_time = is_timed && fits(&header, 24);
+    if has_time {
+        header += &format!(" {:>11} {:>11}", "allocator", "± error");
+    }
     if released {
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
@@ -100,6 +105,13 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         }
         if has_unreachable {
             write!(out, " {:>11}", bytes(g.unreachable_bytes.unwrap_or(0)))?;
+        }
+        if has_time {
+            let time = |ns: u64| duration(ns as f64 / 1e9);
+            let (time, error) = g.allocator_time.map_or_else(Default::default, |taken| {
+                (time(taken.ns), time(taken.error_ns))
+            });
+            write!(out, " {time:>11} {error:>11}")?;
         }
         if released {
             let (total, blocks) = (bytes(g.released_bytes), count(g.released_blocks));

@@ -2,7 +2,7 @@
 
 use crate::rows::SortBy;
 use crate::units::{bytes, change, count, counted};
-use crate::{ReportModel, ReportTotals, SiteRow, gaps};
+use crate::{AllocatorTime, ReportModel, ReportTotals, SiteRow, gaps};
 use serde::Serialize;
 use std::cmp::Reverse;
 
@@ -98,6 +98,7 @@ impl ReportModel {
             SortBy::Count => Reverse(row.blocks as i64),
             SortBy::Growth => Reverse(row.growth_bytes),
             SortBy::Age => Reverse(row.oldest_ms as i64),
+            SortBy::Time => Reverse(nanoseconds(row.allocator_time)),
             _ => Reverse(row.bytes as i64),
         });
         self.releases.sort_by_key(|row| Reverse(row.bytes));
@@ -141,11 +142,16 @@ impl ReportModel {
     }
 }
 
+fn nanoseconds(time: Option<AllocatorTime>) -> i64 {
+    time.map_or(0, |time| time.ns as i64)
+}
+
 fn place(row: &SiteRow, sort: SortBy) -> Reverse<i64> {
     Reverse(match sort {
         SortBy::Count => row.blocks as i64,
         SortBy::Growth => row.growth_bytes,
         SortBy::Age => row.oldest_ms as i64,
+        SortBy::Time => nanoseconds(row.allocator_time),
         _ => row.bytes as i64,
     })
 }

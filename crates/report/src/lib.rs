@@ -1,6 +1,7 @@
 //! Reports: pure functions from a model to bytes.
 
 mod agent_plan;
+mod allocator_time;
 mod apart;
 mod call_tree;
 mod diff;
@@ -57,6 +58,7 @@ mod wrap;
 mod wrappers;
 
 pub use agent_plan::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
+pub use allocator_time::{AllocatorTime, call_times_note};
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
 pub use events::{

@@ -210,6 +210,7 @@ impl LiveReporter {
                 },
                 totals,
                 sampling,
+                allocator_time: numbers.allocator_time(),
                 overhead: numbers.overhead,
                 ..ReportModel::default()
             },

@@ -2,7 +2,9 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{CustomScore, CustomValues, Inference, Overhead, RunScores, Scores, StaleReport};
+use crate::{
+    AllocatorTime, CustomScore, CustomValues, Inference, Overhead, RunScores, Scores, StaleReport,
+};
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,9 @@ pub struct ReportModel {
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// What all allocations took in the allocator, where calls were timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocator_time: Option<AllocatorTime>,
     /// What tracing cost and recorded, with `--overhead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Overhead>,
@@ -402,6 +407,9 @@ pub struct SiteRow {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
+    /// What its allocations took in the allocator, where calls of it were timed.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub allocator_time: Option<AllocatorTime>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
     /// Its heap, where allocators are described.
@@ -446,6 +454,9 @@ pub struct GroupRow {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
+    /// What its allocations took in the allocator, where calls of it were timed.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub allocator_time: Option<AllocatorTime>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
     /// Age of the oldest live block in ms; 0 if none lives.

@@ -1,10 +1,10 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
 use crate::{
-    CallStacks, CustomScore, Leaks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores,
-    Sampling, StackFrame, StaleHistory, Target, UnseenTime,
+    AllocatorTime, CallStacks, CustomScore, Leaks, LiveBounds, Measure, ProfileScores,
+    ReportTotals, RunScores, Sampling, StackFrame, StaleHistory, Target, UnseenTime,
 };
-use memhook_ledger::Estimate;
+use memhook_ledger::{Estimate, TimeTaken};
 use memhook_recording::AddressMap;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +70,9 @@ pub struct Profile {
     pub flows: Vec<Flow>,
     /// What each stack released; empty unless release stacks were recorded.
     pub releases: Vec<Released>,
+    /// What all allocations of the window took in the allocator, where calls of it were timed.
+    #[serde(skip)]
+    pub allocator_time: Option<AllocatorTime>,
     /// What a search at the end of the run found that nothing reaches, if there was one.
     #[serde(skip)]
     pub leaks: Option<Leaks>,
@@ -462,6 +465,9 @@ pub struct ProfileSite {
     pub unseen: Amount,
     /// Live at the begin of the window.
     pub before: Amount,
+    /// What those of the window took in the allocator, in nanoseconds; of no calls where none was timed.
+    #[serde(skip)]
+    pub in_allocator: TimeTaken,
     /// Time of the oldest live block's allocation, nanoseconds since the attach; `None` if none
     /// lives, or if that was not recorded.
     pub oldest_ns: Option<u64>,

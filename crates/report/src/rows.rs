@@ -6,8 +6,8 @@
 use crate::named_run::NamedRun;
 use crate::types::{UNKNOWN_TYPE, one_spelling};
 use crate::units::counted;
-use crate::{CustomValues, GroupRow, SiteRow, StackFrame};
-use memhook_ledger::Estimate;
+use crate::{AllocatorTime, CustomValues, GroupRow, SiteRow, StackFrame};
+use memhook_ledger::{Estimate, TimeTaken};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -59,8 +59,8 @@ impl RowsBy {
     }
 }
 
-/// Order of the rows: the largest, the oldest, or those with the worst scores, first. By one of the scores that users
-/// make, by its place among them, the largest come first, and those of which it is not known last.
+/// Order of the rows: the largest, the oldest, those with the worst scores, or those that took longest, first. By one of
+/// the scores that users make, by its place among them, the largest come first, and those of which it is not known last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -70,6 +70,7 @@ pub enum SortBy {
     Growth,
     Score,
     Formula(usize),
+    Time,
 }
 
 /// Blocks that always are on the same rows: their stack, thread, size in bytes or bucket of a histogram, and what they
@@ -90,6 +91,8 @@ pub(crate) struct Sums {
     pub oldest_ns: Option<u64>,
     /// What this stack released.
     pub released: Estimate,
+    /// What its allocations took in the allocator; of no calls where none was timed.
+    pub in_allocator: TimeTaken,
 }
 
 impl std::ops::AddAssign for Sums {
@@ -103,6 +106,7 @@ impl std::ops::AddAssign for Sums {
         let both = self.oldest_ns.into_iter().chain(more.oldest_ns);
         self.oldest_ns = both.min();
         self.released += more.released;
+        self.in_allocator += more.in_allocator;
     }
 }
 
@@ -281,6 +285,7 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
         let first = match by {
             SortBy::Bytes => largest(row.sums.amount.bytes),
             SortBy::Count => largest(row.sums.amount.blocks),
+            SortBy::Time => largest(row.sums.in_allocator.time),
             SortBy::Growth => largest(row.sums.growth_bytes),
             SortBy::Score => Reverse(row.score.map_or(i64::MIN, |score| in_order(-score))),
             SortBy::Formula(_) => Reverse(row.score.map_or(i64::MIN, in_order)),
@@ -303,6 +308,7 @@ pub(crate) fn shown(
     for row in rows {
         let (bytes, blocks) = (whole(row.sums.amount.bytes), whole(row.sums.amount.blocks));
         let error_bytes = row.sums.amount.error_bytes();
+        let allocator_time = AllocatorTime::of(row.sums.in_allocator);
         let unseen_bytes = whole(row.sums.unseen_bytes);
         let unreachable_bytes = row.sums.unreachable.map(|sum| whole(sum.bytes));
         let lost = row.sums.unreachable.filter(|sum| sum.bytes > 0.0);
@@ -323,6 +329,7 @@ pub(crate) fn shown(
                 unreachable_bytes,
                 unreachable_error_bytes,
                 error_bytes,
+                allocator_time,
                 growth_bytes,
                 oldest_ms,
                 heap: None,
@@ -347,6 +354,7 @@ pub(crate) fn shown(
             unreachable_bytes,
             unreachable_error_bytes,
             error_bytes,
+            allocator_time,
             growth_bytes,
             oldest_ms,
             heap: None,

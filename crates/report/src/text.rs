@@ -230,6 +230,9 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
             style.faint(&rates)
         )?;
     }
+    if let Some(time) = model.allocator_time {
+        writeln!(out, "  took      {:>11}", time.in_words())?;
+    }
     if t.unknown_releases > 0 {
         let origin = if model.gaps.is_empty() {
             "from before the attach"
@@ -477,6 +480,9 @@ fn site_header(
         };
     }
     let mut facts = vec![facts];
+    if let Some(time) = site.allocator_time {
+        facts.push(format!(", {}", time.in_words()));
+    }
     if model.since_last_s.is_some() && is_live(model) {
         facts.push(format!(", {}", change(site.growth_bytes)));
     }

@@ -3,6 +3,12 @@
 use memhook_report::*;
 use std::collections::BTreeSet;
 
+const TIME: AllocatorTime = AllocatorTime {
+    ns: 1,
+    error_ns: 1,
+    timed: 1,
+};
+
 fn frame() -> StackFrame {
     StackFrame {
         address: "0x1".into(),
@@ -53,6 +59,7 @@ fn full_report() -> ReportModel {
             most_blocks: 2,
         }),
         since_last_s: Some(1.0),
+        allocator_time: Some(TIME),
         sampling: Some(Sampling {
             mean_bytes: 1,
             recorded_allocations: 1,
@@ -127,6 +134,7 @@ fn full_report() -> ReportModel {
             unseen_bytes: 1,
             unreachable_bytes: Some(1),
             unreachable_error_bytes: Some(1),
+            allocator_time: Some(TIME),
             growth_bytes: 1,
             oldest_ms: 1,
             heap: Some("pool".into()),
@@ -145,6 +153,7 @@ fn full_report() -> ReportModel {
             unseen_bytes: 1,
             unreachable_bytes: Some(1),
             unreachable_error_bytes: Some(1),
+            allocator_time: Some(TIME),
             growth_bytes: 1,
             oldest_ms: 1,
             heap: Some("pool".into()),

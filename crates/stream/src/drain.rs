@@ -38,6 +38,9 @@ pub trait Sink {
     fn set_sampling(&mut self, _mean_bytes: u64) {}
     /// What was read and written of the block that a release that follows at once on this ring is about.
     fn access(&mut self, _accesses: Accesses) {}
+    /// What the allocator took for an allocation of `size` bytes, whose own event follows or is lost: counts of the time
+    /// stamp counter, `u32::MAX` for so many or more. The numbers come from the target.
+    fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
     /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);

@@ -209,6 +209,7 @@ fn take_batch(
                     sink.access(accesses);
                 }
             }
+            Op::CallTime => sink.call_time(event.stack, event.value, event.sequence),
             Op::Mapped | Op::Unmapped | Op::Discarded => {
                 sink.mapping(event, extension.take().unwrap_or(0), time_ns);
                 events += 1;

@@ -54,6 +54,9 @@ pub mod flags {
     /// Record nothing, and tell those who listen to the probes otel_memory:alloc and otel_memory:free. Together with
     /// [`LIVE_FILTER`], whose place the blocks that were told take.
     pub const EMITS: u32 = 16384;
+    /// What the allocator takes is timed for a random allocation now and then ([`crate::Op::CallTime`]); of samples,
+    /// for many of them. Not with [`LOOKS`], which has the same use of [`super::RingHeader::next_look`].
+    pub const CALL_TIMES: u32 = 32768;
 }
 
 /// Values of [`Control::birth`]: of a region that waits for a fork child ([`SPARES_BEHIND_GATE`]).

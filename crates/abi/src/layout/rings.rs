@@ -79,7 +79,7 @@ shared_struct! {
         sample_rest: u64,
         /// Intervals between samples are drawn for a mean of [`Control::sample_bytes`] and shifted right by this.
         sample_shift: u64,
-        /// `head` at which the owner next looks at what is ordered, and has something timed.
+        /// `head` at which the owner next looks at what is ordered, and has something timed; or draws an allocation.
         next_look: u64,
         /// By described heap: the frame of the call under way that allocates in it, see the hook's `described.hpp`.
         /// 0: none.
@@ -92,8 +92,16 @@ shared_struct! {
         timed_from: u64,
         /// What that time stamp took.
         timed_stamp: u64,
+        /// Allocations until one is timed from the call of the allocator to its return ([`flags::CALL_TIMES`]).
+        calls_to_timed: u64,
+        /// The time stamp before that call.
+        call_from: u64,
+        /// What a time stamp took right before it.
+        call_stamp: u64,
+        /// What the call took, until its event is written; 0: no call was timed.
+        call_counts: u64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 7],
+        producer_pad: [u64; 3],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.

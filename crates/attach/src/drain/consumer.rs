@@ -12,7 +12,7 @@ use crate::config::{Clock, TraceConfig};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
 use memhook_abi::MAX_RINGS;
-use memhook_ledger::Observer;
+use memhook_ledger::{CallTimes, Observer};
 use memhook_stream::{Drain, Gap, Region, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
@@ -153,6 +153,12 @@ impl<O: Observer + Send> Consumer<O> {
     pub fn budget_kept(&self) -> Option<BudgetKept> {
         let state = self.lock();
         Some(state.budget.as_ref()?.kept())
+    }
+
+    /// What the allocator took in nanoseconds, if that is timed.
+    pub fn call_times(&self) -> Option<CallTimes> {
+        let is_timed = self.config.call_times;
+        is_timed.then(|| self.lock().call_times.scaled(self.ticks.ns_per_count()))
     }
 
     /// Mean bytes between the samples that are taken now; `None`: every allocation is recorded.

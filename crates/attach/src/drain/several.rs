@@ -8,7 +8,7 @@ use super::state::State;
 use super::to_ledger::count_sample;
 use crate::config::TraceConfig;
 use memhook_abi::{Event, MAX_RINGS, heap_of};
-use memhook_ledger::{MOST_SHARDS, Observer, Router, SampledAllocations};
+use memhook_ledger::{CallTimes, MOST_SHARDS, Observer, Router, SampledAllocations};
 use memhook_stream::{Drain, PassStats, Region, Sink};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +86,7 @@ impl Drains {
             level: 0,
             counts,
             has_samples: false,
+            call_times: CallTimes::default(),
             rings: Vec::new(),
         };
         match Crew::new(self.most, &mut state.ledger, sink) {
@@ -127,6 +128,9 @@ impl Drains {
                 let none = sink.config.sampled_allocations();
                 state.counts.add(&std::mem::replace(&mut sink.counts, none));
             }
+            if !sink.call_times.is_empty() {
+                state.call_times.merge(std::mem::take(&mut sink.call_times));
+            }
         }
         (stats, has_new_writer)
     }
@@ -140,6 +144,8 @@ struct ToShards {
     counts: SampledAllocations,
     /// Whether there are any of this pass.
     has_samples: bool,
+    /// What the allocator took in this pass.
+    call_times: CallTimes,
     /// Of this pass, with the threads that have written into them.
     rings: Vec<(usize, u32)>,
 }
@@ -168,6 +174,11 @@ impl Sink for ToShards {
         self.counts.announce(self.level);
         self.has_samples |= self.level != 0;
         self.router.set_sampling(self.level);
+    }
+    #[cold]
+    fn call_time(&mut self, stack: u32, size: u64, counts: u32) {
+        let weight = self.counts.weight_of(self.level, size);
+        self.call_times.add(stack, weight, f64::from(counts));
     }
     #[inline(always)]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {

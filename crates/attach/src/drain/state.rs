@@ -7,7 +7,7 @@ use super::recorder::Recorder;
 use crate::config::{Stacks, TraceConfig};
 use crate::survey::memory_allowance::for_a_ledger;
 use memhook_ledger::{
-    LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
+    CallTimes, LEAST_BYTES, Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations,
 };
 use memhook_stream::Region;
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub struct State<O = ()> {
     pub ledger: Ledger<O>,
     /// What samples stand for.
     pub counts: SampledAllocations,
+    /// What the allocator took, in counts of the time stamp counter ([`TraceConfig::call_times`]).
+    pub(crate) call_times: CallTimes,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
     /// Keeps tracing within a budget, if there is one.
@@ -48,6 +50,7 @@ impl<O: Observer> State<O> {
         State {
             ledger: Ledger::observed(options, observer),
             counts: config.sampled_allocations(),
+            call_times: CallTimes::default(),
             recorder: None,
             budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
             recorded_blocks: RecordedBlocks::default(),

@@ -125,6 +125,12 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
             recorder.access(&accesses);
         }
     }
+    #[cold]
+    fn call_time(&mut self, stack: u32, size: u64, counts: u32) {
+        let weight = self.state.counts.weight_of(self.level, size);
+        let times = &mut self.state.call_times;
+        times.add(stack, weight, f64::from(counts));
+    }
     #[inline(always)]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         if self.level != 0 || self.state.budget.is_some() {

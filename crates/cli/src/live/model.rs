@@ -176,6 +176,7 @@ impl Reporter {
         let now = consumer.elapsed();
         let mut numbers = self.reports.numbers(now, consumer.gaps(now));
         numbers.overhead = consumer.budget_kept().map(overhead);
+        numbers.call_times = consumer.call_times();
         numbers.unreachable = self.unreachable.take();
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);

@@ -32,6 +32,7 @@ pub fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
         ConfigError::PartialAccesses => Some(
             ": with --access on, leave --sample, --overhead, the sizes and --clock attacher out",
         ),
+        ConfigError::TimedLooks => Some(": leave out --alloc-time or --access sampled"),
         ConfigError::PartialLooks => Some(
             ": with --access sampled, leave --sample, --overhead, --on-full adapt, the sizes and --clock attacher out",
         ),

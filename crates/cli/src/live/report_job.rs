@@ -16,9 +16,10 @@ use crate::options::HoldLimit;
 use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
 use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
-use memhook_recording::ScoreOptions;
+use memhook_recording::{CALL_TIMES_NOTE, ScoreOptions};
 use memhook_report::{
-    Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, milliseconds,
+    Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, call_times_note,
+    milliseconds,
 };
 use memhook_symbols::Symbolizer;
 use std::{
@@ -433,6 +434,9 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         let mut notes = report.as_ref().map_or(Vec::new(), |report| {
             record::notes(report, self.unreachable.as_deref())
         });
+        let times = trace.consumer().call_times();
+        let times = times.and_then(|times| call_times_note(&times));
+        notes.extend(times.map(|text| (CALL_TIMES_NOTE, text)));
         notes.extend(self.seen.take());
         let mut recordings = trace.finish_recordings(&notes).into_iter();
         let of_heap = recordings.next();

@@ -43,6 +43,7 @@ impl Tracing {
             max_memory: self.max_memory,
             drains: self.drains,
             mappings: self.mappings,
+            call_times: self.alloc_time,
             allocators: self.allocators.all(),
             keeps_released: false,
             emits: None,

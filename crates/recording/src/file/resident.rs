@@ -7,6 +7,8 @@ pub const OVERHEAD_NOTE: &str = "overhead";
 pub const STALE_NOTE: &str = "stale";
 /// The name of the note with what nothing reached at the end, as JSON.
 pub const UNREACHABLE_NOTE: &str = "unreachable";
+/// The name of the note with what calls of the allocator took, as JSON.
+pub const CALL_TIMES_NOTE: &str = "call_times";
 /// The name of the note with what was resident at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
 /// The name of the note.

@@ -1,8 +1,10 @@
 //! What a live report needs of the ledger.
 
 use crate::rows::{Part, RowsBy, Sums};
-use crate::{Amount, Overhead, UnreachableSite};
-use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk};
+use crate::{AllocatorTime, Amount, Overhead, UnreachableSite};
+use memhook_ledger::{
+    Bounded, CallTimes, Estimate, Ledger, LiveWalk, Observer, SampledAllocations, SiteWalk,
+};
 use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
@@ -25,6 +27,8 @@ pub struct LiveNumbers {
     pub overhead: Option<Overhead>,
     /// What nothing reaches at the end; `None` if nobody searched.
     pub unreachable: Option<Vec<UnreachableSite>>,
+    /// What calls of the allocator took in nanoseconds; `None` if they are not timed.
+    pub call_times: Option<CallTimes>,
     pub(super) gaps: Vec<Gap>,
     /// Blocks allocated before this have not been seen since a gap.
     pub(super) unseen_before_ns: u64,
@@ -58,6 +62,7 @@ impl LiveNumbers {
             bounded: None,
             overhead: None,
             unreachable: None,
+            call_times: None,
             is_by_site: false,
         }
     }
@@ -128,10 +133,30 @@ impl LiveNumbers {
                 part.released += Estimate::exact(blocks, bytes);
             }
         }
+        if let Some(times) = self.call_times.as_ref().filter(|_| self.by.is_of_stacks()) {
+            let all = times.all();
+            let allocated = self.allocated();
+            for (stack, time) in times.stacks() {
+                let part = parts.entry(u64::from(stack)).or_default();
+                part.in_allocator += time.share_of(&all, allocated);
+            }
+        }
         if let Some(unreachable) = self.unreachable.take() {
             self.add_unreachable(&unreachable, &mut parts);
         }
         parts.into_iter().collect()
+    }
+
+    /// All allocations since the attach, an estimate where they are sampled.
+    fn allocated(&self) -> f64 {
+        let (blocks, bytes) = (self.totals.allocations, self.totals.allocated_bytes);
+        self.allocations.all(blocks, bytes).blocks
+    }
+
+    /// What all of them took in the allocator.
+    pub(super) fn allocator_time(&self) -> Option<AllocatorTime> {
+        let times = self.call_times.as_ref()?;
+        AllocatorTime::of(times.all().share_of(&times.all(), self.allocated()))
     }
 
     /// What stacks released, as far as they are known.

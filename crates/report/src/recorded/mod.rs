@@ -240,6 +240,7 @@ pub fn report(
         resident: profile.resident.clone(),
         #[cfg(target_arch = "x86_64")]
         rss: is_end.then(|| profile::account(recording)).flatten(),
+        allocator_time: profile.allocator_time,
         overhead: overhead(recording),
         ends_early: profile.to_ns < recording.span_ns().1,
         leaks: is_overview.then(|| profile.leaks.clone()).flatten(),
@@ -339,6 +340,7 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
             growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
             oldest_ns: site.oldest_ns,
             released: Estimate::default(),
+            in_allocator: site.in_allocator,
         };
         (number.into(), sums)
     });

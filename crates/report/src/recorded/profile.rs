@@ -1,22 +1,24 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
+use crate::allocator_time::call_times_of_note;
 use crate::gaps;
 use crate::profile_tables::{ProfileTables, hex};
 use crate::scores::inferences;
 use crate::{
-    Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileModule, ProfileScores,
-    ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores, Series,
-    SitePoint, SiteScores, StaleHistory, StaleReport, Target, UnreachableAtEnd, UnreachableSite,
+    AllocatorTime, Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileModule,
+    ProfileScores, ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores,
+    Series, SitePoint, SiteScores, StaleHistory, StaleReport, Target, UnreachableAtEnd,
+    UnreachableSite,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_ledger::{Estimate, Totals};
+use memhook_ledger::{CallTimes, Estimate, TimeTaken, Totals};
 use memhook_recording::{
     Activity, ActivityOptions, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
 };
 use memhook_recording::{
-    FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, UNREACHABLE_NOTE, function_in,
-    resident_of,
+    CALL_TIMES_NOTE, FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, UNREACHABLE_NOTE,
+    function_in, resident_of,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -88,6 +90,11 @@ pub fn profile(
         .map(|thread| (thread.tid, thread.name.as_str()))
         .collect();
     tables.look_up(&activity, symbols);
+    let times = call_times(recording);
+    let time_of = |stack: u32, blocks: f64| {
+        let time = times.as_ref().and_then(|times| times.get(stack));
+        time.map_or_else(TimeTaken::default, |time| time.of(blocks))
+    };
     let mut sites = Vec::with_capacity(activity.sites.len());
     for site in &activity.sites {
         let stack = recording.stacks().get(site.stack);
@@ -110,11 +117,13 @@ pub fn profile(
             },
             unseen: Amount::from(site.unseen),
             before: Amount::from(site.before),
+            in_allocator: time_of(site.stack, site.allocated.blocks),
             oldest_ns: Some(site.oldest_ns).filter(|&oldest| oldest != u64::MAX),
             sizes: whole(&site.sizes),
             lifetimes: whole(&site.lifetimes),
         });
     }
+    let in_allocator = all_in_allocator(&sites, times.as_ref());
     let searched = unreachable(recording);
     if let Some(found) = &searched {
         let keys = activity.sites.iter().map(|site| (site.stack, site.tid));
@@ -176,6 +185,7 @@ pub fn profile(
         has_release_stacks: recording.has_release_stacks(),
         flows,
         releases,
+        allocator_time: AllocatorTime::of(in_allocator),
         leaks: searched.map(|found| found.leaks),
         timeline,
         resident: resident(recording, (activity.from_ns, activity.to_ns)),
@@ -272,6 +282,34 @@ pub fn stale(recording: &Recording) -> Option<StaleReport> {
         depth: note(recording, "depth").parse().unwrap_or(0),
         ..report
     })
+}
+
+/// What calls of the allocator took by stack, if they were timed (attach --alloc-time).
+fn call_times(recording: &Recording) -> Option<CallTimes> {
+    let is_of_heap = note(recording, "memory").is_empty();
+    call_times_of_note(is_of_heap.then(|| note(recording, CALL_TIMES_NOTE))?)
+}
+
+/// What the allocations of all sites took; those of which no call was timed, as much as others.
+fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
+    let mut all = TimeTaken::default();
+    let Some(times) = times else {
+        return all;
+    };
+    let mut untimed = 0;
+    for site in sites {
+        all += site.in_allocator;
+        if site.in_allocator.calls == 0 {
+            untimed += site.measures.allocated.blocks;
+        }
+    }
+    let rest = times.all().of(untimed as f64);
+    all += rest;
+    // Threads of one stack share its timed calls.
+    TimeTaken {
+        calls: times.all().calls,
+        ..all
+    }
 }
 
 /// What a search at the end found that nothing reaches (attach --leaks).

@@ -7,7 +7,7 @@ const OPEN_CHARTS = [
   ["heap", "Heap", "The heap over time"], ["resident", "Resident", "What was resident of the process"],
   ["ages", "Untouched", "For how long live bytes were not touched"], ["thresholds", "Pages", "How long pages are left alone after a write"],
 ];
-const SORTS = ["name", "value", "share", "self", "other", "growth", "lost", "spark"];
+const SORTS = ["name", "value", "share", "self", "other", "growth", "lost", "took", "spark"];
 
 function newState(data) {
   return {

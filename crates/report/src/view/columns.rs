@@ -49,6 +49,8 @@ struct Head<'a> {
     has_flows: bool,
     /// Whether the end of the run was searched for what nothing reaches.
     is_searched: bool,
+    /// Whether it was timed what the allocator takes.
+    is_timed: bool,
     /// What that search did not see.
     search_gaps: &'a [String],
     strings: &'a [String],
@@ -112,6 +114,7 @@ pub(super) fn write(
         lost_events: profile.totals.lost_events,
         has_flows: profile.has_release_stacks,
         is_searched: profile.knows_unreachable(),
+        is_timed: profile.allocator_time.is_some(),
         search_gaps: profile.leaks.as_ref().map_or(&[], |leaks| &leaks.gaps),
         strings: &strings.all,
         step,
@@ -182,6 +185,10 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     for (name, measure) in measures {
         pack_amounts(packed, &format!("sites.{name}"), sites.iter().map(measure));
     }
+    // Empty where nothing was timed.
+    let timed = sites.iter().filter(|_| profile.allocator_time.is_some());
+    let taken = timed.map(|s| s.in_allocator.time.round() as u64);
+    packed.plain("sites.took.time_ns", taken);
     let histograms: [(&str, Buckets); 2] =
         [("sizes", |s| &s.sizes), ("lifetimes", |s| &s.lifetimes)];
     for (name, histogram) in histograms {

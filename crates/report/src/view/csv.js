@@ -19,7 +19,7 @@ function csvText(app, rows) {
   const head = [
     group, ...(isSite ? ["file", "line", "module", "callers"] : []), isValue ? customName(measure) : `${measure}_${unit}`, "share_percent",
     ...(hasSelf ? [isValue ? "self" : `self_${unit}`] : []), ...(isValue ? [] : [`${measure}_${other}`]), ...(isTwice ? [] : [`${data.compared ? "change" : "growth"}_${unit}`]),
-    ...(data.is_searched ? [`unreachable_${unit}`] : []),
+    ...(data.is_searched ? [`unreachable_${unit}`] : []), ...(data.is_timed ? ["alloc_ns"] : []),
     ...(isSite && data.scores ? ["lifetime_score"] : []),
     ...customs.map(([, name]) => name),
   ];
@@ -31,6 +31,7 @@ function csvText(app, rows) {
     return [
       name + aside, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
       ...(hasSelf ? [row.self] : []), ...(isValue ? [] : [row.other]), ...(isTwice ? [] : [row.growth]), ...(data.is_searched ? [row.lost] : []),
+      ...(data.is_timed ? [Math.round(row.took)] : []),
       ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
       ...customs.map(([key]) => (Number.isNaN(row[key]) ? "" : row[key])),
     ];

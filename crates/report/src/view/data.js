@@ -84,6 +84,7 @@ function prepare(head, columns) {
   data.calls = group("calls", ["parent", "frame"]);
   data.sites = group("sites", ["node", "kind", "thread", "type", "truncated"]);
   for (const name of MEASURE_COLUMNS) data.sites[name] = amounts(`sites.${name}`);
+  data.sites.took = column("sites.took.time_ns");
   data.count = data.sites.node.length;
   for (const name of ["sizes", "lifetimes"]) {
     data[name] = { starts: startsOf(column(`${name}.count`)), ...group(name, ["bucket", "blocks"]) };

@@ -103,6 +103,7 @@ function makeRows(data, tree, group, selection, result) {
   const other = selection.unit === "bytes" ? "blocks" : "bytes";
   const columns = { value: result.values, other: result.shown[other], variance: result.shown.variance, growth: result.growth[selection.unit] };
   if (data.is_searched) columns.lost = data.sites.unreachable[selection.unit].map((value, site) => (isOldSite(data, site) ? 0 : value));
+  if (data.is_timed) columns.took = tookOf(data, selection);
   if (data.compared) {
     // What the new run has, and how much more that is than in the old one.
     columns.growth = columns.value.map((value, site) => (isOldSite(data, site) ? 0 - value : value));
@@ -116,6 +117,7 @@ function makeRows(data, tree, group, selection, result) {
   const keys = isPartition(group) ? partition(data, group).keys : data.keysOfStrings ??= numbersTo(data.strings.length);
   sums.self = isPartition(group) ? new Float64Array(keys.length) : ownSums(data, tree, group, columns.value);
   sums.lost ??= new Float64Array(keys.length);
+  sums.took ??= new Float64Array(keys.length);
   if (group === "site") Object.assign(sums, customSums(data, keys));
   // What has changed without being lost is of no interest when that is the question.
   const isShown = selection.measure === "unreachable" ? (row) => value[row] > 0 : (row) => value[row] !== 0 || growth[row] !== 0;

@@ -95,6 +95,14 @@ function measured(data, selection) {
   }
 }
 
+/** By site: nanoseconds in the allocator, in a window as much of them as of the site's allocations. */
+function tookOf(data, selection) {
+  const { took, allocated } = data.sites;
+  if (isWhole(data, selection)) return took;
+  const within = keptMeasured(data, { ...selection, measure: "allocated" }).blocks;
+  return took.map((time, site) => (allocated.blocks[site] > 0 ? (time * within[site]) / allocated.blocks[site] : 0));
+}
+
 /** 1 for each site that passes the filters. `found` says by node of the calls whether the search matches it or a caller. */
 /** The last few are kept: another unit, and the column of growth, need them again. */
 function keptMeasured(data, selection) {

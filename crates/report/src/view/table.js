@@ -8,6 +8,7 @@ const COLUMNS = [
   ["other", "", "The same in the other unit"],
   ["growth", "Growth", "Live at the end of the window less live at its start"],
   ["lost", "Unreachable", "Of its blocks, what nothing pointed to at the end of the run: leaked"],
+  ["took", "In allocator", "What the allocations took in the allocator, estimated from the calls that were timed"],
   ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
 ];
 /** What shares are of, by measure; `wholeText` has it in more words. */
@@ -19,7 +20,7 @@ const LEAST_NAME = 12;
 /** Characters of a caller at most: it stands behind a name that matters more. */
 const MOST_OF_CALLER = 30;
 /** Widths of the columns; of estimates, which have an error beside them, amounts of bytes are wider. */
-const WIDTHS = { name: "minmax(0, 1fr)", value: "84px", share: "82px", self: "78px", other: "86px", growth: "86px", lost: "86px", spark: "110px" };
+const WIDTHS = { name: "minmax(0, 1fr)", value: "84px", share: "82px", self: "78px", other: "86px", growth: "86px", lost: "86px", took: "86px", spark: "110px" };
 const WIDTH_WITH_ERROR = "150px";
 const SPARK = { width: 110, height: 22 };
 
@@ -69,7 +70,7 @@ class TableView {
   get columns() {
     const { state, data } = this.app;
     const isTwice = state.measure === "growth" && !data.compared;
-    const isShown = { self: this.hasSelf(), other: !isCustom(state.measure), growth: !isTwice, lost: data.is_searched && state.measure !== "unreachable" };
+    const isShown = { self: this.hasSelf(), other: !isCustom(state.measure), growth: !isTwice, lost: data.is_searched && state.measure !== "unreachable", took: data.is_timed };
     const columns = COLUMNS.filter(([column]) => isShown[column] ?? true);
     if (state.group === "site") columns.splice(-1, 0, ...customScores(data));
     return columns;
@@ -207,6 +208,7 @@ class TableView {
       ...(this.hasSelf() ? [cell("self", formatShown(row.self, state))] : []),
       ...(shown.has("other") ? [cell("other", isBytes ? formatCount(row.other) : bytesOf)] : []),
       ...(shown.has("growth") ? [growth] : []), ...(shown.has("lost") ? [lost] : []),
+      ...(shown.has("took") ? [cell("took", row.took > 0 ? formatTime(row.took) : "")] : []),
       ...(state.group === "site" ? customScores(data).map(([key]) => cell("custom", formatValue(row[key]))) : []), cell("spark", this.spark(row)),
     ];
     const isPicked = state.pick?.kind === "row" && row.key === state.pick.key;

@@ -1,6 +1,7 @@
 //! Sums of the page are those of the profile, also for runs that are empty, sampled or large.
 
 use super::*;
+use memhook_ledger::TimeTaken;
 
 /// A source line of the innermost frame opens in an editor, whatever the path has in it.
 #[test]
@@ -372,6 +373,44 @@ fn rows_say_what_nothing_reaches() {
     let cells = browser.value(lost_cells);
     let cells = cells.as_array().expect("cells");
     assert!(!cells.is_empty() && cells.iter().all(|cell| *cell == bytes(lost.bytes)));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// What a site's allocations took is of a window what they are of the run, and each caller has it, too.
+#[test]
+fn rows_say_what_the_allocator_took() {
+    let mut profile = run();
+    let has_column = "document.querySelector('#columns .took') !== null";
+    let page = Page::of(&profile, "not-timed");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    assert_eq!(browser.value(has_column), false);
+    let sites = profile.sites.iter_mut();
+    let most = sites
+        .max_by_key(|site| site.measures.live.bytes)
+        .expect("sites");
+    most.in_allocator = TimeTaken {
+        time: 2_500_000.0,
+        variance: 1.0,
+        calls: 10,
+    };
+    profile.allocator_time = Some(AllocatorTime {
+        ns: 2_500_000,
+        error_ns: 1,
+        timed: 10,
+    });
+    let page = Page::of(&profile, "timed");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let cells = "[...document.querySelectorAll('.row .took')].map((e) => e.textContent).filter((text) => text)";
+    assert_eq!(browser.value(cells), serde_json::json!(["3 ms"]));
+    browser.click("#columns [data-column=took]");
+    let first = "document.querySelector('.row .took').textContent";
+    assert_eq!(browser.value(first), "3 ms");
+    let took = "Math.round(sumOf(tookOf(app.data, app.state)))";
+    assert_eq!(browser.value(took), 2_500_000);
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x, y));
+    let within = browser.value(took).as_f64().expect("a number");
+    assert!(within < 2_500_000.0, "{within} ns");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 

@@ -1,6 +1,7 @@
 //! Samples, and tracing within a budget.
 
 mod adapting;
+mod call_times;
 mod overhead;
 mod sampling;
 mod several_drains;

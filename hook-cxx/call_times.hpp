@@ -1,0 +1,49 @@
+// How long the allocator takes: now and then a random allocation is timed, from the call of the original to its return.
+//
+// A ring's `limit` ends after a random number of events, as with a budget (budget.hpp). One of the allocations behind
+// that place is timed, at random again: those which follow many releases are not drawn more often. Between two of these
+// places nothing is looked at. Of samples, which are random already, each is timed; with --sample, many are.
+//
+// The event has all that a sum needs, because the allocation's own event may be lost or arrive in another pass.
+#pragma once
+#include "budget.hpp"
+
+namespace memhook {
+
+// Begins to time a call, which follows at once.
+[[gnu::noinline, gnu::cold]] inline uint32_t time_call(RingHeader* ring) {
+  uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
+  ring->call_stamp = second - first;
+  ring->call_from = second;
+  return is_call_timed;
+}
+
+// Ends it. A cold function begins at an address of its own, so this has at most one miss of the instruction cache.
+[[gnu::always_inline]] inline void end_call_time(RingHeader* ring) {
+  uint64_t taken = cpu::time_stamp() - ring->call_from;
+  taken = taken > ring->call_stamp ? taken - ring->call_stamp : 1;
+  ring->call_counts = taken < 0xffff'ffff ? taken : 0xffff'ffff;
+}
+
+// Decides about an allocation while one is to be timed.
+inline uint32_t decide_call_time(RingHeader* ring) {
+  if (ring->calls_to_timed > 0) {
+    ring->calls_to_timed--;
+    return is_recorded;
+  }
+  ring->sampling = records_all;
+  // Whether the ring is nearly full counts again.
+  ring->limit = ring->head;
+  return time_call(ring);
+}
+
+// pre: reserve() returned true, for more events than these.
+[[gnu::noinline, gnu::cold]] inline void write_call_time(RingHeader* ring, uint64_t size, uint32_t stack) {
+  uint64_t head = ring->head;
+  event_at(ring, head) = {(size & address_mask) | (op_call_time & 7) << 45 | (op_call_time >> 3) << 48,
+                          ring->call_counts | static_cast<uint64_t>(stack) << 32};
+  ring->call_counts = 0;
+  __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
+}
+
+}  // namespace memhook
