@@ -1,5 +1,6 @@
 //! What the allocator took, by allocation site: for the rows of reports, and kept by recordings.
 
+use crate::ProfileSite;
 use crate::units::{counted, duration};
 use memhook_ledger::{CallTime, CallTimes, TimeTaken};
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,28 @@ pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
         times.insert(stack, CallTime::of_numbers((calls, weight, sum, squares)));
     }
     Some(times)
+}
+
+/// What the allocations of all sites took; those of which no call was timed, as much as others.
+pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
+    let mut all = TimeTaken::default();
+    let Some(times) = times else {
+        return all;
+    };
+    let mut untimed = 0;
+    for site in sites {
+        all += site.in_allocator;
+        if site.in_allocator.calls == 0 {
+            untimed += site.measures.allocated.blocks;
+        }
+    }
+    let rest = times.all().of(untimed as f64);
+    all += rest;
+    // Threads of one stack share its timed calls.
+    TimeTaken {
+        calls: times.all().calls,
+        ..all
+    }
 }
 
 #[cfg(test)]

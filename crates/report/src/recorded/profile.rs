@@ -1,7 +1,7 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
-use crate::allocator_time::call_times_of_note;
+use crate::allocator_time::{all_in_allocator, call_times_of_note};
 use crate::gaps;
 use crate::profile_tables::{ProfileTables, hex};
 use crate::scores::inferences;
@@ -288,28 +288,6 @@ pub fn stale(recording: &Recording) -> Option<StaleReport> {
 fn call_times(recording: &Recording) -> Option<CallTimes> {
     let is_of_heap = note(recording, "memory").is_empty();
     call_times_of_note(is_of_heap.then(|| note(recording, CALL_TIMES_NOTE))?)
-}
-
-/// What the allocations of all sites took; those of which no call was timed, as much as others.
-fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
-    let mut all = TimeTaken::default();
-    let Some(times) = times else {
-        return all;
-    };
-    let mut untimed = 0;
-    for site in sites {
-        all += site.in_allocator;
-        if site.in_allocator.calls == 0 {
-            untimed += site.measures.allocated.blocks;
-        }
-    }
-    let rest = times.all().of(untimed as f64);
-    all += rest;
-    // Threads of one stack share its timed calls.
-    TimeTaken {
-        calls: times.all().calls,
-        ..all
-    }
 }
 
 /// What a search at the end found that nothing reaches (attach --leaks).

@@ -62,7 +62,8 @@ fn reports() {
         schema.check(&json(&["report", &file, "--json", "--measure", measure]));
     }
     let sampled = folder.path("sampled.mhk");
-    let options = ["--sample", "8K", "--stacks", "all", "-o", &sampled];
+    let options = ["--sample", "8K", "--stacks", "all", "--alloc-time"];
+    let options = [&options[..], &["-o", &sampled]].concat();
     schema.check(&traced("sampled", &[], &options));
     schema.check(&json(&["report", &sampled, "--json"]));
     schema.check(&json(&["report", &sampled, "--json", "--by", "function"]));
