@@ -84,7 +84,7 @@ pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;
 pub use safe_point::Judge;
-pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
+pub use signals::{LentKeys, catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
 pub use watchable::{Watchable, to_let_go};
 pub use watchdog::{dismiss as hold_nothing_for_long, start as prepare_to_hold};

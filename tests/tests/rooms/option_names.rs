@@ -10,7 +10,14 @@ use std::path::Path;
 /// Crates that write what users of the command read; no other one knows an option of it.
 const SHOWN: [&str; 4] = ["agent", "cli", "gate", "report"];
 /// Other programs' options, in the line that calls them.
-const OTHERS: [&str; 4] = ["prlimit", "docker run", "--exact", "--alloc-fns"];
+const OTHERS: [&str; 6] = [
+    "prlimit",
+    "docker run",
+    "--exact",
+    "--alloc-fns",
+    "--goto",
+    "--line",
+];
 
 /// The options in string literals of the file that is not a comment, each with its line.
 fn options(file: &str) -> Vec<(usize, String)> {

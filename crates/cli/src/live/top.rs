@@ -1,5 +1,7 @@
 //! `top`: the live heap of a running process on the terminal.
 
+mod edit_key;
+mod editor;
 mod recorded;
 mod saved;
 mod several;
@@ -14,6 +16,8 @@ use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
+use edit_key::{EditKey, Told};
+use editor::Editor;
 use memhook_agent::SessionStacks;
 use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn};
 use memhook_foreign::units;
@@ -56,6 +60,13 @@ pub struct Args {
     /// alone.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "newest", "cgroup", "follow_fork", "stale"])]
     from: Option<PathBuf>,
+    /// Editor for source lines (v) [default: $VISUAL, $EDITOR]
+    ///
+    /// vscode, vscodium, zed or idea, or a command like vim or 'emacsclient -nw'. Most editors get +LINE FILE, those that
+    /// are known to take a line in another way get it so, and a command with {file} and {line} in it gets them there. If
+    /// top runs as root by sudo, the editor runs as the user who called sudo.
+    #[arg(long, value_name = "EDITOR")]
+    editor: Option<Editor>,
     #[command(flatten)]
     tracing: Tracing,
 }
@@ -63,7 +74,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.from {
-        return recorded::run(file, args.interval);
+        return recorded::run(file, args.interval, args.editor.clone());
     }
     let pid = args.target.pid()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -113,6 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         has_ended: false,
         call_scans: CallScans::default(),
         resident_bytes: None,
+        edit: EditKey::new(args.editor.clone()),
         report: ReportKey::new(pid, depth),
         reports: Vec::new(),
         notices: Vec::new(),
@@ -122,15 +134,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if job.has_ended && job.failure.is_none() {
         job.failure = job.show_end(&trace).err();
     }
+    let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
+    let end = end_text(&job.views[0].board, trace.consumer(), code, has_gaps);
+    let hints = job.hints(&trace, depth);
+    // An editor may stay open for hours: others may trace the process meanwhile.
+    drop(trace);
+    job.edit.finish();
     for notice in &job.notices {
         eprintln!("memhook-rs: {notice}");
     }
     if let Some(failure) = job.failure {
         return Err(failure);
     }
-    let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
-    tell_end(&job.views[0].board, trace.consumer(), code, has_gaps);
-    for hint in job.hints(&trace, depth) {
+    println!("{end}");
+    for hint in hints {
         println!("{hint}");
     }
     for report in &job.reports {
@@ -174,7 +191,7 @@ fn open() -> anyhow::Result<Screen> {
 }
 
 /// The last line, which stays on the terminal.
-fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
+fn end_text(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) -> String {
     let mut totals = totals_of(consumer);
     let mut about = "";
     if is_sampled(consumer) {
@@ -186,7 +203,7 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
         (false, 0) => "Detached",
         _ => "Not fully detached",
     };
-    println!(
+    format!(
         "{how} from {} ({}) after {}: {about}{} live in {}{}",
         board.pid,
         board.name,
@@ -197,7 +214,7 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
             0 => String::new(),
             peak => format!(" (peak {})", bytes(peak)),
         },
-    );
+    )
 }
 
 /// State of the screen for one heap.
@@ -225,6 +242,8 @@ struct TopJob {
     call_scans: CallScans,
     /// What was in memory when that was last looked at.
     resident_bytes: Option<u64>,
+    /// The editor that a key opens.
+    edit: EditKey,
     /// Reports that a key asks for.
     report: ReportKey,
     /// Those that were written, for the end.
@@ -251,9 +270,15 @@ impl TopJob {
                     self.shown = place.rem_euclid(self.views.len() as i64) as usize;
                 }
                 Some(Reaction::Report) => self.report.press(trace),
+                Some(Reaction::Edit) => board.message = self.edit.press(board.source_line()),
                 Some(Reaction::Redraw | Reaction::Mouse) | None => {}
             }
             self.is_stale |= reaction.is_some();
+        }
+        let edited = self.edit.turn(screen);
+        if let Told::Redraw(message) = edited.context("the terminal cannot be used")? {
+            self.views[self.shown].board.message = message;
+            self.is_stale = true;
         }
         if let Some(saved) = self.report.turn(trace) {
             let (message, at_the_end) = saved::told(saved);

@@ -44,6 +44,34 @@ pub fn reloads() -> u32 {
     RELOADS.load(Relaxed)
 }
 
+/// The keys that interrupt, quit and suspend (termios(3), ISIG) reach each process of the terminal's foreground. While this
+/// exists, they do nothing to this one: they are meant for a program that it starts there, to which they do what they
+/// always do, because nothing is ignored (execve(2)).
+pub struct LentKeys([(i32, libc::sighandler_t); 3]);
+
+impl LentKeys {
+    /// From now on.
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> LentKeys {
+        let signals = [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP];
+        LentKeys(signals.map(|signal| {
+            let before = handler(signal);
+            handle(signal, Handler::Plain(pass_over));
+            (signal, before)
+        }))
+    }
+}
+
+extern "C" fn pass_over(_: i32) {}
+
+impl Drop for LentKeys {
+    fn drop(&mut self) {
+        for (signal, before) in self.0 {
+            set_handler(signal, before);
+        }
+    }
+}
+
 /// How many of them have come since [`catch_stops`].
 pub fn stops() -> u32 {
     STOPS.load(Relaxed)

@@ -7,6 +7,7 @@ use super::rows::{Numbers, Row, Sort, Subject};
 use super::tree::Tree;
 use crate::names::is_plumbing;
 use crate::places::source_root;
+use crate::stacks::responsible;
 use crate::units::count;
 use crate::{Overhead, StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
@@ -67,8 +68,19 @@ pub enum Reaction {
     Process(i32),
     /// Write a report.
     Report,
+    /// Open the source line of the selected row ([`Board::source_line`]).
+    Edit,
     /// Leave the mouse to the terminal, or take it back.
     Mouse,
+}
+
+/// A place in the sources. The file is named by the process's debug information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// Its path.
+    pub file: String,
+    /// From 1 on, if it is known.
+    pub line: Option<u32>,
 }
 
 /// The processes of which this one is shown.
@@ -331,6 +343,7 @@ impl Board {
                 return Some(Reaction::Process(by));
             }
             Action::Write if !self.is_help_shown => return Some(Reaction::Report),
+            Action::Edit if !self.is_help_shown => return Some(Reaction::Edit),
             Action::Mouse if !self.is_help_shown => return Some(Reaction::Mouse),
             _ => {}
         }
@@ -372,7 +385,7 @@ impl Board {
             Action::Rubout => self.is_typing = self.filter.pop().is_some(),
             Action::EndFilter => self.is_typing = false,
             Action::Click(column, row) => self.click(column, row),
-            Action::Quit | Action::Process(_) | Action::Write | Action::Mouse => {}
+            Action::Quit | Action::Process(_) | Action::Write | Action::Edit | Action::Mouse => {}
         }
         self.arrange();
     }
@@ -386,6 +399,29 @@ impl Board {
             Subject::Call { is_open, .. } => self.open(is_open == Some(false)),
             Subject::Site(_) => self.is_drilled = !self.is_drilled,
         }
+    }
+
+    /// File and line of the selected row, or of the first one: those that the row shows.
+    ///
+    /// # Errors
+    /// Why there are none, in words for the user.
+    pub fn source_line(&mut self) -> Result<SourceLine, &'static str> {
+        if self.selected().is_none() {
+            self.select(0);
+        }
+        let at = self.selected().ok_or("No row is selected")?;
+        let Some(stack) = self.rows[at].stack() else {
+            return Err("A call of the tree has no source line; t shows the sites");
+        };
+        let named = self.named(stack).ok_or("The names have not come yet")?;
+        let frame = responsible(&named.frames);
+        let line = frame.and_then(|frame| {
+            Some(SourceLine {
+                file: frame.file.clone()?,
+                line: frame.line,
+            })
+        });
+        line.ok_or("The source line is not known: no debug information")
     }
 
     fn open(&mut self, is_open: bool) {

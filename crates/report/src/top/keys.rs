@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{
 };
 
 /// The keys, as the help shows them.
-pub(super) const HELP: [(&str, &str); 17] = [
+pub(super) const HELP: [(&str, &str); 18] = [
     ("Up Down j k", "select a row"),
     ("PgUp PgDn Home End", "select a row further away"),
     ("Enter", "show the call stack of a site, or open a call"),
@@ -28,6 +28,7 @@ pub(super) const HELP: [(&str, &str); 17] = [
         "Tab Shift-Tab",
         "of several processes or heaps: the next, or the one before",
     ),
+    ("v", "open the source line of a site in your editor"),
     ("w", "write a report to a new file in this directory"),
     (
         "m",
@@ -50,6 +51,8 @@ pub(super) enum Action {
     Help,
     /// Write a report.
     Write,
+    /// Open the source line of the selected row.
+    Edit,
     /// Leave the mouse to the terminal, or take it back.
     Mouse,
     /// Show the stack of the selected row, or what is below a call.
@@ -121,6 +124,7 @@ fn pressed(code: KeyCode) -> Option<Action> {
         KeyCode::Char('?' | 'h') | KeyCode::F(1) => Action::Help,
         KeyCode::Char('/') => Action::Filter,
         KeyCode::Char('w') => Action::Write,
+        KeyCode::Char('v') => Action::Edit,
         KeyCode::Char('m') => Action::Mouse,
         KeyCode::Char('t') => Action::Tree,
         KeyCode::Char('p' | ' ') => Action::Pause,

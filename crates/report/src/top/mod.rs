@@ -13,7 +13,7 @@ mod terminal;
 mod tests;
 mod tree;
 
-pub use board::{Among, Board, Reaction, Resident, Sample};
+pub use board::{Among, Board, Reaction, Resident, Sample, SourceLine};
 pub use names::Names;
 use screen::draw;
 pub use terminal::Screen;

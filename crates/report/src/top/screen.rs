@@ -191,6 +191,7 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
             "  Up/Down next site",
             "  p pause",
             "  w write report",
+            "  v source",
             "  m mouse",
         ]
     } else if board.is_tree {
@@ -203,6 +204,7 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
             "  s sort",
             "  p pause",
             "  w write report",
+            "  v source",
             "  m mouse",
         ]
     } else {
@@ -215,6 +217,7 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
             "  s sort",
             "  p pause",
             "  w write report",
+            "  v source",
             "  m mouse",
         ]
     };

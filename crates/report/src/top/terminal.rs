@@ -5,7 +5,9 @@ use crossbeam_channel::{Receiver, bounded};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, Event};
 use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
 use std::io::{Result, stdout};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Events that wait to be acted on.
@@ -17,7 +19,10 @@ const WAIT: Duration = Duration::from_millis(100);
 pub struct Screen {
     terminal: DefaultTerminal,
     events: Receiver<Option<Event>>,
+    keyboard: Arc<Keyboard>,
     has_mouse: bool,
+    /// The terminal is as it was before, for another program.
+    is_lent: bool,
 }
 
 impl Screen {
@@ -27,20 +32,27 @@ impl Screen {
     /// When it cannot be used.
     pub fn open() -> Result<Screen> {
         let terminal = ratatui::try_init()?;
+        let keyboard = Arc::new(Keyboard::default());
         let mut screen = Screen {
             terminal,
-            events: listen(),
+            events: listen(Arc::clone(&keyboard)),
+            keyboard,
             has_mouse: false,
+            is_lent: false,
         };
         screen.switch_mouse();
         Ok(screen)
     }
 
-    /// Takes the mouse, or gives it back to the terminal, which then selects text with it. A terminal without a mouse
-    /// takes no notice.
+    /// Takes the mouse, or gives it back to the terminal, which then selects text with it.
     fn switch_mouse(&mut self) {
         self.has_mouse = !self.has_mouse;
-        let _ = if self.has_mouse {
+        self.set_mouse(self.has_mouse);
+    }
+
+    /// A terminal without a mouse takes no notice.
+    fn set_mouse(&self, is_ours: bool) {
+        let _ = if is_ours {
             execute!(stdout(), EnableMouseCapture)
         } else {
             execute!(stdout(), DisableMouseCapture)
@@ -64,27 +76,111 @@ impl Screen {
         &self.events
     }
 
-    /// Draws the board.
+    /// Gives the terminal to another program, as it was before. Returns whether that may begin: the thread that reads
+    /// keys first ends its wait for one, for which this has to be called again. Events have to be received until then.
+    pub fn lend(&mut self) -> bool {
+        if self.keyboard.is_left() && !self.is_lent {
+            self.set_mouse(false);
+            let _ = ratatui::try_restore();
+            self.is_lent = true;
+        }
+        self.is_lent
+    }
+
+    /// Takes the terminal again, once the other program has ended.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn take_back(&mut self) -> Result<()> {
+        enable_raw_mode()?;
+        execute!(stdout(), EnterAlternateScreen)?;
+        self.set_mouse(self.has_mouse);
+        self.is_lent = false;
+        // Nothing of the last picture is left.
+        self.terminal.clear()?;
+        self.keyboard.take();
+        Ok(())
+    }
+
+    /// Draws the board, unless the terminal is lent.
     ///
     /// # Errors
     /// When the terminal cannot be written.
     pub fn draw(&mut self, board: &mut Board) -> Result<()> {
-        self.terminal.draw(|frame| draw(frame, board)).map(drop)
+        match self.is_lent {
+            true => Ok(()),
+            false => self.terminal.draw(|frame| draw(frame, board)).map(drop),
+        }
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _ = execute!(stdout(), DisableMouseCapture);
-        let _ = ratatui::try_restore();
+        // Another program has it in a state of its own; whoever has started that waits for its end.
+        if !self.is_lent {
+            self.set_mouse(false);
+            let _ = ratatui::try_restore();
+        }
+    }
+}
+
+/// Who reads the keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reader {
+    /// Our thread.
+    #[default]
+    Ours,
+    /// Our thread, which is to leave them.
+    Leaving,
+    /// Another program.
+    Other,
+}
+
+/// The keyboard, which our thread leaves where another program is to read it.
+#[derive(Default)]
+struct Keyboard {
+    reader: Mutex<Reader>,
+    is_taken: Condvar,
+}
+
+impl Keyboard {
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Asks our thread to leave the keys. Whether it has.
+    fn is_left(&self) -> bool {
+        let mut reader = self.reader();
+        if *reader == Reader::Ours {
+            *reader = Reader::Leaving;
+        }
+        *reader == Reader::Other
+    }
+
+    fn take(&self) {
+        *self.reader() = Reader::Ours;
+        self.is_taken.notify_all();
+    }
+
+    /// Leaves the keys if that is asked for, and returns when they are ours again.
+    fn leave_if_asked(&self) {
+        let mut reader = self.reader();
+        if *reader == Reader::Leaving {
+            *reader = Reader::Other;
+        }
+        while *reader == Reader::Other {
+            let taken = self.is_taken.wait(reader);
+            reader = taken.unwrap_or_else(|e| e.into_inner());
+        }
     }
 }
 
 /// Reads events on a thread of its own until nobody listens any longer.
-fn listen() -> Receiver<Option<Event>> {
+fn listen(keyboard: Arc<Keyboard>) -> Receiver<Option<Event>> {
     let (sender, events) = bounded(BACKLOG);
     std::thread::spawn(move || {
         loop {
+            keyboard.leave_if_asked();
             let event = match event::poll(WAIT) {
                 Ok(false) => continue,
                 Ok(true) => event::read().ok(),

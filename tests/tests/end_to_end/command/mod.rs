@@ -14,5 +14,6 @@ mod run_duration;
 mod schemas;
 mod targets_by_name;
 mod top;
+mod top_editor;
 mod view;
 mod watch;

@@ -1,5 +1,7 @@
 //! `top --from`: a recording that is still being written, on the screen.
 
+use super::edit_key::{EditKey, Told};
+use super::editor::Editor;
 use super::saved::{ROWS, save, told};
 use super::{has_color, open};
 use crate::report::follow::follow;
@@ -28,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Read = (Arc<Recording>, Sample);
 
 /// Shows the recording until the user leaves.
-pub fn run(file: &Path, interval: Duration) -> anyhow::Result<ExitCode> {
+pub fn run(file: &Path, interval: Duration, editor: Option<Editor>) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!(
             "top needs a terminal; for scripts there is: memhook-rs report --follow {} --json",
@@ -47,11 +49,14 @@ pub fn run(file: &Path, interval: Duration) -> anyhow::Result<ExitCode> {
         board: Board::new(note(&recording, "name").to_owned(), pid),
         names: Names::new(symbolizer(&recording, NameSources::default()), depth),
         recording,
+        edit: EditKey::new(editor),
         reports: Vec::new(),
     };
     view.board.has_color = has_color();
     view.board.sample(sample);
-    let end = view.show(&read)?;
+    let end = view.show(&read);
+    view.edit.finish();
+    let end = end?;
     for report in &view.reports {
         println!("{report}");
     }
@@ -84,6 +89,7 @@ struct View {
     recording: Arc<Recording>,
     board: Board,
     names: Names,
+    edit: EditKey,
     /// Reports that a key has written, for the end.
     reports: Vec<String>,
 }
@@ -129,6 +135,11 @@ impl View {
         let mut written: Option<Written> = None;
         loop {
             is_stale |= self.names.follow(&*self.recording, &mut self.board);
+            let edited = self.edit.turn(&mut screen);
+            if let Told::Redraw(message) = edited.context("the terminal cannot be used")? {
+                self.board.message = message;
+                is_stale = true;
+            }
             if std::mem::take(&mut is_stale) {
                 is_stale = self.draw(&mut screen)?;
             }
@@ -139,6 +150,10 @@ impl View {
                     let event = event.context("the terminal went away")?;
                     match screen.react(&mut self.board, &event) {
                         Some(Reaction::Quit) => return Ok(end),
+                        Some(Reaction::Edit) => {
+                            self.board.message = self.edit.press(self.board.source_line());
+                            is_stale = true;
+                        }
                         Some(Reaction::Report) => written = Some(write(Arc::clone(&self.recording))),
                         reaction => is_stale |= reaction.is_some(),
                     }

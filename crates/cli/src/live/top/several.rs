@@ -4,6 +4,8 @@
 //! may stop taking what is written to it (Ctrl-S): a dlopen(3) of a traced process waits for the thread that traces
 //! it, so that thread never waits for the terminal. Where the board is being drawn, it comes back later.
 
+use super::edit_key::{EditKey, Told};
+use super::editor::Editor;
 use super::saved::{ReportKey, told};
 use super::{Args, open, sample};
 use crate::live::ending;
@@ -34,8 +36,8 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let desk = Arc::new(Desk::default());
     desk.shown.store(pid, Relaxed);
     let terminal = std::thread::spawn({
-        let desk = Arc::clone(&desk);
-        move || desk.show()
+        let (desk, editor) = (Arc::clone(&desk), args.editor.clone());
+        move || desk.show(editor)
     });
     let mut processes = Processes {
         args,
@@ -143,13 +145,15 @@ impl Desk {
     }
 
     /// Draws and listens until the end; whatever goes wrong with the terminal is the end, too.
-    fn show(&self) -> anyhow::Result<()> {
-        let result = self.draw_and_listen();
+    fn show(&self, editor: Option<Editor>) -> anyhow::Result<()> {
+        let mut edit = EditKey::new(editor);
+        let result = self.draw_and_listen(&mut edit);
         self.is_over.store(true, Relaxed);
+        edit.finish();
         result
     }
 
-    fn draw_and_listen(&self) -> anyhow::Result<()> {
+    fn draw_and_listen(&self, edit: &mut EditKey) -> anyhow::Result<()> {
         let mut screen: Option<Screen> = None;
         let mut drawn = Among::default();
         let mut by = 0;
@@ -177,10 +181,16 @@ impl Desk {
                     Reaction::Quit => return Ok(()),
                     Reaction::Process(places) => by += places,
                     Reaction::Report => view.wants_report.store(true, Relaxed),
+                    Reaction::Edit => board.message = edit.press(board.source_line()),
                     Reaction::Redraw | Reaction::Mouse => {}
                 }
             }
-            let is_stale = view.is_stale.swap(false, Relaxed);
+            let mut is_stale = view.is_stale.swap(false, Relaxed);
+            let edited = edit.turn(screen);
+            if let Told::Redraw(message) = edited.context("the terminal cannot be used")? {
+                board.message = message;
+                is_stale = true;
+            }
             if is_stale || among != drawn || !reactions.is_empty() {
                 let done = screen.draw(&mut board);
                 done.context("the terminal cannot be written")?;
