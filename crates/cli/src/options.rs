@@ -161,4 +161,12 @@ mod tests {
         assert!(moment("0x").is_err() && moment("-1s").is_err() && moment("").is_err());
         assert!(moment("700").is_err());
     }
+
+    #[test]
+    fn no_score_takes_the_name_of_an_order() {
+        let orders = orders(false);
+        let words = orders.possible_values().into_iter().flatten();
+        let words: Vec<String> = words.map(|word| word.get_name().to_owned()).collect();
+        assert_eq!(words, RESERVED_NAMES);
+    }
 }

@@ -15,7 +15,7 @@ const LONGEST: usize = 1000;
 /// The longest name of a score.
 const LONGEST_NAME: usize = 32;
 /// Words that stand for an order of rows beside the names of scores.
-pub const RESERVED_NAMES: [&str; 5] = ["bytes", "count", "age", "growth", "score"];
+pub const RESERVED_NAMES: [&str; 6] = ["bytes", "count", "age", "growth", "time", "score"];
 
 /// What a formula may call, with the number of arguments.
 const FUNCTIONS: [(&str, Function, usize); 5] = [

@@ -219,7 +219,7 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
     );
     refused(
         &["report", &file, "--score", "a = size", "--sort", "b"],
-        &["--sort b: expected bytes, count, age, growth, score, or"],
+        &["--sort b: expected bytes, count, age, growth, time, score, or"],
     );
     refused(
         &["report", &file, "--score", "a = size", "--by", "thread"],

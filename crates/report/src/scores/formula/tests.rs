@@ -86,6 +86,7 @@ fn a_refusal_names_the_column() {
         ("\u{1b}[1m = size", 1, "needs a name"),
         (" usage = size", 2, "'usage' stands for something else"),
         ("count = size", 1, "'count' stands for something else"),
+        ("time = size", 1, "'time' stands for something else"),
         ("max = size", 1, "'max' stands for something else"),
         (
             "waste = size * (1 - usge)",
