@@ -102,6 +102,7 @@ fn of_formula(error: &(dyn Error + 'static)) -> Option<&'static str> {
         NoEvidence::NoAccesses { .. } => {
             "; record again with --access sampled, or build the program with the callbacks of 'memhook-rs sdk -o DIR'"
         }
+        NoEvidence::NotTimed { .. } => "; record again with --alloc-time",
         NoEvidence::Sampled { .. } => {
             "; build the program with the callbacks of 'memhook-rs sdk -o DIR', and record it again"
         }

@@ -42,9 +42,9 @@ pub struct CustomArgs {
     ///
     /// A name, and a formula of + - * /, parentheses, min, max, abs, sqrt and log over what is known of a site. Always
     /// known: size, blocks, smallest, largest, peak, peak_blocks, live, live_blocks, lifetime, groups, life_s, run_s.
-    /// Where accesses are known: usage, useful_lifetime; if they are not sampled, also accessed, reads, writes,
-    /// untouched, never_read, never_written, shared, false_shares, wait_s, idle_s. What has no value, such as a
-    /// division by zero, is shown as -. A larger value is taken to be worse.
+    /// With --alloc-time: alloc_s. Where accesses are known: usage, useful_lifetime; if they are not sampled, also
+    /// accessed, reads, writes, untouched, never_read, never_written, shared, false_shares, wait_s, idle_s. What has no
+    /// value, such as a division by zero, is shown as -. A larger value is taken to be worse.
     #[arg(long, value_name = "FORMULA", value_parser = formula, group = SCORING)]
     score: Vec<Formula>,
 }

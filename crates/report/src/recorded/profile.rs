@@ -231,8 +231,10 @@ fn scored_sites(
     let run_scores = RunScores::of(&run);
     // A stack on several threads is several sites of the profile.
     let mut live: FxHashMap<u32, Amount> = FxHashMap::default();
+    let mut timed: FxHashMap<u32, TimeTaken> = FxHashMap::default();
     for site in &profile.sites {
         *live.entry(site.stack).or_default() += site.measures.live;
+        *timed.entry(site.stack).or_default() += site.in_allocator;
     }
     let sites = run.sites.into_iter().filter_map(|numbers| {
         let stack = known(&numbers)?;
@@ -241,6 +243,7 @@ fn scored_sites(
             scores: Scores::of(&numbers),
             numbers,
             live: live.get(&stack).copied().unwrap_or_default(),
+            in_allocator: timed.get(&stack).copied().unwrap_or_default(),
         })
     });
     let mut sites: Vec<SiteScores> = sites.collect();
@@ -249,6 +252,7 @@ fn scored_sites(
         run: run_scores,
         sites,
         inferences,
+        is_timed: profile.allocator_time.is_some(),
         run_s: profile.to_ns.saturating_sub(profile.from_ns) as f64 / 1e9,
         ..ProfileScores::default()
     }

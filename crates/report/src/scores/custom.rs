@@ -67,6 +67,18 @@ pub enum NoEvidence {
         /// Where it is used.
         column: usize,
     },
+    /// No call of the allocator was timed.
+    #[error(
+        "{score}: '{variable}' (column {column}) is not known: no call of the allocator was timed"
+    )]
+    NotTimed {
+        /// The score.
+        score: String,
+        /// The variable.
+        variable: &'static str,
+        /// Where it is used.
+        column: usize,
+    },
     /// Some blocks were watched.
     #[error(
         "{score}: '{variable}' (column {column}) is not known: accesses were sampled, from which only 'usage' and 'useful_lifetime' are estimated"
@@ -110,6 +122,20 @@ impl Formula {
         }
         Ok(())
     }
+
+    /// Refuses a run in which no call of the allocator was timed, if the formula needs that.
+    fn check_timed(&self, is_timed: bool) -> Result<(), NoEvidence> {
+        let mut used = self.variables().iter();
+        let needed = used.find(|(variable, _)| variable.evidence() == Evidence::AllocatorTime);
+        match needed {
+            Some(&(variable, column)) if !is_timed => Err(NoEvidence::NotTimed {
+                score: self.name().to_owned(),
+                variable: variable.name(),
+                column,
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl ProfileScores {
@@ -120,6 +146,7 @@ impl ProfileScores {
     pub fn add_formulas(&mut self, formulas: &[Formula]) -> Result<(), NoEvidence> {
         for formula in formulas {
             formula.check(self.run.access_source)?;
+            formula.check_timed(self.is_timed)?;
         }
         let summed = |formula: &Formula| {
             let values = self.sites.iter();

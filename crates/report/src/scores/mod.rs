@@ -18,6 +18,7 @@ pub use inferences::{Gain, Inference, InferenceKind};
 pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};
 
 use crate::Amount;
+use memhook_ledger::TimeTaken;
 use memhook_recording::{AccessSums, ScoredRun, ScoredSite, geometric_mean, variance};
 use serde::{Deserialize, Serialize};
 
@@ -178,6 +179,8 @@ pub struct SiteScores {
     pub numbers: ScoredSite,
     /// What is live of it at the end.
     pub live: Amount,
+    /// What its allocations took in the allocator, in nanoseconds; of no calls where none was timed.
+    pub in_allocator: TimeTaken,
 }
 
 /// The scores of a profile.
@@ -191,6 +194,8 @@ pub struct ProfileScores {
     pub inferences: Vec<Inference>,
     /// Length of the run in seconds.
     pub run_s: f64,
+    /// Whether calls of the allocator were timed.
+    pub is_timed: bool,
     /// What formulas come to in the run, in their order.
     pub custom: Vec<CustomScore>,
     /// The formulas: see [`ProfileScores::add_formulas`].

@@ -31,6 +31,7 @@ pub enum Variable {
     FalseShares,
     WaitS,
     IdleS,
+    AllocS,
 }
 
 /// What has to be known of a run for a variable to have values.
@@ -42,13 +43,15 @@ pub enum Evidence {
     Accesses,
     /// All reads and writes.
     AllAccesses,
+    /// Calls of the allocator that were timed.
+    AllocatorTime,
 }
 
-use Evidence::{Accesses, AllAccesses, Blocks};
+use Evidence::{Accesses, AllAccesses, AllocatorTime, Blocks};
 use Variable as V;
 
 /// All of them, by the name that formulas use.
-pub(super) const VARIABLES: [(&str, Variable, Evidence); 24] = [
+pub(super) const VARIABLES: [(&str, Variable, Evidence); 25] = [
     ("size", V::Size, Blocks),
     ("blocks", V::Blocks, Blocks),
     ("smallest", V::Smallest, Blocks),
@@ -73,6 +76,7 @@ pub(super) const VARIABLES: [(&str, Variable, Evidence); 24] = [
     ("false_shares", V::FalseShares, AllAccesses),
     ("wait_s", V::WaitS, AllAccesses),
     ("idle_s", V::IdleS, AllAccesses),
+    ("alloc_s", V::AllocS, AllocatorTime),
 ];
 
 impl Variable {
@@ -109,6 +113,8 @@ pub(super) struct Numbers {
     live_blocks: f64,
     groups: f64,
     lifetimes_ns: f64,
+    /// In the allocator, of the sites with calls that were timed.
+    allocator_ns: Option<f64>,
     lifetime: Mean,
     usage: Mean,
     useful_lifetime: Mean,
@@ -166,6 +172,9 @@ impl Numbers {
         self.live_blocks += site.live.blocks as f64;
         self.groups += numbers.groups as f64;
         self.lifetimes_ns += numbers.lifetimes_ns as f64;
+        if site.in_allocator.calls > 0 {
+            *self.allocator_ns.get_or_insert_default() += site.in_allocator.time;
+        }
         self.lifetime.add(site.scores.lifetime, blocks);
         self.usage.add(site.scores.usage, numbers.bytes as f64);
         let useful = site.scores.useful_lifetime;
@@ -202,6 +211,7 @@ impl Numbers {
             V::Groups => self.groups,
             V::LifeS => quotient(self.lifetimes_ns / NS, self.blocks)?,
             V::RunS => self.run_s,
+            V::AllocS => self.allocator_ns? / NS,
             V::Usage => self.usage.value()?,
             V::UsefulLifetime => self.useful_lifetime.value()?,
             of_accesses => return self.of_accesses(of_accesses),

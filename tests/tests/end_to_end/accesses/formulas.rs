@@ -166,6 +166,35 @@ fn a_trace_has_them_at_its_end() {
     assert_eq!(summed[1]["known_sites"], 5, "{report}");
 }
 
+/// The time in the allocator is that of the rows.
+#[test]
+fn time_in_the_allocator_is_a_variable() {
+    let folder = Folder::new("formulas-timed");
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&build_target("scores", &["-O1", "-g"]), &[]);
+    let options = ["--alloc-time", "-o", &file, "--score", "cost = alloc_s"];
+    let attacher = Attacher::start(&target, &options);
+    target.go();
+    target.expect("done");
+    let last = attacher.finish();
+    assert!(target.finish().success());
+    assert_eq!(last["custom_scores"][0]["name"], "cost", "{last}");
+    let words = ["report", &file, "--score", "cost = alloc_s * 1e9"];
+    let report = parsed(&[&words[..], &["--json", "-T", "1000"]].concat());
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let mut timed = 0;
+    for site in sites {
+        let (ns, cost) = (&site["alloc_ns"], &site["custom_scores"]["cost"]);
+        assert_eq!(ns.is_null(), cost.is_null(), "{site}");
+        if let (Some(ns), Some(cost)) = (ns.as_f64(), cost.as_f64()) {
+            // Nanoseconds of rows are whole.
+            assert!((ns - cost).abs() <= 0.51, "{site}");
+            timed += 1;
+        }
+    }
+    assert!(timed > 0, "{report}");
+}
+
 #[test]
 fn what_is_wrong_is_said_in_one_line_with_the_column() {
     let folder = Folder::new("formulas-refused");
@@ -244,6 +273,11 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
     refused(
         &["diff", &json, &file, "--score", "a = size"],
         &["compare recordings"],
+    );
+    let timed = "cost = alloc_s / blocks";
+    refused(
+        &["report", &file, "--score", timed],
+        &["'alloc_s' (column 8) is not known", "--alloc-time"],
     );
     // Before anything is traced.
     for access in ["off", "sampled"] {
