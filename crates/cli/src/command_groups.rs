@@ -10,7 +10,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Look at a live process",
         &[
-            "attach", "top", "scan", "stale", "rss", "probe", "watch", "doctor",
+            "attach", "top", "advise", "scan", "stale", "rss", "probe", "watch", "doctor",
         ],
     ),
     (

@@ -33,8 +33,8 @@ mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use live::{
-    agent, attach, demo, detach, doctor, emit, mark, probe, rss, run, scan, sdk, signals, stale,
-    top, trim, watch,
+    advise, agent, attach, demo, detach, doctor, emit, mark, probe, rss, run, scan, sdk, signals,
+    stale, top, trim, watch,
 };
 use memhook_foreign::visible;
 use std::process::ExitCode;
@@ -91,6 +91,9 @@ enum Command {
     /// Watch the heap of a running process in the terminal
     #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
+    /// Say why a process's memory is as large as it is, and what to do about it
+    #[command(after_long_help = include_str!("help/advise.txt"))]
+    Advise(Box<advise::Args>),
     /// Count the calls of functions of a running process
     #[command(after_long_help = include_str!("help/probe.txt"))]
     Probe(Box<probe::Args>),
@@ -169,6 +172,7 @@ fn start_log(command: &Command) -> anyhow::Result<()> {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Advise(args) => advise::run(&args),
         Command::Attach(args) => attach::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),

@@ -23,7 +23,7 @@ macro_rules! refused {
     )* };
 }
 
-refused! { agent attach demo detach doctor emit mark probe rss run scan sdk stale top trim watch }
+refused! { advise agent attach demo detach doctor emit mark probe rss run scan sdk stale top trim watch }
 
 fn refuse() -> anyhow::Result<ExitCode> {
     anyhow::bail!(

@@ -1,6 +1,7 @@
 //! Which process a command is about: its id, its name, its control group.
 
 use memhook_process::{SelectionError, Selector, select};
+use std::path::Path;
 
 /// The process.
 #[derive(clap::Args, Clone)]
@@ -50,6 +51,14 @@ impl Target {
     /// Its id.
     pub fn pid(&self) -> Result<i32, SelectionError> {
         self.choice.pid(self.process())
+    }
+
+    /// The recording that is named in the place of a process.
+    pub fn recording(&self) -> Option<&Path> {
+        let path = Path::new(self.process.as_deref()?);
+        path.extension()
+            .is_some_and(|end| end == "mhk")
+            .then_some(path)
     }
 
     /// All processes of a control group, if nothing but that was given.

@@ -22,7 +22,8 @@ impl Style<'_> {
         }
     }
 
-    pub(crate) fn strong(self, text: &str) -> String {
+    /// Text that stands out.
+    pub fn strong(self, text: &str) -> String {
         self.paint("1", text)
     }
 

@@ -9,6 +9,7 @@ use super::signals;
 use super::stale::StaleSection;
 use crate::live::scored_trace::Scratch;
 use crate::log;
+use crate::options::HoldLimit;
 use crate::output::say;
 use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
@@ -226,6 +227,37 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         export.write(trace.session())?;
     }
     Ok(ExitCode::from(code))
+}
+
+/// Records a process for a time, with what is resident and what nothing reaches at the end, and prints nothing. The
+/// recording has no name, and is gone with what is returned.
+pub fn recorded(
+    pid: i32,
+    duration: Duration,
+    overhead: f64,
+    hold: HoldLimit,
+) -> anyhow::Result<Scratch> {
+    let mut args = Args::plain(pid, duration, usize::MAX);
+    let reports = &mut args.reports;
+    reports.quiet = true;
+    reports.look_at_all_memory(hold);
+    reports.tracing.overhead = Some(overhead);
+    let config = args.config(true);
+    let depth = config.depth;
+    refuse(pid, &config)?;
+    let scratch = Scratch::new()?;
+    let options = args
+        .reports
+        .recording
+        .resolve(true, &args.reports.tracing)?;
+    let recording = Recording::create(&scratch.path, &options, pid, &config)?;
+    let output = args.reports.open(ReportStream::Err, None)?;
+    signals::catch_stops();
+    let trace = super::record::start(pid, config, Some(recording), ());
+    let (mut trace, written) = traced(trace, output)?;
+    let job = args.job(pid, &written, depth);
+    trace.run(args.duration, &mut job.without_reports());
+    Ok(scratch)
 }
 
 /// A trace that has started, and its reports. One that has not leaves nothing of them.

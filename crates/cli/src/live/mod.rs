@@ -1,5 +1,6 @@
 //! Commands that hold, trace or read live processes, and what they share.
 
+pub mod advise;
 pub mod agent;
 mod allocator;
 pub mod attach;

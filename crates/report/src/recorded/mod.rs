@@ -4,6 +4,8 @@ mod profile;
 mod series;
 mod symbolizer;
 
+#[cfg(target_arch = "x86_64")]
+pub use profile::account;
 pub use profile::{
     Contents, NotSearched, Window, check_unreachable, note, ordered_modules, overhead, profile,
     window_totals,

@@ -1,5 +1,6 @@
 //! The command as its users see it: help, mistakes, files, pages and terminals.
 
+mod advise;
 mod bad_input;
 mod documentation;
 mod heaptrack;

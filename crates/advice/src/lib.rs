@@ -1,0 +1,228 @@
+//! Leak, fragmentation or retention, and what to do about it: findings about one process.
+//!
+//! Everything comes from what a recording of the process holds: its sites over time, what nothing reached at its end
+//! (`attach --leaks`), and what was resident then (`attach --rss`). A finding says how many bytes would come back, what
+//! brings them back, and what shows it. What was not looked at gives no finding, and a note says so.
+//!
+//! Not here: processes, recordings, options.
+
+mod allocator;
+mod sites;
+mod text;
+
+use memhook_gate::Evidence;
+use memhook_report::{Document, Profile, RssReport, Style, bytes};
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/advice/1";
+/// What would bring back less than this is not worth a change.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Nor what would bring back less than this share of the resident memory.
+const LEAST_SHARE: f64 = 0.02;
+
+/// What is known of a process.
+pub struct Facts<'a> {
+    /// What its sites did.
+    pub profile: &'a Profile,
+    /// What was resident at the end; `None` if that was not looked at.
+    pub account: Option<&'a RssReport>,
+    /// The trend test over its sites; `None` if it could not be made.
+    pub growth: Option<&'a Evidence>,
+    /// Whether the process is still there, so that commands may name it.
+    pub is_running: bool,
+}
+
+/// What to do, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// Always `memhook-rs/advice/1`.
+    pub schema: &'static str,
+    /// Process id.
+    pub pid: i32,
+    /// Name, as `ps` shows it.
+    pub name: String,
+    /// For how long it was looked at, in seconds.
+    pub seconds: f64,
+    /// Resident bytes at the end; `None` if that was not looked at.
+    pub rss_bytes: Option<u64>,
+    /// The answer in a line: what most of what would come back is; `None` if there is nothing to do.
+    pub answer: Option<String>,
+    /// Where they are.
+    pub lines: Vec<Line>,
+    /// What would help, that which brings back most first.
+    pub findings: Vec<Finding>,
+    /// What was not looked at, or not surely.
+    pub notes: Vec<String>,
+}
+
+/// One part of the memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// What it is.
+    pub what: &'static str,
+    /// Bytes now.
+    pub bytes: u64,
+    /// How much more it would be in an hour; `None` if that was not followed.
+    pub bytes_an_hour: Option<i64>,
+}
+
+/// Kinds of findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Nothing points to the blocks of a site any more.
+    Leak,
+    /// A site keeps more and more blocks, and something points to them.
+    Growth,
+    /// Free memory of the allocator that it could give back at once.
+    Retention,
+    /// Free memory that a few live blocks hold.
+    Fragmentation,
+    /// Free memory in many arenas.
+    Arenas,
+    /// Free blocks in caches of threads.
+    ThreadCaches,
+    /// Stacks of threads.
+    Stacks,
+    /// Memory that was mapped beside the heap grows.
+    Mappings,
+}
+
+/// Something that would help.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// What it is.
+    pub kind: Kind,
+    /// What was found, as a sentence.
+    pub found: String,
+    /// Bytes that would come back now.
+    pub gain_bytes: u64,
+    /// Bytes that would not be added in an hour; `None` if that is not known.
+    pub gain_bytes_an_hour: Option<u64>,
+    /// How sure it is: exact, tested, estimated.
+    pub certainty: &'static str,
+    /// What to do.
+    pub remedy: String,
+    /// What that costs.
+    pub cost: &'static str,
+    /// The command that shows it.
+    pub evidence: String,
+}
+
+impl Facts<'_> {
+    fn seconds(&self) -> f64 {
+        (self.profile.to_ns.saturating_sub(self.profile.from_ns)) as f64 / 1e9
+    }
+
+    /// What a change within the time comes to in an hour.
+    fn an_hour(&self, change: f64) -> i64 {
+        (change * 3600.0 / self.seconds().max(1e-3)).round() as i64
+    }
+
+    /// How the process is named in commands.
+    fn target(&self) -> String {
+        match self.is_running {
+            true => self.profile.target.pid.to_string(),
+            false => "PID".to_owned(),
+        }
+    }
+
+    /// What is too little to be worth a change.
+    fn least(&self) -> u64 {
+        let live = self.profile.totals.live_bytes;
+        let all = self.account.map_or(live, |account| account.rss_bytes);
+        LEAST_BYTES.max((all as f64 * LEAST_SHARE) as u64)
+    }
+}
+
+/// What is found of a process.
+pub fn advise(facts: &Facts<'_>) -> Advice {
+    let profile = facts.profile;
+    let mut findings = sites::findings(facts);
+    let mut lines = vec![Line {
+        what: "live blocks since the attach",
+        bytes: profile.totals.live_bytes,
+        bytes_an_hour: Some(facts.an_hour(sites::growth(profile))),
+    }];
+    if let Some(leaks) = profile
+        .leaks
+        .as_ref()
+        .filter(|_| profile.knows_unreachable())
+    {
+        lines.push(Line {
+            what: "of all blocks, unreachable",
+            bytes: leaks.totals.leaked_bytes,
+            bytes_an_hour: None,
+        });
+    }
+    let mut notes = Vec::new();
+    match facts.account {
+        Some(account) => {
+            findings.extend(allocator::findings(facts, account));
+            lines.extend(allocator::lines(account));
+            notes.extend(account.notes.iter().cloned());
+        }
+        None => notes.push("what is resident was not looked at: record with attach --rss".into()),
+    }
+    findings.extend(allocator::mappings(facts));
+    if !profile.knows_unreachable() {
+        notes.push(match &profile.leaks {
+            Some(leaks) => format!("the search for leaks failed: {}", leaks.gaps.join("; ")),
+            None => "what is unreachable was not looked for: record with attach --leaks".into(),
+        });
+    }
+    match facts.growth {
+        Some(evidence) => notes.extend(evidence.gaps.iter().cloned()),
+        None => notes.push(
+            "allocations were sampled, so growth is an estimate that was not tested: trace with a larger --overhead".into(),
+        ),
+    }
+    findings.sort_by_key(|finding| Reverse(rank(finding)));
+    Advice {
+        schema: SCHEMA,
+        pid: profile.target.pid,
+        name: profile.target.name.clone(),
+        seconds: facts.seconds(),
+        rss_bytes: facts.account.map(|account| account.rss_bytes),
+        answer: findings.first().map(|first| answer(first, facts.account)),
+        lines,
+        findings,
+        notes,
+    }
+}
+
+/// What goes on for an hour counts as much as what is there.
+fn rank(finding: &Finding) -> u64 {
+    let gain = finding.gain_bytes.max(finding.gain_bytes_an_hour.unwrap_or(0));
+    match finding.kind {
+        // What many arenas hold is mostly what a trim gives back, too, but would be there again.
+        Kind::Arenas => gain.saturating_add(gain / 2),
+        _ => gain,
+    }
+}
+
+/// The question is which of them it is.
+fn answer(first: &Finding, account: Option<&RssReport>) -> String {
+    let what = match first.kind {
+        Kind::Leak => "A leak",
+        Kind::Growth => "Growth, by blocks that are still in use",
+        Kind::Retention => "No leak: free memory that the allocator keeps",
+        Kind::Fragmentation => "No leak: fragmentation",
+        Kind::Arenas => "No leak: free memory in many arenas",
+        Kind::ThreadCaches => "No leak: free blocks in caches of threads",
+        Kind::Stacks => "Not the heap: stacks of threads",
+        Kind::Mappings => "Not the heap: memory that is mapped beside it",
+    };
+    let of = account.map_or(String::new(), |account| {
+        format!(" of {} resident", bytes(account.rss_bytes))
+    });
+    format!("{what} ({}{of})", bytes(first.gain_bytes))
+}
+
+impl Document for Advice {
+    fn text(&self, style: Style) -> String {
+        text::text(self, style)
+    }
+}

@@ -1,0 +1,229 @@
+//! Findings about allocation sites: what leaks, and what grows.
+
+use crate::{Facts, Finding, Kind};
+use memhook_gate::{AllocationSite, Evidence, Leak, MOMENTS, SourceFrame};
+use memhook_report::{LeakSite, Profile, StackFrame, bytes, counted, frame_name, is_wrapper, short_place};
+use std::collections::BTreeMap;
+
+/// Standard errors that are no chance.
+const DEVIATIONS: f64 = 3.0;
+/// Findings of each kind; further ones are in the commands that they name.
+const MOST: usize = 3;
+
+/// Frames of a site's name: the function that allocates, and who calls it.
+const FRAMES: usize = 3;
+
+/// What a site is called.
+#[derive(Clone, PartialEq, Eq)]
+struct Site {
+    /// Its functions, the inner one first; empty if the call was not recorded.
+    name: String,
+    place: String,
+}
+
+impl Site {
+    fn of_stack(stack: &[StackFrame]) -> Site {
+        let is_wrapping = |frame: &StackFrame| frame.function.as_deref().is_none_or(is_wrapper);
+        let first = stack.iter().position(|frame| !is_wrapping(frame));
+        let frames = &stack[first.unwrap_or(0)..];
+        let place = frames.first().map(|frame| match (&frame.file, frame.line) {
+            (Some(file), Some(line)) => short_place(&format!("{file}:{line}")),
+            _ => frame.module.clone().unwrap_or_default(),
+        });
+        Site {
+            name: joined(frames.iter().map(frame_name)),
+            place: place.unwrap_or_default(),
+        }
+    }
+
+    fn of_evidence(site: &AllocationSite) -> Site {
+        let first = site.stack.iter().position(|frame| !frame.wrapper);
+        let frames = &site.stack[first.unwrap_or(0)..];
+        let place = frames.first().map(|frame| short_place(&frame.place()));
+        Site {
+            name: joined(frames.iter().map(SourceFrame::name)),
+            place: place.unwrap_or_default(),
+        }
+    }
+
+    /// Whether the call was recorded.
+    fn is_known(&self) -> bool {
+        !self.name.is_empty()
+    }
+
+    fn text(&self) -> String {
+        match (self.is_known(), self.place.is_empty()) {
+            (false, _) => "a caller that was not recorded".to_owned(),
+            (true, true) => self.name.clone(),
+            (true, false) => format!("{} ({})", self.name, self.place),
+        }
+    }
+}
+
+fn joined(names: impl Iterator<Item = String>) -> String {
+    names.take(FRAMES).collect::<Vec<_>>().join(" \u{2190} ")
+}
+
+/// Change of the live bytes of all sites.
+pub fn growth(profile: &Profile) -> f64 {
+    let sites = profile.sites.iter();
+    sites
+        .map(|site| site.measures.live.bytes as f64 - site.before.bytes as f64)
+        .sum()
+}
+
+/// What leaks, then what grows and is not among that.
+pub fn findings(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut known = Vec::new();
+    if let Some(leaks) = facts
+        .profile
+        .leaks
+        .as_ref()
+        .filter(|_| facts.profile.knows_unreachable())
+    {
+        let large = leaks.sites.iter();
+        let large = large.filter(|site| site.bytes + site.held_bytes >= facts.least());
+        for leak in large.take(MOST) {
+            let site = Site::of_stack(&leak.stack);
+            found.push(of_leak(facts, leak, &site));
+            known.push(site);
+        }
+    }
+    let Some(evidence) = facts.growth else {
+        found.extend(estimated_growth(facts, &known));
+        return found;
+    };
+    let mut grown: Vec<(u64, &Leak)> = evidence
+        .leaks
+        .iter()
+        .map(|leak| (rate(facts, evidence, leak), leak))
+        .collect();
+    grown.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
+    for (rate, leak) in grown {
+        let site = Site::of_evidence(&evidence.sites[leak.site]);
+        let of_known = known.iter().position(|one| one.name == site.name);
+        if let Some(at) = of_known {
+            found[at].gain_bytes_an_hour = Some(rate);
+            continue;
+        }
+        if found.len() >= 2 * MOST || rate < facts.least() {
+            continue;
+        }
+        found.push(of_growth(facts, leak, &site, rate));
+    }
+    found
+}
+
+/// Sites that have grown by more than chance makes of samples. Whether they go on growing was not tested.
+fn estimated_growth(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
+    let mut of_stack: BTreeMap<u32, (f64, f64, u64)> = BTreeMap::new();
+    for site in &facts.profile.sites {
+        let (live, before) = (site.measures.live, site.before);
+        let sums = of_stack.entry(site.stack).or_default();
+        sums.0 += live.bytes as f64 - before.bytes as f64;
+        sums.1 += live.variance + live.unhit + before.variance;
+        sums.2 += live.bytes;
+    }
+    let least = facts.least() as f64;
+    let mut grown: Vec<(u32, f64, u64)> = of_stack
+        .into_iter()
+        .filter(|(_, (more, variance, _))| *more >= least && *more > DEVIATIONS * variance.sqrt())
+        .map(|(stack, (more, _, live))| (stack, more, live))
+        .collect();
+    grown.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let named = grown.into_iter().map(|(stack, more, live)| {
+        let site = Site::of_stack(&facts.profile.stack_of(stack));
+        (site, more, live)
+    });
+    let new = named.filter(|(site, ..)| known.iter().all(|one| one.name != site.name));
+    new.take(MOST)
+        .map(|(site, more, live)| Finding {
+            kind: Kind::Growth,
+            found: format!(
+                "{} has {} more than at the begin, of {}",
+                site.text(),
+                bytes(more as u64),
+                bytes(live)
+            ),
+            gain_bytes: more as u64,
+            gain_bytes_an_hour: u64::try_from(facts.an_hour(more)).ok(),
+            certainty: "estimated",
+            remedy: format!(
+                "See whether {} releases what it should, or keeps without bound",
+                site.name
+            ),
+            cost: "a change of the program",
+            evidence: format!("memhook-rs gate -p {} --growth -d 5m", facts.target()),
+        })
+        .collect()
+}
+
+/// Bytes an hour that a growing site adds.
+fn rate(facts: &Facts<'_>, evidence: &Evidence, leak: &Leak) -> u64 {
+    let interval = evidence.elapsed.as_secs_f64() / f64::from(MOMENTS);
+    let bytes = leak.growth.map_or(0.0, |growth| growth.bytes_per_interval);
+    if bytes <= 0.0 || interval <= 0.0 {
+        return facts.an_hour(leak.total().bytes as f64).max(0) as u64;
+    }
+    (bytes * 3600.0 / interval).round() as u64
+}
+
+fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
+    let held = match leak.held_bytes {
+        0 => String::new(),
+        held => format!(", and {} that only they reach", bytes(held)),
+    };
+    Finding {
+        kind: Kind::Leak,
+        found: format!(
+            "Nothing points any more to {} in {} by {}{held}",
+            bytes(leak.bytes),
+            counted(leak.blocks, "block"),
+            site.text(),
+        ),
+        gain_bytes: leak.bytes + leak.held_bytes,
+        gain_bytes_an_hour: None,
+        certainty: "exact",
+        remedy: match site.is_known() {
+            true => format!(
+                "Release them where {} allocates; until that is deployed, memhook-rs scan --reclaim {} frees them",
+                site.name,
+                facts.target(),
+            ),
+            false => format!(
+                "memhook-rs scan --reclaim {} frees them; they are older than the trace, which names those that come",
+                facts.target(),
+            ),
+        },
+        cost: "a change of the program",
+        evidence: format!("memhook-rs scan {}", facts.target()),
+    }
+}
+
+fn of_growth(facts: &Facts<'_>, leak: &Leak, site: &Site, rate: u64) -> Finding {
+    let total = leak.total();
+    let is_searched = facts.profile.knows_unreachable();
+    Finding {
+        kind: Kind::Growth,
+        found: format!(
+            "{} keeps more and more: {} in {} since the attach{}",
+            site.text(),
+            bytes(total.bytes),
+            counted(total.blocks, "block"),
+            match is_searched {
+                true => ", all of it reachable",
+                false => "",
+            },
+        ),
+        gain_bytes: total.bytes,
+        gain_bytes_an_hour: Some(rate),
+        certainty: "tested",
+        remedy: match is_searched {
+            true => format!("Bound what {} keeps, or release what is old", site.name),
+            false => format!("See whether {} releases what it should", site.name),
+        },
+        cost: "a change of the program",
+        evidence: format!("memhook-rs gate -p {} --growth -d 5m", facts.target()),
+    }
+}

@@ -1,0 +1,83 @@
+//! Advice as a page of text.
+
+use crate::{Advice, Finding};
+use memhook_foreign::visible;
+use memhook_report::{Style, bytes, change, wrapped};
+use std::fmt::{Result, Write};
+
+/// Columns at most, and where the terminal has no width.
+const WIDTH: usize = 100;
+/// Where the lines of a finding begin.
+const INDENT: &str = "   ";
+
+pub fn text(advice: &Advice, style: Style) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut out, advice, style);
+    out
+}
+
+fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
+    let width = style.width.unwrap_or(WIDTH).min(WIDTH);
+    let answer = advice.answer.as_deref();
+    let answer =
+        answer.unwrap_or("Nothing to do: no change that could be computed would bring back much");
+    writeln!(out, "{}\n", style.strong(&visible(answer)))?;
+    let resident = advice
+        .rss_bytes
+        .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
+    let name = visible(&advice.name);
+    let (pid, seconds) = (advice.pid, advice.seconds);
+    writeln!(
+        out,
+        "{name} ({pid}), looked at for {seconds:.0} s{resident}"
+    )?;
+    for line in &advice.lines {
+        let rate = line.bytes_an_hour.map_or(String::new(), |rate| {
+            format!("  {} an hour at this rate", change(rate))
+        });
+        writeln!(out, "{:>11}  {}{rate}", bytes(line.bytes), line.what)?;
+    }
+    for (at, finding) in advice.findings.iter().enumerate() {
+        writeln!(out)?;
+        of_finding(out, at + 1, finding, width, style)?;
+    }
+    if !advice.notes.is_empty() {
+        writeln!(out)?;
+    }
+    for note in &advice.notes {
+        writeln!(
+            out,
+            "{}",
+            wrapped(&format!("Note: {}", visible(note)), width)
+        )?;
+    }
+    Ok(())
+}
+
+fn of_finding(
+    out: &mut String,
+    number: usize,
+    finding: &Finding,
+    width: usize,
+    style: Style,
+) -> Result {
+    let rate = finding
+        .gain_bytes_an_hour
+        .map_or(String::new(), |rate| format!(", {} an hour", bytes(rate)));
+    let gain = format!("#{number} {}{rate}", bytes(finding.gain_bytes));
+    writeln!(out, "{}", style.strong(&gain))?;
+    let lines = [
+        visible(&finding.found).into_owned(),
+        format!("Do: {}", visible(&finding.remedy)),
+        format!("Cost: {}", finding.cost),
+        format!("See: {} ({})", finding.evidence, finding.certainty),
+    ];
+    for line in lines {
+        let wrapped = wrapped(&line, width.saturating_sub(INDENT.len()));
+        for part in wrapped.lines() {
+            writeln!(out, "{INDENT}{part}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+// A service with one disease, named by its argument. It works until it gets a byte, then says how much is resident,
+// takes the remedy that only a program has, and says it again.
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/select.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+static constexpr int many = 40'000, threads_of_arenas = 32;
+static void* pinned[many / 40];
+static void* passing[many];
+
+static bool is(const char* name, const char* what) { return strcmp(name, what) == 0; }
+
+[[gnu::noinline]] static void* filled(size_t size) {
+  void* block = malloc(size);
+  CHECK(block);
+  memset(block, 0x5a, size);
+  return block;
+}
+
+// Nothing points to it.
+[[gnu::noinline]] static void lose() {
+  void* block = filled(20'000);
+  keep(block);
+}
+
+struct Entry {
+  Entry* next;
+  char text[20'000];
+};
+static Entry* cache;
+[[gnu::noinline]] static void remember() {
+  auto* entry = static_cast<Entry*>(filled(sizeof(Entry)));
+  entry->next = cache;
+  cache = entry;
+}
+
+[[gnu::noinline]] static void* pin() {
+  void* block = filled(200);
+  keep(block);
+  return block;
+}
+
+// Peaks and falls; with pins, one block in forty lives between those that are released.
+[[gnu::noinline]] static void peak(bool pins, int size) {
+  for (int i = 0; i < many; i++) {
+    if (pins && i % 40 == 0) pinned[i / 40] = pin();
+    passing[i] = filled(static_cast<size_t>(size));
+  }
+  // Else the end of the heap would go back by itself.
+  keep(pin());
+  for (void*& block : passing) {
+    free(block);
+    block = nullptr;
+  }
+}
+
+static pthread_barrier_t together;
+static void* in_an_arena(void*) {
+  void* blocks[400];
+  for (void*& block : blocks) block = filled(4000);
+  void* last = filled(100);
+  for (void* block : blocks) free(block);
+  pthread_barrier_wait(&together);
+  // Until the end.
+  pthread_barrier_wait(&together);
+  free(last);
+  return nullptr;
+}
+
+static void say_resident(const char* when) {
+  FILE* file = fopen("/proc/self/statm", "r");
+  char text[64], line[64];
+  CHECK(file && fgets(text, sizeof text, file));
+  fclose(file);
+  long all, resident;
+  CHECK(sscanf(text, "%ld %ld", &all, &resident) == 2);
+  snprintf(line, sizeof line, "%s %ld", when, resident * 4096);
+  say(line);
+}
+
+int main(int, char** arguments) {
+  const char* disease = arguments[1];
+  ready();
+  // Between pins of one page in ten, whole pages are free; of blocks that are as small as a page's tenth, none are.
+  if (is(disease, "peak")) peak(false, 1000);
+  if (is(disease, "pins")) {
+    peak(true, 60);
+    malloc_trim(0);
+  }
+  pthread_t threads[threads_of_arenas];
+  bool has_threads = is(disease, "arenas");
+  if (has_threads) {
+    pthread_barrier_init(&together, nullptr, threads_of_arenas + 1);
+    for (pthread_t& thread : threads) CHECK(pthread_create(&thread, nullptr, in_an_arena, nullptr) == 0);
+    pthread_barrier_wait(&together);
+  }
+  say("sick");
+  for (;;) {
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(0, &in);
+    timeval pause = {0, 5'000};
+    if (select(1, &in, nullptr, nullptr, &pause) != 0) break;
+    if (is(disease, "leak")) lose();
+    if (is(disease, "cache")) remember();
+    free(filled(3000));
+  }
+  wait_for_byte();
+  say_resident("before");
+  if (is(disease, "pins")) {
+    for (void* block : pinned) free(block);
+    malloc_trim(0);
+  }
+  say_resident("after");
+  if (has_threads) {
+    pthread_barrier_wait(&together);
+    for (pthread_t& thread : threads) CHECK(pthread_join(thread, nullptr) == 0);
+  }
+  done();
+}

@@ -1,0 +1,157 @@
+//! `advise`: programs with a known disease get the right answer, and its remedy brings back what was predicted.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{JsonSchema, Target, build_target, run as memhook};
+use serde_json::Value;
+use std::process::Command;
+
+/// A sick target, up to where it is sick.
+fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
+    let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
+    let variables = variables.iter().copied();
+    let mut target = Target::run(Command::new(program).arg(disease).envs(variables));
+    target.go();
+    target.expect("sick");
+    target
+}
+
+/// What is said of it; text is looked at elsewhere.
+fn advice(target: &Target) -> Value {
+    let pid = target.pid().to_string();
+    let options = ["advise", &pid, "-d", "6s", "--overhead", "50%", "--json"];
+    let (code, out, errors) = memhook(&options);
+    assert_eq!(code, 0, "{errors}");
+    let advice: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("advice-1").check(&advice);
+    advice
+}
+
+fn first(advice: &Value) -> (&str, f64) {
+    let first = &advice["findings"][0];
+    let gain = first["gain_bytes"].as_f64().unwrap_or_default();
+    (first["kind"].as_str().unwrap_or("nothing"), gain)
+}
+
+fn resident(target: &Target) -> f64 {
+    let kib = target.status("VmRSS");
+    let kib = kib.split_whitespace().next().and_then(|n| n.parse::<f64>().ok());
+    kib.expect("a number") * 1024.0
+}
+
+/// The number behind a word that the target says.
+fn said(target: &mut Target, word: &str) -> f64 {
+    let line = target.expect(word);
+    let number = line.split_whitespace().nth(1);
+    number.and_then(|n| n.parse().ok()).expect("a number")
+}
+
+/// Ends the target; what its own remedy brought back.
+fn cured(mut target: Target) -> f64 {
+    target.send("x");
+    let gain = said(&mut target, "before") - said(&mut target, "after");
+    target.expect("done");
+    assert!(target.finish().success());
+    gain
+}
+
+fn assert_predicted(predicted: f64, came: f64, what: &str) {
+    let off = came / predicted - 1.0;
+    assert!(off.abs() < 0.15, "{what}: {predicted} predicted, {came} came back");
+}
+
+#[test]
+fn a_leak() {
+    let target = sick("leak", &[]);
+    let advice = advice(&target);
+    let (kind, gain) = first(&advice);
+    assert_eq!(kind, "leak", "{advice}");
+    let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
+    assert!(found.contains("filled \u{2190} lose"), "{found}");
+    assert!(advice["findings"][0]["gain_bytes_an_hour"].as_f64() > Some(gain));
+    let pid = target.pid().to_string();
+    let (code, out, errors) = memhook(&["scan", &pid, "--reclaim", "--yes", "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    // It went on meanwhile.
+    assert!(out.contains("released"), "{out}");
+    cured(target);
+}
+
+#[test]
+fn a_cache_without_bounds() {
+    let target = sick("cache", &[]);
+    let advice = advice(&target);
+    assert_eq!(first(&advice).0, "growth", "{advice}");
+    let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
+    assert!(found.contains("filled \u{2190} remember"), "{found}");
+    cured(target);
+}
+
+#[test]
+fn free_memory_that_is_kept() {
+    let target = sick("peak", &[]);
+    let advice = advice(&target);
+    let (kind, predicted) = first(&advice);
+    assert_eq!(kind, "retention", "{advice}");
+    let before = resident(&target);
+    let (code, _, errors) = memhook(&["trim", &target.pid().to_string()]);
+    assert_eq!(code, 0, "{errors}");
+    assert_predicted(predicted, before - resident(&target), "trim");
+    cured(target);
+}
+
+#[test]
+fn free_memory_that_is_pinned() {
+    let target = sick("pins", &[]);
+    let advice = advice(&target);
+    let (kind, predicted) = first(&advice);
+    assert_eq!(kind, "fragmentation", "{advice}");
+    assert_predicted(predicted, cured(target), "blocks of their own");
+}
+
+#[test]
+fn many_arenas() {
+    let target = sick("arenas", &[]);
+    let advice = advice(&target);
+    let (kind, predicted) = first(&advice);
+    assert_eq!(kind, "arenas", "{advice}");
+    let pid = target.pid();
+    drop(target);
+    // The same with the remedy and without it, neither of which was traced.
+    let [with, without] = [&[("MALLOC_ARENA_MAX", "2")][..], &[]].map(|variables| {
+        let mut target = sick("arenas", variables);
+        target.send("x");
+        let resident = said(&mut target, "before");
+        drop(target);
+        resident
+    });
+    assert_predicted(predicted, without - with, &format!("arenas of {pid}"));
+}
+
+#[test]
+fn a_healthy_program() {
+    let target = sick("healthy", &[]);
+    let advice = advice(&target);
+    assert_eq!(advice["findings"], Value::Array(Vec::new()), "{advice}");
+    assert_eq!(advice["answer"], Value::Null);
+    cured(target);
+}
+
+#[test]
+fn a_recording_and_what_it_lacks() {
+    let folder = Folder::new("advice");
+    let file = folder.path("run.mhk");
+    let target = sick("cache", &[]);
+    let pid = target.pid().to_string();
+    let record = ["attach", &pid, "-d", "6s", "--on-full", "wait", "-qo", &file];
+    let (code, _, errors) = memhook(&record);
+    assert_eq!(code, 0, "{errors}");
+    cured(target);
+    let (code, out, errors) = memhook(&["advise", &file]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(out.starts_with("Growth, by blocks that are still in use ("), "{out}");
+    for missing in ["record with attach --rss", "record with attach --leaks"] {
+        assert!(out.contains(missing), "{out}");
+    }
+    let (code, _, errors) = memhook(&["advise", "/nowhere/run.mhk"]);
+    assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+}
