@@ -195,7 +195,9 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
 
 /// What goes on for an hour counts as much as what is there.
 fn rank(finding: &Finding) -> u64 {
-    let gain = finding.gain_bytes.max(finding.gain_bytes_an_hour.unwrap_or(0));
+    let gain = finding
+        .gain_bytes
+        .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
         // What many arenas hold is mostly what a trim gives back, too, but would be there again.
         Kind::Arenas => gain.saturating_add(gain / 2),

@@ -2,7 +2,9 @@
 
 use crate::{Facts, Finding, Kind};
 use memhook_gate::{AllocationSite, Evidence, Leak, MOMENTS, SourceFrame};
-use memhook_report::{LeakSite, Profile, StackFrame, bytes, counted, frame_name, is_wrapper, short_place};
+use memhook_report::{
+    LeakSite, Profile, StackFrame, bytes, counted, frame_name, is_wrapper, short_place,
+};
 use std::collections::BTreeMap;
 
 /// Standard errors that are no chance.

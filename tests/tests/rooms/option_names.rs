@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Crates that write what users of the command read; no other one knows an option of it.
-const SHOWN: [&str; 4] = ["agent", "cli", "gate", "report"];
+const SHOWN: [&str; 5] = ["advice", "agent", "cli", "gate", "report"];
 /// Other programs' options, in the line that calls them.
 const OTHERS: [&str; 6] = [
     "prlimit",

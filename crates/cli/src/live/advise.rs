@@ -47,9 +47,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let pid = args.target.pid()?;
     let work = || attach::recorded(pid, args.duration, args.overhead, args.hold);
-    let scratch = Progress::during("looking at the process", work)?;
+    let (scratch, code) = Progress::during("looking at the process", work)?;
     of_recording(args, &scratch.path, true)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code))
 }
 
 fn of_recording(args: &Args, file: &Path, is_running: bool) -> anyhow::Result<()> {

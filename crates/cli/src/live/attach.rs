@@ -230,13 +230,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Records a process for a time, with what is resident and what nothing reaches at the end, and prints nothing. The
-/// recording has no name, and is gone with what is returned.
+/// recording has no name, and is gone with what is returned; beside it is how the trace went, as an exit code.
 pub fn recorded(
     pid: i32,
     duration: Duration,
     overhead: f64,
     hold: HoldLimit,
-) -> anyhow::Result<Scratch> {
+) -> anyhow::Result<(Scratch, u8)> {
     let mut args = Args::plain(pid, duration, usize::MAX);
     let reports = &mut args.reports;
     reports.quiet = true;
@@ -257,7 +257,7 @@ pub fn recorded(
     let (mut trace, written) = traced(trace, output)?;
     let job = args.job(pid, &written, depth);
     trace.run(args.duration, &mut job.without_reports());
-    Ok(scratch)
+    Ok((scratch, written.exit_code()))
 }
 
 /// A trace that has started, and its reports. One that has not leaves nothing of them.

@@ -34,7 +34,10 @@ fn first(advice: &Value) -> (&str, f64) {
 
 fn resident(target: &Target) -> f64 {
     let kib = target.status("VmRSS");
-    let kib = kib.split_whitespace().next().and_then(|n| n.parse::<f64>().ok());
+    let kib = kib
+        .split_whitespace()
+        .next()
+        .and_then(|n| n.parse::<f64>().ok());
     kib.expect("a number") * 1024.0
 }
 
@@ -56,7 +59,10 @@ fn cured(mut target: Target) -> f64 {
 
 fn assert_predicted(predicted: f64, came: f64, what: &str) {
     let off = came / predicted - 1.0;
-    assert!(off.abs() < 0.15, "{what}: {predicted} predicted, {came} came back");
+    assert!(
+        off.abs() < 0.15,
+        "{what}: {predicted} predicted, {came} came back"
+    );
 }
 
 #[test]
@@ -142,13 +148,25 @@ fn a_recording_and_what_it_lacks() {
     let file = folder.path("run.mhk");
     let target = sick("cache", &[]);
     let pid = target.pid().to_string();
-    let record = ["attach", &pid, "-d", "6s", "--on-full", "wait", "-qo", &file];
+    let record = [
+        "attach",
+        &pid,
+        "-d",
+        "6s",
+        "--on-full",
+        "wait",
+        "-qo",
+        &file,
+    ];
     let (code, _, errors) = memhook(&record);
     assert_eq!(code, 0, "{errors}");
     cured(target);
     let (code, out, errors) = memhook(&["advise", &file]);
     assert_eq!(code, 0, "{errors}");
-    assert!(out.starts_with("Growth, by blocks that are still in use ("), "{out}");
+    assert!(
+        out.starts_with("Growth, by blocks that are still in use ("),
+        "{out}"
+    );
     for missing in ["record with attach --rss", "record with attach --leaks"] {
         assert!(out.contains(missing), "{out}");
     }

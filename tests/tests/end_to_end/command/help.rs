@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 25] = [
+const COMMANDS: [&[&str]; 26] = [
+    &["advise"],
     &[],
     &["attach"],
     &["report"],
