@@ -1,6 +1,7 @@
 //! `advise`: leak, fragmentation or retention, and what to do about it.
 
-use super::attach;
+use super::copy_limits::CopyLimits;
+use super::{attach, rss};
 use crate::options::HoldLimit;
 use crate::output::Json;
 use crate::report::{open, sources};
@@ -9,8 +10,10 @@ use anyhow::{Context, bail};
 use memhook_advice::{Facts, advise};
 use memhook_foreign::units;
 use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
-use memhook_report::Progress;
+use memhook_heap::{Looked, Part};
+use memhook_recording::Recording;
 use memhook_report::recorded::{Contents, Window, account, profile};
+use memhook_report::{Progress, RssPart, RssReport, RssView};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,17 +45,18 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = args.target.recording() {
-        of_recording(args, file, false)?;
+        of_recording(args, file, None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let pid = args.target.pid()?;
     let work = || attach::recorded(pid, args.duration, args.overhead, args.hold);
     let (scratch, code) = Progress::during("looking at the process", work)?;
-    of_recording(args, &scratch.path, true)?;
+    of_recording(args, &scratch.path, Some(pid))?;
     Ok(ExitCode::from(code))
 }
 
-fn of_recording(args: &Args, file: &Path, is_running: bool) -> anyhow::Result<()> {
+/// `running`: the process that was recorded, if it may still be there.
+fn of_recording(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<()> {
     let recording = open(file)?;
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: advice needs events (--record events)");
@@ -62,7 +66,10 @@ fn of_recording(args: &Args, file: &Path, is_running: bool) -> anyhow::Result<()
     let contents = Contents::default();
     let profile = profile(&recording, &mut symbols, Window::default(), contents);
     let profile = profile.with_context(name)?;
-    let account = account(&recording);
+    let account = match running.and_then(|pid| split_by_allocator(pid, args.hold, &recording)) {
+        Some(account) => Some(Box::new(account)),
+        None => account(&recording),
+    };
     // Growth of an estimate may be chance.
     let is_whole = recording.sample_bytes().is_none();
     let options = RecordedOptions {
@@ -81,6 +88,24 @@ fn of_recording(args: &Args, file: &Path, is_running: bool) -> anyhow::Result<()
         profile: &profile,
         account: account.as_deref(),
         growth: growth.as_ref(),
-        is_running,
+        is_running: running.is_some(),
     }))
+}
+
+/// What is resident now, if another allocator than glibc's has the heap and says what is in it: a trace does not ask.
+fn split_by_allocator(pid: i32, hold: HoldLimit, recording: &Recording) -> Option<RssReport> {
+    let recorded = account(recording)?;
+    let is_foreign = |part: &&RssPart| part.name == Part::ForeignHeap.name() && part.bytes > 0;
+    recorded.parts.iter().find(is_foreign)?;
+    let limits = CopyLimits {
+        hold,
+        max_memory: None,
+    };
+    let Looked { account, meta } = rss::looked_at(pid, limits, false, true).ok()?;
+    account.allocator.as_ref()?;
+    let view = RssView {
+        top: usize::MAX,
+        pins: false,
+    };
+    Some(RssReport::new(pid, &account, meta.as_ref(), view))
 }

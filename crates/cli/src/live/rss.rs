@@ -44,16 +44,18 @@ fn said_by_allocator(pid: i32) -> anyhow::Result<Option<AllocatorStatistics>> {
     Ok(Some(Callable::new(pid, allocator, images)?.ask()?))
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let pid = args.target.pid()?;
-    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
-        bail!("{why}");
-    }
-    let pins = args.pins || args.json.json;
-    let work = || look_at_memory(pid, args.limits.usual(), pins);
-    let Looked { mut account, meta } = Progress::during("looking at the memory", work)?;
-    if account.parts.contains_key(&Part::ForeignHeap) && !args.no_calls {
+/// The resident memory of a process, with the heap of an allocator that can say what is in it split by what it says.
+/// `asks`: it may be asked, for which one thread is held.
+pub fn looked_at(
+    pid: i32,
+    limits: CopyLimits,
+    with_pins: bool,
+    asks: bool,
+) -> anyhow::Result<Looked> {
+    let work = || look_at_memory(pid, limits.usual(), with_pins);
+    let mut looked = Progress::during("looking at the memory", work)?;
+    let account = &mut looked.account;
+    if account.parts.contains_key(&Part::ForeignHeap) && asks {
         let ask = || said_by_allocator(pid);
         match Progress::during("asking the allocator", ask) {
             Ok(Some(said)) => account.split_by(said),
@@ -63,6 +65,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 .push(format!("the allocator was not asked: {why:#}")),
         }
     }
+    Ok(looked)
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pid = args.target.pid()?;
+    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+        bail!("{why}");
+    }
+    let pins = args.pins || args.json.json;
+    let Looked { account, meta } = looked_at(pid, args.limits, pins, !args.no_calls)?;
     let view = RssView {
         top: args.top,
         pins: args.pins,

@@ -93,8 +93,18 @@ fn a_cache_without_bounds() {
 }
 
 #[test]
-fn free_memory_that_is_kept() {
-    let target = sick("peak", &[]);
+fn free_memory_that_glibc_keeps() {
+    free_memory_that_is_kept(&[]);
+}
+
+#[test]
+fn free_memory_that_jemalloc_keeps() {
+    let keeps = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
+    free_memory_that_is_kept(&[("LD_PRELOAD", "libjemalloc.so.2"), ("MALLOC_CONF", keeps)]);
+}
+
+fn free_memory_that_is_kept(variables: &[(&str, &str)]) {
+    let target = sick("peak", variables);
     let advice = advice(&target);
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, "retention", "{advice}");
