@@ -1,5 +1,7 @@
 //! `advise`: leak, fragmentation or retention, and what to do about it.
 
+mod what_if;
+
 use super::copy_limits::CopyLimits;
 use super::{attach, rss};
 use crate::options::HoldLimit;
@@ -39,11 +41,16 @@ pub struct Args {
     #[command(flatten)]
     sources: sources::Args,
     #[command(flatten)]
+    what_if: what_if::WhatIfArgs,
+    #[command(flatten)]
     json: Json,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.what_if.is_wanted() {
+        return what_if::run(&args.what_if, args.target.recording(), args.json);
+    }
     if let Some(file) = args.target.recording() {
         of_recording(args, file, None)?;
         return Ok(ExitCode::SUCCESS);

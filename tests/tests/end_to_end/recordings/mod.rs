@@ -9,6 +9,7 @@ mod refusals;
 mod sums;
 mod types;
 mod unreachable;
+mod what_if;
 mod who_frees;
 
 use memhook_tests::{Attacher, Target, run};

@@ -1,0 +1,45 @@
+//! Builds the replayer, the C++ program that makes the recorded calls, for embedding.
+
+use std::{env, path::PathBuf, process::Command};
+
+fn main() {
+    let source =
+        PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("replayer/replayer.cc");
+    println!("cargo:rerun-if-changed={}", source.display());
+    let program = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook-replayer");
+    let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
+    let output = Command::new(compiler.path())
+        .args([
+            "-std=c++20",
+            "-O2",
+            // So that the address of malloc is that of the function itself, not of a stub in this program.
+            "-fPIE",
+            "-pie",
+            "-fno-plt",
+            // A call of malloc and free is what is measured, whatever a compiler knows about them.
+            "-fno-builtin",
+            "-fno-exceptions",
+            "-fno-rtti",
+            // The C++ library would allocate before the first recorded call.
+            "-nodefaultlibs",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wl,-z,now",
+            "-Wl,--build-id=none",
+            "-s",
+        ])
+        .arg(&source)
+        .arg("-lc")
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+    assert!(
+        output.status.success(),
+        "the replayer does not compile:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    println!("cargo:rustc-env=MEMHOOK_REPLAYER={}", program.display());
+}

@@ -1,0 +1,311 @@
+// Replays allocator calls in a process of its own. LD_PRELOAD and the environment choose the allocator, so everything
+// here but the replayed calls keeps away from it: tables are mapped, output is formatted by hand.
+//
+// Arguments: slots, threads, touch (0: the first and the last page of each block, 1: every page), largest resident
+// bytes. Operations come from standard input, lines go to standard output:
+//
+//   library PATH          where malloc comes from
+//   sample TIME BYTES     resident anonymous bytes, without those of this program
+//   end CALLS NS FAULTS FAILED   calls, time in them, page faults, calls that returned nothing
+//   too-large             the limit on resident bytes was reached
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace {
+
+// As in src/operations.rs.
+enum Kind : uint8_t { kAllocate = 1, kZeroed, kAligned, kRelease, kReallocate, kPairs, kSample };
+
+struct Operation {
+  uint8_t kind;
+  uint8_t align_log2;
+  uint16_t thread;
+  uint32_t slot;  // of pairs: how many
+  uint64_t value;  // bytes; of samples: the time
+};
+static_assert(sizeof(Operation) == 16);
+
+struct Slot {
+  void* block;
+  size_t size;
+};
+
+constexpr size_t page = 4096, batch_operations = 16384;
+// Whose turn it is when everything of a batch is done, beyond all threads.
+constexpr uint32_t most_threads = 1024;
+
+Slot* slots;
+Operation* batch;
+size_t slot_count, batch_length, next_operation;
+uint32_t thread_count;
+bool touches_all;
+uint64_t most_bytes, own_bytes;
+int statm;
+// The thread that may go on; whatever the others need to see is published by it.
+std::atomic<uint32_t> turn;
+uint64_t calls, ticks, failed, empty_ticks;
+
+[[noreturn]] void stop(int status) { syscall(SYS_exit_group, status), __builtin_trap(); }
+
+uint64_t now_ticks() {
+  unsigned ignored;
+  return __builtin_ia32_rdtscp(&ignored);
+}
+
+uint64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * uint64_t{1'000'000'000} + now.tv_nsec;
+}
+
+// A line that is put together without the C library's streams, which allocate.
+struct Line {
+  char text[512];
+  size_t length = 0;
+
+  Line& word(const char* word) {
+    while (*word && length < sizeof text - 24) text[length++] = *word++;
+    return *this;
+  }
+  Line& number(uint64_t number) {
+    char digits[20];
+    size_t count = 0;
+    do digits[count++] = '0' + number % 10;
+    while (number /= 10);
+    text[length++] = ' ';
+    while (count) text[length++] = digits[--count];
+    return *this;
+  }
+  void write() {
+    text[length++] = '\n';
+    for (size_t done = 0; done < length;) {
+      ssize_t now = ::write(1, text + done, length - done);
+      if (now < 0 && errno == EINTR) continue;
+      if (now <= 0) stop(0);  // nobody reads any more
+      done += now;
+    }
+  }
+};
+
+void* map(size_t bytes) {
+  void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (place == MAP_FAILED) {
+    Line().word("too-large").write();
+    stop(0);
+  }
+  return place;
+}
+
+uint64_t anonymous_bytes() {
+  char text[128];
+  ssize_t length = pread(statm, text, sizeof text - 1, 0);
+  if (length <= 0) return 0;
+  text[length] = 0;
+  char* at = text;
+  strtoul(at, &at, 10);  // all pages
+  uint64_t resident = strtoul(at, &at, 10), of_files = strtoul(at, &at, 10);
+  return (resident - of_files) * page;
+}
+
+void sample(uint64_t time) {
+  uint64_t bytes = anonymous_bytes();
+  bytes -= bytes < own_bytes ? bytes : own_bytes;
+  Line().word("sample").number(time).number(bytes).write();
+  if (bytes > most_bytes) {
+    Line().word("too-large").write();
+    stop(0);
+  }
+}
+
+// As the program that was recorded would have: pages that nobody writes to are not resident.
+void touch(void* block, size_t from, size_t size) {
+  auto* bytes = static_cast<volatile char*>(block);
+  if (size == 0) return;
+  if (touches_all)
+    for (size_t at = from; at < size; at += page) bytes[at] = 1;
+  else
+    bytes[0] = 1;
+  bytes[size - 1] = 1;
+}
+
+template <class Call>
+inline void* timed(Call call) {
+  uint64_t begin = now_ticks();
+  void* result = call();
+  uint64_t end = now_ticks();
+  ticks += end - begin;
+  ++calls;
+  // The compiler must not leave out what nobody looks at.
+  asm volatile("" : : "r"(result) : "memory");
+  return result;
+}
+
+void release(void* block) {
+  timed([=]() -> void* { return free(block), nullptr; });
+}
+
+void put(Slot& slot, void* block, size_t size) {
+  slot = {block, size};
+  if (block)
+    touch(block, 0, size);
+  else
+    ++failed;
+}
+
+void execute(const Operation& op) {
+  size_t size = op.value;
+  if (op.kind == kSample) return sample(op.value);
+  if (op.kind == kPairs) {
+    for (uint32_t i = 0; i < op.slot; ++i) {
+      void* block = timed([=] { return malloc(size); });
+      if (block)
+        touch(block, 0, size);
+      else
+        ++failed;
+      release(block);
+    }
+    return;
+  }
+  if (op.slot >= slot_count) stop(3);
+  Slot& slot = slots[op.slot];
+  switch (op.kind) {
+    case kAllocate: return put(slot, timed([=] { return malloc(size); }), size);
+    case kZeroed: return put(slot, timed([=] { return calloc(1, size); }), size);
+    case kAligned: return put(slot, timed([=] { return memalign(size_t{1} << op.align_log2, size); }), size);
+    case kRelease:
+      release(slot.block);
+      slot = {};
+      return;
+    case kReallocate: {
+      // realloc(block, 0) releases in some allocators.
+      void* block = timed([=, old = slot.block] { return realloc(old, size ? size : 1); });
+      if (!block) {
+        ++failed;
+        return;
+      }
+      if (size > slot.size) touch(block, slot.size, size);
+      slot = {block, size};
+      return;
+    }
+    default: stop(3);
+  }
+}
+
+void wait_for_turn(uint32_t me) {
+  // A short wait is cheaper than a sleep if the other thread has a processor of its own.
+  for (int i = 0; i < 2000; ++i) {
+    if (turn.load(std::memory_order_acquire) == me) return;
+    __builtin_ia32_pause();
+  }
+  for (;;) {
+    uint32_t seen = turn.load(std::memory_order_acquire);
+    if (seen == me) return;
+    syscall(SYS_futex, &turn, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  }
+}
+
+void give_turn(uint32_t to) {
+  turn.store(to, std::memory_order_release);
+  syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+// Executes what is this thread's turn. The first thread goes on with what comes next when the batch is done.
+void run(uint32_t me) {
+  while (next_operation < batch_length) {
+    const Operation& op = batch[next_operation];
+    uint32_t thread = op.kind == kSample ? me : op.thread % thread_count;
+    if (thread != me) {
+      give_turn(thread);
+      wait_for_turn(me);
+      continue;
+    }
+    ++next_operation;
+    execute(op);
+  }
+}
+
+void* worker(void* argument) {
+  auto me = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(argument));
+  // Not before all have been made: what the C library needs for a thread is no part of the replay.
+  for (;;) {
+    wait_for_turn(me);
+    run(me);
+    give_turn(0);
+  }
+}
+
+// Fills the batch; false at the end.
+bool read_batch() {
+  size_t length = 0, whole = batch_operations * sizeof(Operation);
+  auto* bytes = reinterpret_cast<char*>(batch);
+  while (length < whole) {
+    ssize_t now = read(0, bytes + length, whole - length);
+    if (now < 0 && errno == EINTR) continue;
+    if (now <= 0) break;
+    length += now;
+  }
+  batch_length = length / sizeof(Operation);
+  next_operation = 0;
+  return batch_length > 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 5) return 2;
+  slot_count = strtoul(arguments[1], nullptr, 10);
+  thread_count = strtoul(arguments[2], nullptr, 10);
+  touches_all = arguments[3][0] == '1';
+  most_bytes = strtoul(arguments[4], nullptr, 10);
+  if (thread_count == 0 || thread_count > most_threads) return 2;
+  statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (statm < 0) return 2;
+  Dl_info info;
+  void* (*allocate)(size_t) = malloc;
+  bool is_known = dladdr(reinterpret_cast<void*>(allocate), &info) != 0 && info.dli_fname;
+  Line().word("library ").word(is_known ? info.dli_fname : "?").write();
+  slots = static_cast<Slot*>(map((slot_count + 1) * sizeof(Slot)));
+  batch = static_cast<Operation*>(map(batch_operations * sizeof(Operation)));
+  for (uint32_t i = 1; i < thread_count; ++i) {
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, worker, reinterpret_cast<void*>(uintptr_t{i})) != 0) return 2;
+  }
+  empty_ticks = UINT64_MAX;
+  for (int i = 0; i < 1000; ++i) {
+    uint64_t begin = now_ticks(), taken = now_ticks() - begin;
+    if (taken < empty_ticks) empty_ticks = taken;
+  }
+  own_bytes = anonymous_bytes();
+  rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  uint64_t began_ns = nanoseconds(), began_ticks = now_ticks();
+  while (read_batch()) run(0);
+  uint64_t all_ns = nanoseconds() - began_ns, all_ticks = now_ticks() - began_ticks;
+  getrusage(RUSAGE_SELF, &after);
+  uint64_t around = calls * empty_ticks, inside = ticks > around ? ticks - around : 0;
+  double ns = all_ticks ? double(inside) * double(all_ns) / double(all_ticks) : 0;
+  Line()
+      .word("end")
+      .number(calls)
+      .number(uint64_t(ns))
+      .number(after.ru_minflt - before.ru_minflt)
+      .number(failed)
+      .write();
+  // What was never released is no work for anybody.
+  stop(0);
+}

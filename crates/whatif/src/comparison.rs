@@ -1,0 +1,298 @@
+//! What replays say about other allocators, as text and JSON.
+
+use crate::child::Measured;
+use crate::operations::{MOST_THREADS, Sums};
+use crate::truth::median_over_time;
+use crate::variants::Variant;
+use memhook_recording::Recording;
+use memhook_report::{Document, Style, bytes, change, count, counted, wrapped};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/what-if/1";
+/// Columns where nothing has a width.
+const COLUMNS: usize = 100;
+
+/// What a run would take under other allocators.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Name of the schema.
+    pub schema: &'static str,
+    /// Command line of the recorded process.
+    pub command: String,
+    /// Process id of the recorded process.
+    pub pid: u32,
+    /// Allocations and releases that were replayed.
+    pub calls: u64,
+    /// Threads that the replay had.
+    pub threads: u16,
+    /// Most requested bytes that lived at a time.
+    pub peak_live_bytes: u64,
+    /// The allocator of the recorded process.
+    pub recorded_allocator: String,
+    /// What each block was written to: `ends`, its first and its last page; `all` of its pages.
+    pub touched: &'static str,
+    /// How the replay under the recorded allocator compares with the recorded process; `None` if that cannot be known.
+    pub truth: Option<Truth>,
+    /// All replays; that under the recorded allocator first.
+    pub rows: Vec<ReplayRow>,
+    /// What would take less; `None` if nothing would, or the replays are not right.
+    pub recommendation: Option<Recommendation>,
+    /// What limits what these numbers say.
+    pub notes: Vec<String>,
+}
+
+/// The recorded process beside its replay: growth of anonymous memory since the begin.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Truth {
+    /// Moments that were compared.
+    pub moments: usize,
+    /// Largest growth of the recorded process at these moments.
+    pub recorded_peak_bytes: u64,
+    /// Largest growth of the replay at these moments.
+    pub replayed_peak_bytes: u64,
+    /// The error in the middle, by its size: -0.1 stands for 10 % less than recorded.
+    pub median_error: f64,
+    /// The error of the peak.
+    pub peak_error: f64,
+    /// Whether both are small enough.
+    pub holds: bool,
+}
+
+impl Truth {
+    /// One number for both errors.
+    pub(crate) fn error(&self) -> f64 {
+        self.median_error.abs().max(self.peak_error.abs())
+    }
+}
+
+/// One replay.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplayRow {
+    /// The allocator.
+    pub allocator: String,
+    /// Its settings, as variables of the environment.
+    pub settings: String,
+    /// Its library; `None`: that of the C library.
+    pub library: Option<String>,
+    /// Whether this is what the recorded process used.
+    pub is_recorded: bool,
+    /// Most resident bytes.
+    pub peak_rss_bytes: u64,
+    /// Resident bytes at the end.
+    pub end_rss_bytes: u64,
+    /// Resident bytes for half of the time or longer.
+    pub median_rss_bytes: u64,
+    /// Page faults.
+    pub page_faults: u64,
+    /// Calls.
+    pub calls: u64,
+    /// Time in the allocator, in ms.
+    pub allocator_ms: f64,
+    /// Calls that returned no memory.
+    pub failed_calls: u64,
+    /// Why it did not come to its end.
+    pub problem: Option<String>,
+    /// Resident bytes over time: nanoseconds since the attach, bytes.
+    pub curve: Vec<(u64, u64)>,
+}
+
+/// What would take less memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recommendation {
+    /// The allocator.
+    pub allocator: String,
+    /// Its settings.
+    pub settings: String,
+    /// Its library.
+    pub library: Option<String>,
+    /// Resident bytes less for half of the time or longer.
+    pub median_saved_bytes: u64,
+    /// Resident bytes less at the peak.
+    pub peak_saved_bytes: i64,
+    /// Time in the allocator in addition, in ms.
+    pub allocator_ms_more: f64,
+}
+
+impl Comparison {
+    pub(crate) fn of(recording: &Recording, sums: &Sums) -> Comparison {
+        let meta = recording.meta();
+        let mut notes = Vec::new();
+        if sums.unknown_releases > 0 {
+            notes.push(format!(
+                "{} of older blocks, which are not in the recording, could not be replayed",
+                counted(sums.unknown_releases, "release")
+            ));
+        }
+        if sums.threads == MOST_THREADS {
+            notes.push(format!(
+                "if the run had more than {MOST_THREADS} threads, some shared one of the replay"
+            ));
+        }
+        if recording.end().is_none() {
+            notes.push("the end of the recording is missing".to_owned());
+        }
+        Comparison {
+            schema: SCHEMA,
+            command: meta.command.clone(),
+            pid: meta.pid,
+            calls: sums.allocations + sums.releases,
+            threads: sums.threads,
+            peak_live_bytes: sums.peak_live_bytes,
+            recorded_allocator: String::new(),
+            touched: "ends",
+            truth: None,
+            rows: Vec::new(),
+            recommendation: None,
+            notes,
+        }
+    }
+
+    fn verdict(&self) -> String {
+        let Some(truth) = self.truth else {
+            return "Nothing is recommended: the recording does not show often enough what was resident to tell \
+                    whether these replays are right."
+                .to_owned();
+        };
+        let compared = format!(
+            "The replay under the recorded allocator is off by {} (median of {}) and {} at the peak ({} recorded, {} \
+             replayed)",
+            percent(truth.median_error),
+            counted(truth.moments as u64, "moment"),
+            percent(truth.peak_error),
+            bytes(truth.recorded_peak_bytes),
+            bytes(truth.replayed_peak_bytes),
+        );
+        if !truth.holds {
+            return format!(
+                "Nothing is recommended. {compared}, and at most 10% and 5% are believed."
+            );
+        }
+        let Some(best) = &self.recommendation else {
+            return format!("Nothing takes clearly less. {compared}.");
+        };
+        let settings = match best.settings.as_str() {
+            "" => String::new(),
+            settings => format!(" with {settings}"),
+        };
+        format!(
+            "Recommended: {}{settings}: {} less for half of the time or longer, {} at the peak, {:+.1} ms in the \
+             allocator. {compared}.",
+            best.allocator,
+            bytes(best.median_saved_bytes),
+            change(-best.peak_saved_bytes),
+            best.allocator_ms_more,
+        )
+    }
+}
+
+impl ReplayRow {
+    pub(crate) fn of(variant: &Variant, measured: &Measured, is_recorded: bool) -> ReplayRow {
+        let curve = &measured.curve;
+        let resident = curve.iter().map(|(_, bytes)| *bytes);
+        let library = variant.library.as_ref();
+        ReplayRow {
+            allocator: variant.allocator.clone(),
+            settings: variant.settings_text(),
+            library: library.map(|path| path.display().to_string()),
+            is_recorded,
+            peak_rss_bytes: resident.max().unwrap_or(0),
+            end_rss_bytes: curve.last().map_or(0, |(_, bytes)| *bytes),
+            median_rss_bytes: median_over_time(curve),
+            page_faults: measured.page_faults,
+            calls: measured.calls,
+            allocator_ms: measured.allocator_ns as f64 / 1e6,
+            failed_calls: measured.failed_calls,
+            problem: measured.problem.clone(),
+            curve: curve.clone(),
+        }
+    }
+
+    /// Name and numbers, or what went wrong.
+    fn cells(&self) -> (String, Result<[String; 5], &str>) {
+        let mut name = self.allocator.clone();
+        if self.is_recorded {
+            name += " (as recorded)";
+        }
+        if !self.settings.is_empty() {
+            name = format!("{name} {}", self.settings);
+        }
+        if let Some(problem) = &self.problem {
+            return (name, Err(problem));
+        }
+        let numbers = [
+            bytes(self.peak_rss_bytes),
+            bytes(self.end_rss_bytes),
+            bytes(self.median_rss_bytes),
+            count(self.page_faults),
+            format!("{:.1} ms", self.allocator_ms),
+        ];
+        (name, Ok(numbers))
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:+.1}%", share * 100.0)
+}
+
+impl Document for Comparison {
+    fn text(&self, style: Style) -> String {
+        let width = style.width.unwrap_or(COLUMNS);
+        let touched = match self.touched {
+            "all" => "all of its pages were",
+            _ => "its first and its last page were",
+        };
+        let head = format!(
+            "What-if: {} of process {} ({}), {}, replayed. Of each block, {touched} written to. Resident memory is \
+             that of the replayed heap alone.\n\n",
+            counted(self.calls, "call"),
+            self.pid,
+            self.command,
+            counted(self.threads.into(), "thread"),
+        );
+        let mut out = wrapped(&head, width);
+        let heads = [
+            "peak RSS",
+            "at the end",
+            "median",
+            "page faults",
+            "in the allocator",
+        ];
+        let cells: Vec<_> = self.rows.iter().map(ReplayRow::cells).collect();
+        let longest = cells.iter().map(|(name, _)| name.chars().count());
+        let longest = longest.max().unwrap_or(0).max("allocator".len());
+        let _ = write!(out, "{:<longest$}", "allocator");
+        for head in heads {
+            let _ = write!(out, "  {head:>11}");
+        }
+        out.push('\n');
+        for (name, numbers) in &cells {
+            let _ = write!(out, "{name:<longest$}");
+            match numbers {
+                Ok(numbers) => {
+                    for (cell, head) in numbers.iter().zip(heads) {
+                        let columns = head.len().max(11);
+                        let _ = write!(out, "  {cell:>columns$}");
+                    }
+                    out.push('\n');
+                }
+                Err(problem) => {
+                    let _ = writeln!(out, "  {problem}");
+                }
+            }
+        }
+        let failed = self.rows.iter().filter(|row| row.failed_calls > 0);
+        let failed = failed.map(|row| {
+            format!(
+                "{} of {} returned no memory",
+                counted(row.failed_calls, "call"),
+                row.allocator
+            )
+        });
+        let notes = failed.chain(self.notes.iter().cloned());
+        let notes = notes.map(|note| format!("Note: {note}.\n"));
+        let end = format!("\n{}\n{}", self.verdict(), notes.collect::<String>());
+        out + &wrapped(&end, width)
+    }
+}

@@ -1,0 +1,289 @@
+//! The calls of a recording, as the replayer takes them: 16 bytes each.
+//!
+//! A call names its block by a place of a table. Places are used again, so the table is as long as most blocks lived
+//! at a time.
+
+use memhook_ledger::{BlockOf, Blocks, ReleaseBy};
+use rustc_hash::FxHashMap;
+
+/// Threads of a replay. The threads of a run beyond that share them.
+pub(crate) const MOST_THREADS: u16 = 64;
+/// No allocator is asked for a larger alignment: which one the program wanted is not recorded, only where the block
+/// came to lie.
+const LARGEST_ALIGNMENT: u8 = 12;
+/// Places of the table; blocks beyond them are left out.
+const MOST_SLOTS: u32 = u32::MAX - 1;
+
+/// What the replayer does; as in `replayer.cc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Allocate = 1,
+    Zeroed = 2,
+    Aligned = 3,
+    Release = 4,
+    Reallocate = 5,
+    /// As many blocks as `slot` says, each released at once.
+    Pairs = 6,
+    /// How much is resident; `value` is the time.
+    Sample = 7,
+}
+
+/// One step of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub kind: Kind,
+    pub align_log2: u8,
+    pub thread: u16,
+    pub slot: u32,
+    pub value: u64,
+}
+
+impl Operation {
+    pub fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.align_log2;
+        bytes[2..4].copy_from_slice(&self.thread.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.value.to_le_bytes());
+        bytes
+    }
+}
+
+/// How a block is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Zeroed,
+    Aligned,
+}
+
+/// Moments at which the replay measures itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Moments {
+    /// Times at which the recorded process was measured, nanoseconds since the attach, ordered.
+    pub times: Vec<u64>,
+    /// Operations between two more measurements; 0: there are none.
+    pub every: u64,
+}
+
+/// Makes operations of what the ledger reports.
+pub(crate) struct Encoder<W> {
+    write: W,
+    /// Stacks of functions other than plain ones.
+    asked: FxHashMap<u32, Asked>,
+    moments: Moments,
+    next_moment: usize,
+    until_sample: u64,
+    now_ns: u64,
+    /// The index of the process's first thread.
+    pub main_thread: u16,
+    /// By address.
+    live: FxHashMap<u64, (BlockOf, u32)>,
+    /// Blocks at whose address another one is known, too: its release has not been seen yet.
+    covered: Vec<(BlockOf, u32)>,
+    free: Vec<u32>,
+    pub sums: Sums,
+}
+
+/// What a replay takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub operations: u64,
+    /// Places of the table.
+    pub slots: u32,
+    pub threads: u16,
+    pub live_bytes: u64,
+    pub peak_live_bytes: u64,
+    /// Releases of blocks whose allocation is not in the recording.
+    pub unknown_releases: u64,
+    /// All releases, known only by what came later included.
+    pub releases: u64,
+    /// Those of them whose own event is not in the recording.
+    pub unseen_releases: u64,
+    pub allocations: u64,
+    pub end_ns: u64,
+}
+
+impl<W: FnMut(Operation)> Encoder<W> {
+    pub fn new(write: W, asked: FxHashMap<u32, Asked>, moments: Moments) -> Self {
+        Encoder {
+            write,
+            asked,
+            until_sample: moments.every,
+            moments,
+            next_moment: 0,
+            now_ns: 0,
+            main_thread: 0,
+            live: FxHashMap::default(),
+            covered: Vec::new(),
+            free: Vec::new(),
+            sums: Sums::default(),
+        }
+    }
+
+    /// The end of the recording: measures what is left.
+    pub fn finish(&mut self) {
+        self.sample(self.now_ns);
+    }
+
+    /// The replay's thread for one of the ledger. The process's first thread is the first one of the replay, as some
+    /// allocators treat it differently.
+    fn thread(&mut self, index: u16) -> u16 {
+        let (index, main) = (index.max(1), self.main_thread.max(1));
+        let thread = match index {
+            _ if index == main => 0,
+            _ if index < main => index,
+            _ => index - 1,
+        };
+        let thread = match thread {
+            0 => 0,
+            other => 1 + (other - 1) % (MOST_THREADS - 1),
+        };
+        self.sums.threads = self.sums.threads.max(thread + 1);
+        thread
+    }
+
+    fn emit(&mut self, kind: Kind, thread: u16, slot: u32, value: u64) {
+        self.emit_aligned(kind, thread, slot, value, 0);
+    }
+
+    fn emit_aligned(&mut self, kind: Kind, thread: u16, slot: u32, value: u64, align_log2: u8) {
+        (self.write)(Operation {
+            kind,
+            align_log2,
+            thread,
+            slot,
+            value,
+        });
+        self.sums.operations += 1;
+        if kind != Kind::Sample && self.until_sample > 0 {
+            self.until_sample -= 1;
+            if self.until_sample == 0 {
+                self.until_sample = self.moments.every;
+                self.sample(self.now_ns);
+            }
+        }
+    }
+
+    fn sample(&mut self, time_ns: u64) {
+        self.emit(Kind::Sample, 0, 0, time_ns);
+    }
+
+    /// A place for a block, or none if there are too many.
+    fn enter(&mut self, block: &BlockOf) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.sums.slots >= MOST_SLOTS => return None,
+            None => {
+                self.sums.slots += 1;
+                self.sums.slots - 1
+            }
+        };
+        self.hold(*block, slot);
+        Some(slot)
+    }
+
+    fn hold(&mut self, block: BlockOf, slot: u32) {
+        if let Some(other) = self.live.insert(block.address, (block, slot)) {
+            self.covered.push(other);
+        }
+        self.sums.live_bytes = self.sums.live_bytes.saturating_add(block.size);
+        self.sums.peak_live_bytes = self.sums.peak_live_bytes.max(self.sums.live_bytes);
+    }
+
+    /// Takes a block out of the table, and says where it was.
+    fn leave(&mut self, block: &BlockOf) -> Option<u32> {
+        let found = self.live.get(&block.address);
+        let slot = match found {
+            Some((known, slot)) if known == block => {
+                let slot = *slot;
+                self.live.remove(&block.address);
+                let mut covered = self.covered.iter();
+                let below = covered.rposition(|(known, _)| known.address == block.address);
+                if let Some(below) = below {
+                    let below = self.covered.remove(below);
+                    self.live.insert(block.address, below);
+                }
+                slot
+            }
+            _ => {
+                let at = self.covered.iter().position(|(known, _)| known == block)?;
+                self.covered.remove(at).1
+            }
+        };
+        self.sums.live_bytes = self.sums.live_bytes.saturating_sub(block.size);
+        Some(slot)
+    }
+}
+
+impl<W: FnMut(Operation)> Blocks for Encoder<W> {
+    fn allocated(&mut self, block: &BlockOf, stack: u32) {
+        self.sums.allocations += 1;
+        let thread = self.thread(block.thread);
+        let Some(slot) = self.enter(block) else {
+            return;
+        };
+        match self.asked.get(&stack) {
+            None => self.emit(Kind::Allocate, thread, slot, block.size),
+            Some(Asked::Zeroed) => self.emit(Kind::Zeroed, thread, slot, block.size),
+            Some(Asked::Aligned) => {
+                let zeros = block.address.trailing_zeros().max(4) as u8;
+                let align = zeros.min(LARGEST_ALIGNMENT);
+                self.emit_aligned(Kind::Aligned, thread, slot, block.size, align);
+            }
+        }
+    }
+
+    fn released(&mut self, block: &BlockOf, _stack: u32, by: Option<ReleaseBy>) {
+        self.sums.releases += 1;
+        let thread = self.thread(by.map_or(block.thread, |by| by.thread));
+        if let Some(slot) = self.leave(block) {
+            self.free.push(slot);
+            self.emit(Kind::Release, thread, slot, 0);
+        }
+    }
+
+    fn reallocated(&mut self, old: (&BlockOf, u32), by: ReleaseBy, new: (&BlockOf, u32)) {
+        let Some(slot) = self.leave(old.0) else {
+            return self.allocated(new.0, new.1);
+        };
+        self.sums.allocations += 1;
+        self.sums.releases += 1;
+        self.hold(*new.0, slot);
+        let thread = self.thread(by.thread);
+        self.emit(Kind::Reallocate, thread, slot, new.0.size);
+    }
+
+    fn pairs(&mut self, block: &BlockOf, _stack: u32, by: ReleaseBy, count: u64) {
+        self.sums.allocations += count;
+        self.sums.releases += count;
+        let thread = self.thread(by.thread);
+        let most = u64::from(u32::MAX);
+        let (whole, rest) = (count / most, count % most);
+        for _ in 0..whole {
+            self.emit(Kind::Pairs, thread, u32::MAX, block.size);
+        }
+        self.emit(Kind::Pairs, thread, rest as u32, block.size);
+    }
+
+    fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {
+        self.sums.unknown_releases += 1;
+    }
+
+    fn end_pass(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.sums.end_ns = self.now_ns;
+        while let Some(&time) = self.moments.times.get(self.next_moment) {
+            if time > now_ns {
+                break;
+            }
+            self.next_moment += 1;
+            self.sample(time);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "operations_tests.rs"]
+mod tests;

@@ -1,0 +1,177 @@
+//! A recording as what a replay needs of it.
+
+use crate::Error;
+use crate::operations::{Asked, Encoder, Moments, Operation, Sums};
+use memhook_abi::{Event, HOOKED_FUNCTIONS, flags};
+use memhook_ledger::{Ledger, Moves};
+use memhook_recording::{RESIDENT_NOTE, Recording, ResidentSample, Visitor, resident_of};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Passes without events that count of a run of them: after as many, a ledger has nothing left that waits.
+const MOST_EMPTY_PASSES: u64 = 32;
+/// One release in so many may be missing: some functions of some libraries have no slot.
+const MOST_UNSEEN: u64 = 20;
+
+/// Fails if the recording does not have every call in its order.
+pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
+    let unfit = |why| Err(Error::Unfit(why));
+    let meta = recording.meta();
+    if recording.is_summary() {
+        return unfit("it holds sums of intervals, not each call");
+    }
+    let of_memory = meta.notes.iter().find(|(name, _)| name == "memory");
+    if let Some((_, kind)) = of_memory {
+        return unfit(match kind.as_str() {
+            "mappings" => "it is one of mappings, not of the calls of an allocator",
+            _ => "it is one of an allocator of the program's own, which no other one can replace",
+        });
+    }
+    if recording.sample_bytes().is_some() {
+        return unfit("it holds samples of the allocations, not all of them");
+    }
+    let filters = flags::LIVE_FILTER | flags::SIZE_FILTER;
+    if meta.flags & filters != 0 {
+        return unfit("a filter kept some allocations out of it");
+    }
+    if recording.part() > 0 {
+        return unfit("it is a later part, and the calls before it are in another file");
+    }
+    if !recording.gaps().is_empty() {
+        return unfit(
+            "the process went on untraced for a time, and its calls of that time are not there",
+        );
+    }
+    let losses = recording.losses();
+    if losses.dropped > 0 || losses.ringless > 0 {
+        return unfit("some of its calls were lost");
+    }
+    let loader = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        name.starts_with("ld-linux") && name != "ld-linux-x86-64.so.2"
+    };
+    if recording.modules().iter().any(|m| loader(&m.path)) {
+        return unfit("it is that of a process of another architecture");
+    }
+    Ok(())
+}
+
+/// Fails if the calls of the recording make no sense as a whole.
+pub(crate) fn check_sums(sums: &Sums) -> Result<(), Error> {
+    if sums.allocations == 0 {
+        return Err(Error::Unfit("it has no allocations"));
+    }
+    if sums.releases <= sums.unseen_releases {
+        return Err(Error::Unfit("it has no releases"));
+    }
+    if sums.unseen_releases > sums.releases / MOST_UNSEEN {
+        return Err(Error::Unfit("many of its releases are missing"));
+    }
+    Ok(())
+}
+
+/// The memory of the recorded process over time.
+pub(crate) fn resident(recording: &Recording) -> Vec<ResidentSample> {
+    let notes = &recording.meta().notes;
+    let note = notes.iter().find(|(name, _)| name == RESIDENT_NOTE);
+    note.map_or(Vec::new(), |(_, text)| resident_of(text))
+}
+
+/// The library whose allocator the recorded process used: part of its file's name; `None` for that of the C library.
+pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option<&'static str> {
+    let modules = recording.modules();
+    let is_there = |name: &str| {
+        let of = |path: &str| path.rsplit('/').next().unwrap_or("").starts_with(name);
+        modules.iter().any(|module| of(&module.path))
+    };
+    known.iter().copied().find(|name| is_there(name))
+}
+
+/// Functions by the ids of their stacks, for the replay to call the like.
+struct Functions {
+    asked: FxHashMap<u32, Asked>,
+    reallocs: FxHashSet<u32>,
+}
+
+impl Functions {
+    fn of(recording: &Recording) -> Functions {
+        let mut found = Functions {
+            asked: FxHashMap::default(),
+            reallocs: FxHashSet::default(),
+        };
+        let stacks = recording.stacks();
+        for id in stacks.ids() {
+            let function = stacks.get(id).map(|stack| usize::from(stack.function));
+            let Some(function) = function.and_then(|id| HOOKED_FUNCTIONS.get(id)) else {
+                continue;
+            };
+            let is = |part: &str| function.kind.contains(part);
+            if is("realloc") {
+                found.reallocs.insert(id);
+            } else if is("calloc") {
+                found.asked.insert(id, Asked::Zeroed);
+            } else if is("align") || is("valloc") || function.name.contains("align_val_t") {
+                found.asked.insert(id, Asked::Aligned);
+            }
+        }
+        found
+    }
+}
+
+type Observed<W> = Moves<Encoder<W>>;
+
+/// Hands the events of a recording to a ledger, which puts them in order.
+struct Feed<W: FnMut(Operation)> {
+    ledger: Ledger<Observed<W>>,
+    pid: u32,
+    seen: FxHashSet<u32>,
+}
+
+impl<W: FnMut(Operation)> Visitor for Feed<W> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.ledger.begin_ring(ring, tid);
+        // The ledger numbers threads in the order of their first rings.
+        if self.seen.insert(tid) && tid == self.pid {
+            let index = u16::try_from(self.seen.len()).unwrap_or(0);
+            self.ledger.observer_mut().blocks_mut().main_thread = index;
+        }
+    }
+
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        self.ledger.event(event, size, time_ns);
+    }
+
+    fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        for _ in 0..passes.min(MOST_EMPTY_PASSES) {
+            self.ledger.end_pass(now_ns);
+        }
+    }
+}
+
+/// Hands out the calls of a recording in their order: of one block always, of several threads within a pass of the
+/// recorder those of one thread after those of another.
+pub(crate) fn feed(
+    recording: &Recording,
+    moments: Moments,
+    write: impl FnMut(Operation),
+) -> Result<Sums, Error> {
+    let functions = Functions::of(recording);
+    let encoder = Encoder::new(write, functions.asked, moments);
+    let reallocs = functions.reallocs;
+    let moves = Moves::new(encoder, move |stack| reallocs.contains(&stack));
+    let mut feed = Feed {
+        ledger: Ledger::observed(recording.ledger_options(), moves),
+        pid: recording.meta().pid,
+        seen: FxHashSet::default(),
+    };
+    recording.visit(&mut feed)?;
+    feed.ledger.finish();
+    let unseen_releases = feed.ledger.totals().unhooked_releases;
+    let mut moves = feed.ledger.into_observer();
+    moves.finish();
+    let mut encoder = moves.into_blocks();
+    encoder.finish();
+    Ok(Sums {
+        unseen_releases,
+        ..encoder.sums
+    })
+}

@@ -1,0 +1,123 @@
+//! Whether a replay is right: the recorded process's own memory beside that of its replay.
+
+use crate::comparison::Truth;
+use memhook_recording::ResidentSample;
+
+/// Errors of the median and of the peak up to which a replay is believed.
+const MOST_MEDIAN: f64 = 0.10;
+const MOST_PEAK: f64 = 0.05;
+/// Moments at which the growth was below this share of the largest are left out: what the program maps beside its heap
+/// is most of it then.
+const LEAST_SHARE: f64 = 0.05;
+/// Moments that tell something.
+const LEAST_MOMENTS: usize = 3;
+
+/// Times of the samples, for the replay to measure itself at.
+pub(crate) fn times(resident: &[ResidentSample]) -> Vec<u64> {
+    let times = resident.iter().map(|sample| sample.time_ms * 1_000_000);
+    times.collect()
+}
+
+/// Compares growth since the begin. `None` if too little of it was recorded.
+pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Option<Truth> {
+    let begin = resident.first()?.anonymous_bytes;
+    let growth = |sample: &ResidentSample| sample.anonymous_bytes.saturating_sub(begin);
+    let recorded_peak = resident.iter().map(growth).max()?;
+    let least = (recorded_peak as f64 * LEAST_SHARE).max(1.0);
+    let mut replayed_peak = 0;
+    let mut errors = Vec::new();
+    for sample in resident {
+        let time = sample.time_ms * 1_000_000;
+        // The first one of that time is the one that was asked for.
+        let Ok(at) = curve.binary_search_by(|(t, _)| t.cmp(&time)) else {
+            continue;
+        };
+        let (_, replayed) = curve[at];
+        replayed_peak = replayed_peak.max(replayed);
+        let recorded = growth(sample) as f64;
+        if recorded >= least {
+            errors.push((replayed as f64 - recorded) / recorded);
+        }
+    }
+    if errors.len() < LEAST_MOMENTS {
+        return None;
+    }
+    errors.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
+    let median_error = errors[errors.len() / 2];
+    let peak_error = replayed_peak as f64 / recorded_peak as f64 - 1.0;
+    Some(Truth {
+        moments: errors.len(),
+        recorded_peak_bytes: recorded_peak,
+        replayed_peak_bytes: replayed_peak,
+        median_error,
+        peak_error,
+        holds: median_error.abs() <= MOST_MEDIAN && peak_error.abs() <= MOST_PEAK,
+    })
+}
+
+/// The bytes that were resident for half of the time or longer.
+pub(crate) fn median_over_time(curve: &[(u64, u64)]) -> u64 {
+    let mut parts: Vec<(u64, u64)> = curve
+        .windows(2)
+        .map(|pair| (pair[0].1, pair[1].0.saturating_sub(pair[0].0)))
+        .collect();
+    parts.sort_unstable();
+    let whole: u64 = parts.iter().map(|(_, time)| time).sum();
+    let mut passed = 0;
+    for (bytes, time) in &parts {
+        passed += time;
+        if passed * 2 >= whole {
+            return *bytes;
+        }
+    }
+    curve.last().map_or(0, |(_, bytes)| *bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident(bytes: &[u64]) -> Vec<ResidentSample> {
+        let sample = |(i, bytes): (usize, &u64)| ResidentSample {
+            time_ms: i as u64,
+            anonymous_bytes: *bytes,
+            ..ResidentSample::default()
+        };
+        bytes.iter().enumerate().map(sample).collect()
+    }
+
+    fn curve(bytes: &[u64]) -> Vec<(u64, u64)> {
+        let point = |(i, bytes): (usize, &u64)| (i as u64 * 1_000_000, *bytes);
+        bytes.iter().enumerate().map(point).collect()
+    }
+
+    #[test]
+    fn growth_is_compared() {
+        let recorded = resident(&[500, 1500, 2500, 1500]);
+        let same = compare(&recorded, &curve(&[0, 1040, 2000, 960])).expect("enough");
+        assert!(same.holds && same.moments == 3);
+        assert!((same.median_error.abs() - 0.04).abs() < 1e-9);
+        let smaller = compare(&recorded, &curve(&[0, 800, 1990, 700])).expect("enough");
+        assert!(!smaller.holds && smaller.median_error < -0.1);
+        let lower = compare(&recorded, &curve(&[0, 1000, 1800, 1000])).expect("enough");
+        assert!(!lower.holds && (lower.peak_error + 0.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_run_that_was_hardly_measured() {
+        assert_eq!(compare(&[], &curve(&[1, 2])), None);
+        assert_eq!(compare(&resident(&[5, 9]), &curve(&[0, 4])), None);
+        assert_eq!(
+            compare(&resident(&[5, 5, 5, 5]), &curve(&[0, 0, 0, 0])),
+            None
+        );
+    }
+
+    #[test]
+    fn the_median_counts_time() {
+        assert_eq!(median_over_time(&[(0, 10), (1, 20), (2, 30), (100, 0)]), 30);
+        assert_eq!(median_over_time(&[(0, 10), (90, 20), (100, 20)]), 10);
+        assert_eq!(median_over_time(&[(5, 7)]), 7);
+        assert_eq!(median_over_time(&[]), 0);
+    }
+}

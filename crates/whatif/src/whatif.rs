@@ -1,0 +1,186 @@
+//! All replays of one recording, one after the other.
+
+use crate::child::{Bounds, Measured, Replayer, Touch};
+use crate::comparison::{Comparison, Recommendation, ReplayRow, Truth};
+use crate::operations::{Moments, Sums};
+use crate::variants::{self, Variant};
+use crate::{Error, recorded, truth};
+use memhook_process::CgroupMemory;
+use memhook_recording::{Recording, ResidentSample};
+use memhook_report::bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// About as many points a curve has.
+const POINTS: u64 = 2000;
+/// What an allocator may take beside the blocks themselves, as a share of them, before a replay is refused.
+const OVERHEAD: f64 = 0.25;
+/// What is kept here for each block that lives, in the ledger and beside it.
+const BYTES_PER_BLOCK: u64 = 160;
+/// The share of the memory that is left which a replay may take.
+const SHARE_OF_MEMORY: f64 = 0.8;
+/// What somebody gains who changes the allocator has to be more than chance.
+const LEAST_GAIN: f64 = 0.10;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct WhatIf {
+    /// More allocators, as libraries.
+    pub libraries: Vec<PathBuf>,
+    /// The longest time for one replay.
+    pub at_most: Duration,
+    /// The most resident bytes of a replay; `None`: what is available allows.
+    pub max_memory: Option<u64>,
+}
+
+/// Replays a recording under its own allocator, then under others.
+pub fn what_if(recording: &Recording, wanted: &WhatIf) -> Result<Comparison, Error> {
+    recorded::check(recording)?;
+    let sums = recorded::feed(recording, Moments::default(), |_| {})?;
+    recorded::check_sums(&sums)?;
+    let resident_bytes = room(&sums, wanted.max_memory)?;
+    let resident = recorded::resident(recording);
+    let job = Job {
+        recording,
+        sums,
+        moments: Moments {
+            times: truth::times(&resident),
+            every: (sums.operations / POINTS).max(1),
+        },
+        replayer: Replayer::new()?,
+        bounds: Bounds {
+            resident_bytes,
+            time: wanted.at_most,
+        },
+    };
+    let used = recorded::allocator(recording, &variants::MODULES);
+    let (same, mut others) = variants::all(used);
+    others.extend(
+        wanted
+            .libraries
+            .iter()
+            .map(|path| Variant::of_library(path)),
+    );
+    let mut comparison = Comparison::of(recording, &sums);
+    comparison.recorded_allocator = used
+        .map_or("glibc", |module| module.trim_start_matches("lib"))
+        .to_owned();
+    let mut touch = Touch::Ends;
+    match same {
+        None => comparison.notes.push(format!(
+            "{} is not on this machine, so nothing shows whether these replays are right",
+            comparison.recorded_allocator
+        )),
+        Some(same) => {
+            let checked = job.same(&same, &resident)?;
+            touch = checked.touch;
+            comparison.truth = checked.truth;
+            comparison
+                .rows
+                .push(ReplayRow::of(&same, &checked.measured, true));
+        }
+    }
+    comparison.touched = match touch {
+        Touch::Ends => "ends",
+        Touch::All => "all",
+    };
+    for variant in &others {
+        let measured = job.replay(variant, touch)?;
+        comparison
+            .rows
+            .push(ReplayRow::of(variant, &measured, false));
+    }
+    comparison.recommendation = recommendation(&comparison);
+    Ok(comparison)
+}
+
+/// How much a replay may take. Fails if it will need more.
+fn room(sums: &Sums, wanted: Option<u64>) -> Result<u64, Error> {
+    let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
+    let available = level.map_or(u64::MAX, |level| level.free);
+    let of_available = (available as f64 * SHARE_OF_MEMORY) as u64;
+    let room = wanted.map_or(of_available, |wanted| wanted.min(of_available));
+    let blocks = sums.peak_live_bytes as f64 * (1.0 + OVERHEAD);
+    let needed = (blocks as u64).saturating_add(u64::from(sums.slots) * BYTES_PER_BLOCK);
+    if needed > room {
+        return Err(Error::NoMemory {
+            needed: bytes(needed),
+            available: bytes(room),
+        });
+    }
+    Ok(room)
+}
+
+struct Job<'a> {
+    recording: &'a Recording,
+    sums: Sums,
+    moments: Moments,
+    replayer: Replayer,
+    bounds: Bounds,
+}
+
+/// The replay under the recorded allocator.
+struct Checked {
+    touch: Touch,
+    truth: Option<Truth>,
+    measured: Measured,
+}
+
+impl Job<'_> {
+    fn replay(&self, variant: &Variant, touch: Touch) -> Result<Measured, Error> {
+        let (sums, moments) = (&self.sums, &self.moments);
+        self.replayer
+            .replay(self.recording, sums, moments, variant, touch, self.bounds)
+    }
+
+    /// How much of its blocks a program writes to is not recorded, so both are tried, and what comes closer to the
+    /// recorded process is taken for all other replays.
+    fn same(&self, variant: &Variant, resident: &[ResidentSample]) -> Result<Checked, Error> {
+        let with = |touch| -> Result<Checked, Error> {
+            let measured = self.replay(variant, touch)?;
+            let truth = match measured.problem {
+                None => truth::compare(resident, &measured.curve),
+                Some(_) => None,
+            };
+            Ok(Checked {
+                touch,
+                truth,
+                measured,
+            })
+        };
+        let ends = with(Touch::Ends)?;
+        let Some(truth) = ends.truth else {
+            return Ok(ends);
+        };
+        // More is resident if more is written to: that cannot help where there is too much already.
+        if truth.median_error.max(truth.peak_error) > 0.0 {
+            return Ok(ends);
+        }
+        let all = with(Touch::All)?;
+        let is_closer = all.truth.is_some_and(|all| all.error() < truth.error());
+        Ok(if is_closer { all } else { ends })
+    }
+}
+
+/// The allocator or setting that takes least memory, if that is clearly less than now, and the replays are right.
+fn recommendation(comparison: &Comparison) -> Option<Recommendation> {
+    if !comparison.truth.is_some_and(|truth| truth.holds) {
+        return None;
+    }
+    let now = comparison.rows.iter().find(|row| row.is_recorded)?;
+    let done = comparison
+        .rows
+        .iter()
+        .filter(|row| row.problem.is_none() && row.failed_calls == 0);
+    let best = done.min_by_key(|row| row.median_rss_bytes)?;
+    let saved = now.median_rss_bytes.checked_sub(best.median_rss_bytes)?;
+    let is_clear = saved as f64 >= now.median_rss_bytes as f64 * LEAST_GAIN;
+    (is_clear && !best.is_recorded && now.median_rss_bytes > 0).then(|| Recommendation {
+        allocator: best.allocator.clone(),
+        settings: best.settings.clone(),
+        library: best.library.clone(),
+        median_saved_bytes: saved,
+        peak_saved_bytes: now.peak_rss_bytes as i64 - best.peak_rss_bytes as i64,
+        allocator_ms_more: best.allocator_ms - now.allocator_ms,
+    })
+}
