@@ -2,6 +2,7 @@
 // takes the remedy that only a program has, and says it again.
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 
 #include "target.hpp"
@@ -71,6 +72,36 @@ static void* in_an_arena(void*) {
   return nullptr;
 }
 
+// As many blocks of each size as a cache keeps.
+static void* in_caches(void*) {
+  void* blocks[7];
+  for (size_t size = 24; size <= 1032; size += 16) {
+    for (void*& block : blocks) block = filled(size);
+    for (void* block : blocks) free(block);
+  }
+  pthread_barrier_wait(&together);
+  pthread_barrier_wait(&together);
+  return nullptr;
+}
+
+[[gnu::noinline]] static void deep_in_the_stack() {
+  char room[200'000];
+  memset(room, 1, sizeof room);
+  keep(room);
+}
+static void* on_a_stack(void*) {
+  deep_in_the_stack();
+  pthread_barrier_wait(&together);
+  pthread_barrier_wait(&together);
+  return nullptr;
+}
+
+static void map_more() {
+  void* room = mmap(nullptr, 100'000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(room != MAP_FAILED);
+  memset(room, 1, 100'000);
+}
+
 static void say_resident(const char* when) {
   FILE* file = fopen("/proc/self/statm", "r");
   char text[64], line[64];
@@ -92,10 +123,14 @@ int main(int, char** arguments) {
     malloc_trim(0);
   }
   pthread_t threads[threads_of_arenas];
-  bool has_threads = is(disease, "arenas");
+  void* (*work)(void*) = is(disease, "arenas")   ? in_an_arena
+                         : is(disease, "caches") ? in_caches
+                         : is(disease, "stacks") ? on_a_stack
+                                                 : nullptr;
+  bool has_threads = work != nullptr;
   if (has_threads) {
     pthread_barrier_init(&together, nullptr, threads_of_arenas + 1);
-    for (pthread_t& thread : threads) CHECK(pthread_create(&thread, nullptr, in_an_arena, nullptr) == 0);
+    for (pthread_t& thread : threads) CHECK(pthread_create(&thread, nullptr, work, nullptr) == 0);
     pthread_barrier_wait(&together);
   }
   say("sick");
@@ -107,6 +142,7 @@ int main(int, char** arguments) {
     if (select(1, &in, nullptr, nullptr, &pause) != 0) break;
     if (is(disease, "leak")) lose();
     if (is(disease, "cache")) remember();
+    if (is(disease, "mappings")) map_more();
     free(filled(3000));
   }
   wait_for_byte();
@@ -115,10 +151,10 @@ int main(int, char** arguments) {
     for (void* block : pinned) free(block);
     malloc_trim(0);
   }
-  say_resident("after");
   if (has_threads) {
     pthread_barrier_wait(&together);
     for (pthread_t& thread : threads) CHECK(pthread_join(thread, nullptr) == 0);
   }
+  say_resident("after");
   done();
 }

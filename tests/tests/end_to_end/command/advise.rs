@@ -126,21 +126,59 @@ fn free_memory_that_is_pinned() {
 
 #[test]
 fn many_arenas() {
-    let target = sick("arenas", &[]);
+    started_anew("arenas", "arenas", ("MALLOC_ARENA_MAX", "2"));
+}
+
+#[test]
+fn caches_of_threads() {
+    let no_caches = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    started_anew("caches", "thread_caches", no_caches);
+}
+
+/// A disease whose remedy is a variable at the start.
+fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
+    let target = sick(disease, &[]);
     let advice = advice(&target);
     let (kind, predicted) = first(&advice);
-    assert_eq!(kind, "arenas", "{advice}");
-    let pid = target.pid();
+    assert_eq!(kind, expected, "{advice}");
+    let setting = format!("{}={}", remedy.0, remedy.1);
+    let advised = advice["findings"][0]["remedy"].as_str();
+    assert!(
+        advised.is_some_and(|text| text.contains(&setting)),
+        "{advice}"
+    );
     drop(target);
     // The same with the remedy and without it, neither of which was traced.
-    let [with, without] = [&[("MALLOC_ARENA_MAX", "2")][..], &[]].map(|variables| {
-        let mut target = sick("arenas", variables);
+    let [with, without] = [&[remedy][..], &[]].map(|variables| {
+        let mut target = sick(disease, variables);
         target.send("x");
-        let resident = said(&mut target, "before");
-        drop(target);
-        resident
+        said(&mut target, "before")
     });
-    assert_predicted(predicted, without - with, &format!("arenas of {pid}"));
+    assert_predicted(predicted, without - with, disease);
+}
+
+#[test]
+fn stacks_of_threads() {
+    let target = sick("stacks", &[]);
+    let advice = advice(&target);
+    let (kind, predicted) = first(&advice);
+    assert_eq!(kind, "stacks", "{advice}");
+    // glibc keeps the stacks of ended threads up to 40 MiB of addresses: five of the 32.
+    let share = cured(target) / predicted;
+    assert!(
+        (0.75..1.05).contains(&share),
+        "{share} of {predicted} came back"
+    );
+}
+
+#[test]
+fn what_is_mapped_beside_the_heap() {
+    let target = sick("mappings", &[]);
+    let advice = advice(&target);
+    assert_eq!(first(&advice).0, "mappings", "{advice}");
+    let an_hour = advice["findings"][0]["gain_bytes_an_hour"].as_f64();
+    assert!(an_hour > Some(0.0), "{advice}");
+    cured(target);
 }
 
 #[test]
