@@ -109,6 +109,9 @@ namespace memhook {
     commit(ring, op_allocation, address, sequence, size, stack);
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
     if (__builtin_expect(is_drawn, 0) && !(address & key_bit)) wait_for_look(ring, address, size);
+  } else {
+    // The event is lost, and its time is not that of the next one.
+    ring->call_counts = 0;
   }
   end_recording(ring, frame);
 }
