@@ -139,7 +139,7 @@ fn price() {
     let mut redis = Loaded::start();
     redis.fill();
     let pid = redis.pid();
-    let mut round = |arguments: &[&str]| {
+    let round = |arguments: &[&str]| {
         let attacher = attached(arguments);
         let ns = redis.read(ROUND);
         (ns, ended(attacher))
