@@ -239,8 +239,8 @@ inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   return true;
 }
 
-// With a budget, looks or call times: has the owner come back here at its next look, if that is before the ring is full. pre:
-// look_for_room() returned true.
+// With a budget, looks or call times: has the owner come back here at its next look, if that is before the ring is full.
+// pre: look_for_room() returned true.
 inline void keep_next_look(RingHeader* ring) {
   uint64_t limit = ring->next_look + reserve_events - 1;
   if (limit < ring->limit) ring->limit = limit;

@@ -171,12 +171,12 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
         is_one.then(|| Finding {
             kind: Kind::Fragmentation,
             found: format!(
-                "{} of {} in {} hold {} of free memory around them ({} pages)",
+                "{} of free memory ({} pages) lies around {}, {} in all: {}",
+                bytes(free),
+                count(free / PAGE_BYTES),
                 counted(pin.own_blocks, "block"),
                 bytes(pin.own_bytes),
                 pin.name,
-                bytes(free),
-                count(free / PAGE_BYTES),
             ),
             gain_bytes: held,
             gain_bytes_an_hour: None,

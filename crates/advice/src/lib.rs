@@ -167,12 +167,14 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         None => notes.push("what is resident was not looked at: record with attach --rss".into()),
     }
     findings.extend(allocator::mappings(facts));
-    if !profile.knows_unreachable() {
-        notes.push(match &profile.leaks {
-            Some(leaks) => format!("the search for leaks failed: {}", leaks.gaps.join("; ")),
-            None => "what is unreachable was not looked for: record with attach --leaks".into(),
-        });
-    }
+    notes.extend(match &profile.leaks {
+        Some(leaks) if profile.knows_unreachable() => leaks.gaps.clone(),
+        Some(leaks) => vec![format!(
+            "the search for leaks failed: {}",
+            leaks.gaps.join("; ")
+        )],
+        None => vec!["what is unreachable was not looked for: record with attach --leaks".into()],
+    });
     match facts.growth {
         Some(evidence) => notes.extend(evidence.gaps.iter().cloned()),
         None => notes.push(

@@ -135,7 +135,7 @@ fn estimated_growth(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
         .collect();
     grown.sort_by(|a, b| b.1.total_cmp(&a.1));
     let named = grown.into_iter().map(|(stack, more, live)| {
-        let site = Site::of_stack(&facts.profile.stack_of(stack));
+        let site = Site::of_stack(&facts.profile.stack(stack));
         (site, more, live)
     });
     let new = named.filter(|(site, ..)| known.iter().all(|one| one.name != site.name));
@@ -143,7 +143,7 @@ fn estimated_growth(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
         .map(|(site, more, live)| Finding {
             kind: Kind::Growth,
             found: format!(
-                "{} has {} more than at the begin, of {}",
+                "{} holds {} more than at the beginning, {} in all",
                 site.text(),
                 bytes(more as u64),
                 bytes(live)
@@ -174,22 +174,26 @@ fn rate(facts: &Facts<'_>, evidence: &Evidence, leak: &Leak) -> u64 {
 fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
     let held = match leak.held_bytes {
         0 => String::new(),
-        held => format!(", and {} that only they reach", bytes(held)),
+        held => format!(", and only these reach a further {}", bytes(held)),
     };
     Finding {
         kind: Kind::Leak,
         found: format!(
-            "Nothing points any more to {} in {} by {}{held}",
+            "Nothing points to {} in {} any more{held}; allocated by {}",
             bytes(leak.bytes),
             counted(leak.blocks, "block"),
             site.text(),
         ),
         gain_bytes: leak.bytes + leak.held_bytes,
         gain_bytes_an_hour: None,
-        certainty: "exact",
+        // Of samples, other blocks may have been lost at the same site.
+        certainty: match facts.profile.sampling {
+            Some(_) => "estimated",
+            None => "exact",
+        },
         remedy: match site.is_known() {
             true => format!(
-                "Release them where {} allocates; until that is deployed, memhook-rs scan --reclaim {} frees them",
+                "Release what {} allocates; until that is deployed, memhook-rs scan --reclaim {} frees it",
                 site.name,
                 facts.target(),
             ),

@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 use std::ops::AddAssign;
 
-/// Call stacks that are told apart; as many as a large program has.
-const MAX_STACKS: usize = 1 << 20;
+/// Call stacks that are told apart: some megabytes of them, which are taken beside the ledger's own bound.
+const MAX_STACKS: usize = 100_000;
 
 /// Calls that were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -276,11 +276,7 @@ impl Profile {
     }
 
     /// A stack with names, as far as it is known, innermost first.
-    pub fn stack_of(&self, stack: u32) -> Vec<StackFrame> {
-        self.stack(stack)
-    }
-
-    pub(crate) fn stack(&self, stack: u32) -> Vec<StackFrame> {
+    pub fn stack(&self, stack: u32) -> Vec<StackFrame> {
         let frames = self.known_frames(stack).iter();
         let frames = frames.map(|&frame| &self.frames[frame as usize]);
         frames.map(|frame| frame.frame.clone()).collect()

@@ -132,10 +132,25 @@ void sample(uint64_t time) {
   }
 }
 
+// Bytes that may be written to between two looks at the limit. A recording may come from elsewhere, and have blocks of any
+// size: they are not to take the memory of others before the next sample.
+constexpr uint64_t unchecked_bytes = 64 << 20;
+uint64_t unchecked;
+void expect_room(uint64_t more) {
+  unchecked += more;
+  if (unchecked < unchecked_bytes) return;
+  unchecked = 0;
+  if (more > most_bytes || anonymous_bytes() + more > most_bytes + own_bytes) {
+    Line().word("too-large").write();
+    stop(0);
+  }
+}
+
 // As the program that was recorded would have: pages that nobody writes to are not resident.
 void touch(void* block, size_t from, size_t size) {
   auto* bytes = static_cast<volatile char*>(block);
   if (size == 0) return;
+  expect_room(touches_all ? size - from : page);
   if (touches_all)
     for (size_t at = from; at < size; at += page) bytes[at] = 1;
   else

@@ -8,7 +8,7 @@ const DIRECTORIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr
 /// An allocator of which distributions have a library.
 struct Known {
     name: &'static str,
-    /// The begin of the file names of its library.
+    /// How the file names of its library begin.
     module: &'static str,
     files: &'static [&'static str],
 }

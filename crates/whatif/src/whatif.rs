@@ -11,7 +11,7 @@ use memhook_report::bytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// About as many points a curve has.
+/// About how many points a curve has.
 const POINTS: u64 = 2000;
 /// What an allocator may take beside the blocks themselves, as a share of them, before a replay is refused.
 const OVERHEAD: f64 = 0.25;
