@@ -61,6 +61,8 @@ fn service(folder: &Folder) -> Target {
 /// Runs a command line of the README in a folder, with what a reader would put into it.
 fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     let line = line
+        // A minute, unless it is told otherwise.
+        .replace("advise PID", "advise PID -d 5s")
         .replace("PID", &pid.to_string())
         .replace("-d 10m", "-d 2s")
         .replace("-d 1m", "-d 2s")
@@ -86,6 +88,7 @@ const PROMISES: &[(&str, &[&str])] = &[
         &["Recorded", "export_history", "open_session"],
     ),
     ("memhook-rs view run.mhk", &["run.html"]),
+    ("memhook-rs advise PID", &["A leak", "#1 ", "Do: "]),
     (
         "memhook-rs scan PID",
         &["leaked", "a user with a rather long name"],
