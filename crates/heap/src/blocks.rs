@@ -164,10 +164,12 @@ impl BlockTable {
         let block = segment.block(unit);
         let offset = near.address.wrapping_sub(block.address);
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
-        // address (that of a library, say). Behind a block that was cut out of a larger one is the next one, or
-        // where the allocator will cut.
+        // address (that of a library, say). Behind a block that was cut out of a larger one, and behind one of a slab,
+        // is the next one, or where that will be.
         let past_end = match segment.kind {
-            SegmentKind::Mapped { tight: true } | SegmentKind::Described => 0,
+            SegmentKind::Mapped { tight: true }
+            | SegmentKind::Sized(_)
+            | SegmentKind::Described => 0,
             _ => 1,
         };
         let place = BlockStart {

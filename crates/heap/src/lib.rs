@@ -9,11 +9,11 @@
 // A list of one range is meant as such in tests.
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
-#[cfg(target_arch = "x86_64")]
 mod allocators;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod capture;
+mod dissect;
 mod error;
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
@@ -31,6 +31,7 @@ mod snapshot;
 #[cfg(test)]
 mod testing;
 
+pub use allocators::dissector::{Counted, Extent, ExtentKind, NotDissected};
 #[cfg(target_arch = "x86_64")]
 pub use allocators::{AllocatorStatistics, Counter, KnownAllocator, ReleasedMemory};
 pub use blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
@@ -42,9 +43,10 @@ pub use capture::limits::Limits;
 pub use capture::residency::Residency;
 #[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, Request, capture, capture_ending};
+pub use dissect::{Heap, OtherHeap, Undissected, dissect};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
-pub use glibc::dissect::{ArenaReport, Heap, dissect};
+pub use glibc::dissect::ArenaReport;
 pub use glibc::walk::{Counts, Finding};
 pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};

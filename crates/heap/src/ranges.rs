@@ -19,7 +19,6 @@ pub(crate) fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> 
 }
 
 /// What is in both; each in order.
-#[cfg(target_arch = "x86_64")]
 pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
     let mut found = Runs::new();
     let mut first = 0;

@@ -1,7 +1,7 @@
 //! Which allocator a process has, and what it can be asked for.
 
 use super::statistics::AllocatorStatistics;
-use super::{jemalloc, tcmalloc};
+use super::{mallctl, tcmalloc};
 use crate::Error;
 use crate::reclaim::{HoldAtSafePoint, exported};
 use memhook_inject::Held;
@@ -103,7 +103,7 @@ impl KnownAllocator {
         }
         let (mut found, held) =
             self.with_thread(hold, patience, |remote| match self.functions {
-                Functions::Jemalloc { control } => jemalloc::statistics(remote, control),
+                Functions::Jemalloc { control } => mallctl::statistics(remote, control),
                 Functions::Tcmalloc { number, .. } => tcmalloc::statistics(remote, number),
                 Functions::Mimalloc { .. } => Err(self.refused("has no statistics")),
             })?;
@@ -124,7 +124,7 @@ impl KnownAllocator {
         let (call, held) = self.with_thread(hold, patience, |remote| {
             let begin = Instant::now();
             match self.functions {
-                Functions::Jemalloc { control } => jemalloc::purge(remote, control)?,
+                Functions::Jemalloc { control } => mallctl::purge(remote, control)?,
                 Functions::Tcmalloc { release, .. } => {
                     remote.call(release, &mut [], |_| vec![]).map(drop)?
                 }

@@ -19,6 +19,8 @@ pub enum SegmentKind {
     /// Blocks that the ledger knows, of an allocator whose heap was not walked: there may be others between them.
     #[default]
     Foreign,
+    /// Live blocks of the dissected heap with this index in [`Heap::others`](crate::Heap::others).
+    Sized(u32),
     /// Blocks that an allocator of the program's own has cut out of larger ones.
     Described,
 }
@@ -27,7 +29,7 @@ impl SegmentKind {
     /// The alignment of blocks in bytes, and the unit of their sizes.
     pub(crate) fn unit(self) -> u64 {
         match self {
-            SegmentKind::Foreign | SegmentKind::Described => 8,
+            SegmentKind::Foreign | SegmentKind::Sized(_) | SegmentKind::Described => 8,
             SegmentKind::Arena(_) | SegmentKind::Mapped { .. } => 16,
         }
     }
@@ -205,7 +207,7 @@ impl Segment {
         let overhead = match self.kind {
             SegmentKind::Arena(_) | SegmentKind::Mapped { tight: false } => 8,
             SegmentKind::Mapped { tight: true } => 16,
-            SegmentKind::Foreign | SegmentKind::Described => 0,
+            SegmentKind::Foreign | SegmentKind::Sized(_) | SegmentKind::Described => 0,
         };
         Block {
             address: self.start + u64::from(begin) * unit,

@@ -1,16 +1,17 @@
-//! From a snapshot to the blocks of its heap.
+//! From a snapshot to the blocks of glibc's heap.
 
-use crate::Error;
-use crate::blocks::{BlockTable, Segment, SegmentKind};
+use crate::allocators::dissector::{AllocatorHeap, HeapDissector, NotDissected};
+use crate::blocks::{Segment, SegmentKind};
 use crate::glibc::arenas::{self, Arena, Parameters};
 use crate::glibc::free_lists::{self, FreeLists, Kept};
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
 use crate::glibc::mmapped::{self, Mmapped};
 use crate::glibc::walk::{Counts, Finding, Piece, find_start, walk};
-use crate::ranges::{Runs, add_run};
-use crate::snapshot::{AreaKind, MUSL, ModuleInfo, Snapshot};
+use crate::ranges::{Runs, add_run, intersection, joined, without};
+use crate::snapshot::{AreaKind, ModuleInfo, Snapshot};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// One arena, walked.
 #[derive(Clone, Debug, Serialize)]
@@ -31,20 +32,12 @@ pub struct ArenaReport {
     pub locked: bool,
 }
 
-/// A dissected heap.
-pub struct Heap {
+/// What only glibc's heap has.
+pub(crate) struct GlibcHeap {
     /// glibc 2.`minor`.
-    pub glibc_minor: u32,
+    pub minor: u32,
     /// The arenas, the main one first.
     pub arenas: Vec<ArenaReport>,
-    /// The blocks in use.
-    pub blocks: BlockTable,
-    /// Damage, and what could not be explained.
-    pub findings: Vec<Finding>,
-    /// Parts of the heap that could not be walked.
-    pub unparsed: Runs,
-    /// All memory of the allocator.
-    pub ranges: Runs,
     /// User addresses of the thread caches.
     pub caches: Vec<u64>,
     /// What `mp_` says, if it was found.
@@ -54,102 +47,63 @@ pub struct Heap {
     /// They are exactly those that `mp_` counts.
     pub mmapped_exact: bool,
     /// The chunks that are mappings of their own.
-    pub(crate) mapped: Vec<Mmapped>,
+    pub mapped: Vec<Mmapped>,
     /// The ranges of the arenas, in address order.
-    pub(crate) pieces: Vec<Piece>,
+    pub pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
-    pub(crate) kept: Vec<(u64, Kept)>,
+    pub kept: Vec<(u64, Kept)>,
 }
 
-impl Heap {
-    /// The heap of a process without one of glibc's.
-    pub fn empty() -> Heap {
-        Heap {
-            glibc_minor: 0,
-            arenas: Vec::new(),
-            blocks: BlockTable::default(),
-            findings: Vec::new(),
-            unparsed: Runs::new(),
-            ranges: Runs::new(),
-            caches: Vec::new(),
-            parameters: None,
-            mmapped: (0, 0),
-            mmapped_exact: true,
-            mapped: Vec::new(),
-            pieces: Vec::new(),
-            kept: Vec::new(),
+/// Dissects the heap of glibc's malloc.
+pub(crate) struct Glibc;
+
+impl HeapDissector for Glibc {
+    fn name(&self) -> &'static str {
+        "glibc's malloc"
+    }
+
+    /// Finds and walks it. The heap of a version that is not known is believed only if everything in it fits one of
+    /// the known layouts.
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let libc = snapshot.libc()?;
+        let minor = libc.glibc_minor.unwrap_or(0);
+        if Layout::candidates(minor).next().is_none() {
+            return Some(Err(NotDissected::Because(format!(
+                "is that of glibc 2.{minor}, which is older than any that scan knows (2.26 to 2.{NEWEST})"
+            ))));
         }
-    }
-
-    /// Whether everything parsed and agrees with the allocator's own figures.
-    pub fn is_whole(&self) -> bool {
-        self.findings.is_empty() && self.mmapped_exact
-    }
-}
-
-/// Finds and walks the heap of glibc's malloc. The heap of a version that is not known is believed only if
-/// everything in it fits one of the known layouts.
-pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
-    let none = |reason: String| Error::NoHeap {
-        pid: snapshot.meta.pid,
-        reason,
-    };
-    let is_musls = |m: &ModuleInfo| m.allocator.as_deref() == Some(MUSL);
-    let libc = snapshot.libc().ok_or_else(|| {
-        if snapshot.meta.modules.iter().any(is_musls) {
-            Error::HeapOfMusl {
-                pid: snapshot.meta.pid,
+        let is_known = minor <= NEWEST;
+        let mut found: Option<Bare> = None;
+        for layout in Layout::candidates(minor) {
+            let Some(bare) = Bare::find(snapshot, layout, libc) else {
+                continue;
+            };
+            if bare.is_sound() {
+                found = Some(bare);
+                break;
             }
-        } else {
-            none("no glibc in it, so no heap that scan knows".into())
+            // Without a thread cache, the layout of its own version is as good as any other.
+            found = found.filter(|first| first.broken.is_none()).or(Some(bare));
         }
-    })?;
-    let minor = libc.glibc_minor.unwrap_or(0);
-    if Layout::candidates(minor).next().is_none() {
-        return Err(none(format!(
-            "glibc 2.{minor} is older than any that scan knows (2.26 to 2.{NEWEST})"
-        )));
-    }
-    let is_known = minor <= NEWEST;
-    let mut found: Option<Bare> = None;
-    for layout in Layout::candidates(minor) {
-        let Some(bare) = Bare::find(snapshot, layout, libc) else {
-            continue;
+        let unknown = NotDissected::NewerGlibc { minor };
+        let Some(bare) = found else {
+            // Where another allocator serves the program, glibc's has nothing.
+            let mut modules = snapshot.meta.modules.iter();
+            let is_served = modules.any(|m| m.allocator.is_some());
+            return (!is_served && !is_known).then_some(Err(unknown));
         };
-        if bare.is_sound() {
-            found = Some(bare);
-            break;
-        }
-        // Without a thread cache, the layout of its own version is as good as any other.
-        found = found.filter(|first| first.broken.is_none()).or(Some(bare));
-    }
-    let unknown = || Error::UnknownLayout {
-        pid: snapshot.meta.pid,
-        minor,
-    };
-    let bare = found.ok_or_else(|| {
-        let mut modules = snapshot.meta.modules.iter();
-        match modules.find_map(|m| m.allocator.as_ref()) {
-            Some(other) => none(format!(
-                "its blocks are of {other}, which scan does not know"
-            )),
-            None if !is_known => unknown(),
-            None => none("its C library has no heap yet (no arena found in libc's data)".into()),
-        }
-    })?;
-    let was_sound = bare.is_sound();
-    let heap = bare.walked(snapshot, libc, minor);
-    tracing::debug!(
-        pid = snapshot.meta.pid,
-        glibc = minor,
-        arenas = heap.arenas.len(),
-        findings = heap.findings.len(),
-        "the heap is dissected"
-    );
-    if is_known || was_sound && heap.is_whole() {
-        Ok(heap)
-    } else {
-        Err(unknown())
+        let was_sound = bare.is_sound();
+        let heap = bare.walked(snapshot, libc, minor);
+        tracing::debug!(
+            pid = snapshot.meta.pid,
+            glibc = minor,
+            findings = heap.findings.len(),
+            "the heap of glibc's malloc is dissected"
+        );
+        let is_whole = heap.findings.is_empty()
+            && heap.glibc.as_ref().is_some_and(|parts| parts.mmapped_exact);
+        let is_believed = is_known || was_sound && is_whole;
+        Some(if is_believed { Ok(heap) } else { Err(unknown) })
     }
 }
 
@@ -180,7 +134,7 @@ impl Bare {
         self.broken.is_none() && !self.lists.caches.is_empty()
     }
 
-    fn walked(self, snapshot: &Snapshot, libc: &ModuleInfo, minor: u32) -> Heap {
+    fn walked(self, snapshot: &Snapshot, libc: &ModuleInfo, minor: u32) -> AllocatorHeap {
         let Bare {
             layout,
             arenas,
@@ -235,21 +189,56 @@ impl Bare {
             }
         }
         building.pieces.sort_unstable_by_key(|piece| piece.start);
-        Heap {
-            glibc_minor: minor,
-            arenas: reports,
-            blocks: BlockTable::new(building.segments),
-            findings: building.findings,
-            unparsed: building.unparsed,
+        AllocatorHeap {
+            allocator: Glibc.name(),
+            version: format!("2.{minor}"),
+            segments: building.segments,
             ranges: building.ranges,
-            caches: building.lists.caches,
-            parameters,
-            mmapped,
-            mmapped_exact: exact,
-            mapped: found,
-            pieces: building.pieces,
-            kept: building.lists.chunks,
+            unparsed: building.unparsed,
+            findings: building.findings,
+            glibc: Some(Box::new(GlibcHeap {
+                minor,
+                arenas: reports,
+                caches: building.lists.caches,
+                parameters,
+                mmapped,
+                mmapped_exact: exact,
+                mapped: found,
+                pieces: building.pieces,
+                kept: building.lists.chunks,
+            })),
+            ..AllocatorHeap::default()
         }
+    }
+}
+
+impl AllocatorHeap {
+    /// Drops chunks that look like mappings of their own and lie in memory of other allocators; `claimed` is in order.
+    pub(crate) fn leave_to_others(&mut self, claimed: &[Range<u64>]) {
+        let Some(parts) = &mut self.glibc else {
+            return;
+        };
+        let is_claimed = |range: Range<u64>| !intersection(&[range], claimed).is_empty();
+        let dropped = parts.mapped.iter().map(|m| m.start()..m.end());
+        let dropped: Runs = dropped.filter(|range| is_claimed(range.clone())).collect();
+        if dropped.is_empty() {
+            return;
+        }
+        parts.mapped.retain(|m| !is_claimed(m.start()..m.end()));
+        let bytes = parts.mapped.iter().map(|m| m.mapped_bytes()).sum();
+        parts.mmapped = (parts.mapped.len() as u64, bytes);
+        let counted = parts
+            .parameters
+            .map(|p| (p.mmapped_chunks, p.mmapped_bytes));
+        parts.mmapped_exact = counted == Some(parts.mmapped);
+        let is_mapped = |s: &Segment| matches!(s.kind, SegmentKind::Mapped { .. });
+        self.segments
+            .retain(|s| !is_mapped(s) || !is_claimed(s.start..s.end));
+        let dropped = joined(dropped);
+        let ranges = self.ranges.iter();
+        self.ranges = ranges
+            .flat_map(|r| without(r.start, r.end, &dropped))
+            .collect();
     }
 }
 

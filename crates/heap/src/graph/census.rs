@@ -1,6 +1,7 @@
 //! The whole heap by type, size and arena.
 
-use crate::glibc::dissect::{ArenaReport, Heap};
+use crate::dissect::Heap;
+use crate::glibc::dissect::ArenaReport;
 use crate::graph::types::Types;
 use crate::snapshot::Snapshot;
 use memhook_foreign::size_text;

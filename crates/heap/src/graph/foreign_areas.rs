@@ -8,7 +8,7 @@
 //! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same
 //! area. It is no root then. LeakSanitizer does not search it either.
 
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, MUSL, Snapshot, ThreadState};

@@ -4,7 +4,7 @@
 //! own data. So a leaked block may look reachable, but never the other way round.
 
 use crate::blocks::{Segment, SegmentKind};
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::ranges::{Runs, add_run};
 use crate::snapshot::Snapshot;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Conservative marking: any word that may be the address of a block keeps it alive.
 
 use crate::blocks::{Block, BlockSet, BlockStart, BlockStartSet, BlockTable, Near, SegmentKind};
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::graph::roots::root_ranges;
 use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::BTreeMap;

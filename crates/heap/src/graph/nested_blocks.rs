@@ -7,7 +7,7 @@
 //! round.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::graph::foreign_blocks::add_block;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::Snapshot;

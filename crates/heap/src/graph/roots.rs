@@ -1,6 +1,6 @@
 //! Where a program may keep pointers outside the heap.
 
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::glibc::ended_threads::{bounds, ended_stacks};
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};

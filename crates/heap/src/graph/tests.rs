@@ -1,7 +1,7 @@
 //! Random object graphs: marking agrees with a plain search over the edges that were planted.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::graph::leaks::leaks;
 use crate::graph::mark::{MarkOptions, mark};
 use crate::graph::twice::fingerprints;
@@ -91,19 +91,9 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
         ..ThreadState::default()
     });
     let heap = Heap {
-        glibc_minor: 36,
-        arenas: Vec::new(),
         blocks: BlockTable::new(vec![segment]),
-        findings: Vec::new(),
-        unparsed: Vec::new(),
         ranges: vec![HEAP..at + 4096],
-        caches: Vec::new(),
-        parameters: None,
-        mmapped: (0, 0),
-        mmapped_exact: true,
-        mapped: Vec::new(),
-        pieces: Vec::new(),
-        kept: Vec::new(),
+        ..Heap::empty()
     };
     (snapshot, heap, edges, roots)
 }

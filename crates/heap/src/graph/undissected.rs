@@ -5,8 +5,8 @@
 //! (arena.c), and bins that point to themselves. So it is known which chunks are free. Of those in use, the ones
 //! that a ledger knows are blocks; the others are roots, whatever they are.
 
+use crate::dissect::Heap;
 use crate::glibc::arenas::find_bins;
-use crate::glibc::dissect::Heap;
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEADER_BYTES, HEAP_MAX_BYTES, IS_MMAPPED};
 use crate::glibc::walk::{Piece, in_use};
 use crate::ranges::{Runs, add_run};

@@ -1,7 +1,7 @@
 //! What keeps a block alive: a shortest path from a root.
 
 use crate::Error;
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::graph::roots::{RootKind, root_ranges};
 use crate::graph::types::Types;

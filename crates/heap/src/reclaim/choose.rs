@@ -3,7 +3,7 @@
 
 use super::refusal::Refusal;
 use crate::blocks::{BlockSet, BlockTable};
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::graph::leaks::Leak;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::graph::twice::{Fingerprints, still_leaked};

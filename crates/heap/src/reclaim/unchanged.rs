@@ -1,6 +1,6 @@
 //! Whether blocks of a running process are still what they were in a snapshot of it.
 
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::glibc::layout::{FLAGS, IS_MMAPPED, PREV_INUSE};
 use crate::snapshot::Snapshot;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};

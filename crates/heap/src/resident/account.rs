@@ -2,7 +2,7 @@
 
 use crate::allocators::AllocatorStatistics;
 use crate::capture::residency::Residency;
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::glibc::layout::{HEADER_BYTES, HEAP_MAX_BYTES};
 use crate::glibc::walk::Piece;
 use crate::graph::types::Types;

@@ -1,6 +1,6 @@
 //! What the resident pages of an arena hold.
 
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::resident::chunk_list::{ChunkList, Owner};
 use crate::resident::pages::{PAGE_BYTES, ResidentPages};
 use crate::resident::trim;

@@ -1,6 +1,6 @@
 //! All chunks of one range of an arena, with what holds each of them.
 
-use crate::glibc::dissect::Heap;
+use crate::dissect::Heap;
 use crate::glibc::free_lists::Kept;
 use crate::glibc::layout::HEADER_BYTES;
 use crate::glibc::walk::{ChunkKind, Piece, each_chunk};

@@ -118,7 +118,7 @@ impl<'a> PinCount<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::glibc::dissect::Heap;
+    use crate::dissect::Heap;
     use crate::glibc::walk::Piece;
     use crate::resident::arena_use::{self, ArenaUse};
     use crate::testing::snapshot;

@@ -1,0 +1,219 @@
+//! From a snapshot to the blocks of all its heaps: every dissector is asked, and what they find becomes one heap.
+
+use crate::Error;
+use crate::allocators::dissector::{AllocatorHeap, Counted, Extent, HeapDissector, NotDissected};
+use crate::blocks::{BlockTable, Segment, SegmentKind};
+use crate::glibc::arenas::Parameters;
+use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap};
+use crate::glibc::free_lists::Kept;
+use crate::glibc::mmapped::Mmapped;
+use crate::glibc::walk::{Finding, Piece};
+use crate::ranges::{Runs, intersection, joined};
+use crate::snapshot::{MUSL, Snapshot};
+use serde::Serialize;
+
+/// All that can be dissected. Where two claim the same memory, the first has it. glibc's is the last, because it
+/// recognizes chunks that are mappings of their own by little.
+const DISSECTORS: [&dyn HeapDissector; 1] = [&Glibc];
+
+/// The heaps of a process, dissected.
+pub struct Heap {
+    /// glibc 2.`minor`; 0 if there is no heap of glibc's malloc.
+    pub glibc_minor: u32,
+    /// The arenas of glibc's malloc, the main one first.
+    pub arenas: Vec<ArenaReport>,
+    /// The blocks in use, of all allocators.
+    pub blocks: BlockTable,
+    /// Damage, and what could not be explained.
+    pub findings: Vec<Finding>,
+    /// Parts of the heaps that could not be walked.
+    pub unparsed: Runs,
+    /// All memory of the allocators.
+    pub ranges: Runs,
+    /// User addresses of the thread caches of glibc's malloc.
+    pub caches: Vec<u64>,
+    /// What `mp_` says, if it was found.
+    pub parameters: Option<Parameters>,
+    /// Chunks that are mappings of their own: count and bytes of the mappings.
+    pub mmapped: (u64, u64),
+    /// They are exactly those that `mp_` counts.
+    pub mmapped_exact: bool,
+    /// The heaps of other allocators. [`SegmentKind::Sized`] has an index into them.
+    pub others: Vec<OtherHeap>,
+    /// Allocators that are there, and whose heaps are not among these.
+    pub undissected: Vec<Undissected>,
+    /// The chunks that are mappings of their own.
+    pub(crate) mapped: Vec<Mmapped>,
+    /// The ranges of the arenas, in address order.
+    pub(crate) pieces: Vec<Piece>,
+    /// Chunks in thread caches and fast lists, sorted.
+    pub(crate) kept: Vec<(u64, Kept)>,
+}
+
+/// The heap of an allocator other than glibc's, but for its blocks.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct OtherHeap {
+    /// The allocator's name.
+    pub allocator: &'static str,
+    /// Version, or the range of versions that have its layout; empty if not known.
+    pub version: String,
+    /// What its memory is divided into, in address order.
+    pub extents: Vec<Extent>,
+    /// The allocator's counters beside what was found.
+    pub counted: Vec<Counted>,
+    /// All its memory.
+    #[serde(skip)]
+    pub ranges: Runs,
+}
+
+/// An allocator that is there and whose heap is not dissected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undissected {
+    /// The allocator's name.
+    pub allocator: &'static str,
+    /// Why.
+    pub reason: NotDissected,
+}
+
+impl std::fmt::Display for Undissected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.reason {
+            NotDissected::NewerGlibc { minor } => {
+                write!(f, "the heap of glibc 2.{minor} is laid out in a new way")
+            }
+            NotDissected::Because(why) => write!(f, "{} {why}", self.allocator),
+        }
+    }
+}
+
+impl Heap {
+    /// The heap of a process without an allocator that can be dissected.
+    pub fn empty() -> Heap {
+        Heap {
+            glibc_minor: 0,
+            arenas: Vec::new(),
+            blocks: BlockTable::default(),
+            findings: Vec::new(),
+            unparsed: Runs::new(),
+            ranges: Runs::new(),
+            caches: Vec::new(),
+            parameters: None,
+            mmapped: (0, 0),
+            mmapped_exact: true,
+            others: Vec::new(),
+            undissected: Vec::new(),
+            mapped: Vec::new(),
+            pieces: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    /// Whether everything parsed and agrees with the allocators' own figures.
+    pub fn is_whole(&self) -> bool {
+        self.findings.is_empty() && self.mmapped_exact
+    }
+
+    fn take_glibc(&mut self, parts: GlibcHeap) {
+        self.glibc_minor = parts.minor;
+        self.arenas = parts.arenas;
+        self.caches = parts.caches;
+        self.parameters = parts.parameters;
+        self.mmapped = parts.mmapped;
+        self.mmapped_exact = parts.mmapped_exact;
+        self.mapped = parts.mapped;
+        self.pieces = parts.pieces;
+        self.kept = parts.kept;
+    }
+
+    /// Adds the heap of one allocator, and its segments to `segments`; false if another one has some of its memory.
+    fn join(&mut self, mut found: AllocatorHeap, segments: &mut Vec<Segment>) -> bool {
+        let claimed = joined(self.ranges.clone());
+        found.leave_to_others(&claimed);
+        let ranges = joined(found.ranges);
+        if !intersection(&claimed, &ranges).is_empty() {
+            return false;
+        }
+        let index = self.others.len() as u32;
+        let is_glibcs = found.glibc.is_some();
+        segments.extend(found.segments.into_iter().map(|mut segment| {
+            if let SegmentKind::Sized(of) = &mut segment.kind {
+                *of = index;
+            }
+            segment
+        }));
+        self.unparsed.extend(found.unparsed);
+        self.findings.extend(found.findings);
+        self.ranges.extend(ranges.iter().cloned());
+        if let Some(parts) = found.glibc {
+            self.take_glibc(*parts);
+        }
+        if !is_glibcs {
+            self.others.push(OtherHeap {
+                allocator: found.allocator,
+                version: found.version,
+                extents: found.extents,
+                counted: found.counted,
+                ranges,
+            });
+        }
+        true
+    }
+}
+
+/// Finds and dissects the heaps of a process.
+///
+/// # Errors
+/// When there is none that could be dissected.
+pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
+    let mut heap = Heap::empty();
+    let mut segments = Vec::new();
+    let mut is_found = false;
+    for dissector in DISSECTORS {
+        let allocator = dissector.name();
+        let reason = match dissector.dissect(snapshot) {
+            None => continue,
+            Some(Err(reason)) => reason,
+            Some(Ok(found)) => {
+                if heap.join(found, &mut segments) {
+                    is_found = true;
+                    continue;
+                }
+                NotDissected::Because("seems to have memory of another allocator".into())
+            }
+        };
+        tracing::debug!(pid = snapshot.meta.pid, allocator, ?reason, "not dissected");
+        heap.undissected.push(Undissected { allocator, reason });
+    }
+    if !is_found {
+        return Err(no_heap(snapshot, &heap.undissected));
+    }
+    heap.ranges = joined(std::mem::take(&mut heap.ranges));
+    heap.blocks = BlockTable::new(segments);
+    Ok(heap)
+}
+
+/// Why no heap could be dissected.
+fn no_heap(snapshot: &Snapshot, undissected: &[Undissected]) -> Error {
+    let pid = snapshot.meta.pid;
+    let none = |reason: String| Error::NoHeap { pid, reason };
+    if let Some(undissected) = undissected.first() {
+        return match undissected.reason {
+            NotDissected::NewerGlibc { minor } => Error::UnknownLayout { pid, minor },
+            NotDissected::Because(_) => none(undissected.to_string()),
+        };
+    }
+    let mut allocators = snapshot.meta.modules.iter();
+    match allocators.find_map(|m| m.allocator.as_deref()) {
+        Some(MUSL) => Error::HeapOfMusl { pid },
+        Some(_) if snapshot.libc().is_none() => {
+            none("no glibc in it, so no heap that scan knows".into())
+        }
+        Some(other) => none(format!(
+            "its blocks are of {other}, which scan does not know"
+        )),
+        None if snapshot.libc().is_none() => {
+            none("no glibc in it, so no heap that scan knows".into())
+        }
+        None => none("its C library has no heap yet (no arena found in libc's data)".into()),
+    }
+}
