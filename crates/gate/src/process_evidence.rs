@@ -2,7 +2,7 @@
 
 use crate::unfinished::is_unfinished;
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
-use memhook_heap::{MUSL, Snapshot, dissect};
+use memhook_heap::{Heap, MUSL, Snapshot, Undissected, dissect};
 use memhook_ledger::{Ledger, LiveBlock, Observer};
 use memhook_report::{counted, unseen_in_words};
 use memhook_stream::{Gap, Losses};
@@ -35,8 +35,11 @@ impl Evidence {
             notes: vec!["not traced: --duration gives leaks their allocation stacks".into()],
             ..Evidence::default()
         };
-        if let Err(error) = dissect(snapshot) {
-            evidence.gaps.push(error.to_string());
+        match dissect(snapshot) {
+            Ok(heap) => evidence
+                .gaps
+                .extend(heap.undissected.iter().map(Undissected::to_string)),
+            Err(error) => evidence.gaps.push(error.to_string()),
         }
         let possible = found.possible.get(&None).copied();
         if total.blocks > 0 || possible.is_some() {
@@ -70,8 +73,11 @@ impl Evidence {
         if let Ok(Err(error @ memhook_heap::Error::UnknownLayout { .. })) = captured.map(dissect) {
             found.gaps.push(error.to_string());
         }
-        let mut modules = captured.iter().flat_map(|snapshot| &snapshot.meta.modules);
-        if let Some(allocator) = modules.find_map(|module| module.allocator.as_deref()) {
+        let unknown = captured.ok().and_then(|snapshot| {
+            let heap = dissect(snapshot).unwrap_or(Heap::empty());
+            heap.unknown_allocator(&snapshot.meta.modules)
+        });
+        if let Some(allocator) = unknown {
             found.gaps.push(format!(
                 "it executed no program after its fork and was not traced, so what it has of {allocator}'s blocks \
                  is not known"

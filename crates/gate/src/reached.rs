@@ -3,7 +3,8 @@
 use crate::Reached;
 use crate::unfinished::{Unfinished, is_unfinished};
 use memhook_heap::{
-    Heap, MUSL, MarkOptions, Snapshot, dissect, inside_malloc_note, leaks, mark, possibly_lost,
+    Error, Heap, MUSL, MarkOptions, Snapshot, Undissected, dissect, inside_malloc_note, leaks,
+    mark, possibly_lost,
 };
 use memhook_ledger::LiveBlock;
 use memhook_report::{count, counted};
@@ -128,7 +129,15 @@ pub(crate) fn dissected(
     let notes = notes.filter(|&note| Some(note) != of_malloc.as_ref());
     found.gaps.extend(notes.cloned());
     let (mut heap, undissected) = match dissect(snapshot) {
-        Ok(heap) => (heap, None),
+        // Another allocator's heap was dissected.
+        Ok(heap) => {
+            let pid = snapshot.meta.pid;
+            let mut minors = heap.undissected.iter().filter_map(Undissected::newer_glibc);
+            let newer = minors
+                .next()
+                .map(|minor| Error::UnknownLayout { pid, minor });
+            (heap, newer)
+        }
         Err(_) if traced.0.is_empty() => return None,
         Err(error) => {
             // It is no gap if all blocks are another allocator's.
@@ -166,6 +175,11 @@ pub(crate) fn dissected(
 }
 
 pub(crate) fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
+    gaps.extend(
+        heap.undissected
+            .iter()
+            .map(|undissected| format!("{undissected}")),
+    );
     if let Some(finding) = heap.findings.first() {
         let more = heap.findings.len() - 1;
         let others = if more > 0 {

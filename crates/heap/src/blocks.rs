@@ -3,6 +3,8 @@
 mod segment;
 mod sets;
 
+use std::ops::Range;
+
 pub use crate::blocks::segment::{Block, BlockStart, Near, Segment, SegmentKind};
 pub use crate::blocks::sets::{BlockSet, BlockStartSet};
 
@@ -105,6 +107,31 @@ impl BlockTable {
         })
     }
 
+    /// The blocks that begin in a range, by number.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (u32, Block)> + '_ {
+        let after = self.starts.partition_point(|&start| start <= range.start);
+        let first = self
+            .segments
+            .get(after.saturating_sub(1)..)
+            .unwrap_or_default();
+        let segments = first
+            .iter()
+            .take_while(move |segment| segment.start < range.end);
+        segments.flat_map(move |segment| {
+            let unit = segment.kind.unit();
+            let begin = range.start.saturating_sub(segment.start).div_ceil(unit);
+            let before = segment
+                .offsets
+                .partition_point(|&offset| u64::from(offset) < begin);
+            let end = range.end;
+            let offsets = segment.offsets[before..].iter().enumerate();
+            let blocks = offsets.map(move |(i, &offset)| {
+                (segment.first + (before + i) as u32, segment.block(offset))
+            });
+            blocks.take_while(move |(_, block)| block.address < end)
+        })
+    }
+
     /// Whether a word can be the address of a block at all: cheap, and nearly always right.
     #[inline]
     pub fn may_be(&self, word: u64) -> bool {
@@ -179,6 +206,18 @@ impl BlockTable {
         (offset < block.bytes + past_end).then_some((place, offset))
     }
 
+    /// The region of a dissected heap that ends right before an address.
+    #[inline]
+    pub fn ending_at(&self, address: u64) -> Option<BlockStart> {
+        let near = self.near(address.wrapping_sub(1))?;
+        let segment = &self.segments[near.segment as usize];
+        if !matches!(segment.kind, SegmentKind::Sized(_)) {
+            return None;
+        }
+        let (place, offset) = self.place_near(near)?;
+        (offset + 1 == segment.block(place.unit).bytes).then_some(place)
+    }
+
     /// The number of the block at a place.
     #[inline]
     pub fn number(&self, place: BlockStart) -> u32 {
@@ -217,6 +256,34 @@ mod tests {
                 address: 0x1080,
                 bytes: 8
             }
+        );
+    }
+
+    #[test]
+    fn blocks_of_a_range() {
+        let mut low = Segment::new(0x1000, 0x2000, SegmentKind::Sized(0));
+        let mut high = Segment::new(0x3000, 0x4000, SegmentKind::Sized(0));
+        for block in [0x1000, 0x1008, 0x1ff8] {
+            assert!(low.push(block, 8));
+        }
+        assert!(high.push(0x3800, 8));
+        let table = BlockTable::new(vec![low, high]);
+        let of = |range| {
+            table
+                .within(range)
+                .map(|(number, _)| number)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(0..0x1000), [0u32; 0]);
+        assert_eq!(of(0x1000..0x1008), [0]);
+        assert_eq!(of(0x1001..0x3801), [1, 2, 3]);
+        assert_eq!(of(0x2000..0x3800), [0u32; 0]);
+        assert_eq!(of(0x3800..u64::MAX), [3]);
+        assert_eq!(BlockTable::default().within(0..9).count(), 0);
+        let ending = |address| table.ending_at(address).map(|place| table.number(place));
+        assert_eq!(
+            [0x1008, 0x1010, 0x2000, 0x3807].map(ending),
+            [Some(0), Some(1), Some(2), None]
         );
     }
 

@@ -1,7 +1,10 @@
 //! From a snapshot to the blocks of all its heaps: every dissector is asked, and what they find becomes one heap.
 
 use crate::Error;
-use crate::allocators::dissector::{AllocatorHeap, Counted, Extent, HeapDissector, NotDissected};
+use crate::allocators::dissector::{
+    AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected,
+};
+use crate::allocators::jemalloc::Jemalloc;
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::arenas::Parameters;
 use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap};
@@ -9,12 +12,12 @@ use crate::glibc::free_lists::Kept;
 use crate::glibc::mmapped::Mmapped;
 use crate::glibc::walk::{Finding, Piece};
 use crate::ranges::{Runs, intersection, joined};
-use crate::snapshot::{MUSL, Snapshot};
+use crate::snapshot::{MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;
 
 /// All that can be dissected. Where two claim the same memory, the first has it. glibc's is the last, because it
 /// recognizes chunks that are mappings of their own by little.
-const DISSECTORS: [&dyn HeapDissector; 1] = [&Glibc];
+const DISSECTORS: [&dyn HeapDissector; 2] = [&Jemalloc, &Glibc];
 
 /// The heaps of a process, dissected.
 pub struct Heap {
@@ -75,6 +78,41 @@ pub struct Undissected {
     pub reason: NotDissected,
 }
 
+impl Undissected {
+    /// N, if this is glibc 2.N, newer than any that is known.
+    pub fn newer_glibc(&self) -> Option<u32> {
+        match self.reason {
+            NotDissected::NewerGlibc { minor } => Some(minor),
+            NotDissected::Because(_) => None,
+        }
+    }
+}
+
+impl OtherHeap {
+    /// Bytes of free regions in slabs that are in use, and of free pages that it has not given back.
+    pub fn free_bytes(&self) -> (u64, u64) {
+        let mut between = 0u64;
+        let mut pages = 0u64;
+        for extent in &self.extents {
+            let regions = u64::from(extent.free) + u64::from(extent.cached);
+            between = between.saturating_add(regions.saturating_mul(extent.class_bytes));
+            if extent.kind == ExtentKind::FreeDirty {
+                pages = pages.saturating_add(extent.end - extent.start);
+            }
+        }
+        (between, pages)
+    }
+}
+
+impl std::fmt::Display for OtherHeap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.version.as_str() {
+            "" => f.write_str(self.allocator),
+            version => write!(f, "{} {version}", self.allocator),
+        }
+    }
+}
+
 impl std::fmt::Display for Undissected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.reason {
@@ -111,6 +149,26 @@ impl Heap {
     /// Whether everything parsed and agrees with the allocators' own figures.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty() && self.mmapped_exact
+    }
+
+    /// The other allocator that a module is or has in it, if its heap is among those dissected.
+    pub fn allocator_of(&self, module: &ModuleInfo) -> Option<&'static str> {
+        let has_roots = |other: &&OtherHeap| {
+            let mut data = module.data.iter();
+            data.any(|data| !intersection(&other.ranges, std::slice::from_ref(data)).is_empty())
+        };
+        let is_named = |other: &&OtherHeap| module.allocator.as_deref() == Some(other.allocator);
+        let mut others = self.others.iter();
+        let found = others.find(|other| is_named(other) || has_roots(other))?;
+        Some(found.allocator)
+    }
+
+    /// Another allocator that the process has, and whose heap is not dissected.
+    pub fn unknown_allocator<'a>(&self, modules: &'a [ModuleInfo]) -> Option<&'a str> {
+        let mut unknown = modules
+            .iter()
+            .filter(|module| self.allocator_of(module).is_none());
+        unknown.find_map(|module| module.allocator.as_deref())
     }
 
     fn take_glibc(&mut self, parts: GlibcHeap) {

@@ -58,7 +58,10 @@ fn hidden(model: &ReportModel) -> Option<String> {
     model.is_final.then(|| one_line(hidden.clone()))
 }
 
-/// Some commands know the heap of glibc alone.
+/// Allocators other than glibc's whose heap is dissected.
+const DISSECTED: [&str; 1] = ["jemalloc"];
+
+/// Some commands do not know every heap.
 fn other_allocator(model: &ReportModel) -> Option<String> {
     let mut modules = model
         .coverage
@@ -75,6 +78,7 @@ fn other_allocator(model: &ReportModel) -> Option<String> {
     };
     let name = one_line(module.allocator.clone());
     let leaks = match &model.leaks {
+        _ if DISSECTED.contains(&name.as_str()) => "scan knows its heap",
         Some(_) => "scan does not know its heap",
         None => "scan does not know its heap, attach --leaks does",
     };

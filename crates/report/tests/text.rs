@@ -582,7 +582,7 @@ fn hints_about_other_allocators() {
         model.text(Style::default())
     };
     let shown = with("jemalloc", false, true, Some(1));
-    let hint = "  These blocks come from jemalloc: scan does not know its heap, attach --leaks does; \
+    let hint = "  These blocks come from jemalloc: scan knows its heap; \
                 rss 7 asks it what it holds, trim 7 has it give memory back\n";
     assert!(shown.contains(hint), "{shown}");
     let shown = with("tcmalloc", false, true, None);

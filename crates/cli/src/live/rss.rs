@@ -5,7 +5,7 @@ use super::copy_limits::CopyLimits;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::bail;
-use memhook_heap::{AllocatorStatistics, Looked, Part, look_at_memory};
+use memhook_heap::{AllocatorStatistics, Looked, look_at_memory};
 use memhook_report::{Progress, RssReport, RssView};
 use std::process::ExitCode;
 
@@ -55,7 +55,7 @@ pub fn looked_at(
     let work = || look_at_memory(pid, limits.usual(), with_pins);
     let mut looked = Progress::during("looking at the memory", work)?;
     let account = &mut looked.account;
-    if account.parts.contains_key(&Part::ForeignHeap) && asks {
+    if account.has_other_allocator && asks {
         let ask = || said_by_allocator(pid);
         match Progress::during("asking the allocator", ask) {
             Ok(Some(said)) => account.split_by(said),

@@ -160,6 +160,7 @@ impl Args {
             },
             unaligned: self.unaligned,
             ignore_half_overwritten: true,
+            counts_ends: false,
         }
     }
 
@@ -292,7 +293,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     }
     if args.list {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        return Ok(write_blocks(&scan, &mut out).and_then(|()| out.flush())?);
+        return Ok(write_blocks(snapshot, &scan, &mut out).and_then(|()| out.flush())?);
     }
     let mut report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
     if args.show_possible {

@@ -125,7 +125,6 @@ pub struct Counted {
 const MOST_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// Segments made of extents in address order.
-#[allow(dead_code)]
 #[derive(Default)]
 pub(crate) struct SizedSegments {
     segments: Vec<Segment>,
@@ -133,7 +132,6 @@ pub(crate) struct SizedSegments {
     region_end: u64,
 }
 
-#[allow(dead_code)]
 impl SizedSegments {
     /// Adds the blocks (address, bytes) of an extent that begins where the last one ended, or later. Returns whether
     /// all of it was copied and all of them fit: then they are added.

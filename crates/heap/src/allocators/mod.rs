@@ -7,6 +7,7 @@
 //! ([`memhook_inject::Held::call_to_its_end`]).
 
 pub(crate) mod dissector;
+pub(crate) mod jemalloc;
 #[cfg(target_arch = "x86_64")]
 mod known;
 #[cfg(target_arch = "x86_64")]

@@ -37,7 +37,14 @@ impl Account {
     /// Splits the part that is another allocator's by what that says of itself. What it counts is not always
     /// resident, and the account is about what is.
     pub fn split_by(&mut self, said: AllocatorStatistics) {
-        let resident = self.parts.remove(&Part::ForeignHeap).unwrap_or(0);
+        let Some(resident) = self.parts.remove(&Part::ForeignHeap) else {
+            // Its heap was dissected, and the account is exact. What it would give back, it knows best.
+            let of_others = std::mem::take(&mut self.purgeable_bytes);
+            let of_malloc = self.trim_bytes.saturating_sub(of_others);
+            self.trim_bytes = of_malloc.saturating_add(said.releasable_bytes);
+            self.allocator = Some(said);
+            return;
+        };
         let mut rest = resident;
         // What was free has been in use. What was handed out, and what it has mapped for itself, may never have been
         // written, and is not resident then; it maps more for itself than it needs at first, so that comes last.

@@ -112,7 +112,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
 
 /// Threads that the end of the process met inside malloc.
 fn count_inside_malloc(snapshot: &mut Snapshot, threads: &[(i32, Registers, &[u8])]) {
-    let malloc = MallocPlaces::of(snapshot.libc());
+    let malloc = MallocPlaces::of(&snapshot.meta.modules);
     let is_inside = |registers: &Registers| {
         is_inside_by(registers, &malloc, |stack| {
             let found = snapshot.bytes(registers.rsp, stack.len() as u64);

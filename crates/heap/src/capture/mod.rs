@@ -1,5 +1,6 @@
 //! Taking a snapshot.
 
+mod allocator_code;
 mod areas;
 mod copy;
 pub(crate) mod core_dump;

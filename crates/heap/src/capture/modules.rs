@@ -1,6 +1,7 @@
 //! What the scan needs to know about the loaded modules: where their data is, the version of the C
 //! library, the names of vtables.
 
+use crate::capture::allocator_code::code_of;
 use crate::snapshot::{MUSL, ModuleInfo};
 use goblin::container::Ctx;
 use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD, sym};
@@ -45,10 +46,11 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
             None => None,
         };
     }
+    info.allocator_code = code_of(image, info.allocator.as_deref());
     info
 }
 
-fn program_headers(elf: &[u8]) -> Option<Vec<ProgramHeader>> {
+pub(super) fn program_headers(elf: &[u8]) -> Option<Vec<ProgramHeader>> {
     let header = Elf::parse_header(elf).ok()?;
     let (at, count) = (
         usize::try_from(header.e_phoff).ok()?,

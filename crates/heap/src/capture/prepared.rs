@@ -145,7 +145,7 @@ impl Prepared {
     }
 
     pub(super) fn malloc(&self) -> MallocPlaces {
-        MallocPlaces::of(self.modules.iter().find(|m| m.glibc_minor.is_some()))
+        MallocPlaces::of(&self.modules)
     }
 
     /// Notes why another method is used; an error if none can help.

@@ -27,22 +27,32 @@ const MALLOC_CALLS: [i64; 7] = [
 /// Words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
-/// Where glibc's malloc is.
+/// A thread that waits until a time, as those of condition variables and of timed locks do: no allocator takes its locks
+/// so (linux/futex.h).
+const FUTEX_WAIT_BITSET: u64 = 9;
+const FUTEX_COMMAND: u64 = 0x7f;
+
+/// Where the code of allocators is.
 #[derive(Clone, Default)]
 pub struct MallocPlaces {
-    /// It, and what it consists of.
-    code: Range<u64>,
-    /// The C library, which has all that it calls.
+    /// Theirs, and what it consists of.
+    code: Vec<Range<u64>>,
+    /// The C library, which has all that they call.
     library: Range<u64>,
 }
 
 impl MallocPlaces {
-    /// Of the C library; nowhere if that is not glibc.
-    pub fn of(libc: Option<&ModuleInfo>) -> MallocPlaces {
-        libc.map_or_else(MallocPlaces::default, |libc| MallocPlaces {
-            code: libc.malloc_code.clone(),
-            library: libc.start..libc.end,
-        })
+    /// Of a process with these modules.
+    pub fn of(modules: &[ModuleInfo]) -> MallocPlaces {
+        let libc = modules.iter().find(|m| m.glibc_minor.is_some());
+        let of_libc = libc.map(|libc| libc.malloc_code.clone());
+        let others = modules
+            .iter()
+            .flat_map(|m| m.allocator_code.iter().cloned());
+        MallocPlaces {
+            code: of_libc.into_iter().chain(others).collect(),
+            library: libc.map_or(0..0, |libc| libc.start..libc.end),
+        }
     }
 }
 
@@ -92,7 +102,7 @@ pub fn is_inside_by(
     malloc: &MallocPlaces,
     read: impl FnOnce(&mut [u8]) -> usize,
 ) -> bool {
-    let is_code = |w: u64| malloc.code.contains(&w);
+    let is_code = |w: u64| malloc.code.iter().any(|code| code.contains(&w));
     if is_code(registers.rip) {
         return true;
     }
@@ -102,6 +112,9 @@ pub fn is_inside_by(
     }
     let system_call = registers.orig_rax as i64;
     if system_call >= 0 && !MALLOC_CALLS.contains(&system_call) {
+        return false;
+    }
+    if system_call == libc::SYS_futex && registers.rsi & FUTEX_COMMAND == FUTEX_WAIT_BITSET {
         return false;
     }
     let mut stack = [0u8; STACK_WORDS * 8];

@@ -1,8 +1,9 @@
 //! The whole heap by type, size and arena.
 
-use crate::dissect::Heap;
+use crate::dissect::{Heap, OtherHeap};
 use crate::glibc::dissect::ArenaReport;
 use crate::graph::types::Types;
+use crate::ranges::run_bytes;
 use crate::snapshot::Snapshot;
 use memhook_foreign::size_text;
 use rustc_hash::FxHashMap;
@@ -27,8 +28,10 @@ pub struct Census {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// glibc's version.
+    /// glibc's version; empty if nothing is of its malloc.
     pub glibc: String,
+    /// Name and version of the other allocators.
+    pub others: Vec<String>,
     /// Blocks in use.
     pub blocks: u64,
     /// Their usable bytes.
@@ -101,14 +104,24 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         .iter()
         .map(|a| a.counts.free_bytes + a.counts.cached_bytes + a.counts.fast_bytes)
         .sum();
+    let of_others = heap.others.iter().map(OtherHeap::free_bytes);
+    let between: u64 = of_others.clone().map(|(between, _)| between).sum();
+    let inside = inside + between;
+    let free_extents: u64 = of_others.map(|(_, extents)| extents).sum();
     let tops: u64 = heap.arenas.iter().map(|a| a.counts.top_bytes).sum();
     // A damaged arena may claim any size.
     let arenas = heap.arenas.iter().map(|a| a.system_bytes);
-    let system = arenas.fold(heap.mmapped.1, u64::saturating_add);
+    let of_glibc = arenas.fold(heap.mmapped.1, u64::saturating_add);
+    let of_others = heap.others.iter().map(|other| run_bytes(&other.ranges));
+    let system = of_others.fold(of_glibc, u64::saturating_add);
     Census {
         schema: "memhook-rs/census/1",
         pid: snapshot.meta.pid,
-        glibc: format!("2.{}", heap.glibc_minor),
+        glibc: match heap.glibc_minor {
+            0 => String::new(),
+            minor => format!("2.{minor}"),
+        },
+        others: heap.others.iter().map(OtherHeap::to_string).collect(),
         blocks: u64::from(heap.blocks.len()),
         bytes: all_bytes,
         types: classes,
@@ -122,7 +135,7 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
             .collect(),
         arenas: heap.arenas.clone(),
         mmapped: heap.mmapped,
-        free_bytes: inside + tops,
+        free_bytes: inside + tops + free_extents,
         fragmentation: inside as f64 / system.max(1) as f64,
         whole: heap.is_whole(),
     }

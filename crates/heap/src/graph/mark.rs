@@ -33,6 +33,9 @@ pub struct MarkOptions {
     /// `__libc_start_main`, and a block of 64 MiB is taken for held by one such word in 64 runs. Who frees what is
     /// not reached counts them.
     pub ignore_half_overwritten: bool,
+    /// The address just past the end of a region keeps it, even where the next one begins. Regions of a slab lie side by
+    /// side, so what points to one keeps the one before it, too: only who frees what is not reached is so careful.
+    pub counts_ends: bool,
 }
 
 impl MarkOptions {
@@ -43,6 +46,7 @@ impl MarkOptions {
             pointers: Pointers::Interior,
             unaligned: true,
             ignore_half_overwritten: false,
+            counts_ends: true,
         }
     }
 }
@@ -61,8 +65,8 @@ pub struct Marked {
 enum Candidate {
     /// A word near a block, if it is one of its addresses that count.
     Near(Near),
-    /// What setjmp has made of an address of the block at this place.
-    Mangled(BlockStart),
+    /// The block at this place: by what setjmp has made of its address, or by its end.
+    Certain(BlockStart),
 }
 
 /// Finds pointers to blocks in memory.
@@ -165,7 +169,7 @@ impl<'a> Finder<'a> {
         self.candidates_in(bytes, |candidate| {
             let place = match candidate {
                 Candidate::Near(near) => self.target_near(near),
-                Candidate::Mangled(place) => Some(place),
+                Candidate::Certain(place) => Some(place),
             };
             if let Some(place) = place {
                 found(self.blocks.number(place));
@@ -180,12 +184,23 @@ impl<'a> Finder<'a> {
             self.at_odd_offsets(bytes, &mut found);
         }
         for word in words(bytes) {
-            if let Some(near) = self.blocks.near(word) {
-                found(Candidate::Near(near));
-            }
+            self.near(word, &mut found);
             if let Some(place) = self.mangled(word) {
-                found(Candidate::Mangled(place));
+                found(Candidate::Certain(place));
             }
+        }
+    }
+
+    /// What a word may point to.
+    #[inline]
+    fn near(&self, word: u64, found: &mut impl FnMut(Candidate)) {
+        if let Some(near) = self.blocks.near(word) {
+            found(Candidate::Near(near));
+        }
+        if self.options.counts_ends
+            && let Some(place) = self.blocks.ending_at(word)
+        {
+            found(Candidate::Certain(place));
         }
     }
 
@@ -195,15 +210,13 @@ impl<'a> Finder<'a> {
         for (i, high) in words(bytes).enumerate() {
             for shift in (8..64).step_by(8) {
                 let word = low >> shift | high << (64 - shift);
-                if i > 0
-                    && let Some(near) = self.blocks.near(word)
-                {
-                    found(Candidate::Near(near));
+                if i > 0 {
+                    self.near(word, found);
                 }
                 if i > 0
                     && let Some(place) = self.mangled(word)
                 {
-                    found(Candidate::Mangled(place));
+                    found(Candidate::Certain(place));
                 }
             }
             low = high;
@@ -212,9 +225,7 @@ impl<'a> Finder<'a> {
         let tail = bytes.len() - bytes.len() % 8;
         for window in bytes[tail.saturating_sub(7)..].windows(8) {
             let word = window.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
-            if let Some(near) = self.blocks.near(word) {
-                found(Candidate::Near(near));
-            }
+            self.near(word, found);
         }
     }
 
@@ -325,7 +336,7 @@ impl Search<'_> {
         self.scanned_bytes += bytes.len() as u64;
         finder.candidates_in(bytes, |candidate| match candidate {
             Candidate::Near(near) => self.point(near),
-            Candidate::Mangled(place) => self.find(place),
+            Candidate::Certain(place) => self.find(place),
         });
     }
 
@@ -419,6 +430,10 @@ fn mark_from(
             Pointers::Start => finder.target(word),
         };
         if let Some(place) = place {
+            search.find(place);
+        }
+        let ends_here = heap.blocks.ending_at(word).filter(|_| options.counts_ends);
+        if let Some(place) = ends_here {
             search.find(place);
         }
     }

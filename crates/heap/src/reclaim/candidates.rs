@@ -2,10 +2,10 @@
 
 use super::choose::{reclaimable, refusal};
 use super::refusal::Refusal;
-use super::release::{HoldAtSafePoint, Released};
+use super::release::{HoldAtSafePoint, Released, allocator_of, find_free_of, owners};
 use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
-use crate::{Error, Fingerprints, MarkOptions, Scan};
+use crate::{Error, Fingerprints, MarkOptions, Scan, dissect};
 use memhook_inject::kernel_places;
 use memhook_process::proc_path;
 use std::fs::File;
@@ -112,6 +112,15 @@ impl Reclaimer {
             let (heap, leaks) = (&scan.heap, &scan.leaks);
             chosen = reclaimable(snapshot, heap, options, leaks, before, &places);
         }
+        let mut refused = refused;
+        let owners = owners(&scan.heap, &chosen);
+        let mut unheard = owners.into_iter().flatten();
+        if let Some(name) = unheard.find(|name| find_free_of(&captured.images, name).is_none()) {
+            chosen.retain(|&block| allocator_of(&scan.heap, block) != Some(name));
+            if chosen.is_empty() {
+                refused = Some(Refusal::LinkedIn(name.to_owned()));
+            }
+        }
         if self.verdict.is_none() {
             self.before = Some(scan.fingerprints(snapshot));
         }
@@ -128,12 +137,51 @@ impl Reclaimer {
 
     /// Releases the chosen blocks of the last scan.
     pub fn release(&mut self, candidates: &Candidates, hold: &mut HoldAtSafePoint) -> Released {
-        let done = candidates.release(hold);
+        let done = match self.still_live(candidates) {
+            Ok(blocks) => candidates.release(&blocks, hold),
+            Err(error) => Released {
+                failed: Some(error),
+                ..Released::default()
+            },
+        };
         // The same addresses may be given out and leaked again before the next scan.
         for address in done.released.iter().map(|&b| candidates.address(b)) {
             self.before.iter_mut().for_each(|b| b.remove(address));
         }
         done
+    }
+}
+
+impl Reclaimer {
+    /// The chosen blocks, without those of allocators that leave a freed block as it is, unless one more look says that
+    /// they are live.
+    fn still_live(&self, candidates: &Candidates) -> Result<Vec<u32>, Error> {
+        let heap = &candidates.scan.heap;
+        let mut blocks = candidates.chosen.clone();
+        if blocks
+            .iter()
+            .all(|&block| allocator_of(heap, block).is_none())
+        {
+            return Ok(blocks);
+        }
+        let captured = capture(self.pid, self.request)?;
+        let now = dissect(&captured.snapshot)?;
+        if let Some(why) = refusal(&captured.snapshot, &now) {
+            let (pid, reason) = (self.pid, why.to_string());
+            return Err(Error::NoHeap { pid, reason });
+        }
+        blocks.retain(|&block| {
+            let Some(allocator) = allocator_of(heap, block) else {
+                return true;
+            };
+            let was = heap.blocks.get(block);
+            let found = now.blocks.find(was.address);
+            found.is_some_and(|(number, offset)| {
+                let is_its = allocator_of(&now, number) == Some(allocator);
+                offset == 0 && is_its && now.blocks.get(number) == was
+            })
+        });
+        Ok(blocks)
     }
 }
 

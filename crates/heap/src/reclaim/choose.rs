@@ -18,8 +18,9 @@ const MAX_DTV_ENTRIES: u64 = 1 << 16;
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
     // What another look would not change comes first: the reason that is shown is one to act on.
-    if let Some(allocator) = meta.modules.iter().find_map(|m| m.allocator.as_ref()) {
-        return Some(Refusal::OtherAllocator(allocator.clone()));
+    let undissected = heap.undissected.first().map(|other| other.allocator);
+    if let Some(allocator) = heap.unknown_allocator(&meta.modules).or(undissected) {
+        return Some(Refusal::OtherAllocator(allocator.to_owned()));
     }
     if meta.in_malloc > 0 {
         return Some(Refusal::InMalloc);
@@ -30,7 +31,9 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
             what: finding.what.clone(),
         });
     }
-    if heap.caches.is_empty() {
+    // Where another allocator serves the program, glibc's has nothing.
+    let is_served = heap.glibc_minor == 0 && !heap.others.is_empty();
+    if heap.caches.is_empty() && !is_served {
         return Some(Refusal::NoCaches);
     }
     if !heap.is_whole() {

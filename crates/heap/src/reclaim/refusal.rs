@@ -6,6 +6,11 @@ pub enum Refusal {
     /// Blocks of the C library's may be parts of what another allocator manages.
     #[error("another allocator is loaded ({0}): blocks of glibc's may be parts of its own")]
     OtherAllocator(String),
+    /// The leaked blocks are of an allocator whose `free` no thread can be made to call.
+    #[error(
+        "{0} is part of the program: no thread can be kept out of its code, so its free() is not called"
+    )]
+    LinkedIn(String),
     /// The heap was copied in the middle of a change.
     #[error("a thread did not come out of malloc, so the heap was in change")]
     InMalloc,

@@ -2,8 +2,9 @@
 
 use super::candidates::Candidates;
 use super::hold_time::HoldTime;
-use super::unchanged::unchanged;
-use crate::Error;
+use super::unchanged::{unchanged, unchanged_contents};
+use crate::blocks::SegmentKind;
+use crate::{Error, Heap};
 use memhook_inject::{Held, stops};
 use memhook_process::{ElfView, ModuleImage, RemoteAddress};
 use std::fs::File;
@@ -34,23 +35,50 @@ pub struct Released {
 pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error> + 'a;
 
 impl Candidates {
-    /// Releases the chosen blocks, those that are still what they were in the snapshot.
+    /// Releases these of the chosen blocks, those that are still what they were in the snapshot.
     ///
     /// After a failure it is not known which blocks of the last batch were released: they count as kept,
     /// and only another scan can tell.
-    pub fn release(&self, hold: &mut HoldAtSafePoint) -> Released {
+    pub(super) fn release(&self, blocks: &[u32], hold: &mut HoldAtSafePoint) -> Released {
         let mut done = Released::default();
-        if !self.chosen.is_empty() {
-            done.failed = self.try_release(hold, &mut done).err();
+        if !blocks.is_empty() {
+            done.failed = self.try_release(blocks, hold, &mut done).err();
         }
         done
     }
 
-    fn try_release(&self, hold: &mut HoldAtSafePoint, done: &mut Released) -> Result<(), Error> {
+    fn try_release(
+        &self,
+        blocks: &[u32],
+        hold: &mut HoldAtSafePoint,
+        done: &mut Released,
+    ) -> Result<(), Error> {
+        for allocator in owners(&self.scan.heap, blocks) {
+            let is_its = |&&block: &&u32| allocator_of(&self.scan.heap, block) == allocator;
+            let blocks: Vec<u32> = blocks.iter().filter(is_its).copied().collect();
+            self.release_of(allocator, &blocks, hold, done)?;
+        }
+        Ok(())
+    }
+
+    /// Releases blocks of one allocator; `None` is glibc's.
+    fn release_of(
+        &self,
+        allocator: Option<&str>,
+        blocks: &[u32],
+        hold: &mut HoldAtSafePoint,
+        done: &mut Released,
+    ) -> Result<(), Error> {
         let pid = self.captured.snapshot.meta.pid;
-        let free = self.find_free()?;
+        let free = match allocator {
+            None => self.find_free()?,
+            Some(name) => find_free_of(&self.captured.images, name).ok_or(Error::NoHeap {
+                pid,
+                reason: format!("no library of {name} in it exports free()"),
+            })?,
+        };
         // From the end, because the last ones are taken off.
-        let mut left = self.unchanged(&self.chosen, u64::MAX);
+        let mut left = self.unchanged(blocks, u64::MAX);
         left.reverse();
         let mut time = HoldTime::new();
         while !left.is_empty() && stops() == 0 {
@@ -72,10 +100,19 @@ impl Candidates {
         Ok(())
     }
 
-    /// Those of these blocks whose first `most` bytes are unchanged.
+    /// Those of these blocks, all of one allocator, whose first `most` bytes are unchanged.
     fn unchanged(&self, blocks: &[u32], most: u64) -> Vec<u32> {
         let snapshot = &self.captured.snapshot;
-        let still = unchanged(snapshot.meta.pid, snapshot, &self.scan.heap, blocks, most);
+        let heap = &self.scan.heap;
+        let has_headers = blocks
+            .first()
+            .is_none_or(|&b| allocator_of(heap, b).is_none());
+        let compare = if has_headers {
+            unchanged
+        } else {
+            unchanged_contents
+        };
+        let still = compare(snapshot.meta.pid, snapshot, heap, blocks, most);
         blocks
             .iter()
             .zip(still)
@@ -143,6 +180,39 @@ impl Candidates {
         }
         exported(image, "free").ok_or_else(|| no_heap("its C library exports no free()"))
     }
+}
+
+/// The allocator of a block; `None` is glibc's.
+pub(super) fn allocator_of(heap: &Heap, block: u32) -> Option<&'static str> {
+    match heap.blocks.segment_of(block).kind {
+        SegmentKind::Sized(index) => heap.others.get(index as usize).map(|other| other.allocator),
+        _ => None,
+    }
+}
+
+/// Those of blocks, each once.
+pub(super) fn owners(heap: &Heap, blocks: &[u32]) -> Vec<Option<&'static str>> {
+    let mut found: Vec<_> = blocks
+        .iter()
+        .map(|&block| allocator_of(heap, block))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The address of `free` in the library of an allocator. What is part of the program has none that may be called: no
+/// thread could be kept out of its code.
+pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u64> {
+    let exports = |image: &ModuleImage, name: &str| image.facts.exported(name).is_some();
+    let is_its = |image: &&ModuleImage| {
+        !image.is_main
+            && memhook_abi::known_allocator(|name| exports(image, name)) == Some(allocator)
+    };
+    let mut libraries = images.iter().filter(is_its);
+    // If there are two, it is not known which of them has the block.
+    let library = libraries.next().filter(|_| libraries.next().is_none())?;
+    exported(library, "free")
 }
 
 /// Whether the address space is still that of the snapshot: nothing can be read of one that has ended.

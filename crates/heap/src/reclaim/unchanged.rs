@@ -68,6 +68,24 @@ pub fn unchanged(
     result
 }
 
+/// The same for blocks that have no header: those of regions of one size. Their allocator writes nothing into what is
+/// freed, so it has to be asked in another way whether they still live.
+pub fn unchanged_contents(
+    pid: i32,
+    snapshot: &Snapshot,
+    heap: &Heap,
+    blocks: &[u32],
+    most: u64,
+) -> Vec<bool> {
+    let is_same = |&number: &u32| {
+        let block = heap.blocks.get(number);
+        let bytes = block.bytes.min(most).min(BATCH_BYTES);
+        let now = read(pid, &[(block.address, bytes)]);
+        now.is_some_and(|now| snapshot.bytes(block.address, bytes) == Some(&now[..]))
+    };
+    blocks.iter().map(is_same).collect()
+}
+
 /// Whether the chunk with this size word is a mapping of its own, which no chunk follows.
 fn last_of_mapping(snapshot: &Snapshot, header: u64) -> bool {
     snapshot.word(header).is_some_and(|w| w & IS_MMAPPED != 0)

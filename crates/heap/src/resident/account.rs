@@ -11,6 +11,7 @@ use crate::resident::arena_use::{self, ArenaUse};
 use crate::resident::chunk_list::ChunkList;
 use crate::resident::classes::{ClassName, Classes, TracedBlock};
 use crate::resident::mappings::Mappings;
+use crate::resident::other_heaps;
 use crate::resident::pages::{PAGE_BYTES, ResidentPages};
 use crate::resident::pins::{PinCount, Pinned};
 use crate::resident::stacks::stacks;
@@ -99,6 +100,10 @@ pub struct Account {
     pub mapped_bytes: u64,
     /// What malloc_trim would give back.
     pub trim_bytes: u64,
+    /// How much of that is not malloc_trim's, but of other allocators whose heap was dissected.
+    pub(crate) purgeable_bytes: u64,
+    /// Some of it is the heap of another allocator.
+    pub has_other_allocator: bool,
     /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
     pub pins: Vec<(ClassName, Pinned)>,
     /// What another allocator says of itself, if it could be asked.
@@ -123,6 +128,11 @@ pub fn account<'a>(
         account.add_heap(snapshot, heap, &resident, pins, traced);
         heap_ranges.extend(heap.pieces.iter().map(pages_of));
         heap_ranges.extend(heap.mapped.iter().map(|m| m.start()..m.end()));
+        let of_others = heap
+            .others
+            .iter()
+            .flat_map(|other| other.ranges.iter().cloned());
+        heap_ranges.extend(of_others);
         if !heap.is_whole() {
             let note = "the heap did not parse whole, so its parts may be wrong";
             account.notes.push(note.into());
@@ -134,6 +144,7 @@ pub fn account<'a>(
         stacks: snapshot.map(stacks).unwrap_or_default(),
         pid: snapshot.map_or(0, |snapshot| snapshot.meta.pid),
         modules: snapshot.map_or(&[], |snapshot| &snapshot.meta.modules[..]),
+        dissected: heap,
     };
     mappings.add_to(&mut account, &residency.mappings);
     account.finish(residency);
@@ -199,6 +210,17 @@ impl Account {
             pinned[class].add_mapped(mapped.bytes - HEADER_BYTES, bytes);
         }
         self.add(Part::LiveHeap, self.mapped_bytes);
+        for other in &heap.others {
+            let pinned = counts_pins.then_some(&mut pinned);
+            let found = other_heaps::count(other, &heap.blocks, resident, &mut class, pinned);
+            self.add(Part::LiveHeap, found.live_bytes);
+            self.add(Part::AllocatorOverhead, found.overhead_bytes);
+            self.add(Part::Fragmentation, found.fragmentation_bytes);
+            self.add(Part::FreeInAllocator, found.free_bytes);
+            self.purgeable_bytes += found.purgeable_bytes;
+        }
+        self.trim_bytes += self.purgeable_bytes;
+        self.has_other_allocator |= !heap.others.is_empty();
         for arena in self.arenas.clone() {
             self.add(Part::LiveHeap, arena.live_bytes);
             self.add(Part::AllocatorOverhead, arena.overhead_bytes);
@@ -237,6 +259,7 @@ impl Account {
     pub(crate) fn finish(&mut self, residency: &Residency) {
         self.memory = residency.memory;
         self.has_shares = residency.has_shares;
+        self.has_other_allocator |= self.parts.contains_key(&Part::ForeignHeap);
         let known: u64 = self.parts.values().sum();
         // The pages of a process that runs on are counted a moment after the kernel's sum.
         self.memory.rss = self.memory.rss.max(known);

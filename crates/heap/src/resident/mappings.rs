@@ -1,5 +1,6 @@
 //! What of the resident memory is outside the heap: stacks, mappings, files, shared memory.
 
+use crate::dissect::Heap;
 use crate::ranges::{Runs, intersection, run_bytes, without};
 use crate::resident::account::{Account, Holding, Part};
 use crate::resident::stacks::StackOwner;
@@ -23,6 +24,8 @@ pub struct Mappings<'a> {
     pub pid: i32,
     /// The modules.
     pub modules: &'a [ModuleInfo],
+    /// The heap, with those of other allocators that the account has already.
+    pub dissected: Option<&'a Heap>,
 }
 
 /// Bytes by part and name.
@@ -47,13 +50,20 @@ impl Mappings<'_> {
             account.holdings.push(Holding { part, name, bytes });
         }
         for module in self.modules {
-            if let Some(allocator) = &module.allocator {
+            if let Some(allocator) = self.undissected(module) {
                 account.notes.push(format!(
                     "the process has {allocator} ({}): its heap is not split, and is counted with the mappings",
                     module.name()
                 ));
             }
         }
+    }
+
+    /// The allocator that a module is, if its heap was not dissected.
+    fn undissected<'a>(&self, module: &'a ModuleInfo) -> Option<&'a str> {
+        let allocator = module.allocator.as_deref()?;
+        let is_dissected = |heap: &Heap| heap.allocator_of(module).is_some();
+        (!self.dissected.is_some_and(is_dissected)).then_some(allocator)
     }
 
     /// Private memory without a file: stacks, and what nobody knows.
@@ -75,7 +85,11 @@ impl Mappings<'_> {
             add(Part::Stacks, "stack of the initial thread".into(), rest);
             return;
         }
-        let part = if self.modules.iter().any(|module| module.allocator.is_some()) {
+        let part = if self
+            .modules
+            .iter()
+            .any(|module| self.undissected(module).is_some())
+        {
             Part::ForeignHeap
         } else {
             Part::Mappings
@@ -193,6 +207,7 @@ mod tests {
             stacks: vec![(0x16000..0x1a000, StackOwner::Ended)],
             pid: 1,
             modules: &[],
+            dissected: None,
         };
         let mut found = Vec::new();
         mappings.add_private(mapping, &mut |part, _, bytes| found.push((part, bytes)));

@@ -7,6 +7,7 @@ mod chunk_list;
 mod classes;
 mod look;
 mod mappings;
+mod other_heaps;
 mod pages;
 mod pins;
 mod stacks;

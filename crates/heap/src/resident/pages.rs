@@ -1,6 +1,6 @@
 //! Which pages are in memory, and how many bytes of a range that is.
 
-use crate::ranges::{Runs, joined};
+use crate::ranges::{Runs, intersection, joined};
 use std::ops::Range;
 
 /// Size of a page.
@@ -34,6 +34,11 @@ impl ResidentPages {
             return 0;
         }
         self.below(range.end) - self.below(range.start)
+    }
+
+    /// The resident parts of ranges, which are in order.
+    pub fn within(&self, ranges: &[Range<u64>]) -> Runs {
+        intersection(ranges, &self.runs)
     }
 
     /// The bytes in memory below an address.

@@ -113,6 +113,9 @@ pub struct ModuleInfo {
     pub malloc_code: Range<u64>,
     /// Another allocator's name, if the module is one.
     pub allocator: Option<String>,
+    /// Where the code of another allocator in the module lies, as far as that is known.
+    #[serde(default, with = "pairs")]
+    pub allocator_code: Vec<Range<u64>>,
 }
 
 impl ModuleInfo {

@@ -214,7 +214,9 @@ fn check(header: &Header) -> Result<(), &'static str> {
         let bounds = [module.start..module.end, module.malloc_code.clone()];
         let is_range = |r: &Range<u64>| r.start <= r.end && r.end <= END_OF_ADDRESSES;
         let is_data = |r: &Range<u64>| is_range(r) && r.end - r.start <= MAX_DATA_BYTES;
-        let has_sound_data = module.data.len() <= MAX_DATA && module.data.iter().all(is_data);
+        let [data, code] = [&module.data, &module.allocator_code];
+        let has_sound_data = data.len() <= MAX_DATA && data.iter().all(is_data);
+        let has_sound_data = has_sound_data && code.len() <= MAX_DATA && code.iter().all(is_range);
         if !bounds.iter().all(is_range) || !has_sound_data {
             return Err("a module of it is at no addresses");
         }

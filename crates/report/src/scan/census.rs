@@ -34,14 +34,24 @@ impl Document for CensusReport {
     }
 }
 
+/// Whose blocks they are.
+fn allocators(census: &Census) -> String {
+    let glibc = (!census.glibc.is_empty()).then(|| format!("glibc {}", census.glibc));
+    let all: Vec<String> = glibc
+        .into_iter()
+        .chain(census.others.iter().cloned())
+        .collect();
+    all.join(", ")
+}
+
 /// The census as text.
 fn census_text(census: &Census) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "Process {} (glibc {}): {} in {}; malloc keeps {} free, {:.1} % of its memory is free between blocks{}",
+        "Process {} ({}): {} in {}; malloc keeps {} free, {:.1} % of its memory is free between blocks{}",
         census.pid,
-        census.glibc,
+        allocators(census),
         bytes(census.bytes),
         counted(census.blocks, "block"),
         bytes(census.free_bytes),

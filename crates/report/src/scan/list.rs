@@ -1,11 +1,12 @@
 //! Every block of a heap on a line of its own, for programs that compare.
 
 use memhook_foreign::visible;
-use memhook_heap::Scan;
+use memhook_heap::{Scan, Snapshot, inside_malloc_note};
 use std::io::{Result, Write};
 
-/// Writes address, usable bytes, and `leak` or `live` of each block; then arenas, mapped chunks, damage.
-pub fn write_blocks(scan: &Scan, out: &mut impl Write) -> Result<()> {
+/// Writes address, usable bytes, and `leak` or `live` of each block; then arenas, mapped chunks, other
+/// allocators, damage.
+pub fn write_blocks(snapshot: &Snapshot, scan: &Scan, out: &mut impl Write) -> Result<()> {
     let mut leaks = scan.leaks.iter().peekable();
     for (number, block) in scan.heap.blocks.iter() {
         let leaked = leaks.next_if(|l| l.block == number).is_some();
@@ -29,6 +30,16 @@ pub fn write_blocks(scan: &Scan, out: &mut impl Write) -> Result<()> {
     }
     let (chunks, bytes) = scan.heap.mmapped;
     writeln!(out, "mmapped {chunks} {bytes}")?;
+    for other in &scan.heap.others {
+        writeln!(out, "heap of {} {}", other.allocator, other.version)?;
+        for counted in &other.counted {
+            let (says, found) = (counted.allocator, counted.found);
+            writeln!(out, "counted {}: {says}, found {found}", counted.what)?;
+        }
+    }
+    if snapshot.meta.in_malloc > 0 {
+        writeln!(out, "note {}", inside_malloc_note(snapshot.meta.in_malloc))?;
+    }
     for finding in &scan.heap.findings {
         let what = visible(&finding.what);
         writeln!(out, "finding {:#x} {what}", finding.address)?;

@@ -130,12 +130,17 @@ pub fn scan_report(
     let meta = &snapshot.meta;
     let mut notes = meta.notes.clone();
     for module in &meta.modules {
-        if let Some(allocator) = &module.allocator {
+        if let Some(allocator) = &module.allocator
+            && heap.allocator_of(module).is_none()
+        {
             notes.push(format!(
                 "the process has {allocator} too ({}): its blocks are searched for pointers, not reported",
                 module.name()
             ));
         }
+    }
+    for undissected in &heap.undissected {
+        notes.push(format!("{undissected}: its blocks are not reported"));
     }
     if !heap.mmapped_exact {
         let (count, bytes) = heap.mmapped;

@@ -4,6 +4,7 @@ mod attach_leaks;
 mod chunks;
 mod limits;
 mod lsan;
+mod other_heaps;
 mod plants;
 mod reclaim;
 mod reclaim_kernel;

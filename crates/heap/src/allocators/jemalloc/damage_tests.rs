@@ -1,0 +1,120 @@
+//! The heap of a real program on jemalloc, with damaged structures.
+
+use super::base_blocks::BaseBlocks;
+use super::layout::LAYOUTS;
+use super::tree::{self, each_word};
+use crate::snapshot::Snapshot;
+use crate::{Heap, Request, capture, dissect};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// A shell with some thousand blocks, copied.
+fn captured() -> Snapshot {
+    let script = "for i in {1..3000}; do a[$i]=value-$i; done; echo ready; read line";
+    let mut shell = Command::new("bash")
+        .args(["-c", script])
+        .env("LD_PRELOAD", "libjemalloc.so.2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("bash starts");
+    let mut line = String::new();
+    let output = shell.stdout.take().expect("a pipe");
+    BufReader::new(output)
+        .read_line(&mut line)
+        .expect("it says so");
+    assert_eq!(line, "ready\n");
+    let captured = capture(shell.id() as i32, Request::to_search());
+    shell.kill().and_then(|()| shell.wait()).expect("it ends");
+    captured.expect("its memory is copied").snapshot
+}
+
+/// Checks that blocks lie in memory of the allocator, apart from each other.
+fn check(heap: &Heap) {
+    let mut end = 0;
+    for (_, block) in heap.blocks.iter() {
+        assert!(block.address >= end, "{block:x?} begins before {end:#x}");
+        end = block.address + block.bytes;
+        let after = heap
+            .ranges
+            .partition_point(|range| range.end <= block.address);
+        let range = heap.ranges.get(after);
+        let is_inside = range.is_some_and(|r| r.start <= block.address && end <= r.end);
+        assert!(is_inside, "{block:x?} is outside of all ranges");
+    }
+}
+
+/// The places of the words in jemalloc's own data, and of its thread caches' lists.
+fn places(snapshot: &Snapshot) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut base = BaseBlocks::new(snapshot);
+    for tree in tree::find(snapshot, LAYOUTS[0], &mut base) {
+        tree.each_entry(snapshot, &mut base, |_| {});
+        each_word(snapshot, tree.root_range(), |place, _| found.push(place));
+    }
+    for block in base.all() {
+        each_word(snapshot, block, |place, _| found.push(place));
+    }
+    for thread in &snapshot.meta.threads {
+        each_word(
+            snapshot,
+            thread.fs_base - 0x1000..thread.fs_base,
+            |place, _| {
+                found.push(place);
+            },
+        );
+    }
+    found
+}
+
+fn put(snapshot: &mut Snapshot, place: u64, word: u64) {
+    let regions = &mut snapshot.regions;
+    let after = regions.partition_point(|region| region.start <= place);
+    let region = &mut regions[after - 1];
+    let at = (place - region.start) as usize;
+    region.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+#[test]
+fn a_damaged_heap_is_no_wrong_one() {
+    let mut snapshot = captured();
+    let whole = dissect(&snapshot).expect("it has a heap");
+    assert!(whole.findings.is_empty(), "{:?}", whole.findings);
+    assert!(whole.others[0].allocator == "jemalloc" && whole.blocks.len() > 3000);
+    check(&whole);
+    let places = places(&snapshot);
+    assert!(places.len() > 1000);
+    let change = (any::<prop::sample::Index>(), 0u64..6, any::<u64>());
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(300));
+    let changes = prop::collection::vec(change, 1..6);
+    let snapshot = std::cell::RefCell::new(&mut snapshot);
+    let checked = runner.run(&changes, |changes| {
+        let mut snapshot = snapshot.borrow_mut();
+        let mut before = Vec::new();
+        for (index, how, random) in changes {
+            let place = *index.get(&places);
+            let was = snapshot.word(place).expect("it was copied");
+            let other = snapshot.word(places[random as usize % places.len()]);
+            let now = match how {
+                0 => was ^ 1 << (random % 64),
+                1 => was.wrapping_add(random % 0x10000),
+                2 => was.wrapping_sub(random % 0x10000),
+                3 => other.unwrap_or(0),
+                4 => 0,
+                _ => random,
+            };
+            before.push((place, was));
+            put(&mut snapshot, place, now);
+        }
+        if let Ok(heap) = dissect(&snapshot) {
+            check(&heap);
+        }
+        for (place, was) in before.into_iter().rev() {
+            put(&mut snapshot, place, was);
+        }
+        Ok(())
+    });
+    checked.expect("no damage does harm");
+}

@@ -1,0 +1,263 @@
+//! Extents: what the tree leads to, checked against itself.
+
+use super::base_blocks::BaseBlocks;
+use super::layout::{
+    BITMAP, CLASSES, EXTENT_BYTES, ExtentBits, Layout, MOST_REGIONS, PAGE_BYTES, SLAB_CLASSES,
+    STATE_DIRTY, class_bytes,
+};
+use super::tree::{Entry, Tree};
+use crate::glibc::walk::Finding;
+use crate::snapshot::Snapshot;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+
+/// More bytes than an extent has.
+const MOST_BYTES: u64 = 1 << 46;
+
+/// One extent.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its pages.
+    pub pages: Range<u64>,
+    /// Where its only block begins, if it is no slab.
+    pub address: u64,
+    /// What it says of itself.
+    pub bits: ExtentBits,
+    /// Bytes of a region.
+    pub class_bytes: u64,
+    /// Which regions of a slab are free.
+    free: [u64; (MOST_REGIONS / 64) as usize],
+}
+
+impl Found {
+    /// Whether it belongs to the program, or to jemalloc itself as if it were a program.
+    pub fn is_active(&self) -> bool {
+        self.bits.state == 0
+    }
+
+    /// Number of its regions.
+    pub fn regions(&self) -> u64 {
+        match (self.is_active(), self.bits.is_slab) {
+            (false, _) => 0,
+            (true, true) => (self.pages.end - self.pages.start) / self.class_bytes,
+            (true, false) => 1,
+        }
+    }
+
+    /// The regions that are not free: address and bytes.
+    pub fn taken(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let start = if self.bits.is_slab {
+            self.pages.start
+        } else {
+            self.address
+        };
+        let is_free =
+            |i: u64| self.bits.is_slab && self.free[(i / 64) as usize] >> (i % 64) & 1 == 1;
+        (0..self.regions())
+            .filter(move |&i| !is_free(i))
+            .map(move |i| (start + i * self.class_bytes, self.class_bytes))
+    }
+
+    /// The region that an address lies in, if it is not free.
+    pub fn taken_around(&self, address: u64) -> Option<Range<u64>> {
+        if !self.is_active() || !self.pages.contains(&address) {
+            return None;
+        }
+        let start = if self.bits.is_slab {
+            let i = (address - self.pages.start) / self.class_bytes;
+            let is_free = self.free.get((i / 64) as usize)? >> (i % 64) & 1 == 1;
+            (i < self.regions() && !is_free).then_some(self.pages.start + i * self.class_bytes)?
+        } else {
+            self.address
+        };
+        let region = start..start + self.class_bytes;
+        region.contains(&address).then_some(region)
+    }
+
+    /// Whether a region that is not free begins here.
+    pub fn has_taken(&self, address: u64) -> bool {
+        let region = self.taken_around(address);
+        region.is_some_and(|region| region.start == address)
+    }
+}
+
+/// All extents of a tree in address order, and what does not fit: pages, and why.
+#[derive(Default)]
+pub struct Extents {
+    pub sound: Vec<Found>,
+    pub doubtful: Vec<Range<u64>>,
+    pub findings: Vec<Finding>,
+}
+
+/// The leaves that lead to one extent.
+struct Leaves {
+    first: Entry,
+    last: u64,
+    agree: bool,
+}
+
+impl Extents {
+    /// Reads all that a tree leads to.
+    pub fn of(snapshot: &Snapshot, tree: &Tree, base: &mut BaseBlocks) -> Extents {
+        let mut leaves: FxHashMap<u64, Leaves> = FxHashMap::default();
+        tree.each_entry(snapshot, base, |entry| {
+            let of_extent = leaves.entry(entry.descriptor).or_insert(Leaves {
+                first: entry,
+                last: entry.page,
+                agree: true,
+            });
+            of_extent.last = entry.page;
+            let first = of_extent.first;
+            of_extent.agree &= (first.class, first.is_slab) == (entry.class, entry.is_slab);
+        });
+        let mut extents = Extents::default();
+        for (descriptor, of_extent) in leaves {
+            let read = match base.around(descriptor) {
+                Some(_) => extent(snapshot, tree.layout, descriptor, &of_extent),
+                None => Err((None, "is not where jemalloc keeps its data".to_owned())),
+            };
+            match read {
+                Ok(found) => extents.sound.push(found),
+                Err((pages, why)) => {
+                    extents.doubtful.extend(pages);
+                    extents.findings.push(Finding {
+                        address: descriptor,
+                        what: format!("an extent of jemalloc's {why}"),
+                    });
+                }
+            }
+        }
+        extents
+            .sound
+            .sort_unstable_by_key(|found| found.pages.start);
+        extents.part_overlapping();
+        extents
+            .findings
+            .sort_unstable_by_key(|finding| finding.address);
+        extents
+    }
+
+    /// Of extents that overlap none is believed.
+    fn part_overlapping(&mut self) {
+        let mut end = 0;
+        let mut keeps = vec![true; self.sound.len()];
+        let mut last = 0;
+        for (i, found) in self.sound.iter().enumerate() {
+            if found.pages.start < end {
+                (keeps[i], keeps[last]) = (false, false);
+            }
+            if found.pages.end > end {
+                (end, last) = (found.pages.end, i);
+            }
+        }
+        let mut keeps = keeps.into_iter();
+        let (doubtful, findings) = (&mut self.doubtful, &mut self.findings);
+        self.sound.retain(|found| {
+            let is_kept = keeps.next() == Some(true);
+            if !is_kept {
+                doubtful.push(found.pages.clone());
+                findings.push(Finding {
+                    address: found.pages.start,
+                    what: "extents of jemalloc's overlap here".into(),
+                });
+            }
+            is_kept
+        });
+    }
+
+    /// The extent that an address lies in.
+    pub fn find(&self, address: u64) -> Option<&Found> {
+        let after = self
+            .sound
+            .partition_point(|found| found.pages.start <= address);
+        let found = self.sound.get(after.checked_sub(1)?)?;
+        found.pages.contains(&address).then_some(found)
+    }
+}
+
+/// What is wrong with an extent; its pages, if they are known.
+type Doubt = (Option<Range<u64>>, String);
+
+fn extent(
+    snapshot: &Snapshot,
+    layout: Layout,
+    descriptor: u64,
+    leaves: &Leaves,
+) -> Result<Found, Doubt> {
+    let bytes = snapshot.bytes(descriptor, EXTENT_BYTES);
+    let bytes = bytes.ok_or_else(|| (None, "was not copied".to_owned()))?;
+    let word = |offset: u64| {
+        let at = offset as usize;
+        bytes[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0u64, |w, &b| w << 8 | u64::from(b))
+    };
+    let (bits, address) = (layout.bits(word(0)), word(8));
+    let size = word(16) & !(PAGE_BYTES - 1);
+    let start = address & !(PAGE_BYTES - 1);
+    let mapped = (leaves.first.page, leaves.last + PAGE_BYTES);
+    if size == 0 || size > MOST_BYTES || start.checked_add(size).is_none() {
+        return Err((None, format!("has a size of {size:#x} bytes")));
+    }
+    let pages = start..start + size;
+    if mapped != (pages.start, pages.end) {
+        let why = format!("is at {start:#x}, and {:#x} leads to it", mapped.0);
+        return Err((Some(pages), why));
+    }
+    let mut found = Found {
+        pages: pages.clone(),
+        address,
+        bits,
+        class_bytes: 0,
+        free: [0; (MOST_REGIONS / 64) as usize],
+    };
+    let doubt = |why: &str| Err((Some(pages.clone()), why.to_owned()));
+    match bits.state {
+        0 => {}
+        1..=3 => return Ok(found),
+        _ => return doubt("was being divided or joined"),
+    }
+    if bits.class == CLASSES && !bits.is_slab {
+        // On its way from or to the free ones, where its pages are given back, for example.
+        found.bits.state = STATE_DIRTY;
+        return Ok(found);
+    }
+    let Some(class_bytes) = class_bytes(bits.class) else {
+        return doubt("has no size class");
+    };
+    found.class_bytes = class_bytes;
+    let entry = leaves.first;
+    // Of a large extent that was recycled, only the leaf of the first page is written anew (`emap_remap`).
+    let agree = leaves.agree || !bits.is_slab;
+    if !agree || (entry.class, entry.is_slab) != (bits.class, bits.is_slab) {
+        return doubt("has another size class by the tree");
+    }
+    if !bits.is_slab {
+        let fits = (address - start)
+            .checked_add(class_bytes)
+            .is_some_and(|end| end <= size);
+        return if fits {
+            Ok(found)
+        } else {
+            doubt("is smaller than its block")
+        };
+    }
+    let regions = size / class_bytes;
+    if bits.class >= SLAB_CLASSES || !size.is_multiple_of(class_bytes) || regions > MOST_REGIONS {
+        return doubt("cannot be divided into its regions");
+    }
+    for (i, group) in found.free.iter_mut().enumerate() {
+        let before = i as u64 * 64;
+        *group = match regions.saturating_sub(before) {
+            0 => 0,
+            left @ 1..64 => word(BITMAP + i as u64 * 8) & ((1 << left) - 1),
+            _ => word(BITMAP + i as u64 * 8),
+        };
+    }
+    let free: u32 = found.free.iter().map(|group| group.count_ones()).sum();
+    if u64::from(free) != bits.free {
+        return doubt(&format!("counts {} free regions of {free}", bits.free));
+    }
+    Ok(found)
+}

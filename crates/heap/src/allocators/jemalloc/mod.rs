@@ -1,0 +1,252 @@
+//! jemalloc's heap, dissected: Debian's library, and copies with any prefix that are linked into a program.
+//!
+//! The radix tree from pages to extents is found in the data of a module by what it leads to ([`tree`]). Extents, the
+//! bitmaps of slabs and the counts of free regions have to agree ([`extents`]); what thread caches hold is free
+//! ([`thread_caches`]).
+
+mod base_blocks;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod damage_tests;
+mod extents;
+mod layout;
+mod thread_caches;
+mod tree;
+
+use super::dissector::{
+    AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected, SizedSegments,
+};
+use crate::glibc::walk::Finding;
+use crate::ranges::Runs;
+use crate::snapshot::{Snapshot, ThreadState};
+use base_blocks::BaseBlocks;
+use extents::{Extents, Found};
+use layout::LAYOUTS;
+use std::ops::Range;
+use thread_caches::ThreadCaches;
+use tree::Tree;
+
+/// A heap of which more than one extent in this many is doubtful is laid out in a way that is not known.
+const SOUND_FOR_EACH_DOUBTFUL: usize = 20;
+/// Words at the top of a stack that may be return addresses into an allocator.
+const STACK_WORDS: u64 = 48;
+/// Findings kept.
+const MAX_FINDINGS: usize = 20;
+
+/// Dissects the heap of jemalloc.
+pub(crate) struct Jemalloc;
+
+impl HeapDissector for Jemalloc {
+    fn name(&self) -> &'static str {
+        "jemalloc"
+    }
+
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let mut trees = Vec::new();
+        for layout in LAYOUTS {
+            let mut base = BaseBlocks::new(snapshot);
+            for tree in tree::find(snapshot, layout, &mut base) {
+                let extents = Extents::of(snapshot, &tree, &mut base);
+                trees.push((tree, extents, base.all()));
+            }
+        }
+        let is_whole = |extents: &Extents| {
+            let active = extents.sound.iter().filter(|found| found.is_active());
+            extents.findings.len() * SOUND_FOR_EACH_DOUBTFUL <= active.count()
+        };
+        let found_any = !trees.is_empty();
+        trees.retain(|(_, extents, _)| !extents.sound.is_empty() && is_whole(extents));
+        let is_there = || {
+            let mut modules = snapshot.meta.modules.iter();
+            modules.any(|m| m.allocator.as_deref() == Some(self.name()))
+        };
+        let because = |reason: &str| Some(Err(NotDissected::Because(reason.to_owned())));
+        if trees.is_empty() {
+            return match (found_any, is_there()) {
+                (true, _) => because("has structures that contradict each other"),
+                (false, true) => because("is laid out in a way that scan does not know"),
+                (false, false) => None,
+            };
+        }
+        let mut parts = Vec::new();
+        for (tree, extents, blocks) in trees {
+            let caches = thread_caches::find(snapshot, &blocks, &extents);
+            if caches.count == 0 {
+                return because(
+                    "has no thread caches that scan knows, so what they hold cannot be told from what is in use",
+                );
+            }
+            parts.push(Part {
+                tree,
+                extents,
+                blocks,
+                caches,
+            });
+        }
+        Some(Ok(joined(snapshot, parts)))
+    }
+}
+
+/// One copy of jemalloc.
+struct Part {
+    tree: Tree,
+    extents: Extents,
+    /// Where it keeps its own data.
+    blocks: Runs,
+    caches: ThreadCaches,
+}
+
+fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
+    let mut heap = AllocatorHeap {
+        allocator: Jemalloc.name(),
+        version: parts
+            .first()
+            .map_or("", |p| p.tree.layout.versions)
+            .to_owned(),
+        ..AllocatorHeap::default()
+    };
+    let mut all: Vec<(&Found, &ThreadCaches)> = Vec::new();
+    for part in &parts {
+        heap.ranges.extend(part.blocks.iter().cloned());
+        heap.ranges.push(part.tree.root_range());
+        heap.ranges.extend(part.extents.doubtful.iter().cloned());
+        heap.unparsed.extend(part.extents.doubtful.iter().cloned());
+        heap.findings.extend(part.extents.findings.iter().cloned());
+        heap.findings.extend(part.caches.findings.iter().cloned());
+        heap.extents.extend(part.blocks.iter().map(|block| Extent {
+            start: block.start,
+            end: block.end,
+            kind: ExtentKind::Metadata,
+            class_bytes: 0,
+            live: 0,
+            cached: 0,
+            free: 0,
+        }));
+        all.extend(part.extents.sound.iter().map(|found| (found, &part.caches)));
+        let uncertain = uncertain_lists(snapshot, part);
+        let extents = &part.extents;
+        let lists = uncertain.filter_map(|list| extents.find(list)?.taken_around(list));
+        heap.unparsed.extend(lists);
+    }
+    all.sort_unstable_by_key(|(found, _)| found.pages.start);
+    let mut segments = SizedSegments::default();
+    let mut blocks = Vec::new();
+    let mut last_end = 0;
+    for (found, caches) in all {
+        let pages = found.pages.clone();
+        if pages.start < last_end {
+            // Two copies of jemalloc cannot both be right.
+            heap.unparsed.push(pages.clone());
+            heap.findings.push(Finding {
+                address: pages.start,
+                what: "extents of two jemallocs overlap here".into(),
+            });
+            continue;
+        }
+        last_end = pages.end;
+        heap.ranges.push(pages.clone());
+        blocks.clear();
+        let is_own = |address: &u64| caches.own.contains_key(address);
+        let taken = found.taken().filter(|(address, _)| !is_own(address));
+        let mut cached = 0;
+        for block in taken {
+            if caches.cached.contains(&block.0) {
+                cached += 1;
+            } else {
+                blocks.push(block);
+            }
+        }
+        if !segments.add_extent(snapshot, pages.clone(), &blocks) {
+            heap.unparsed.push(pages.clone());
+            heap.findings.push(Finding {
+                address: pages.start,
+                what: "an extent of jemalloc's was not copied whole".into(),
+            });
+            continue;
+        }
+        heap.extents
+            .push(extent(found, blocks.len() as u32, cached));
+    }
+    heap.segments = segments.finish();
+    heap.extents.sort_unstable_by_key(|extent| extent.start);
+    heap.findings.truncate(MAX_FINDINGS);
+    heap.counted = counted(&parts);
+    heap
+}
+
+/// Static thread-local storage is at most so far below the thread pointer.
+const TLS_REACH: u64 = 1 << 20;
+
+/// The lists of thread caches that are roots: a thread that was between two steps of an operation may have regions that
+/// only its list still knows.
+fn uncertain_lists<'a>(snapshot: &Snapshot, part: &'a Part) -> impl Iterator<Item = u64> + use<'a> {
+    let is_doubtful = !is_known(snapshot, &part.tree) || !part.caches.findings.is_empty();
+    let threads = &snapshot.meta.threads;
+    let inside: Vec<u64> = threads_inside(snapshot).map(|t| t.fs_base).collect();
+    let mut pointers: Vec<u64> = threads.iter().map(|t| t.fs_base).collect();
+    pointers.sort_unstable();
+    let is_settled = snapshot.meta.in_malloc == 0;
+    let lists = part.caches.own.iter().filter(move |&(_, &cache)| {
+        let owner = pointers.get(pointers.partition_point(|&pointer| pointer < cache));
+        let owner = owner.filter(|&&pointer| pointer - cache < TLS_REACH);
+        is_doubtful || !is_settled && owner.is_none_or(|pointer| inside.contains(pointer))
+    });
+    lists.map(|(&list, _)| list)
+}
+
+/// Whether the code of the copy of jemalloc with this tree is known, so that a thread inside it was noticed.
+fn is_known(snapshot: &Snapshot, tree: &Tree) -> bool {
+    let root = tree.root_range().start;
+    let has_root = |data: &Range<u64>| data.contains(&root);
+    let mut modules = snapshot.meta.modules.iter();
+    let module = modules.find(|m| m.data.iter().any(has_root));
+    // What it calls is known only of a program with a C library beside it.
+    module.is_some_and(|m| !m.allocator_code.is_empty()) && snapshot.libc().is_some()
+}
+
+/// The threads that may have been in the code of an allocator, or in what that has called.
+fn threads_inside(snapshot: &Snapshot) -> impl Iterator<Item = &ThreadState> {
+    let modules = &snapshot.meta.modules;
+    let of_libc = snapshot.libc().map(|libc| libc.malloc_code.clone());
+    let others = modules
+        .iter()
+        .flat_map(|m| m.allocator_code.iter().cloned());
+    let code: Vec<Range<u64>> = of_libc.into_iter().chain(others).collect();
+    let library = snapshot.libc().map_or(0..0, |libc| libc.start..libc.end);
+    snapshot.meta.threads.iter().filter(move |thread| {
+        let is_code = |word: u64| code.iter().any(|code| code.contains(&word));
+        let mut words =
+            (0..STACK_WORDS).map_while(|i| snapshot.word(thread.rsp.wrapping_add(i * 8)));
+        is_code(thread.rip) || library.contains(&thread.rip) && words.any(is_code)
+    })
+}
+
+fn extent(found: &Found, live: u32, cached: u32) -> Extent {
+    let kind = match (found.bits.state, found.bits.is_slab) {
+        (0, true) => ExtentKind::Slab,
+        (0, false) => ExtentKind::Large,
+        (3, _) => ExtentKind::FreeClean,
+        _ => ExtentKind::FreeDirty,
+    };
+    let taken = found.taken().count() as u32;
+    Extent {
+        start: found.pages.start,
+        end: found.pages.end,
+        kind,
+        class_bytes: found.class_bytes,
+        live,
+        cached,
+        free: found.regions() as u32 - taken,
+    }
+}
+
+fn counted(parts: &[Part]) -> Vec<Counted> {
+    let extents = || parts.iter().flat_map(|part| &part.extents.sound);
+    let slabs = || extents().filter(|found| found.is_active() && found.bits.is_slab);
+    let free = slabs().map(|slab| slab.bits.free).sum();
+    let by_bitmaps = slabs().map(|slab| slab.regions() - slab.taken().count() as u64);
+    vec![Counted {
+        what: "free regions of slabs".into(),
+        allocator: free,
+        found: by_bitmaps.sum(),
+    }]
+}

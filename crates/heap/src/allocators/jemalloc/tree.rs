@@ -1,0 +1,251 @@
+//! The radix tree that leads from a page to its extent (`rtree_t`, rtree.h).
+//!
+//! Its root is an array in the data of a module. A stripped library does not say where, but the tree does: an extent
+//! states its address, the address is the path to it, and so each entry of the root says where the root begins.
+
+use super::base_blocks::BaseBlocks;
+use super::layout::{Layout, PAGE_BYTES};
+use crate::snapshot::{CopiedRegion, Snapshot};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// So many entries of a node are tried for one that leads to a sound extent.
+const TRIES: usize = 16;
+/// Where an extent states its address.
+const ADDRESS: u64 = 8;
+
+/// How many levels it has, which depends on the address bits of the processor that jemalloc was built on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Height {
+    /// 48 bits: nodes and leaves of 2^18 entries. A leaf is one word, with the size class in the upper 16 bits.
+    Two,
+    /// 57 bits: nodes and leaves of 2^15 entries. A leaf is two words: the extent, and what is known of it.
+    Three,
+}
+
+impl Height {
+    /// Address bits that an index into a node or leaf has.
+    fn index_bits(self) -> u32 {
+        match self {
+            Height::Two => 18,
+            Height::Three => 15,
+        }
+    }
+
+    fn entries(self) -> u64 {
+        1 << self.index_bits()
+    }
+
+    fn leaf_bytes(self) -> u64 {
+        match self {
+            Height::Two => 8,
+            Height::Three => 16,
+        }
+    }
+
+    /// Levels of nodes above the leaves.
+    fn nodes(self) -> u32 {
+        match self {
+            Height::Two => 1,
+            Height::Three => 2,
+        }
+    }
+}
+
+/// A tree: where its root is, and how high it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    root: u64,
+    height: Height,
+    /// How its extents are laid out.
+    pub layout: Layout,
+}
+
+/// What a leaf says of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The page.
+    pub page: u64,
+    /// Address of the extent's descriptor.
+    pub descriptor: u64,
+    /// Index of the size class.
+    pub class: u64,
+    /// The extent has regions.
+    pub is_slab: bool,
+}
+
+/// The trees in the data of modules, for one layout.
+pub fn find(snapshot: &Snapshot, layout: Layout, base: &mut BaseBlocks) -> Vec<Tree> {
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
+    for data in snapshot.meta.modules.iter().flat_map(|m| &m.data) {
+        for height in [Height::Two, Height::Three] {
+            let root_bytes = height.entries() * 8;
+            if data.end - data.start.min(data.end) < root_bytes {
+                continue;
+            }
+            each_word(snapshot, data.clone(), |place, word| {
+                let is_pointer = word.is_multiple_of(64) && word >= PAGE_BYTES;
+                // An entry of a root that is known already.
+                let is_known = |tree: &Tree| (tree.root..tree.root + root_bytes).contains(&place);
+                if !is_pointer || found.iter().any(is_known) || base.around(word).is_none() {
+                    return;
+                }
+                let searched = Tree {
+                    root: 0,
+                    height,
+                    layout,
+                };
+                if let Some(root) = searched.root_of(snapshot, base, place, word) {
+                    let is_inside = root >= data.start && root + root_bytes <= data.end;
+                    if is_inside && seen.insert(root) {
+                        found.push(Tree { root, ..searched });
+                    }
+                }
+            });
+        }
+    }
+    found
+}
+
+impl Tree {
+    /// Where the root begins if `place` is the entry of it that leads to `node`.
+    fn root_of(
+        &self,
+        snapshot: &Snapshot,
+        base: &mut BaseBlocks,
+        place: u64,
+        node: u64,
+    ) -> Option<u64> {
+        let mut leaves = vec![node];
+        for _ in 1..self.height.nodes() {
+            let nodes = std::mem::take(&mut leaves);
+            for node in nodes {
+                let words = self.first_words(snapshot, node, 8);
+                let children = words.into_iter().map(|(_, word)| word);
+                leaves.extend(children.filter(|&child| base.around(child).is_some()));
+            }
+        }
+        let root_shift = 12 + self.height.index_bits() * self.height.nodes();
+        leaves.into_iter().find_map(|leaf| {
+            let step = self.height.leaf_bytes();
+            let words = self.first_words(snapshot, leaf, step);
+            words.into_iter().find_map(|(offset, word)| {
+                let descriptor = self.layout.descriptor(address_of(word));
+                base.around(descriptor)?;
+                let stated = snapshot.word(descriptor + ADDRESS)? & !(PAGE_BYTES - 1);
+                let index = offset / step;
+                let is_there = stated >> 12 & (self.height.entries() - 1) == index;
+                let in_root = stated >> root_shift;
+                (is_there && stated != 0 && in_root < self.height.entries())
+                    .then(|| place.checked_sub(in_root * 8))
+                    .flatten()
+            })
+        })
+    }
+
+    /// Offset and value of the first words of a node or leaf that are not zero; its entries have `step` bytes.
+    fn first_words(&self, snapshot: &Snapshot, node: u64, step: u64) -> Vec<(u64, u64)> {
+        let end = node.saturating_add(self.height.entries() * step);
+        let mut found = Vec::new();
+        each_word(snapshot, node..end, |place, word| {
+            let offset = place - node;
+            if found.len() < TRIES && offset.is_multiple_of(step) {
+                found.push((offset, word));
+            }
+        });
+        found
+    }
+
+    /// Where its root is.
+    pub fn root_range(&self) -> Range<u64> {
+        self.root..self.root + self.height.entries() * 8
+    }
+
+    /// Calls `each` for every page that has an extent, in address order.
+    pub fn each_entry(
+        &self,
+        snapshot: &Snapshot,
+        base: &mut BaseBlocks,
+        mut each: impl FnMut(Entry),
+    ) {
+        let bits = self.height.index_bits();
+        let mut nodes = vec![(0u64, self.root)];
+        for _ in 0..self.height.nodes() {
+            let above = std::mem::take(&mut nodes);
+            for (key, node) in above {
+                let end = node.saturating_add(self.height.entries() * 8);
+                each_word(snapshot, node..end, |place, child| {
+                    if base.around(child).is_some() {
+                        nodes.push(((key << bits) + (place - node) / 8, child));
+                    }
+                });
+            }
+        }
+        let step = self.height.leaf_bytes();
+        for (key, leaf) in nodes {
+            let end = leaf.saturating_add(self.height.entries() * step);
+            each_word(snapshot, leaf..end, |place, word| {
+                let offset = place - leaf;
+                if !offset.is_multiple_of(step) {
+                    return;
+                }
+                let entry = self.entry(snapshot, place, word);
+                // A page that has lost its extent keeps an invalid size class.
+                if entry.descriptor != 0 {
+                    each(Entry {
+                        page: ((key << bits) + offset / step) << 12,
+                        ..entry
+                    });
+                }
+            });
+        }
+    }
+
+    fn entry(&self, snapshot: &Snapshot, place: u64, word: u64) -> Entry {
+        let (is_slab, class) = match self.height {
+            Height::Two => (word & 1 == 1, word >> 48),
+            Height::Three => self
+                .layout
+                .leaf_knows(snapshot.word(place + 8).unwrap_or(0)),
+        };
+        Entry {
+            page: 0,
+            descriptor: self.layout.descriptor(address_of(word)),
+            class,
+            is_slab,
+        }
+    }
+}
+
+/// An address of the program without what a leaf keeps in its upper bits.
+fn address_of(word: u64) -> u64 {
+    word & ((1 << 47) - 1)
+}
+
+/// Calls `each` with the place and the value of all words that are not zero.
+pub fn each_word(snapshot: &Snapshot, range: Range<u64>, mut each: impl FnMut(u64, u64)) {
+    let mut at = range.start;
+    while let Some(region) = snapshot.region(at).filter(|_| at < range.end) {
+        each_word_of(region, at..range.end, &mut each);
+        at = region.end();
+    }
+}
+
+fn each_word_of(region: &CopiedRegion, range: Range<u64>, each: &mut impl FnMut(u64, u64)) {
+    let first = region.runs.partition_point(|run| run.end <= range.start);
+    for run in region.runs[first..]
+        .iter()
+        .take_while(|run| run.start < range.end)
+    {
+        let start = run.start.max(range.start).next_multiple_of(8);
+        let end = run.end.min(range.end).max(start);
+        let bytes = (start - region.start) as usize..(end - region.start) as usize;
+        let words = crate::snapshot::words(region.bytes.get(bytes).unwrap_or_default());
+        for (i, word) in words.enumerate() {
+            if word != 0 {
+                each(start + i as u64 * 8, word);
+            }
+        }
+    }
+}

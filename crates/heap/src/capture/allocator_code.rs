@@ -1,0 +1,77 @@
+//! Where the code of an allocator other than glibc's is: a heap is whole only while no thread is in it.
+
+use crate::capture::modules::program_headers;
+use goblin::elf::program_header::{PF_X, PT_LOAD};
+use memhook_process::ModuleImage;
+use std::ops::Range;
+
+/// Allocators whose library is nothing else.
+const LIBRARIES: [&str; 1] = ["jemalloc"];
+/// A function of jemalloc's own, behind whatever prefix its copy was given.
+const MARK: &[u8] = b"arena_cache_bin_fill_small";
+const OLDER_MARK: &[u8] = b"arena_tcache_fill_small";
+/// What the compiler splits off a function and puts elsewhere ends so, or goes on with a number.
+const COLD: &[u8] = b".cold";
+
+/// `Elf64_Sym`: where the name is, the type and the section, the address, the size.
+const SYMBOL_BYTES: usize = 24;
+const FUNCTION: u8 = 2;
+
+/// The code of the allocator in a module, if it is one of those whose heap is dissected. `allocator`: what the module
+/// exports one as.
+pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> {
+    if image.is_libc || image.is_loader {
+        return Vec::new();
+    }
+    if !image.is_main && allocator.is_some_and(|name| LIBRARIES.contains(&name)) {
+        let headers = program_headers(&image.bytes).unwrap_or_default();
+        let code = headers
+            .iter()
+            .filter(|h| h.p_type == PT_LOAD && h.p_flags & PF_X != 0);
+        let code = code.map(|header| {
+            let start = image.base.wrapping_add(header.p_vaddr);
+            start..start.saturating_add(header.p_memsz)
+        });
+        return code.collect();
+    }
+    linked_in(image).unwrap_or_default()
+}
+
+/// The code of a copy that is part of a program, by the names of its functions.
+fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
+    // No other symbol table has names of functions that are not exported.
+    let names = image.bytes.section(".strtab")?;
+    let mark = [MARK, OLDER_MARK].into_iter().find_map(|mark| {
+        let at = names.windows(mark.len()).position(|part| part == mark)?;
+        Some((at, mark))
+    })?;
+    let start = names[..mark.0].iter().rposition(|&b| b == 0)? + 1;
+    let prefix = names[start..mark.0].to_vec();
+    let symbols = image.bytes.section(".symtab")?;
+    let mut hot: Option<Range<u64>> = None;
+    let mut cold: Option<Range<u64>> = None;
+    for symbol in symbols.chunks_exact(SYMBOL_BYTES) {
+        let half =
+            |at: usize| u32::from_le_bytes(symbol[at..at + 4].try_into().unwrap_or_default());
+        let word =
+            |at: usize| u64::from_le_bytes(symbol[at..at + 8].try_into().unwrap_or_default());
+        if symbol[4] & 0xf != FUNCTION || half(4) >> 16 == 0 {
+            continue;
+        }
+        let name = names.get(half(0) as usize..).unwrap_or_default();
+        let name = name.split(|&b| b == 0).next().unwrap_or_default();
+        // Without a prefix, other code of the program could have such names.
+        if prefix.is_empty() || !name.starts_with(&prefix) {
+            continue;
+        }
+        let is_cold = name.windows(COLD.len()).any(|part| part == COLD);
+        let range = if is_cold { &mut cold } else { &mut hot };
+        let start = image.base.wrapping_add(word(8));
+        let end = start.saturating_add(word(16));
+        *range = Some(match range.take() {
+            Some(range) => range.start.min(start)..range.end.max(end),
+            None => start..end,
+        });
+    }
+    Some(hot.into_iter().chain(cold).collect())
+}

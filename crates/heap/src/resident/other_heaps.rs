@@ -1,0 +1,88 @@
+//! What the resident pages of other allocators' heaps hold: live blocks, free regions beside them, free pages, and the
+//! allocator's own data.
+
+use crate::allocators::dissector::ExtentKind;
+use crate::blocks::BlockTable;
+use crate::dissect::OtherHeap;
+use crate::ranges::{intersection, run_bytes};
+use crate::resident::pages::ResidentPages;
+use crate::resident::pins::Pinned;
+
+/// The resident bytes of one heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherUse {
+    /// Of live blocks.
+    pub live_bytes: u64,
+    /// Of the allocator's own data.
+    pub overhead_bytes: u64,
+    /// Free, in slabs and in threads' caches.
+    pub fragmentation_bytes: u64,
+    /// Free pages.
+    pub free_bytes: u64,
+    /// What a purge would give back of those.
+    pub purgeable_bytes: u64,
+}
+
+/// Counts a heap. `class` gives the number of a block's class by its address and its usable bytes; what each class holds
+/// is added to `pinned`: a slab comes back when its last block is freed, so only a class that has all live blocks of a
+/// slab holds it. Blocks in threads' caches are taken as free.
+pub fn count(
+    heap: &OtherHeap,
+    blocks: &BlockTable,
+    resident: &ResidentPages,
+    mut class: impl FnMut(u64, u64) -> u32,
+    mut pinned: Option<&mut Vec<Pinned>>,
+) -> OtherUse {
+    let mut found = OtherUse::default();
+    for extent in &heap.extents {
+        let pages = resident.bytes(&extent.range());
+        match extent.kind {
+            ExtentKind::FreeDirty => {
+                found.free_bytes += pages;
+                found.purgeable_bytes += pages;
+                continue;
+            }
+            ExtentKind::FreeClean => {
+                found.free_bytes += pages;
+                continue;
+            }
+            ExtentKind::Metadata => {
+                found.overhead_bytes += pages;
+                continue;
+            }
+            ExtentKind::Slab | ExtentKind::Large => {}
+        }
+        let mut live = 0;
+        let mut owner: Option<u32> = None;
+        let mut is_owned = true;
+        for (_, block) in blocks.within(extent.range()) {
+            live += resident.bytes(&(block.address..block.address + block.bytes));
+            let Some(pinned) = pinned.as_deref_mut() else {
+                continue;
+            };
+            let class = class(block.address, block.bytes);
+            if pinned.len() <= class as usize {
+                pinned.resize(class as usize + 1, Pinned::default());
+            }
+            pinned[class as usize].blocks += 1;
+            pinned[class as usize].own_bytes += block.bytes;
+            is_owned &= *owner.get_or_insert(class) == class;
+        }
+        if let (Some(pinned), Some(owner), true) = (pinned.as_deref_mut(), owner, is_owned) {
+            pinned[owner as usize].pinned_bytes += pages;
+        }
+        found.live_bytes += live;
+        let is_its_own = extent.live == 0 && extent.cached == 0 && extent.free == 0;
+        if is_its_own {
+            found.overhead_bytes += pages - live;
+        } else {
+            found.fragmentation_bytes += pages - live;
+        }
+    }
+    // What no extent has: the roots of its structures.
+    let in_extents: Vec<_> = heap.extents.iter().map(|extent| extent.range()).collect();
+    let known = run_bytes(&intersection(&resident.within(&heap.ranges), &in_extents));
+    let all = run_bytes(&resident.within(&heap.ranges));
+    found.overhead_bytes += all.saturating_sub(known);
+    found
+}
