@@ -4,7 +4,10 @@ use crate::Error;
 use crate::allocators::dissector::{
     AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected,
 };
+use crate::allocators::gperftools::Gperftools;
 use crate::allocators::jemalloc::Jemalloc;
+use crate::allocators::mallocng::Mallocng;
+use crate::allocators::mimalloc::Mimalloc;
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::arenas::Parameters;
 use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap};
@@ -17,7 +20,7 @@ use serde::Serialize;
 
 /// All that can be dissected. Where two claim the same memory, the first has it. glibc's is the last, because it
 /// recognizes chunks that are mappings of their own by little.
-const DISSECTORS: [&dyn HeapDissector; 2] = [&Jemalloc, &Glibc];
+const DISSECTORS: [&dyn HeapDissector; 5] = [&Jemalloc, &Mimalloc, &Mallocng, &Gperftools, &Glibc];
 
 /// The heaps of a process, dissected.
 pub struct Heap {

@@ -7,11 +7,15 @@
 //! ([`memhook_inject::Held::call_to_its_end`]).
 
 pub(crate) mod dissector;
+pub(crate) mod gperftools;
+mod in_hand;
 pub(crate) mod jemalloc;
 #[cfg(target_arch = "x86_64")]
 mod known;
 #[cfg(target_arch = "x86_64")]
 mod mallctl;
+pub(crate) mod mallocng;
+pub(crate) mod mimalloc;
 #[cfg(target_arch = "x86_64")]
 mod statistics;
 #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@ use memhook_process::ModuleImage;
 use std::ops::Range;
 
 /// Allocators whose library is nothing else.
-const LIBRARIES: [&str; 1] = ["jemalloc"];
+const LIBRARIES: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 /// A function of jemalloc's own, behind whatever prefix its copy was given.
 const MARK: &[u8] = b"arena_cache_bin_fill_small";
 const OLDER_MARK: &[u8] = b"arena_tcache_fill_small";

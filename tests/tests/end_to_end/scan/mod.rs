@@ -5,6 +5,7 @@ mod chunks;
 mod limits;
 mod lsan;
 mod other_heaps;
+mod planted_heaps;
 mod plants;
 mod reclaim;
 mod reclaim_kernel;

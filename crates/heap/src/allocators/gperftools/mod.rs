@@ -1,0 +1,281 @@
+//! tcmalloc of gperftools, as a library or linked into the program.
+//!
+//! Pages belong to spans ([`spans`]), which a table of all pages leads to ([`tables`]). A span is free, or one block, or
+//! blocks of one size. Of those, the free ones are in the span's own list, in chains between threads, or in the cache
+//! of a thread; all others are the program's.
+
+mod spans;
+mod tables;
+
+use crate::allocators::dissector::{
+    AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected, SizedSegments,
+};
+use crate::allocators::in_hand::in_hand;
+use crate::glibc::walk::Finding;
+use crate::ranges::{Runs, joined};
+use crate::snapshot::Snapshot;
+use rustc_hash::FxHashSet;
+use spans::{Free, SPAN_BYTES, Span, Spans};
+use tables::{Caches, Central, PageMap, SizeMap, data};
+
+/// As other parts of the program name it, too.
+const NAME: &str = "tcmalloc";
+/// Of so many spans, one may be damaged by the program.
+const SPANS_PER_DAMAGED: usize = 8;
+
+/// gperftools' tcmalloc.
+pub(crate) struct Gperftools;
+
+impl HeapDissector for Gperftools {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let data = data(snapshot);
+        let because = |why: &str| Some(Err(NotDissected::Because(why.to_owned())));
+        let mut modules = snapshot.meta.modules.iter();
+        let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
+        let Some(sizes) = SizeMap::find(snapshot, &data) else {
+            let reason = "is not gperftools', or of a version that is not known";
+            return if is_there { because(reason) } else { None };
+        };
+        let classes = sizes.bytes.len() as u64;
+        let Some(central) = Central::find(snapshot, &data, classes) else {
+            let reason = "has central lists that are not known";
+            return if is_there { because(reason) } else { None };
+        };
+        let threads = snapshot.meta.threads.len().max(1);
+        let some = central.some_spans(snapshot);
+        let Some(map) = PageMap::find(snapshot, &data, &some, threads) else {
+            return because("has no table of pages that is known");
+        };
+        let Some(caches) = Caches::find(snapshot, &data, &sizes) else {
+            return because("has a list of threads' caches that does not fit together");
+        };
+        let found = Dissection::of(snapshot, &sizes, &central, map, &caches);
+        Some(found.finish(threads))
+    }
+}
+
+/// A heap, as far as it is dissected.
+struct Dissection<'a> {
+    snapshot: &'a Snapshot,
+    segments: SizedSegments,
+    ranges: Runs,
+    unparsed: Runs,
+    findings: Vec<Finding>,
+    extents: Vec<Extent>,
+    counted: Vec<Counted>,
+    spans: usize,
+    /// Spans and lists in contradiction.
+    unclear: usize,
+}
+
+impl<'a> Dissection<'a> {
+    fn of(
+        snapshot: &'a Snapshot,
+        sizes: &SizeMap,
+        central: &Central,
+        map: PageMap,
+        caches: &Caches,
+    ) -> Dissection<'a> {
+        let (spans, damaged) = Spans::of(snapshot, map, sizes);
+        let mut found = Dissection {
+            snapshot,
+            segments: SizedSegments::default(),
+            ranges: caches.ranges(),
+            unparsed: Runs::new(),
+            findings: Vec::new(),
+            extents: Vec::new(),
+            counted: Vec::new(),
+            spans: spans.all.len(),
+            unclear: 0,
+        };
+        found.ranges.push(central.range());
+        found
+            .ranges
+            .extend(map.leaves(snapshot).into_iter().map(|(_, range)| range));
+        for (address, what) in damaged {
+            found.find(address, what);
+        }
+        let mut free = Free::of(&spans);
+        for span in 0..spans.all.len() {
+            if let Err(what) = free.take_own(snapshot, &spans, span) {
+                found.find(spans.all[span].address, what);
+            }
+        }
+        let mut withheld = FxHashSet::default();
+        for class in 1..sizes.bytes.len() as u64 {
+            if let Err(what) = found.take_class(&spans, &mut free, central, caches, class) {
+                found.find(central.range().start, what);
+                withheld.insert(class);
+            }
+        }
+        let in_hand = in_hand(snapshot);
+        for (index, span) in spans.all.iter().enumerate() {
+            found.ranges.push(span.range.clone());
+            found.ranges.push(span.address..span.address + SPAN_BYTES);
+            if withheld.contains(&span.class) {
+                found.unparsed.push(span.range.clone());
+            } else {
+                found.take_span(span, &free, index, &in_hand);
+            }
+        }
+        found.count(&spans, &free, central, sizes);
+        found
+    }
+
+    /// Takes the blocks of a class that are free but not in the lists of spans.
+    fn take_class(
+        &mut self,
+        spans: &Spans,
+        free: &mut Free,
+        central: &Central,
+        caches: &Caches,
+        class: u64,
+    ) -> Result<(), &'static str> {
+        let snapshot = self.snapshot;
+        let broken = "the chains of a class are damaged";
+        let chains = central.chains(snapshot, class).ok_or(broken)?;
+        for (head, tail) in chains.settled {
+            let chain = free.chain(snapshot, spans, head, class);
+            let chain = chain.filter(|chain| chain.last() == Some(&tail));
+            free.take(spans, &chain.ok_or(broken)?);
+        }
+        for (head, tail) in chains.changing {
+            let chain = free.chain(snapshot, spans, head, class);
+            if let Some(chain) = chain.filter(|chain| chain.last() == Some(&tail)) {
+                // It may have gone to a thread already, and that one's cache and the program may have some of it.
+                for &block in &chain {
+                    let bytes = spans.block_bytes(block);
+                    self.unparsed.push(block..block + bytes);
+                }
+                free.take(spans, &chain);
+            }
+        }
+        for &cache in &caches.0 {
+            let broken = "the list of a thread's cache is damaged";
+            let (head, _) = Caches::list(snapshot, cache, class).ok_or(broken)?;
+            if head == 0 {
+                continue;
+            }
+            let chain = free.chain(snapshot, spans, head, class).ok_or(broken)?;
+            free.take(spans, &chain);
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, address: u64, what: &str) {
+        self.unclear += 1;
+        self.findings.push(Finding {
+            address,
+            what: what.to_owned(),
+        });
+    }
+
+    fn leave(&mut self, span: &Span, what: &str) {
+        self.find(span.range.start, what);
+        self.unparsed.push(span.range.clone());
+    }
+
+    fn take_span(&mut self, span: &Span, free: &Free, index: usize, in_hand: &FxHashSet<u64>) {
+        let mut live = Vec::new();
+        let mut counts = (0, 0);
+        if span.is_in_use && span.block_bytes > 0 {
+            counts = free.counts(index);
+            if counts.0 + span.used != span.blocks() {
+                self.leave(
+                    span,
+                    "a span has other numbers of free blocks than it counts",
+                );
+                return;
+            }
+            live = free.live(span, index);
+        } else if span.is_in_use {
+            // Its descriptor is in use before the thread that asked has the address.
+            if in_hand.contains(&span.address) {
+                self.leave(span, "a span is being taken or given back");
+                return;
+            }
+            live.push((span.range.start, span.range.end - span.range.start));
+        }
+        if !self
+            .segments
+            .add_extent(self.snapshot, span.range.clone(), &live)
+        {
+            self.leave(span, "a block is too large to be searched");
+            return;
+        }
+        let live = live.len() as u32;
+        self.extents.push(Extent {
+            start: span.range.start,
+            end: span.range.end,
+            kind: match (span.is_in_use, span.block_bytes) {
+                (true, 0) => ExtentKind::Large,
+                (true, _) => ExtentKind::Slab,
+                (false, _) if span.is_given_back => ExtentKind::FreeClean,
+                (false, _) => ExtentKind::FreeDirty,
+            },
+            class_bytes: span.block_bytes,
+            live,
+            cached: counts.1 as u32,
+            free: counts.0 as u32,
+        });
+    }
+
+    /// Compares what each class counts with what was found.
+    fn count(&mut self, spans: &Spans, free: &Free, central: &Central, sizes: &SizeMap) {
+        let mut found = vec![(0, 0); sizes.bytes.len()];
+        for (index, span) in spans.all.iter().enumerate() {
+            if span.is_in_use
+                && span.block_bytes > 0
+                && let Some(of_class) = found.get_mut(span.class as usize)
+            {
+                of_class.0 += 1;
+                of_class.1 += free.counts(index).0;
+            }
+        }
+        for (class, &(spans, blocks)) in found.iter().enumerate().skip(1) {
+            let counts = central.counts(self.snapshot, class as u64);
+            let (counted_spans, counted_blocks) = counts.unwrap_or((0, 0));
+            if (counted_spans, counted_blocks) != (spans, blocks) {
+                let what = format!(
+                    "class {class} counts {counted_spans} spans with {counted_blocks} free blocks, and has {spans} with \
+                     {blocks}"
+                );
+                self.find(central.range().start, &what);
+            }
+            if counted_spans + spans > 0 {
+                self.counted.push(Counted {
+                    what: format!("spans of class {class}"),
+                    allocator: counted_spans,
+                    found: spans,
+                });
+            }
+        }
+    }
+
+    fn finish(self, threads: usize) -> Result<AllocatorHeap, NotDissected> {
+        let most = 2 * threads + self.spans / SPANS_PER_DAMAGED;
+        if self.unclear > most {
+            let first = self.findings.first();
+            let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
+            return Err(NotDissected::Because(format!(
+                "does not prove itself: {what} ({address:#x}), and {} things like that are not as they should be",
+                self.unclear
+            )));
+        }
+        Ok(AllocatorHeap {
+            allocator: NAME,
+            version: "gperftools 2.8 or later".into(),
+            segments: self.segments.finish(),
+            ranges: joined(self.ranges),
+            unparsed: joined(self.unparsed),
+            findings: self.findings,
+            extents: self.extents,
+            counted: self.counted,
+            ..AllocatorHeap::default()
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! Spans, and which of their blocks are free.
+
+use super::tables::{PageMap, SizeMap};
+use crate::snapshot::{Snapshot, words};
+use rustc_hash::FxHashSet;
+use std::ops::Range;
+
+/// `Span` (src/span.h): the first page, how many there are, two links, the list of free blocks, and bit fields.
+pub const SPAN_BYTES: u64 = 48;
+const OBJECTS: u64 = 32;
+const BITS: u64 = 40;
+/// Bits of it: where the class and the place begin. The count of blocks comes first.
+const CLASS_BIT: u32 = 16;
+const PLACE_BIT: u32 = 24;
+
+/// Pages in a row that are used for one thing.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Of its descriptor.
+    pub address: u64,
+    pub range: Range<u64>,
+    pub class: u64,
+    /// 0 if it is one block, or free.
+    pub block_bytes: u64,
+    pub is_in_use: bool,
+    /// It is free, and its memory was given back to the system.
+    pub is_given_back: bool,
+    /// Blocks that are not in its own list.
+    pub used: u64,
+    /// The first block of that list.
+    objects: u64,
+}
+
+impl Span {
+    /// How many blocks it has.
+    pub fn blocks(&self) -> u64 {
+        match self.block_bytes {
+            0 => 0,
+            bytes => (self.range.end - self.range.start) / bytes,
+        }
+    }
+}
+
+/// All spans, in address order.
+pub struct Spans {
+    pub all: Vec<Span>,
+}
+
+impl Spans {
+    /// Those that the table of pages leads to, and what is damaged. Only the first and the last page of a span lead to
+    /// it for certain; what others lead to may be gone.
+    pub fn of(
+        snapshot: &Snapshot,
+        map: PageMap,
+        sizes: &SizeMap,
+    ) -> (Spans, Vec<(u64, &'static str)>) {
+        let mut all = Vec::new();
+        let mut damaged = Vec::new();
+        let mut next = 0;
+        for (first, leaf) in map.leaves(snapshot) {
+            let bytes = snapshot.bytes(leaf.start, leaf.end - leaf.start);
+            let Some(bytes) = bytes else {
+                damaged.push((leaf.start, "a table of pages is not all mapped"));
+                continue;
+            };
+            for (page, address) in (first..).zip(words(bytes)) {
+                if address == 0 || page < next {
+                    continue;
+                }
+                let read = || -> Option<(u64, u64, u64, u64)> {
+                    let word = |offset: u64| snapshot.word(address.checked_add(offset)?);
+                    Some((word(0)?, word(8)?, word(OBJECTS)?, word(BITS)?))
+                };
+                let Some((start, length, objects, bits)) = read() else {
+                    damaged.push((address, "a page leads to no span"));
+                    continue;
+                };
+                let end = page.saturating_add(length);
+                if start != page || length == 0 || end > 1 << (48 - map.shift) {
+                    continue;
+                }
+                next = end;
+                let class = bits >> CLASS_BIT & 0xff;
+                let place = bits >> PLACE_BIT & 3;
+                let range = page << map.shift..end << map.shift;
+                let is_in_use = place == 0;
+                let block_bytes = match sizes.bytes.get(class as usize) {
+                    Some(&bytes) if is_in_use => bytes,
+                    Some(_) => 0,
+                    None => {
+                        damaged.push((address, "a span is of no class"));
+                        continue;
+                    }
+                };
+                all.push(Span {
+                    address,
+                    range,
+                    class,
+                    block_bytes,
+                    is_in_use,
+                    is_given_back: place == 2,
+                    used: bits & 0xffff,
+                    objects,
+                });
+            }
+        }
+        (Spans { all }, damaged)
+    }
+
+    /// The span and the number of the block that begins at an address.
+    fn block(&self, address: u64) -> Option<(usize, usize)> {
+        let after = self.all.partition_point(|span| span.range.start <= address);
+        let index = after.checked_sub(1)?;
+        let span = &self.all[index];
+        let offset = address - span.range.start;
+        let is_block = span.block_bytes > 0
+            && offset.is_multiple_of(span.block_bytes)
+            && offset / span.block_bytes < span.blocks();
+        is_block.then(|| (index, (offset / span.block_bytes) as usize))
+    }
+
+    /// The size of the block at an address.
+    pub fn block_bytes(&self, address: u64) -> u64 {
+        let block = self.block(address);
+        block.map_or(0, |(span, _)| self.all[span].block_bytes)
+    }
+}
+
+/// Free blocks of all spans.
+pub struct Free {
+    /// Bits of the span's blocks begin here.
+    first_bits: Vec<usize>,
+    bits: Vec<u64>,
+    /// Blocks in each span's own list, and elsewhere.
+    counts: Vec<(u64, u64)>,
+}
+
+impl Free {
+    /// None yet.
+    pub fn of(spans: &Spans) -> Free {
+        let mut first_bits = Vec::with_capacity(spans.all.len());
+        let mut bits = 0;
+        for span in &spans.all {
+            first_bits.push(bits);
+            bits += span.blocks() as usize;
+        }
+        Free {
+            first_bits,
+            bits: vec![0; bits / 64 + 1],
+            counts: vec![(0, 0); spans.all.len()],
+        }
+    }
+
+    fn contains(&self, span: usize, block: usize) -> bool {
+        let bit = self.first_bits[span] + block;
+        self.bits[bit / 64] >> (bit % 64) & 1 != 0
+    }
+
+    fn insert(&mut self, span: usize, block: usize) {
+        let bit = self.first_bits[span] + block;
+        self.bits[bit / 64] |= 1 << (bit % 64);
+    }
+
+    /// Takes the span's own list.
+    pub fn take_own(
+        &mut self,
+        snapshot: &Snapshot,
+        spans: &Spans,
+        span: usize,
+    ) -> Result<(), &'static str> {
+        let Span {
+            objects,
+            block_bytes,
+            ..
+        } = spans.all[span];
+        let mut block = if block_bytes > 0 { objects } else { 0 };
+        while block != 0 {
+            match spans.block(block) {
+                Some((of, number)) if of == span && !self.contains(span, number) => {
+                    self.insert(span, number);
+                    self.counts[span].0 += 1;
+                }
+                _ => return Err("the list of a span is damaged"),
+            }
+            block = snapshot.word(block).unwrap_or(u64::MAX);
+        }
+        Ok(())
+    }
+
+    /// The blocks of a chain, if all of them are of the class, and none is known to be free.
+    pub fn chain(
+        &self,
+        snapshot: &Snapshot,
+        spans: &Spans,
+        head: u64,
+        class: u64,
+    ) -> Option<Vec<u64>> {
+        let mut chain = Vec::new();
+        let mut seen = FxHashSet::default();
+        let mut block = head;
+        while block != 0 {
+            let (span, number) = spans.block(block)?;
+            let is_new = spans.all[span].class == class
+                && !self.contains(span, number)
+                && seen.insert(block);
+            if !is_new {
+                return None;
+            }
+            chain.push(block);
+            block = snapshot.word(block)?;
+        }
+        Some(chain)
+    }
+
+    /// Takes a chain between threads.
+    pub fn take(&mut self, spans: &Spans, chain: &[u64]) {
+        for &block in chain {
+            if let Some((span, number)) = spans.block(block) {
+                self.insert(span, number);
+                self.counts[span].1 += 1;
+            }
+        }
+    }
+
+    /// How many blocks of a span are in its own list, and how many elsewhere.
+    pub fn counts(&self, span: usize) -> (u64, u64) {
+        self.counts[span]
+    }
+
+    /// The blocks of a span that are not free: address and bytes.
+    pub fn live(&self, span: &Span, index: usize) -> Vec<(u64, u64)> {
+        let blocks = 0..span.blocks() as usize;
+        blocks
+            .filter(|&block| !self.contains(index, block))
+            .map(|block| {
+                let address = span.range.start + block as u64 * span.block_bytes;
+                (address, span.block_bytes)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,344 @@
+//! Variables of gperftools' tcmalloc, found by what must be true of them (src/static_vars.h).
+
+use crate::ranges::Runs;
+use crate::snapshot::{Snapshot, words};
+use rustc_hash::FxHashSet;
+use std::ops::Range;
+
+/// `kClassSizesMax`.
+const MOST_CLASSES: usize = 128;
+/// A program that was built for fewer sizes than this has something else.
+const FEWEST_CLASSES: usize = 20;
+/// The largest block that is not made of whole pages (`kMaxSize`).
+const MOST_CLASS_BYTES: u32 = 256 << 10;
+/// No class takes more pages at a time.
+const MOST_CLASS_PAGES: u64 = 256;
+
+/// `SizeMap`: the sizes of blocks. Class 0 is of larger ones, and has none.
+#[derive(Debug)]
+pub struct SizeMap {
+    pub bytes: Vec<u64>,
+}
+
+/// `Static::central_cache_`: a list of spans for each class, and chains of blocks on their way from thread to thread.
+#[derive(Debug)]
+pub struct Central {
+    /// The span that heads the empty ones of class 0.
+    first: u64,
+    stride: u64,
+    classes: u64,
+}
+
+// Offsets from that span, which a lock and the number of the class come before (src/central_freelist.h, src/span.h).
+const NONEMPTY: u64 = 48;
+const SPANS: u64 = 96;
+const COUNTER: u64 = 104;
+const SLOTS: u64 = 112;
+const MOST_SLOTS: u64 = 64;
+const USED_SLOTS: u64 = SLOTS + MOST_SLOTS * 16;
+const LOCK_BEFORE: u64 = 16;
+const CLASS_BEFORE: u64 = 8;
+/// Distances of two classes.
+const STRIDES: Range<u64> = USED_SLOTS..4096;
+
+/// The first and the last block of each chain of free blocks.
+pub struct Chains {
+    pub settled: Vec<(u64, u64)>,
+    /// Those that a thread may be putting in or taking out.
+    pub changing: Vec<(u64, u64)>,
+}
+
+/// `PageHeap::pagemap_`, a table of tables: the descriptor of the span that a page belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct PageMap {
+    root: u64,
+    /// Pages have two to the power of this bytes.
+    pub shift: u32,
+}
+
+/// Sizes of pages that it can be built with (configure.ac), the usual one first.
+const SHIFTS: [u32; 7] = [13, 12, 14, 15, 16, 17, 18];
+const ADDRESS_BITS: u32 = 48;
+
+/// Copied data of the modules, range by range.
+pub fn data(snapshot: &Snapshot) -> Vec<(u64, &[u8])> {
+    let ranges = snapshot.meta.modules.iter().flat_map(|m| &m.data);
+    let copied = ranges.filter_map(|range| {
+        let region = snapshot.region(range.start)?;
+        let end = range.end.min(region.end());
+        let bytes = snapshot.bytes(range.start, end.checked_sub(range.start)?)?;
+        Some((range.start, bytes))
+    });
+    copied.collect()
+}
+
+impl SizeMap {
+    /// The one in this data.
+    pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])]) -> Option<SizeMap> {
+        data.iter().find_map(|&(start, bytes)| {
+            let (halves, _) = bytes.as_chunks::<4>();
+            let halves: Vec<u32> = halves
+                .iter()
+                .map(|half| u32::from_le_bytes(*half))
+                .collect();
+            let pairs = halves.windows(2).enumerate();
+            let mut likely = pairs.filter(|(_, pair)| pair[0] == 0 && matches!(pair[1], 8 | 16));
+            likely.find_map(|(index, _)| SizeMap::at(snapshot, start, &halves, index))
+        })
+    }
+
+    fn at(snapshot: &Snapshot, start: u64, halves: &[u32], index: usize) -> Option<SizeMap> {
+        let sizes = halves.get(index..index + MOST_CLASSES)?;
+        let last = sizes.iter().position(|&bytes| bytes == MOST_CLASS_BYTES)?;
+        let sizes = &sizes[..=last];
+        let count = sizes.len();
+        if count < FEWEST_CLASSES || !sizes.is_sorted_by(|a, b| a < b) {
+            return None;
+        }
+        if sizes.iter().any(|bytes| bytes % 8 != 0) {
+            return None;
+        }
+        // Then the pages of each class, and how many classes there are.
+        let pages = start + (index + MOST_CLASSES) as u64 * 4;
+        let pages = pages.next_multiple_of(8);
+        let has_pages = |class: u64| {
+            let pages = snapshot.word(pages + class * 8);
+            pages.is_some_and(|pages| (1..=MOST_CLASS_PAGES).contains(&pages))
+        };
+        let is_counted = snapshot.word(pages + MOST_CLASSES as u64 * 8) == Some(count as u64);
+        let fits = is_counted && (1..count as u64).all(has_pages);
+        fits.then(|| SizeMap {
+            bytes: sizes.iter().map(|&bytes| u64::from(bytes)).collect(),
+        })
+    }
+}
+
+impl Central {
+    /// The one in this data. Of class 0, which has no spans, both lists lead to themselves.
+    pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], classes: u64) -> Option<Central> {
+        data.iter().find_map(|&(start, bytes)| {
+            let words: Vec<u64> = words(bytes).collect();
+            let mut likely = (2..words.len()).filter(|&index| {
+                let first = start + index as u64 * 8 - 16;
+                words[index] == first && words.get(index + 1) == Some(&first)
+            });
+            likely.find_map(|index| Central::at(snapshot, start + index as u64 * 8 - 16, classes))
+        })
+    }
+
+    fn at(snapshot: &Snapshot, first: u64, classes: u64) -> Option<Central> {
+        let word = |at: u64| snapshot.word(at);
+        let other = first + NONEMPTY;
+        if word(other + 16) != Some(other) || word(other + 24) != Some(other) {
+            return None;
+        }
+        let mut strides = STRIDES.step_by(8);
+        let stride = strides.find(|stride| {
+            (0..classes).all(|class| word(first - CLASS_BEFORE + class * stride) == Some(class))
+        })?;
+        Some(Central {
+            first,
+            stride,
+            classes,
+        })
+    }
+
+    fn of(&self, class: u64) -> u64 {
+        self.first + class * self.stride
+    }
+
+    /// Its memory.
+    pub fn range(&self) -> Range<u64> {
+        let start = self.first - LOCK_BEFORE;
+        start..start + self.classes * self.stride
+    }
+
+    /// How many spans a class has, and how many free blocks are in those, as it counts them.
+    pub fn counts(&self, snapshot: &Snapshot, class: u64) -> Option<(u64, u64)> {
+        let spans = snapshot.word(self.of(class) + SPANS)?;
+        Some((spans, snapshot.word(self.of(class) + COUNTER)?))
+    }
+
+    /// The chains of a class.
+    pub fn chains(&self, snapshot: &Snapshot, class: u64) -> Option<Chains> {
+        let at = self.of(class);
+        let used = u64::from(snapshot.half(at + USED_SLOTS)?);
+        let slot = |index: u64| {
+            let slot = at + SLOTS + index * 16;
+            Some((snapshot.word(slot)?, snapshot.word(slot + 8)?))
+        };
+        if used > MOST_SLOTS {
+            return None;
+        }
+        let mut settled = (0..used).map(slot).collect::<Option<Vec<_>>>()?;
+        let mut changing = Vec::new();
+        if snapshot.half(at - LOCK_BEFORE) != Some(0) {
+            // Which is put in is counted before it is there, and which is taken out is still there afterwards.
+            changing.extend(settled.pop());
+            if used < MOST_SLOTS {
+                changing.extend(slot(used));
+            }
+        }
+        Some(Chains { settled, changing })
+    }
+
+    /// A span of each class that has some.
+    pub fn some_spans(&self, snapshot: &Snapshot) -> Vec<u64> {
+        let heads = (0..self.classes).flat_map(|class| {
+            let empty = self.of(class);
+            [empty, empty + NONEMPTY]
+        });
+        let spans = heads.filter_map(|head| {
+            let span = snapshot.word(head + 16)?;
+            (span != head).then_some(span)
+        });
+        spans.collect()
+    }
+}
+
+impl PageMap {
+    /// The one in this data that has most of these spans, all but `doubts`.
+    pub fn find(
+        snapshot: &Snapshot,
+        data: &[(u64, &[u8])],
+        spans: &[u64],
+        doubts: usize,
+    ) -> Option<PageMap> {
+        let &span = spans.first()?;
+        let page = snapshot.word(span)?;
+        SHIFTS.iter().find_map(|&shift| {
+            let (root_index, leaf_index) = PageMap::indices(shift, page)?;
+            data.iter().find_map(|&(start, bytes)| {
+                let leaves = words(bytes).enumerate().filter(|&(_, leaf)| {
+                    leaf != 0 && snapshot.word(leaf.wrapping_add(leaf_index * 8)) == Some(span)
+                });
+                let mut maps = leaves.filter_map(|(index, _)| {
+                    let root = start + index as u64 * 8;
+                    let root = root.checked_sub(root_index * 8)?;
+                    Some(PageMap { root, shift })
+                });
+                maps.find(|map| {
+                    let missing = spans.iter().filter(|&&span| {
+                        let page = snapshot.word(span);
+                        page.and_then(|page| map.get(snapshot, page)) != Some(span)
+                    });
+                    missing.count() <= doubts
+                })
+            })
+        })
+    }
+
+    fn leaf_bits(shift: u32) -> u32 {
+        (ADDRESS_BITS - shift).div_ceil(2)
+    }
+
+    fn indices(shift: u32, page: u64) -> Option<(u64, u64)> {
+        let bits = PageMap::leaf_bits(shift);
+        let is_page = page >> (ADDRESS_BITS - shift) == 0;
+        is_page.then_some((page >> bits, page & ((1 << bits) - 1)))
+    }
+
+    fn get(self, snapshot: &Snapshot, page: u64) -> Option<u64> {
+        let (root, leaf) = PageMap::indices(self.shift, page)?;
+        let table = snapshot.word(self.root + root * 8).filter(|&t| t != 0)?;
+        snapshot.word(table.wrapping_add(leaf * 8))
+    }
+
+    /// The tables of the second level: the first page of each, and where it is.
+    pub fn leaves(self, snapshot: &Snapshot) -> Vec<(u64, Range<u64>)> {
+        let bits = PageMap::leaf_bits(self.shift);
+        let roots = 1u64 << (ADDRESS_BITS - self.shift - bits);
+        let table = snapshot.bytes(self.root, roots * 8).unwrap_or_default();
+        let leaves = words(table).enumerate().filter(|&(_, leaf)| leaf != 0);
+        leaves
+            .map(|(index, leaf)| ((index as u64) << bits, leaf..leaf.saturating_add(8 << bits)))
+            .collect()
+    }
+}
+
+/// Caches of threads, and where they are.
+pub struct Caches(pub Vec<u64>);
+
+/// `ThreadCache` has a list for each class (32 bytes), then counters, and after them the next cache and the one before.
+const LIST_BYTES: u64 = 32;
+const AFTER_LISTS: u64 = MOST_CLASSES as u64 * LIST_BYTES;
+const NEXT: u64 = AFTER_LISTS + 48;
+/// Of the cache of one thread.
+const CACHE_BYTES: u64 = AFTER_LISTS + 128;
+/// More threads than a process has.
+const MOST_CACHES: usize = 1 << 20;
+/// What a program and its libraries have for each thread below the thread pointer.
+const STATIC_TLS_BYTES: u64 = 64 << 10;
+
+impl Caches {
+    /// All that the list has, whose head is in the data; `None` if there is no such list that has the caches of all
+    /// threads. The data also leads to caches of threads that have ended.
+    pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], sizes: &SizeMap) -> Option<Caches> {
+        let is_cache = |&at: &u64| at >= 4096 && is_cache(snapshot, at, sizes);
+        let pointed = data.iter().flat_map(|&(_, bytes)| words(bytes));
+        let heads: FxHashSet<u64> = pointed
+            .filter(is_cache)
+            .filter(|&cache| before(snapshot, cache) == Some(0))
+            .collect();
+        let threads = snapshot.meta.threads.iter();
+        let of_threads = threads.flat_map(|thread| {
+            let lowest = thread.fs_base.saturating_sub(STATIC_TLS_BYTES);
+            let start = snapshot.region(thread.fs_base).map_or(0, |r| r.start);
+            let start = lowest.max(start);
+            let bytes = snapshot.bytes(start, thread.fs_base.saturating_sub(start));
+            words(bytes.unwrap_or_default()).filter(is_cache)
+        });
+        let of_threads: FxHashSet<u64> = of_threads.collect();
+        let mut lists = heads
+            .into_iter()
+            .filter_map(|head| list_from(snapshot, head, is_cache));
+        let all = lists.find(|list| of_threads.is_subset(&list.iter().copied().collect()))?;
+        Some(Caches(all))
+    }
+
+    /// Their memory.
+    pub fn ranges(&self) -> Runs {
+        let caches = self.0.iter();
+        caches.map(|&cache| cache..cache + CACHE_BYTES).collect()
+    }
+
+    /// The first block that a cache has of a class, and how many it counts.
+    pub fn list(snapshot: &Snapshot, cache: u64, class: u64) -> Option<(u64, u64)> {
+        let list = cache + class * LIST_BYTES;
+        let length = snapshot.half(list + 8)?;
+        Some((snapshot.word(list)?, u64::from(length)))
+    }
+}
+
+/// The cache before one.
+fn before(snapshot: &Snapshot, cache: u64) -> Option<u64> {
+    snapshot.word(cache + NEXT + 8)
+}
+
+/// The list that begins with this cache, if its links fit together.
+fn list_from(snapshot: &Snapshot, head: u64, is_cache: impl Fn(&u64) -> bool) -> Option<Vec<u64>> {
+    let mut caches = Vec::new();
+    let mut last = 0;
+    let mut cache = head;
+    while cache != 0 {
+        let fits =
+            is_cache(&cache) && before(snapshot, cache) == Some(last) && caches.len() < MOST_CACHES;
+        if !fits {
+            return None;
+        }
+        caches.push(cache);
+        last = cache;
+        cache = snapshot.word(cache + NEXT)?;
+    }
+    Some(caches)
+}
+
+/// Each of its lists says which size it is of.
+fn is_cache(snapshot: &Snapshot, at: u64, sizes: &SizeMap) -> bool {
+    let is_of_class = |class: usize| {
+        let size = at.checked_add(class as u64 * LIST_BYTES + 24);
+        let size = size.and_then(|size| snapshot.half(size));
+        size.map(u64::from) == sizes.bytes.get(class).copied()
+    };
+    at.is_multiple_of(8) && (1..sizes.bytes.len()).all(is_of_class)
+}

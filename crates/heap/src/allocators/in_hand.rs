@@ -1,0 +1,21 @@
+//! What threads may be working with: where one is in the middle of malloc or free, what it takes or puts back is in
+//! neither list, and only its registers and the frames of the allocator on its stack have the address.
+
+use crate::snapshot::{Snapshot, words};
+use rustc_hash::FxHashSet;
+
+/// Frames of an allocator take less than this.
+const FRAMES_BYTES: u64 = 1024;
+
+/// Words in the registers of all threads and at the tops of their stacks.
+pub(super) fn in_hand(snapshot: &Snapshot) -> FxHashSet<u64> {
+    let mut found = FxHashSet::default();
+    for thread in &snapshot.meta.threads {
+        found.extend(thread.words.iter().copied());
+        let end = snapshot.region(thread.rsp).map_or(0, |region| region.end());
+        let bytes = end.saturating_sub(thread.rsp).min(FRAMES_BYTES);
+        let stack = snapshot.bytes(thread.rsp, bytes);
+        found.extend(words(stack.unwrap_or_default()));
+    }
+    found
+}

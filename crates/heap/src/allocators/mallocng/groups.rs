@@ -1,0 +1,175 @@
+//! Groups of slots, and which of their slots are blocks.
+//!
+//! A slot is free if a bit of its descriptor says so. Before each slot is a header that says where the block in it
+//! begins, which slot that is, and how much of the slot the program has not asked for. A slot that is in use while
+//! its header says otherwise is between the two for as long as a thread is in the middle of malloc or free.
+
+use super::context::{CLASSES, MAPPED_CLASS, Meta};
+use crate::snapshot::Snapshot;
+use std::ops::Range;
+
+/// Slots have multiples of this, and blocks its alignment.
+pub const UNIT: u64 = 16;
+/// What of each slot belongs to the header of the next one.
+const HEADER_BYTES: u64 = 4;
+const PAGE_BYTES: u64 = 4096;
+
+/// Units of a slot of each class (musl, src/malloc/mallocng/malloc.c, `size_classes`).
+const SIZE_CLASSES: [u64; CLASSES] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 25, 31, 36, 42, 50, 63, 72, 84, 102, 127, 146,
+    170, 204, 255, 292, 340, 409, 511, 584, 682, 818, 1023, 1169, 1364, 1637, 2047, 2340, 2730,
+    3276, 4095, 4680, 5460, 6552, 8191,
+];
+
+/// A group whose descriptor is sound.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    pub meta: Meta,
+    /// Bytes from slot to slot.
+    pub stride: u64,
+}
+
+/// What a slot that is in use holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// A block: its address, and the bytes that the program has asked for.
+    Block(u64, u64),
+    /// A group of smaller slots, at this address.
+    Group(u64),
+    /// Its header contradicts its descriptor.
+    Unclear(&'static str),
+}
+
+impl Group {
+    /// The group of a descriptor; the error says why it is none.
+    pub fn of(snapshot: &Snapshot, meta: Meta) -> Result<Group, &'static str> {
+        let all = u32::MAX >> (31 - meta.last);
+        if snapshot.word(meta.mem) != Some(meta.address) || !meta.mem.is_multiple_of(UNIT) {
+            return Err("a group does not belong to its descriptor");
+        }
+        if meta.avail & meta.freed != 0 || (meta.avail | meta.freed) & !all != 0 {
+            return Err("a group has slots that it cannot have");
+        }
+        let mapped_bytes = meta
+            .pages
+            .checked_mul(PAGE_BYTES)
+            .ok_or("a group is too large")?;
+        let stride = match SIZE_CLASSES.get(meta.class as usize) {
+            _ if meta.last == 0 && meta.pages > 0 => mapped_bytes - UNIT,
+            Some(units) => units * UNIT,
+            None => return Err("a group is of no class"),
+        };
+        let is_mapped = meta.class == MAPPED_CLASS;
+        if meta.class >= CLASSES as u64 && !(is_mapped && meta.pages > 0) {
+            return Err("a group is of no class");
+        }
+        let group = Group { meta, stride };
+        let bytes = group.range().end - meta.mem;
+        if meta.pages > 0 && bytes > mapped_bytes {
+            return Err("a group does not fit into its mapping");
+        }
+        // An empty slice is none.
+        if snapshot.bytes(meta.mem, bytes).is_none() {
+            return Err("a group is not all mapped");
+        }
+        Ok(group)
+    }
+
+    /// Its memory, header included.
+    pub fn range(&self) -> Range<u64> {
+        let slots = UNIT + self.stride * (self.meta.last + 1);
+        self.meta.mem..self.meta.mem.saturating_add(slots)
+    }
+
+    /// Whether a slot is not free.
+    pub fn is_used(&self, index: u64) -> bool {
+        (self.meta.avail | self.meta.freed) >> index & 1 == 0
+    }
+
+    /// The memory of a slot.
+    pub fn slot_range(&self, index: u64) -> Range<u64> {
+        let start = self.meta.mem + UNIT + self.stride * index;
+        start..start + self.stride
+    }
+
+    /// What a slot that is in use holds.
+    pub fn slot(&self, snapshot: &Snapshot, index: u64) -> Slot {
+        let Range { start, end } = self.slot_range(index);
+        let end = end - HEADER_BYTES;
+        let unclear = Slot::Unclear("the header of a slot in use says something else");
+        let Some(header) = Header::at(snapshot, start) else {
+            return unclear;
+        };
+        // The block begins later, and the header at the start says only where.
+        let shift = if header.bits == 7 << 5 {
+            u64::from(header.offset)
+        } else {
+            0
+        };
+        // What was asked to be aligned to more than a mebibyte is farther away than two bytes can say.
+        let farthest = if self.meta.last == 0 && shift != 0 {
+            (end - start) / UNIT
+        } else {
+            shift
+        };
+        let block = (shift..=farthest).step_by(1 << 16).find_map(|units| {
+            let address = start + units * UNIT;
+            let header = Header::at(snapshot, address).filter(|_| address < end)?;
+            let units = (address - self.meta.mem - UNIT) / UNIT;
+            let fits = u64::from(header.bits & 31) == index
+                && header.distance(snapshot, address) == Some(units);
+            fits.then_some((address, header.bits >> 5))
+        });
+        let Some((address, unused)) = block else {
+            return unclear;
+        };
+        let unused = match unused {
+            5 => match snapshot.half(end - 4) {
+                Some(bytes) if bytes >= 5 => u64::from(bytes),
+                _ => return unclear,
+            },
+            6 => return Slot::Group(address),
+            7 => return unclear,
+            bytes => u64::from(bytes),
+        };
+        let Some(bytes) = (end - address).checked_sub(unused) else {
+            return unclear;
+        };
+        // The byte behind a block, and the last one of its slot, are zero: free() ends the program if they are not.
+        let is_zero = |at: u64| snapshot.bytes(at, 1).is_some_and(|byte| byte == [0]);
+        if !is_zero(address + bytes) || !is_zero(end) {
+            return Slot::Unclear("a block was written past its end");
+        }
+        Slot::Block(address, bytes)
+    }
+}
+
+/// The eight bytes before a block.
+struct Header {
+    bytes: [u8; 8],
+    bits: u8,
+    offset: u16,
+}
+
+impl Header {
+    fn at(snapshot: &Snapshot, address: u64) -> Option<Header> {
+        let bytes: [u8; 8] = snapshot
+            .bytes(address.checked_sub(8)?, 8)?
+            .try_into()
+            .ok()?;
+        Some(Header {
+            bytes,
+            bits: bytes[5],
+            offset: u16::from_le_bytes([bytes[6], bytes[7]]),
+        })
+    }
+
+    /// Units from the first slot to the block.
+    fn distance(&self, snapshot: &Snapshot, address: u64) -> Option<u64> {
+        if self.bytes[4] == 0 {
+            return Some(u64::from(self.offset));
+        }
+        let wide = snapshot.half(address - 8)?;
+        (self.offset == 0 && wide > 0xffff).then_some(u64::from(wide))
+    }
+}

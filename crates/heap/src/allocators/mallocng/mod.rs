@@ -1,0 +1,268 @@
+//! mallocng, the allocator of musl since 1.2.1, also where it is linked into a static program.
+//!
+//! All it has is reached from one structure ([`context`]): pages of metadata, each with the descriptors of groups of
+//! up to 32 slots ([`groups`]). A group is a mapping, or lies in a slot of a larger group, or is memory that the
+//! loader has left over. Two masks say which slots are free, so nothing has to be followed to tell a block in use.
+
+mod context;
+mod groups;
+
+use crate::allocators::dissector::{
+    AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected, SizedSegments,
+};
+use crate::allocators::in_hand::in_hand;
+use crate::glibc::walk::Finding;
+use crate::ranges::{Runs, joined};
+use crate::snapshot::{MUSL, Snapshot};
+use context::{AREA_BYTES, CLASSES, CONTEXT_BYTES, Context, Meta};
+use groups::{Group, Slot};
+use rustc_hash::FxHashSet;
+use std::ops::Range;
+
+/// musl's mallocng.
+pub(crate) struct Mallocng;
+
+impl HeapDissector for Mallocng {
+    fn name(&self) -> &'static str {
+        MUSL
+    }
+
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let Some(context) = Context::find(snapshot) else {
+            let mut modules = snapshot.meta.modules.iter();
+            let is_there = modules.any(|m| m.allocator.as_deref() == Some(MUSL));
+            let reason = "has no heap that is known: it is older than musl 1.2.1, or nothing was allocated yet";
+            return is_there.then(|| Err(NotDissected::Because(reason.into())));
+        };
+        Some(Dissection::of(snapshot, &context).finish(&context))
+    }
+}
+
+/// A heap, as far as it is dissected.
+struct Dissection<'a> {
+    snapshot: &'a Snapshot,
+    groups: Vec<Group>,
+    /// Where groups begin.
+    starts: FxHashSet<u64>,
+    /// Who is in the middle of malloc or free has a descriptor in hand.
+    in_hand: FxHashSet<u64>,
+    blocks: Vec<(u64, u64)>,
+    extents: Vec<Extent>,
+    findings: Vec<Finding>,
+    unparsed: Runs,
+    /// Slots and groups in contradiction.
+    unclear: usize,
+    /// What is wrong, if no thread could be in the middle of it.
+    refuted: Option<String>,
+}
+
+impl<'a> Dissection<'a> {
+    fn of(snapshot: &'a Snapshot, context: &Context) -> Dissection<'a> {
+        let mut found = Dissection {
+            snapshot,
+            groups: Vec::new(),
+            starts: FxHashSet::default(),
+            in_hand: in_hand(snapshot),
+            blocks: Vec::new(),
+            extents: Vec::new(),
+            findings: Vec::new(),
+            unparsed: Runs::new(),
+            unclear: 0,
+            refuted: None,
+        };
+        if let Some((address, what)) = context.broken {
+            found.refute(address, what);
+        }
+        let mut metas = FxHashSet::default();
+        for meta in context.metas(snapshot) {
+            match Group::of(snapshot, meta) {
+                Ok(group) if found.starts.insert(meta.mem) => {
+                    metas.insert((meta.class, meta.address));
+                    found.groups.push(group);
+                }
+                Ok(_) => found.refute(meta.mem, "two descriptors have the same group"),
+                Err(what) => found.contradiction(meta.address, what),
+            }
+        }
+        for active in context.active(snapshot) {
+            if !metas.contains(&active) {
+                let what = "a group that slots are taken from is not of its class";
+                found.contradiction(active.1, what);
+            }
+        }
+        // Outer ones come before those in their slots.
+        let end = |group: &Group| std::cmp::Reverse(group.range().end);
+        found
+            .groups
+            .sort_unstable_by_key(|group| (group.meta.mem, end(group)));
+        for index in 0..found.groups.len() {
+            found.take(found.groups[index]);
+        }
+        found
+    }
+
+    fn refute(&mut self, address: u64, what: &str) {
+        let what = format!("does not prove itself: {what} ({address:#x})");
+        self.refuted.get_or_insert(what);
+    }
+
+    /// Something that a thread in the middle of malloc or free may have left behind.
+    fn contradiction(&mut self, address: u64, what: &str) {
+        self.unclear += 1;
+        self.findings.push(Finding {
+            address,
+            what: what.to_owned(),
+        });
+    }
+
+    fn take(&mut self, group: Group) {
+        let mut extent = None;
+        for index in 0..=group.meta.last {
+            let slot = group
+                .is_used(index)
+                .then(|| group.slot(self.snapshot, index));
+            let mut is_live = false;
+            match slot {
+                // It has an extent of its own.
+                Some(Slot::Group(address)) if self.starts.contains(&address) => {
+                    self.extents.extend(extent.take());
+                    continue;
+                }
+                Some(Slot::Block(address, bytes)) if !self.is_being_made(&group, index, bytes) => {
+                    is_live = true;
+                    self.blocks.push((address, bytes));
+                }
+                Some(Slot::Block(..)) => self.unclear_slot(&group, index, "a slot is being taken"),
+                Some(Slot::Group(_)) => self.unclear_slot(&group, index, "a group is being made"),
+                Some(Slot::Unclear(what)) => self.unclear_slot(&group, index, what),
+                None => {}
+            }
+            let Range { start, end } = group.slot_range(index);
+            let extent = extent.get_or_insert(Extent {
+                start,
+                end,
+                kind: if group.meta.last == 0 {
+                    ExtentKind::Large
+                } else {
+                    ExtentKind::Slab
+                },
+                class_bytes: group.stride,
+                live: 0,
+                cached: 0,
+                free: 0,
+            });
+            extent.end = end;
+            extent.live += u32::from(is_live);
+            extent.free += u32::from(slot.is_none());
+        }
+        self.extents.extend(extent);
+    }
+
+    fn unclear_slot(&mut self, group: &Group, index: u64, what: &str) {
+        let range = group.slot_range(index);
+        self.contradiction(range.start, what);
+        self.unparsed.push(range);
+    }
+
+    /// Whether a slot is of a group that was just made, and its header is still to be written: it looks like that of
+    /// a block of as many bytes as there are.
+    fn is_being_made(&self, group: &Group, index: u64, bytes: u64) -> bool {
+        let meta = group.meta;
+        let may_be = index == 0 && bytes + 4 == group.stride;
+        may_be && (self.in_hand.contains(&meta.address) || self.in_hand.contains(&meta.mem))
+    }
+
+    /// The heap, if it proves itself.
+    fn finish(mut self, context: &Context) -> Result<AllocatorHeap, NotDissected> {
+        let counted = self.count(context);
+        let threads = self.snapshot.meta.threads.len().max(1);
+        // A thread is in the middle of one operation, which may leave a slot, a group and the count of its class.
+        if self.unclear > 3 * threads {
+            let first = self.findings.first();
+            let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
+            let what = format!(
+                "{what}, and {} things like that are not as they should be",
+                self.unclear
+            );
+            self.refute(address, &what);
+        }
+        let mut ranges: Runs = context.areas.iter().map(|&a| a..a + AREA_BYTES).collect();
+        ranges.push(context.address..context.address + CONTEXT_BYTES);
+        ranges.extend(self.groups.iter().map(memory_of));
+        let segments = self.segments();
+        self.extents.sort_unstable_by_key(|extent| extent.start);
+        if let Some(reason) = self.refuted {
+            return Err(NotDissected::Because(reason));
+        }
+        Ok(AllocatorHeap {
+            allocator: MUSL,
+            version: "mallocng (1.2.1 or later)".into(),
+            segments,
+            ranges: joined(ranges),
+            unparsed: joined(self.unparsed),
+            findings: self.findings,
+            extents: self.extents,
+            counted,
+            ..AllocatorHeap::default()
+        })
+    }
+
+    /// Compares the slots of each class with the allocator's own count. Memory that the loader has given away is not
+    /// counted by it.
+    fn count(&mut self, context: &Context) -> Vec<Counted> {
+        let mut slots = vec![0; CLASSES];
+        for group in self.groups.iter().filter(|g| g.meta.is_freeable) {
+            if let Some(count) = slots.get_mut(group.meta.class as usize) {
+                *count += group.meta.last + 1;
+            }
+        }
+        let mut counted = Vec::new();
+        for (class, (&found, &allocator)) in slots.iter().zip(&context.usage).enumerate() {
+            if found != allocator {
+                let what = format!("{found} slots of class {class} of {allocator} were found");
+                self.contradiction(context.address, &what);
+            }
+            if found > 0 || allocator > 0 {
+                counted.push(Counted {
+                    what: format!("usage_by_class[{class}]"),
+                    allocator,
+                    found,
+                });
+            }
+        }
+        counted
+    }
+
+    /// The blocks, by the outermost groups that they lie in. None may overlap another one.
+    fn segments(&mut self) -> Vec<crate::blocks::Segment> {
+        self.blocks.sort_unstable();
+        let overlap = self.blocks.windows(2).find(|p| p[0].0 + p[0].1 > p[1].0);
+        if let Some(address) = overlap.map(|pair| pair[1].0) {
+            self.refute(address, "two blocks overlap");
+            return Vec::new();
+        }
+        let mut segments = SizedSegments::default();
+        let mut first = 0;
+        let outermost = joined(self.groups.iter().map(Group::range).collect());
+        for extent in outermost {
+            let count = self.blocks[first..].partition_point(|block| block.0 < extent.end);
+            let blocks = &self.blocks[first..first + count];
+            first += count;
+            if !segments.add_extent(self.snapshot, extent.clone(), blocks) {
+                self.findings.push(Finding {
+                    address: extent.start,
+                    what: "a block is too large to be searched".into(),
+                });
+                self.unparsed.push(extent);
+            }
+        }
+        segments.finish()
+    }
+}
+
+/// All memory of a group. Nothing else is in the rest of its mapping.
+fn memory_of(group: &Group) -> Range<u64> {
+    let Range { start, end } = group.range();
+    let Meta { mem, pages, .. } = group.meta;
+    start..end.max(mem.saturating_add(pages.saturating_mul(AREA_BYTES)))
+}

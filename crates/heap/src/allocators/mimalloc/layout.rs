@@ -1,0 +1,137 @@
+//! Layouts of `mi_segment_t` and `mi_page_t` (mimalloc 2, include/mimalloc/types.h).
+
+/// Where the first block of a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageStart {
+    /// Small blocks begin 384 bytes into the page (segment.c, `_mi_segment_page_start_from_slice`).
+    Shifted,
+    /// The smallest blocks begin at the fourth or the second multiple of their size (likewise).
+    AtMultiple,
+    /// `mi_page_t` has the address here.
+    Field(u64),
+}
+
+/// Offsets in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Releases that have it.
+    pub versions: &'static str,
+    /// `mi_segment_t`.
+    pub used: u64,
+    pub cookie: u64,
+    pub segment_slices: u64,
+    pub info_slices: u64,
+    pub kind: u64,
+    pub entries: u64,
+    pub thread: u64,
+    pub slices: u64,
+    /// `mi_page_t`, and its size.
+    pub page_bytes: u64,
+    pub page_used: u64,
+    /// `used` has 32 bits, and 16 otherwise.
+    pub is_used_wide: bool,
+    pub block_bytes: u64,
+    /// The size of blocks has 64 bits, and 32 otherwise.
+    pub is_size_wide: bool,
+    pub local_free: u64,
+    pub thread_free: u64,
+    pub heap: u64,
+    pub start: PageStart,
+    /// What free lists are encoded with, in builds with `MI_SECURE`.
+    pub keys: Option<u64>,
+    /// In those, blocks have padding at their ends since 2.1.
+    pub has_padding: bool,
+    /// `mi_heap_t`: `thread_delayed_free`, which the thread's id follows; where the options of the build differ, both.
+    pub delayed: &'static [u64],
+}
+
+/// All of these begin with the slices of a page, and have these two and the list of free blocks in the same places.
+pub const SLICE_COUNT: u64 = 0;
+pub const CAPACITY: u64 = 10;
+pub const RESERVED: u64 = 12;
+pub const FREE: u64 = 16;
+
+const IN_2_0_9: Layout = Layout {
+    versions: "2.0.9",
+    used: 208,
+    cookie: 216,
+    segment_slices: 224,
+    info_slices: 232,
+    kind: 240,
+    entries: 248,
+    thread: 256,
+    slices: 264,
+    page_bytes: 80,
+    page_used: 24,
+    is_used_wide: true,
+    block_bytes: 28,
+    is_size_wide: false,
+    local_free: 32,
+    thread_free: 40,
+    heap: 48,
+    start: PageStart::Shifted,
+    keys: None,
+    has_padding: false,
+    delayed: &[2840, 2848],
+};
+
+const TO_2_1_9: Layout = Layout {
+    versions: "2.1.4 to 2.1.9",
+    page_bytes: 96,
+    page_used: 32,
+    is_used_wide: false,
+    block_bytes: 40,
+    is_size_wide: true,
+    local_free: 24,
+    thread_free: 56,
+    heap: 64,
+    start: PageStart::Field(48),
+    delayed: &[8],
+    ..IN_2_0_9
+};
+
+const SINCE_2_2: Layout = Layout {
+    versions: "2.2 or 2.3",
+    used: 216,
+    cookie: 224,
+    segment_slices: 248,
+    info_slices: 256,
+    kind: 264,
+    entries: 272,
+    thread: 280,
+    slices: 288,
+    ..TO_2_1_9
+};
+
+/// The same of a build with encoded lists.
+const fn secure(layout: Layout) -> Layout {
+    Layout {
+        page_bytes: layout.page_bytes + 16,
+        keys: Some(layout.thread_free),
+        has_padding: true,
+        thread_free: layout.thread_free + 16,
+        heap: layout.heap + 16,
+        ..layout
+    }
+}
+
+const TO_2_1_2: Layout = Layout {
+    versions: "2.1.0 to 2.1.2",
+    start: PageStart::AtMultiple,
+    ..IN_2_0_9
+};
+
+/// All that are known.
+pub const LAYOUTS: [Layout; 8] = [
+    IN_2_0_9,
+    TO_2_1_2,
+    TO_2_1_9,
+    SINCE_2_2,
+    Layout {
+        has_padding: false,
+        ..secure(IN_2_0_9)
+    },
+    secure(TO_2_1_2),
+    secure(TO_2_1_9),
+    secure(SINCE_2_2),
+];

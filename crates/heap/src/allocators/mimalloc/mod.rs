@@ -1,0 +1,323 @@
+//! mimalloc 2, as a library or linked into the program.
+//!
+//! Its memory is in segments that begin at multiples of 32 MiB ([`segments`]). Each of them has its own address in its
+//! header, mixed with a secret of the process that is in the allocator's data: where both fit, there is a segment. A
+//! segment has pages of blocks of one size, and a page three lists of free blocks ([`lists`]). Links between them are
+//! whole at any moment, so what a thread in the middle of malloc or free leaves behind is a counter that is off by one,
+//! and a block that it holds in a register.
+
+mod layout;
+mod lists;
+mod segments;
+
+use crate::allocators::dissector::{
+    AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected, SizedSegments,
+};
+use crate::glibc::walk::Finding;
+use crate::ranges::{Runs, joined};
+use crate::snapshot::{Snapshot, words};
+use layout::{LAYOUTS, Layout};
+use lists::{Listed, delayed};
+use rustc_hash::FxHashMap;
+use segments::{Page, SEGMENT_BYTES, Segment};
+use std::ops::Range;
+
+/// As other parts of the program name it, too.
+const NAME: &str = "mimalloc";
+/// Of so many pages, one may be damaged by the program.
+const PAGES_PER_DAMAGED: usize = 8;
+
+/// mimalloc.
+pub(crate) struct Mimalloc;
+
+impl HeapDissector for Mimalloc {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let candidates = candidates(snapshot);
+        let mut secrets = FxHashMap::default();
+        let mut nearest: Option<Dissection> = None;
+        for layout in &LAYOUTS {
+            let Some(secret) = most_frequent_secret(snapshot, layout, &candidates) else {
+                continue;
+            };
+            let is_known = *secrets
+                .entry(secret)
+                .or_insert_with(|| is_in_data(snapshot, secret));
+            if !is_known {
+                continue;
+            }
+            let found = Dissection::of(snapshot, layout, secret, &candidates);
+            if found.damage().is_none() {
+                return Some(Ok(found.finish()));
+            }
+            let is_nearer = |other: &Dissection| found.unclear < other.unclear;
+            if nearest.as_ref().is_none_or(is_nearer) {
+                nearest = Some(found);
+            }
+        }
+        if let Some(reason) = nearest.and_then(|found| found.damage()) {
+            return Some(Err(NotDissected::Because(reason)));
+        }
+        let mut modules = snapshot.meta.modules.iter();
+        let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
+        let reason = "has no segment with a layout that is known (2.0.9 to 2.3)";
+        is_there.then(|| Err(NotDissected::Because(reason.into())))
+    }
+}
+
+/// Addresses of which each may be that of a segment.
+fn candidates(snapshot: &Snapshot) -> Vec<u64> {
+    let areas = snapshot.meta.areas.iter();
+    areas
+        .flat_map(|area| {
+            let first = area.start.next_multiple_of(SEGMENT_BYTES);
+            (first..area.end).step_by(SEGMENT_BYTES as usize)
+        })
+        .collect()
+}
+
+/// The secret that most sound headers have.
+fn most_frequent_secret(snapshot: &Snapshot, layout: &Layout, candidates: &[u64]) -> Option<u64> {
+    let mut counts: FxHashMap<u64, u32> = FxHashMap::default();
+    for &address in candidates {
+        if Segment::at(snapshot, layout, address).is_some()
+            && let Some(secret) = Segment::secret(snapshot, layout, address)
+        {
+            *counts.entry(secret).or_default() += 1;
+        }
+    }
+    let most = counts.into_iter().max_by_key(|&(_, count)| count);
+    most.map(|(secret, _)| secret)
+}
+
+/// Whether the data of a module has this word: `cookie` of the first heap, which is a variable.
+fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
+    let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
+    let mut copied = data.filter_map(|range| {
+        let region = snapshot.region(range.start)?;
+        let end = range.end.min(region.end());
+        snapshot.bytes(range.start, end.checked_sub(range.start)?)
+    });
+    copied.any(|bytes| words(bytes).any(|word| word == secret))
+}
+
+/// A heap, as far as it is dissected.
+struct Dissection<'a> {
+    snapshot: &'a Snapshot,
+    layout: &'a Layout,
+    segments: SizedSegments,
+    ranges: Runs,
+    unparsed: Runs,
+    findings: Vec<Finding>,
+    extents: Vec<Extent>,
+    pages: usize,
+    /// Pages and segments in contradiction.
+    unclear: usize,
+    /// Pages with one block more or less than they count.
+    off_by_one: usize,
+    /// Blocks in use, as pages count them, and as found.
+    used: (u64, u64),
+    /// Pages in use, as segments count them, and as found.
+    counted_pages: (u64, u64),
+}
+
+impl<'a> Dissection<'a> {
+    fn of(
+        snapshot: &'a Snapshot,
+        layout: &'a Layout,
+        secret: u64,
+        candidates: &[u64],
+    ) -> Dissection<'a> {
+        let mut found = Dissection {
+            snapshot,
+            layout,
+            segments: SizedSegments::default(),
+            ranges: Runs::new(),
+            unparsed: Runs::new(),
+            findings: Vec::new(),
+            extents: Vec::new(),
+            pages: 0,
+            unclear: 0,
+            off_by_one: 0,
+            used: (0, 0),
+            counted_pages: (0, 0),
+        };
+        let mut pages = Vec::new();
+        let mut end = 0;
+        for &address in candidates {
+            if address < end || Segment::secret(snapshot, layout, address) != Some(secret) {
+                continue;
+            }
+            let Some(segment) = Segment::at(snapshot, layout, address) else {
+                end = address + SEGMENT_BYTES;
+                found.ranges.push(address..end);
+                found.leave(address..end, "the header of a segment is damaged");
+                continue;
+            };
+            end = segment.end;
+            found.take(&segment, &mut pages);
+        }
+        let (delayed, broken) = delayed(snapshot, layout, &pages);
+        for heap in broken {
+            found.find(
+                heap,
+                "the list of blocks that other threads have released is broken",
+            );
+        }
+        found.pages = pages.len();
+        for page in &pages {
+            match page.listed(snapshot, layout, &delayed) {
+                Ok(listed) => found.take_page(page, &listed),
+                Err(what) => found.leave(page.range.clone(), what),
+            }
+        }
+        found
+    }
+
+    fn find(&mut self, address: u64, what: &str) {
+        self.unclear += 1;
+        self.findings.push(Finding {
+            address,
+            what: what.to_owned(),
+        });
+    }
+
+    /// Leaves a range unparsed.
+    fn leave(&mut self, range: Range<u64>, what: &str) {
+        self.find(range.start, what);
+        self.unparsed.push(range);
+    }
+
+    fn extent(&mut self, range: Range<u64>, kind: ExtentKind) {
+        self.extents.push(Extent {
+            start: range.start,
+            end: range.end,
+            kind,
+            class_bytes: 0,
+            live: 0,
+            cached: 0,
+            free: 0,
+        });
+    }
+
+    fn take(&mut self, segment: &Segment, pages: &mut Vec<Page>) {
+        self.ranges.push(segment.address..segment.end);
+        self.extent(segment.address..segment.info_end, ExtentKind::Metadata);
+        let mut free = Runs::new();
+        let mut used = 0;
+        let mut damaged = Vec::new();
+        let walked = segment.walk(
+            self.snapshot,
+            self.layout,
+            |page| {
+                used += 1;
+                match page {
+                    Ok(page) => pages.push(page),
+                    Err(range) => damaged.push(range),
+                }
+            },
+            |range| free.push(range),
+        );
+        for range in free {
+            self.extent(range, ExtentKind::FreeDirty);
+        }
+        for (range, what) in damaged {
+            self.leave(range, what);
+        }
+        if let Err(from) = walked {
+            self.leave(
+                from..segment.end,
+                "the table of a segment's pages is broken",
+            );
+        } else if used != segment.used {
+            let what = format!("{used} pages of {} of a segment were found", segment.used);
+            self.find(segment.address, &what);
+        }
+        self.counted_pages.0 += segment.used;
+        self.counted_pages.1 += used;
+    }
+
+    fn take_page(&mut self, page: &Page, listed: &Listed) {
+        let count = listed.live.len() as u64 + listed.released;
+        let difference = page.used.abs_diff(count);
+        if difference > 1 {
+            let what = "a page does not have as many blocks in use as it counts";
+            self.leave(page.range.clone(), what);
+            return;
+        }
+        self.off_by_one += difference as usize;
+        self.used.0 += page.used;
+        self.used.1 += count;
+        let is_added = self
+            .segments
+            .add_extent(self.snapshot, page.range.clone(), &listed.live);
+        if !is_added {
+            self.leave(page.range.clone(), "a block is too large to be searched");
+            return;
+        }
+        self.extents.push(Extent {
+            start: page.range.start,
+            end: page.range.end,
+            kind: if page.capacity == 1 {
+                ExtentKind::Large
+            } else {
+                ExtentKind::Slab
+            },
+            class_bytes: page.block_bytes,
+            live: listed.live.len() as u32,
+            cached: 0,
+            free: (listed.free + listed.released) as u32,
+        });
+    }
+
+    /// What is wrong, if threads in the middle of an operation and a few damaged pages cannot be the reason.
+    fn damage(&self) -> Option<String> {
+        let threads = self.snapshot.meta.threads.len().max(1);
+        let most = threads + self.pages / PAGES_PER_DAMAGED;
+        let first = self.findings.first();
+        if self.unclear > most {
+            let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
+            return Some(format!(
+                "does not prove itself: {what} ({address:#x}), and {} things like that are not as they should be",
+                self.unclear
+            ));
+        }
+        (self.off_by_one > threads).then(|| {
+            format!(
+                "does not prove itself: {} pages have other numbers of blocks in use than they count",
+                self.off_by_one
+            )
+        })
+    }
+
+    fn finish(mut self) -> AllocatorHeap {
+        self.extents.sort_unstable_by_key(|extent| extent.start);
+        let counted = |what: &str, (allocator, found)| Counted {
+            what: what.to_owned(),
+            allocator,
+            found,
+        };
+        let secure = if self.layout.keys.is_some() {
+            ", secure"
+        } else {
+            ""
+        };
+        AllocatorHeap {
+            allocator: NAME,
+            version: format!("{}{secure}", self.layout.versions),
+            segments: self.segments.finish(),
+            ranges: joined(self.ranges),
+            unparsed: joined(self.unparsed),
+            findings: self.findings,
+            extents: self.extents,
+            counted: vec![
+                counted("pages in use (mi_segment_t.used)", self.counted_pages),
+                counted("blocks in use (mi_page_t.used)", self.used),
+            ],
+            ..AllocatorHeap::default()
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Heaps of other allocators than glibc's, whole and damaged: a heap that is whole is dissected exactly, and whatever
+//! else the words of it are, the search ends, and says nothing that contradicts itself.
+
+use memhook_heap::{MarkOptions, Scan, Snapshot, load};
+
+/// How often each heap is damaged.
+const DAMAGES: u64 = 150;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit.max(1) as u64) as usize
+    }
+}
+
+/// Places of words that are not zero, by region and offset, in the allocator's memory and its modules' data.
+fn places(snapshot: &Snapshot, scan: &Scan) -> Vec<(usize, usize)> {
+    let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
+    let ranges: Vec<_> = scan.heap.ranges.iter().chain(data).cloned().collect();
+    let mut places = Vec::new();
+    for (number, region) in snapshot.regions.iter().enumerate() {
+        for range in &ranges {
+            let start = range.start.max(region.start).next_multiple_of(8);
+            let end = range.end.min(region.end());
+            for at in (start..end.max(start)).step_by(8) {
+                let offset = (at - region.start) as usize;
+                let word = region.bytes.get(offset..offset + 8);
+                if word.is_some_and(|word| word != [0; 8]) {
+                    places.push((number, offset));
+                }
+            }
+        }
+    }
+    places
+}
+
+/// Blocks are in order, and each is found by its address.
+fn check(scan: &Scan) {
+    let mut end = 0;
+    for (number, block) in scan.heap.blocks.iter() {
+        assert!(block.address >= end, "{block:x?} begins before {end:#x}");
+        end = block.address.checked_add(block.bytes).expect("ends");
+        let found = scan.heap.blocks.find(block.address);
+        assert_eq!(found.map(|found| found.0), Some(number), "{block:x?}");
+    }
+}
+
+/// `leaks`: bytes of the leaked blocks.
+fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
+    let mut snapshot = load("template", file, None).expect("it is whole");
+    let options = MarkOptions::default();
+    let scan = Scan::of(&snapshot, options).expect("it has a heap");
+    let names: Vec<&str> = scan.heap.others.iter().map(|heap| heap.allocator).collect();
+    assert_eq!(names, [allocator]);
+    assert_eq!(scan.heap.findings, []);
+    for counted in &scan.heap.others[0].counted {
+        assert_eq!(counted.allocator, counted.found, "{}", counted.what);
+    }
+    let blocks = scan
+        .leaks
+        .iter()
+        .map(|leak| scan.heap.blocks.get(leak.block));
+    let mut bytes: Vec<u64> = blocks.map(|block| block.bytes).collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, leaks, "{allocator}");
+    check(&scan);
+    let places = places(&snapshot, &scan);
+    let mut dissected = 0;
+    for seed in 1..=DAMAGES {
+        let mut random = Random(seed);
+        let mut changed = Vec::new();
+        for _ in 0..=random.below(8) {
+            let (number, offset) = places[random.below(places.len())];
+            let (from, at) = places[random.below(places.len())];
+            let other = snapshot.regions[from].start + at as u64;
+            let Some(place) = snapshot.regions[number].bytes.get_mut(offset..offset + 8) else {
+                continue;
+            };
+            let old: [u8; 8] = (&*place).try_into().expect("a word");
+            let word = u64::from_le_bytes(old);
+            let new = match random.below(6) {
+                0 => word ^ 1 << random.below(64),
+                1 => word.wrapping_add(random.below(4096) as u64),
+                2 => u64::MAX >> random.below(64),
+                3 => word.rotate_left(8),
+                // Lists that are loops, and that lead into other memory.
+                4 => other,
+                _ => 0,
+            };
+            place.copy_from_slice(&new.to_le_bytes());
+            changed.push((number, offset, old));
+        }
+        if let Ok(scan) = Scan::of(&snapshot, options) {
+            dissected += 1;
+            check(&scan);
+        }
+        for (number, offset, old) in changed.into_iter().rev() {
+            snapshot.regions[number].bytes[offset..offset + 8].copy_from_slice(&old);
+        }
+    }
+    println!("{allocator}: {dissected} of {DAMAGES} damaged heaps were dissected");
+    assert!(dissected > 0);
+}
+
+#[test]
+fn of_mallocng() {
+    let file = include_bytes!("../templates/heap-mallocng.snapshot");
+    let leaks = [104, 144, 184, 224, 264, 304, 344, 384, 424];
+    whole_and_damaged(file, "musl's malloc", &leaks);
+}
+
+#[test]
+fn of_mimalloc() {
+    let file = include_bytes!("../templates/heap-mimalloc.snapshot");
+    let leaks = [112, 160, 192, 224, 320, 320, 384, 384, 448];
+    whole_and_damaged(file, "mimalloc", &leaks);
+}
+
+#[test]
+fn of_tcmalloc() {
+    let file = include_bytes!("../templates/heap-tcmalloc.snapshot");
+    // The smallest one is leaked by gperftools: its first MallocExtension, which another one replaces.
+    let leaks = [8, 112, 144, 192, 224, 288, 320, 352, 384, 448];
+    whole_and_damaged(file, "tcmalloc", &leaks);
+}
