@@ -2,7 +2,7 @@
 
 use super::choose::{reclaimable, refusal};
 use super::refusal::Refusal;
-use super::release::{HoldAtSafePoint, Released, allocator_of, find_free_of, owners};
+use super::release::{HoldAtSafePoint, RELEASED, Released, allocator_of, find_free_of, owners};
 use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
 use crate::{Error, Fingerprints, MarkOptions, Scan, dissect};
@@ -118,7 +118,11 @@ impl Reclaimer {
         if let Some(name) = unheard.find(|name| find_free_of(&captured.images, name).is_none()) {
             chosen.retain(|&block| allocator_of(&scan.heap, block) != Some(name));
             if chosen.is_empty() {
-                refused = Some(Refusal::LinkedIn(name.to_owned()));
+                refused = Some(if RELEASED.contains(&name) {
+                    Refusal::LinkedIn(name.to_owned())
+                } else {
+                    Refusal::OtherAllocator(name.to_owned())
+                });
             }
         }
         if self.verdict.is_none() {
