@@ -20,6 +20,8 @@ const MOST_CACHES: usize = 1 << 20;
 /// More bins than a cache has (TCACHE_NBINS_MAX).
 const MOST_BINS: u64 = 256;
 const BIN_BYTES: u64 = 24;
+/// A cache in static thread-local storage is at most so far below the thread pointer.
+const STORAGE_REACH: u64 = 256 << 10;
 
 /// Regions that thread caches hold.
 #[derive(Default)]
@@ -82,6 +84,10 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
             }
         });
     }
+    // Without statistics (`--disable-stats`, as most Rust programs have it) nothing is listed.
+    if seen.is_empty() {
+        return of_threads(snapshot, extents);
+    }
     while let Some(at) = waiting.pop() {
         let Some(cache) = cache_at(snapshot, at) else {
             continue;
@@ -97,6 +103,28 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
     caches
 }
 
+/// The caches in the static thread-local storage of threads: a pointer to a slow part near it that points back.
+fn of_threads(snapshot: &Snapshot, extents: &Extents) -> ThreadCaches {
+    let mut caches = ThreadCaches::default();
+    for thread in &snapshot.meta.threads {
+        let Some(region) = snapshot.region(thread.fs_base.saturating_sub(8)) else {
+            continue;
+        };
+        let reach = thread.fs_base.saturating_sub(STORAGE_REACH);
+        let storage = region.start.max(reach)..thread.fs_base;
+        let mut found = Vec::new();
+        each_word(snapshot, storage.clone(), |place, slow| {
+            if slow < place && storage.contains(&slow) {
+                found.extend(cache_with_slow_part(snapshot, slow, place));
+            }
+        });
+        for cache in found {
+            cache.read_into(snapshot, extents, &mut caches);
+        }
+    }
+    caches
+}
+
 /// The cache that an arena's list leads to by this address.
 fn cache_at(snapshot: &Snapshot, at: u64) -> Option<Cache> {
     // Addresses of the program end here.
@@ -107,13 +135,15 @@ fn cache_at(snapshot: &Snapshot, at: u64) -> Option<Cache> {
 }
 
 fn cache_of_two(snapshot: &Snapshot, slow: u64) -> Option<Cache> {
-    let bins = snapshot.word(slow + BINS)?;
-    let cache = bins
-        .checked_sub(8)
-        .filter(|cache| cache.is_multiple_of(8))?;
-    if snapshot.word(cache)? != slow {
+    let cache = snapshot.word(slow + BINS)?.checked_sub(8)?;
+    if !cache.is_multiple_of(8) || snapshot.word(cache)? != slow {
         return None;
     }
+    cache_with_slow_part(snapshot, slow, cache)
+}
+
+fn cache_with_slow_part(snapshot: &Snapshot, slow: u64, cache: u64) -> Option<Cache> {
+    let bins = cache + 8;
     let mut fields = CACHE_FIELD.step_by(8);
     let field = fields.find(|field| snapshot.word(slow + field) == Some(cache))?;
     Some(Cache {
