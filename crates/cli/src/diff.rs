@@ -1,5 +1,7 @@
 //! `diff`: what changed from one run to another.
 
+mod snapshots;
+
 use crate::exit_code;
 use crate::output::Json;
 use crate::report::{self, BlockArgs, OutputArgs, sources};
@@ -19,6 +21,8 @@ use std::{
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// The older run: a recording, or a JSON report of all sites
+    ///
+    /// Or two snapshots of one process (scan --save): which blocks are new, of which types, and what retains them.
     old: PathBuf,
     /// The newer run
     new: PathBuf,
@@ -72,6 +76,22 @@ enum DiffBy {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (output, inputs) = (&args.output, [&args.old, &args.new]);
     check_output(&output.output, output.force, inputs)?;
+    match [&args.old, &args.new].map(|path| snapshots::is_snapshot(path)) {
+        [true, true] => return snapshots::compare(args),
+        [false, false] => {}
+        [old_is, _] => {
+            let (one, other) = if old_is {
+                (&args.old, &args.new)
+            } else {
+                (&args.new, &args.old)
+            };
+            anyhow::bail!(
+                "{} is a snapshot, and {} is not: compare two snapshots (scan --save), or two runs",
+                one.display(),
+                other.display()
+            );
+        }
+    }
     let measure = measure(args);
     let other = args.fail_on.as_ref().and_then(FailOn::measure);
     if let Some(other) = other.filter(|other| *other != measure) {

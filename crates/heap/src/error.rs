@@ -50,6 +50,19 @@ pub enum Error {
         /// Bytes.
         bytes: u64,
     },
+    /// Working out what each block retains would not fit into memory.
+    #[error(
+        "to find out what {blocks} blocks retain would take about {}, and {room}",
+        size_text(*.needed)
+    )]
+    NoRoomForTree {
+        /// How many blocks there are.
+        blocks: u32,
+        /// Bytes.
+        needed: u64,
+        /// What there is.
+        room: Room,
+    },
     /// The target could run out of memory while it shares its pages with a fork.
     #[error(
         "each page that process {pid} writes to meanwhile costs it another one, in all up to {}, and {room}",

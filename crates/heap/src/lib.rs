@@ -51,6 +51,10 @@ pub use glibc::walk::{Counts, Finding};
 pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};
 pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, mark_also, possibly_lost};
+pub use graph::retained::{
+    Attributed, Change, HeapGrowth, Holder, HolderGrowth, HolderKind, HolderRow, LargestBlock,
+    PictureKind, PictureNode, Retained, StructureStep, Sum, TypeGrowth, TypeRow, VariableRow,
+};
 pub use graph::roots::{RootKind, RootRange};
 pub use graph::twice::{Fingerprints, fingerprints};
 pub use graph::types::Types;
@@ -68,5 +72,5 @@ pub use scan::Scan;
 pub use snapshot::inside_malloc_note;
 pub use snapshot::{
     Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, Snapshot, ThreadState,
-    load, save,
+    Variable, load, save,
 };

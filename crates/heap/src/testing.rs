@@ -27,6 +27,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             kernel_words: Vec::new(),
             unsearched: Vec::new(),
             classes: Default::default(),
+            variables: Vec::new(),
         },
         regions: memory
             .into_iter()

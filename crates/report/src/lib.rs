@@ -109,7 +109,8 @@ pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, Trim
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{
-    CensusReport, LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
+    CensusReport, GrowthReport, LeakGroup, RetainedReport, ScanReport, ScanTotals, SnapshotPart,
+    scan_report, write_blocks,
 };
 pub use scores::{
     AccessSource, CustomChange, CustomScore, CustomSiteChange, CustomValues, Formula, FormulaError,

@@ -93,21 +93,31 @@ impl Format<Profile> for Html {
         let data = STANDARD.encode(packed.into_inner()?.finish()?);
         let title = format!("{} ({})", profile.target.name, profile.target.pid);
         let title = title.replace('&', "&amp;").replace('<', "&lt;");
-        // Each placeholder is there once; what is put in is not looked at again.
-        let mut rest = PAGE;
-        for (placeholder, parts) in [
+        let parts = [
             ("<!--TITLE-->", &[title.as_str()][..]),
             ("/*STYLE*/", &STYLES),
             ("<!--DATA-->", &[&data]),
             ("/*SCRIPT*/", &SCRIPTS),
-        ] {
-            let (before, after) = rest.split_once(placeholder).unwrap_or((rest, ""));
-            out.write_all(before.as_bytes())?;
-            for part in parts {
-                out.write_all(part.as_bytes())?;
-            }
-            rest = after;
-        }
-        out.write_all(rest.as_bytes())
+        ];
+        fill(PAGE, &parts, out)
     }
+}
+
+/// Writes a page with these parts in the place of the placeholders, which it has once each and in this order. What is
+/// put in is not looked at again.
+pub(crate) fn fill(
+    page: &str,
+    parts: &[(&str, &[&str])],
+    out: &mut (impl Write + ?Sized),
+) -> Result<()> {
+    let mut rest = page;
+    for (placeholder, parts) in parts {
+        let (before, after) = rest.split_once(placeholder).unwrap_or((rest, ""));
+        out.write_all(before.as_bytes())?;
+        for part in *parts {
+            out.write_all(part.as_bytes())?;
+        }
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())
 }

@@ -1,6 +1,7 @@
 //! `scan`: what is unreachable in a live process, with no tracing.
 
 mod reclaim;
+mod retained;
 mod verdict;
 
 use super::copy_limits::CopyLimits;
@@ -62,6 +63,21 @@ pub struct Args {
     /// Count the whole heap by type, size and arena
     #[arg(long, conflicts_with_all = ["save", "why"])]
     census: bool,
+    /// Show what holders, types and blocks retain
+    ///
+    /// What would be unreachable without a global variable, a thread, or all blocks of a type. With -o FILE.html, the
+    /// page also has a map of it.
+    #[arg(long, conflicts_with_all = ["save", "why", "census", "twice", "show_possible", "reclaim", "verdict", "list"])]
+    retained: bool,
+    /// Write a page of --retained: FILE.html
+    #[arg(
+        short,
+        long,
+        value_name = "FILE.html",
+        requires = "retained",
+        conflicts_with = "json"
+    )]
+    output: Option<PathBuf>,
     /// Show what keeps the block at this address alive
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
     why: Option<u64>,
@@ -103,7 +119,7 @@ pub struct Args {
         help_heading = "Snapshots"
     )]
     core: Option<PathBuf>,
-    /// Overwrite the file of --save or --verdict if it exists
+    /// Overwrite the file of --save, --verdict or --output if it exists
     #[arg(long, help_heading = "Snapshots")]
     force: bool,
     /// How to copy the memory: precopy, fork or stop
@@ -159,8 +175,7 @@ impl Args {
                 PointerRule::Interior => Pointers::Interior,
             },
             unaligned: self.unaligned,
-            ignore_half_overwritten: true,
-            counts_ends: false,
+            ..MarkOptions::to_report()
         }
     }
 
@@ -234,8 +249,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         0
     };
-    if args.force && args.save.is_none() && (args.verdict.is_none() || args.reclaim) {
-        bail!("--force overwrites a file of --save or --verdict, and there is none");
+    let has_file = args.save.is_some() || args.verdict.is_some() && !args.reclaim;
+    if args.force && !has_file && args.output.is_none() {
+        bail!("--force overwrites a file of --save, --verdict or --output, and there is none");
     }
     if args.reclaim {
         reclaim::run(args, pid)?;
@@ -243,13 +259,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         save(args, pid, file)?;
     } else if let Some(file) = &args.verdict {
         verdict::write(args, pid, file)?;
+    } else if args.retained {
+        retained::run(args, pid)?;
     } else {
         look(args, pid)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything but `--save`, `--verdict` and `--reclaim`.
+/// Everything but `--save`, `--verdict`, `--retained` and `--reclaim`.
 fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();
@@ -314,7 +332,7 @@ fn save(args: &Args, pid: i32, file: &str) -> anyhow::Result<()> {
         file => Some(OutputFile::create(file.as_ref(), args.force)?),
     };
     let mut captured = args.capture(pid)?;
-    captured.name_classes()?;
+    captured.add_names()?;
     let snapshot = &captured.snapshot;
     match output {
         None => memhook_heap::save(snapshot, std::io::stdout().lock()).context("standard output"),

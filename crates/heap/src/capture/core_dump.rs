@@ -87,6 +87,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
             kernel_words: Vec::new(),
             unsearched: Vec::new(),
             classes,
+            variables: Vec::new(),
         },
         regions,
     };

@@ -29,6 +29,7 @@ use crate::capture::prepared::Prepared;
 use crate::capture::residency::{Look, Residency};
 use crate::capture::settle::is_inside;
 use crate::capture::stop::{copy_all, stop};
+use crate::graph::retained::holding_blocks;
 use crate::ranges::Runs;
 use crate::snapshot::{Area, CopiedRegion, Method, Snapshot, ThreadState, words};
 use crate::{Error, Types, dissect};
@@ -50,9 +51,9 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// Adds the names of all classes in the heap to the snapshot: to find them takes the modules' files,
-    /// which a machine that reads the snapshot may not have.
-    pub fn name_classes(&mut self) -> Result<(), Error> {
+    /// Adds the names of all classes in the heap to the snapshot, and those of variables that hold blocks: to find them
+    /// takes the modules' files, which a machine that reads the snapshot may not have.
+    pub fn add_names(&mut self) -> Result<(), Error> {
         let snapshot = &self.snapshot;
         let heap = dissect(snapshot)?;
         let mut types = Types::new(snapshot, &self.images);
@@ -62,7 +63,9 @@ impl Captured {
             }
         }
         let learnt: Vec<_> = types.learnt().collect();
+        let variables = holding_blocks(snapshot, &heap, &self.images);
         self.snapshot.meta.classes.extend(learnt);
+        self.snapshot.meta.variables = variables;
         Ok(())
     }
 }

@@ -314,6 +314,7 @@ impl Prepared {
                 kernel_words: self.kernel.words,
                 unsearched: Vec::new(),
                 classes,
+                variables: Vec::new(),
             },
             regions: shot.regions,
         };

@@ -5,6 +5,7 @@ use crate::dissect::Heap;
 use crate::graph::roots::root_ranges;
 use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Blocks from this size on are scanned only where they have pages.
@@ -39,6 +40,14 @@ pub struct MarkOptions {
 }
 
 impl MarkOptions {
+    /// How what is reported is searched for, unless somebody wants it otherwise.
+    pub fn to_report() -> MarkOptions {
+        MarkOptions {
+            ignore_half_overwritten: true,
+            ..MarkOptions::default()
+        }
+    }
+
     /// How what may be released is searched for: whatever could be a pointer counts, at odd offsets, too. Packed
     /// structures (`struct epoll_event` is one) hold pointers there.
     pub fn to_reclaim() -> MarkOptions {
@@ -154,6 +163,18 @@ impl<'a> Finder<'a> {
         byte.copied().unwrap_or(0)
     }
 
+    /// Reads a byte of what these words point to, so that it is in the cache later.
+    #[inline]
+    pub(crate) fn ask_for(&self, bytes: &[u8], words: Range<usize>) {
+        let end = words.end.min(bytes.len() / 8);
+        let Some(bytes) = bytes.get(words.start * 8..end * 8) else {
+            return;
+        };
+        let near = crate::snapshot::words(bytes).filter_map(|word| self.blocks.near(word));
+        let asked = near.map(|near| self.blocks.touch(near) ^ u64::from(self.touch(near)));
+        std::hint::black_box(asked.fold(0, |sum, word| sum ^ word));
+    }
+
     fn is_secondary_base(&self, address: u64, start: u64) -> bool {
         let is_table = |at| {
             let word = self.snapshot.word(at).unwrap_or(0);
@@ -204,6 +225,16 @@ impl<'a> Finder<'a> {
         }
     }
 
+    /// Calls `found` with the number of each block that the word at this index points to; with odd offsets, also those
+    /// that a word points to which begins in the one before it.
+    #[inline]
+    pub(crate) fn at_word(&self, bytes: &[u8], index: usize, found: impl FnMut(u32)) {
+        let from = index.saturating_sub(usize::from(self.options.unaligned));
+        if let Some(bytes) = bytes.get(from * 8..index * 8 + 8) {
+            self.in_bytes(bytes, found);
+        }
+    }
+
     /// As [`Finder::candidates_in`], for the words that begin between the multiples of eight.
     fn at_odd_offsets(&self, bytes: &[u8], found: &mut impl FnMut(Candidate)) {
         let mut low = 0;
@@ -231,14 +262,25 @@ impl<'a> Finder<'a> {
 
     /// The contents of a block; of a large one only the parts that have pages.
     pub fn contents(&self, block: u32) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (block, segment) = self.block(block);
+        self.pieces(block, segment).map(|(_, bytes)| bytes)
+    }
+
+    /// A block, and the index of its segment.
+    pub(crate) fn block(&self, block: u32) -> (Block, usize) {
         let segments = self.blocks.segments();
         let index = segments
             .partition_point(|s| s.first <= block)
             .saturating_sub(1);
-        self.pieces(self.blocks.get(block), index)
+        (self.blocks.get(block), index)
     }
 
-    fn pieces(&self, block: Block, segment: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    /// As [`Finder::contents`], with the address of each part.
+    pub(crate) fn pieces(
+        &self,
+        block: Block,
+        segment: usize,
+    ) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         let region = self.regions.get(segment).copied().flatten();
         let (start, end) = (block.address, block.address + block.bytes);
         let (whole, parts) = match region {
@@ -253,9 +295,10 @@ impl<'a> Finder<'a> {
             .chain(parts.iter().cloned().take_while(move |r| r.start < end))
             .filter_map(move |run| {
                 let region = region?;
-                let from = (run.start.max(start) - region.start) as usize;
+                let address = run.start.max(start);
+                let from = (address - region.start) as usize;
                 let to = (run.end.min(end) - region.start) as usize;
-                region.bytes.get(from..to)
+                Some((address, region.bytes.get(from..to)?))
             })
     }
 
@@ -370,7 +413,7 @@ impl Search<'_> {
         let asked = batch.iter().filter_map(first);
         std::hint::black_box(asked.fold(0u8, |sum, &byte| sum.wrapping_add(byte)));
         for &(block, segment) in batch {
-            for bytes in finder.pieces(block, segment) {
+            for (_, bytes) in finder.pieces(block, segment) {
                 self.root(bytes);
             }
         }

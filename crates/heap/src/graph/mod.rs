@@ -7,6 +7,7 @@ mod foreign_blocks;
 pub(crate) mod leaks;
 pub(crate) mod mark;
 mod nested_blocks;
+pub(crate) mod retained;
 pub(crate) mod roots;
 #[cfg(test)]
 mod tests;

@@ -12,20 +12,20 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 const HEAP: u64 = 0x5555_0000_0000;
-const ROOTS: u64 = 0x7fff_0000_0000;
+pub(super) const ROOTS: u64 = 0x7fff_0000_0000;
 const ROOT_WORDS: usize = 512;
 
 #[derive(Clone, Debug)]
-struct Graph {
+pub(super) struct Graph {
     /// Words of each block.
-    sizes: Vec<usize>,
+    pub(super) sizes: Vec<usize>,
     /// From block, word in it, to block, byte offset in that, as fractions of what is there.
     edges: Vec<(usize, usize, usize, u64)>,
     roots: Vec<(usize, usize, u64)>,
-    registers: Vec<usize>,
+    pub(super) registers: Vec<usize>,
 }
 
-fn graphs() -> impl Strategy<Value = Graph> {
+pub(super) fn graphs() -> impl Strategy<Value = Graph> {
     (1usize..60).prop_flat_map(|n| {
         (
             prop::collection::vec(1usize..40, n),
@@ -44,7 +44,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
 
 /// Lays the graph out as memory. Also returns the edges that are there in the end: a later one may overwrite
 /// an earlier one.
-fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usize>) {
+pub(super) fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usize>) {
     let mut addresses = Vec::new();
     let mut at = HEAP;
     let mut chunks = Vec::new();
@@ -98,7 +98,7 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
     (snapshot, heap, edges, roots)
 }
 
-fn closure(from: &BTreeSet<usize>, edges: &[BTreeSet<usize>]) -> BTreeSet<usize> {
+pub(super) fn closure(from: &BTreeSet<usize>, edges: &[BTreeSet<usize>]) -> BTreeSet<usize> {
     let mut seen = from.clone();
     let mut waiting: Vec<usize> = from.iter().copied().collect();
     while let Some(block) = waiting.pop() {

@@ -1,6 +1,7 @@
 //! What a block is, by its contents.
 
-use crate::blocks::BlockTable;
+use crate::blocks::{Block, BlockTable};
+use crate::ranges::{Runs, joined};
 use crate::snapshot::{Snapshot, words};
 use goblin::elf::{Elf, program_header::PT_LOAD};
 use memhook_foreign::class_name;
@@ -19,16 +20,94 @@ pub struct Types<'a> {
     snapshot: &'a Snapshot,
     images: &'a [ModuleImage],
     known: FxHashMap<u64, Option<String>>,
+    /// The data of modules, joined and in address order.
+    data: Runs,
+    numbered: TypeNumbers,
+}
+
+/// Types by number, so that those of millions of blocks can be compared.
+#[derive(Default)]
+struct TypeNumbers {
+    names: Vec<String>,
+    by_name: FxHashMap<String, u32>,
+    by_first_word: FxHashMap<u64, Option<u32>>,
+}
+
+impl TypeNumbers {
+    fn of(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.by_name.get(name) {
+            return number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.by_name.insert(name.to_owned(), number);
+        number
+    }
 }
 
 impl<'a> Types<'a> {
     /// Looks in the names that the snapshot has, then in RTTI, for which the files of the modules are needed.
     pub fn new(snapshot: &'a Snapshot, images: &'a [ModuleImage]) -> Self {
+        let modules = snapshot.meta.modules.iter();
         Types {
             snapshot,
             images,
             known: FxHashMap::default(),
+            data: joined(modules.flat_map(|m| m.data.iter().cloned()).collect()),
+            numbered: TypeNumbers::default(),
         }
+    }
+
+    /// The files of the modules.
+    pub(crate) fn images(&self) -> &'a [ModuleImage] {
+        self.images
+    }
+
+    /// The number of what [`Types::describe`] calls a block.
+    pub fn number(&mut self, blocks: &BlockTable, block: Block) -> u32 {
+        let first_word = self.snapshot.word(block.address).unwrap_or(0);
+        if self.is_data(first_word) {
+            let known = self.numbered.by_first_word.get(&first_word).copied();
+            let known = known.unwrap_or_else(|| {
+                let class = self.class(first_word);
+                let number = class.map(|class| self.numbered.of(&class));
+                self.numbered.by_first_word.insert(first_word, number);
+                number
+            });
+            if let Some(number) = known {
+                return number;
+            }
+        }
+        let content = self.content_of(blocks, block);
+        self.numbered.of(content)
+    }
+
+    /// The number of a type that is called so.
+    pub fn number_of(&mut self, name: &str) -> u32 {
+        self.numbered.of(name)
+    }
+
+    /// The name of a type by its number.
+    pub fn name(&self, number: u32) -> &str {
+        let name = self.numbered.names.get(number as usize);
+        name.map_or("", String::as_str)
+    }
+
+    /// The names of all types that have a number, by that.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.numbered.names
+    }
+
+    fn is_data(&self, address: u64) -> bool {
+        let after = self.data.partition_point(|d| d.start <= address);
+        let data = after.checked_sub(1).map(|i| &self.data[i]);
+        data.is_some_and(|data| address < data.end)
+    }
+
+    fn content_of(&self, blocks: &BlockTable, block: Block) -> &'static str {
+        let described = block.bytes.min(MOST_DESCRIBED);
+        let bytes = self.snapshot.bytes(block.address, described);
+        content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some())
     }
 
     /// What a block is called: its class, or what its contents look like (`text`, `pointers`, `zeros`,
@@ -39,15 +118,12 @@ impl<'a> Types<'a> {
         if let Some(class) = first_word.and_then(|word| self.class(word)) {
             return class;
         }
-        let described = block.bytes.min(MOST_DESCRIBED);
-        let bytes = self.snapshot.bytes(block.address, described);
-        content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some()).to_owned()
+        self.content_of(blocks, block).to_owned()
     }
 
     /// The class whose objects begin with this word.
     pub fn class(&mut self, first_word: u64) -> Option<String> {
-        let data = |m: &crate::ModuleInfo| m.data.iter().any(|d| d.contains(&first_word));
-        if !first_word.is_multiple_of(8) || !self.snapshot.meta.modules.iter().any(data) {
+        if !first_word.is_multiple_of(8) || !self.is_data(first_word) {
             return None;
         }
         if let Some(known) = self.known.get(&first_word) {

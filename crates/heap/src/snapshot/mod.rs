@@ -161,6 +161,20 @@ pub struct Meta {
     pub unsearched: Vec<String>,
     /// Class names of vtables, by address point.
     pub classes: std::collections::BTreeMap<u64, String>,
+    /// Variables that hold addresses of blocks, as far as they are known.
+    #[serde(default)]
+    pub variables: Vec<Variable>,
+}
+
+/// A variable of a module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// First address.
+    pub start: u64,
+    /// Past the last address.
+    pub end: u64,
+    /// Its name.
+    pub name: String,
 }
 
 /// Copied memory without a gap in its addresses.
@@ -221,6 +235,28 @@ impl Snapshot {
     /// Bytes copied.
     pub fn copied_bytes(&self) -> u64 {
         self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
+    }
+
+    /// Whether both are of one run of one program; what tells it if they are not.
+    pub fn same_program(&self, other: &Snapshot) -> Result<(), &'static str> {
+        let (Some(own), Some(others)) = (&self.meta.identity, &other.meta.identity) else {
+            return Err("a snapshot does not say which process it is of");
+        };
+        if own.boot != others.boot {
+            return Err("they are of different boots, or machines");
+        }
+        if own != others {
+            return Err("they are of different processes");
+        }
+        // Where its C library lies is chosen anew for each program that a process executes.
+        let library = |snapshot: &Snapshot| {
+            let libc = snapshot.libc();
+            libc.map(|libc| (libc.path.clone(), libc.base))
+        };
+        if library(self) != library(other) {
+            return Err("the process has executed another program in between");
+        }
+        Ok(())
     }
 
     /// The mapping that holds an address.

@@ -3,9 +3,12 @@
 
 mod census;
 mod groups;
+mod growth;
 mod list;
+mod page;
 #[cfg(target_arch = "x86_64")]
 mod reclaim_round;
+mod retained;
 mod text;
 mod why;
 
@@ -15,6 +18,8 @@ pub use list::write_blocks;
 pub use reclaim_round::ReclaimRound;
 
 pub use census::CensusReport;
+pub use growth::GrowthReport;
+pub use retained::RetainedReport;
 
 use groups::group;
 use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};

@@ -176,6 +176,20 @@ fn scans() {
     let schema = JsonSchema::load("verdict-1");
     schema.check(&found);
     assert_eq!(schema.unseen(), [""; 0]);
+    let retained = JsonSchema::load("retained-1");
+    let schema = JsonSchema::load("snapshot-diff-1");
+    let mut holding = Target::start(&build_target("retained", &[]), &[]);
+    let pid = holding.pid().to_string();
+    retained.check(&json(&["scan", &pid, "--json", "--retained"]));
+    let [old, new] = ["a.snap", "b.snap"].map(|name| folder.path(name));
+    assert_eq!(run(&["scan", &pid, "--save", &old]).0, 0);
+    holding.go();
+    holding.expect("done");
+    assert_eq!(run(&["scan", &pid, "--save", &new]).0, 0);
+    schema.check(&json(&["diff", &old, &new, "--json"]));
+    for schema in [retained, schema] {
+        assert_eq!(schema.unseen(), [""; 0]);
+    }
     let damaged = Target::start(&build_target("damaged_heap", &[]), &[]);
     let pid = damaged.pid().to_string();
     scan.check(&json(&["scan", &pid, "--json"]));

@@ -9,5 +9,6 @@ mod planted_heaps;
 mod plants;
 mod reclaim;
 mod reclaim_kernel;
+mod retained;
 mod trim;
 mod verdict;

@@ -1,0 +1,208 @@
+//! What each block, variable and thread retains: what nothing would reach any more if it went.
+//!
+//! It is all that it dominates: every way from outside the heap leads through it. Only ways that begin in a variable or in
+//! other memory count for what such a way leads to; those from a thread's stack and registers, and from the kernel, count
+//! for the rest.
+
+mod attributed;
+mod dominators;
+mod holders;
+mod kinds;
+mod picture;
+mod rows;
+mod search;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod variables;
+
+pub use attributed::{Attributed, Change, HeapGrowth, HolderGrowth, TypeGrowth};
+pub use holders::{Holder, HolderKind};
+pub use picture::{LargestBlock, PictureKind, PictureNode, StructureStep};
+pub use rows::{HolderRow, Sum, TypeRow, VariableRow};
+
+pub(crate) use self::variables::holding_blocks;
+
+use self::dominators::dominators;
+use self::holders::{Holders, PROCESS};
+use self::kinds::Kinds;
+use self::search::{Edges, NONE, Numbered};
+use self::tree::Tree;
+use crate::blocks::BlockSet;
+use crate::dissect::Heap;
+use crate::graph::leaks::leaks;
+use crate::graph::mark::{Finder, MarkOptions, Marked};
+use crate::graph::types::Types;
+use crate::room::Room;
+use crate::snapshot::Snapshot;
+use crate::{Block, Error};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Bytes that the search takes for each block.
+const BYTES_PER_BLOCK: u64 = 24;
+/// So many words ahead, what they point to is asked of memory.
+const AHEAD: usize = 8;
+/// Edges collected at a time, at the least.
+const FEWEST_EDGES: u64 = 1 << 16;
+
+/// What holds what in a heap.
+pub struct Retained {
+    tree: Tree,
+    holders: Holders,
+    /// How many blocks there are: nodes from there on are holders.
+    blocks: u32,
+    /// Where in the tree the holders are, in order.
+    holder_positions: Vec<u32>,
+    /// What the block at each position of the tree is.
+    kinds: Kinds,
+    /// Time that it took to find out.
+    pub took: Duration,
+}
+
+/// A node of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A block, by its number.
+    Block(u32),
+    /// A holder, by its number.
+    Holder(u32),
+}
+
+/// The edges of a heap and of what holds it.
+struct HeapEdges<'a> {
+    finder: &'a Finder<'a>,
+    holders: &'a Holders,
+    blocks: u32,
+}
+
+/// Bytes of a block that one step passes, so that the steps of any block can be counted in 32 bits.
+fn step_bytes(block: Block) -> u64 {
+    8 << (block.bytes >> 35)
+        .checked_ilog2()
+        .map_or(0, |bits| bits + 1)
+}
+
+impl Edges for HeapEdges<'_> {
+    fn nodes(&self) -> u32 {
+        self.blocks + self.holders.len()
+    }
+
+    fn each(&self, node: u32, from: u32, mut found: impl FnMut(u32, u32) -> ControlFlow<()>) {
+        if let Some(holder) = node.checked_sub(self.blocks) {
+            let targets = self.holders.targets(holder).iter().enumerate();
+            for (step, &to) in targets.skip(from as usize) {
+                if found(step as u32, to).is_break() {
+                    return;
+                }
+            }
+            return;
+        }
+        let (block, segment) = self.finder.block(node);
+        let step_bytes = step_bytes(block);
+        let start = block.address + u64::from(from) * step_bytes;
+        for (address, bytes) in self.finder.pieces(block, segment) {
+            let first = (start.saturating_sub(address) / 8) as usize;
+            self.finder.ask_for(bytes, first..first + AHEAD);
+            for index in first..bytes.len() / 8 {
+                self.finder.ask_for(bytes, index + AHEAD..index + AHEAD + 1);
+                let at = address + index as u64 * 8;
+                let step = ((at - block.address) / step_bytes) as u32;
+                let mut flow = ControlFlow::Continue(());
+                self.finder.at_word(bytes, index, |to| {
+                    if flow.is_continue() {
+                        flow = found(step, to);
+                    }
+                });
+                if flow.is_break() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Retained {
+    /// Finds out what holds what; `memory` is what it may take (`None`: what is available).
+    pub fn of(
+        snapshot: &Snapshot,
+        heap: &Heap,
+        options: MarkOptions,
+        types: &mut Types,
+        memory: Option<u64>,
+    ) -> Result<Retained, Error> {
+        let begin = Instant::now();
+        let blocks = heap.blocks.len();
+        check_room(snapshot, blocks, memory)?;
+        let finder = Finder::new(snapshot, &heap.blocks, options);
+        let mut holders = Holders::of(snapshot, heap, &finder, types.images());
+        let edges = HeapEdges {
+            finder: &finder,
+            holders: &holders,
+            blocks,
+        };
+        let mut numbered = Numbered::new(edges.nodes());
+        let top = blocks + PROCESS;
+        numbered.search(&edges, top, 0);
+        numbered.begin();
+        // Stacks and registers hold old and passing pointers to what belongs to others, and one of them to any node of a
+        // map leads to all of it.
+        for holder in holders.passing() {
+            numbered.search(&edges, blocks + holder, 0);
+        }
+        numbered.begin();
+        let mut reached = BlockSet::new(blocks);
+        for block in 0..blocks {
+            if numbered.number[block as usize] != NONE {
+                reached.insert(block);
+            }
+        }
+        let marked = Marked {
+            reached,
+            scanned_bytes: 0,
+            took: Duration::ZERO,
+        };
+        let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+        holders.set_leaked(leaks.iter().filter(|l| l.is_direct()).map(|l| l.block));
+        drop((leaks, marked));
+        let edges = HeapEdges {
+            finder: &finder,
+            holders: &holders,
+            blocks,
+        };
+        numbered.search(&edges, blocks + holders.leaked(), 0);
+        let at_a_time = u64::from(blocks) / 2;
+        let dominators = dominators(&edges, numbered, at_a_time.max(FEWEST_EDGES));
+        let tree = Tree::new(dominators, |node| match node < blocks {
+            true => heap.blocks.get(node).bytes,
+            false => 0,
+        });
+        let holder_positions = (0..tree.len()).filter(|&at| tree.node(at) >= blocks);
+        Ok(Retained {
+            holder_positions: holder_positions.collect(),
+            kinds: Kinds::of(heap, types, &tree),
+            tree,
+            holders,
+            blocks,
+            took: begin.elapsed(),
+        })
+    }
+}
+
+/// Refuses a heap whose tree would not fit.
+fn check_room(snapshot: &Snapshot, blocks: u32, memory: Option<u64>) -> Result<(), Error> {
+    let needed = u64::from(blocks) * BYTES_PER_BLOCK;
+    // What was allowed is for the copy, too.
+    let room = match memory {
+        Some(most) => Some(Room::of(most.saturating_sub(snapshot.copied_bytes()))),
+        None => Room::for_copy(None),
+    };
+    match room {
+        Some(room) if room.bytes < needed => Err(Error::NoRoomForTree {
+            blocks,
+            needed,
+            room,
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,372 @@
+//! The dominator tree as a picture shows it: bounded, and with blocks that belong together as one node.
+//!
+//! A map of a million nodes is a million blocks that hold each other. Blocks of the same type and size that retain one
+//! another without others in between are one structure, and what hangs on any of them hangs on it.
+
+use super::kinds::HOLDER;
+use super::rows::Sum;
+use super::{HolderKind, Node, Retained};
+use crate::dissect::Heap;
+use crate::graph::types::Types;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Nodes of a picture, at most so many and those that a last node is split into.
+const NODES: usize = 2000;
+/// Children that a node is split into, besides those that are summed up.
+const CHILDREN: usize = 60;
+/// Levels of a picture: readers of JSON and people give up further down.
+const LEVELS: u32 = 40;
+
+/// What a node of a picture stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PictureKind {
+    /// Blocks of one type and size, each of which but the first is retained by another one of them.
+    Structure,
+    /// Blocks of one type that the parent holds side by side, with all that they retain.
+    Group,
+    /// Smaller ones of any type, with all that they retain.
+    Others,
+    /// What holds blocks.
+    #[serde(untagged)]
+    Holder(HolderKind),
+}
+
+/// A node of a picture.
+#[derive(Clone, Debug, Serialize)]
+pub struct PictureNode {
+    /// The node that retains it, by its index; `None` for the first.
+    pub parent: Option<u32>,
+    /// What it stands for.
+    pub kind: PictureKind,
+    /// The holder's name, or the type of the blocks.
+    pub name: String,
+    /// Of a structure: its first block; of a group: its largest one; of a variable: its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Blocks that it consists of, without those that they retain beside.
+    pub blocks: u64,
+    /// Their usable bytes.
+    pub bytes: u64,
+    /// Usable bytes of all that it retains, its own included.
+    pub retained_bytes: u64,
+    /// How many blocks those are.
+    pub retained_blocks: u64,
+}
+
+/// Something that hangs on a structure or a holder.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Child {
+    retained: u64,
+    position: Reverse<u32>,
+    /// Its type by number.
+    kind: u32,
+}
+
+/// What hangs on a structure or a holder.
+#[derive(Default)]
+struct Hanging {
+    own: Sum,
+    /// The largest.
+    largest: BinaryHeap<Reverse<Child>>,
+    /// The rest by type.
+    rest: FxHashMap<u32, Small>,
+}
+
+/// Children of one type that are summed up.
+#[derive(Clone, Copy, Default)]
+struct Small {
+    own: Sum,
+    all: Sum,
+    /// The largest one, and where it is.
+    largest: (u64, u32),
+}
+
+impl Hanging {
+    fn put(&mut self, retained: &Retained, child: Child, smallest: u64) {
+        let mut small = Some(child);
+        if child.retained >= smallest {
+            self.largest.push(Reverse(child));
+            small = match self.largest.len() > CHILDREN {
+                true => self.largest.pop().map(|Reverse(child)| child),
+                false => None,
+            };
+        }
+        let Some(child) = small else {
+            return;
+        };
+        let Reverse(position) = child.position;
+        let entry = self.rest.entry(child.kind).or_default();
+        let sum = retained.sum(position);
+        entry.all.add(sum.bytes, sum.blocks);
+        if let Node::Block(_) = retained.at(position) {
+            entry.own.add(retained.tree.own(position), 1);
+        }
+        entry.largest = entry.largest.max((child.retained, position));
+    }
+}
+
+struct Drawing<'a, 'b> {
+    retained: &'a Retained,
+    types: &'a Types<'b>,
+    heap: &'a Heap,
+    nodes: Vec<PictureNode>,
+    /// Nodes to be split: what each retains, its index, its position, its level.
+    waiting: BinaryHeap<(u64, Reverse<u32>, u32, u32)>,
+    /// What retains less is summed up.
+    smallest: u64,
+}
+
+impl Retained {
+    /// The picture; each node is behind its parent.
+    pub fn picture(&self, heap: &Heap, types: &Types) -> Vec<PictureNode> {
+        let mut drawing = Drawing {
+            retained: self,
+            types,
+            heap,
+            nodes: Vec::new(),
+            waiting: BinaryHeap::new(),
+            smallest: self.all().bytes / 5000,
+        };
+        drawing.add(None, 0, 0);
+        while let Some((_, Reverse(index), position, level)) = drawing.waiting.pop() {
+            if drawing.nodes.len() >= NODES || level >= LEVELS {
+                continue;
+            }
+            drawing.split(index, position, level);
+        }
+        drawing.nodes
+    }
+
+    /// The largest blocks that only holders hold, each with the structures that most of what it retains is in.
+    pub fn largest_blocks(&self, heap: &Heap, types: &Types, top: usize) -> Vec<LargestBlock> {
+        let positions = self.largest(top).into_iter();
+        let rows = positions.map(|position| {
+            let path = self.tree.path(position);
+            let mut holders = path.iter().filter_map(|&at| match self.at(at) {
+                Node::Holder(holder) if holder > 0 => Some(self.full_name(holder)),
+                _ => None,
+            });
+            let sum = self.sum(position);
+            LargestBlock {
+                held_by: holders.next_back(),
+                retained_bytes: sum.bytes,
+                retained_blocks: sum.blocks,
+                path: self.way_down(heap, types, position),
+            }
+        });
+        rows.collect()
+    }
+
+    /// The structure at a position, and from there on always the largest that hangs on it, as long as that has half of
+    /// what the one before retains.
+    fn way_down(&self, heap: &Heap, types: &Types, position: u32) -> Vec<StructureStep> {
+        let mut steps: Vec<StructureStep> = Vec::new();
+        let mut at = position;
+        while let Node::Block(block) = self.at(at)
+            && steps.len() < 8
+        {
+            let mut next: Option<u32> = None;
+            let own = self.hanging_on(at, |child| {
+                if next.is_none_or(|n| self.tree.retained(n) < self.tree.retained(child)) {
+                    next = Some(child);
+                }
+            });
+            let found = heap.blocks.get(block);
+            steps.push(StructureStep {
+                address: format!("{:#x}", found.address),
+                name: types.name(self.kinds.type_at(at)).to_owned(),
+                block_bytes: found.bytes,
+                blocks: own.blocks,
+                retained_bytes: self.tree.retained(at),
+            });
+            match next {
+                Some(child) if self.tree.retained(child) * 2 >= self.tree.retained(at) => {
+                    at = child
+                }
+                _ => break,
+            }
+        }
+        steps
+    }
+
+    /// Calls `found` with the position of each block that hangs on the structure that begins at this position. Returns
+    /// the sum of the structure itself.
+    fn hanging_on(&self, position: u32, mut found: impl FnMut(u32)) -> Sum {
+        let mut own = Sum::default();
+        let range = self.tree.dominated(position);
+        let kind = self.kinds.at(position);
+        let mut at = range.start;
+        while at < range.end {
+            if self.kinds.at(at) == kind {
+                own.add(self.tree.own(at), 1);
+                at += 1;
+            } else {
+                // A member retains it itself, as all that others retain is passed over.
+                found(at);
+                at = self.tree.dominated(at).end;
+            }
+        }
+        own
+    }
+
+    /// The name of a holder, with its module if it is a variable.
+    pub(super) fn full_name(&self, holder: u32) -> String {
+        let found = &self.holders.all[holder as usize];
+        match found.of.map(|module| &self.holders.all[module as usize]) {
+            Some(module) => {
+                let file = module.name.rsplit('/').next().unwrap_or(&module.name);
+                format!("{} of {file}", found.name)
+            }
+            None => found.name.clone(),
+        }
+    }
+}
+
+/// A block that no other block retains.
+#[derive(Clone, Debug, Serialize)]
+pub struct LargestBlock {
+    /// What holds it; `None` if several do.
+    pub held_by: Option<String>,
+    /// Usable bytes that it retains.
+    pub retained_bytes: u64,
+    /// How many blocks those are.
+    pub retained_blocks: u64,
+    /// The structure that begins with it, and where most of what it retains is.
+    pub path: Vec<StructureStep>,
+}
+
+/// Blocks of one type and size that hold each other.
+#[derive(Clone, Debug, Serialize)]
+pub struct StructureStep {
+    /// Address of the first one.
+    pub address: String,
+    /// Their type.
+    #[serde(rename = "type")]
+    pub name: String,
+    /// Usable bytes of each.
+    pub block_bytes: u64,
+    /// How many they are.
+    pub blocks: u64,
+    /// Usable bytes that the first one retains.
+    pub retained_bytes: u64,
+}
+
+impl Drawing<'_, '_> {
+    fn add(&mut self, parent: Option<u32>, position: u32, level: u32) {
+        let Sum { bytes, blocks } = self.retained.sum(position);
+        let index = self.nodes.len() as u32;
+        let (kind, name, address) = match self.retained.at(position) {
+            Node::Holder(number) => {
+                let holder = &self.retained.holders.all[number as usize];
+                let address = (holder.address > 0).then_some(holder.address);
+                (
+                    PictureKind::Holder(holder.kind),
+                    holder.name.clone(),
+                    address,
+                )
+            }
+            Node::Block(block) => {
+                let name = self
+                    .types
+                    .name(self.retained.kinds.type_at(position))
+                    .to_owned();
+                let address = self.heap.blocks.get(block).address;
+                (PictureKind::Structure, name, Some(address))
+            }
+        };
+        let is_block = kind == PictureKind::Structure;
+        self.nodes.push(PictureNode {
+            parent,
+            kind,
+            name,
+            address: address.map(|address| format!("{address:#x}")),
+            // Of a structure that is not split, the first block stands for all.
+            blocks: u64::from(is_block),
+            bytes: if is_block {
+                self.retained.tree.own(position)
+            } else {
+                0
+            },
+            retained_bytes: bytes,
+            retained_blocks: blocks,
+        });
+        self.waiting.push((bytes, Reverse(index), position, level));
+    }
+
+    /// Splits a node into what hangs on it.
+    fn split(&mut self, index: u32, position: u32, level: u32) {
+        let hanging = self.hanging(position);
+        if let Node::Block(_) = self.retained.at(position) {
+            let node = &mut self.nodes[index as usize];
+            (node.blocks, node.bytes) = (hanging.own.blocks, hanging.own.bytes);
+        }
+        for Reverse(child) in hanging.largest.into_sorted_vec() {
+            self.add(Some(index), child.position.0, level + 1);
+        }
+        let mut groups: Vec<(u32, Small)> = hanging.rest.into_iter().collect();
+        groups.sort_by_key(|&(number, small)| (Reverse(small.all.bytes), number));
+        let mut others = Small::default();
+        for (i, (number, small)) in groups.into_iter().enumerate() {
+            if small.all.bytes < self.smallest || i >= CHILDREN {
+                others.own.add(small.own.bytes, small.own.blocks);
+                others.all.add(small.all.bytes, small.all.blocks);
+                continue;
+            }
+            let address = match self.retained.at(small.largest.1) {
+                Node::Block(block) => Some(self.heap.blocks.get(block).address),
+                Node::Holder(_) => None,
+            };
+            let name = self.types.name(number).to_owned();
+            self.add_sum(index, PictureKind::Group, name, small, address);
+        }
+        if others.all.blocks > 0 {
+            self.add_sum(index, PictureKind::Others, "others".into(), others, None);
+        }
+    }
+
+    fn add_sum(
+        &mut self,
+        parent: u32,
+        kind: PictureKind,
+        name: String,
+        small: Small,
+        address: Option<u64>,
+    ) {
+        self.nodes.push(PictureNode {
+            parent: Some(parent),
+            kind,
+            name,
+            address: address.map(|address| format!("{address:#x}")),
+            blocks: small.own.blocks,
+            bytes: small.own.bytes,
+            retained_bytes: small.all.bytes,
+            retained_blocks: small.all.blocks,
+        });
+    }
+
+    fn hanging(&self, position: u32) -> Hanging {
+        let retained = self.retained;
+        let smallest = self.smallest.max(1);
+        let mut found = Hanging::default();
+        let mut put = |position| {
+            let child = Child {
+                retained: retained.tree.retained(position),
+                position: Reverse(position),
+                kind: retained.kinds.type_at(position),
+            };
+            found.put(retained, child, smallest);
+        };
+        match retained.kinds.at(position) {
+            HOLDER => retained.tree.children(position).for_each(put),
+            _ => {
+                let own = retained.hanging_on(position, &mut put);
+                found.own = own;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,227 @@
+//! Sums over the tree: by holder, by type, and the largest blocks.
+
+use super::kinds::HOLDER;
+use super::{HolderKind, Node, Retained};
+use crate::graph::types::Types;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What one holder retains.
+#[derive(Clone, Debug, Serialize)]
+pub struct HolderRow {
+    /// What it is.
+    pub kind: HolderKind,
+    /// Its name.
+    pub name: String,
+    /// Usable bytes that nothing would reach any more without it.
+    pub retained_bytes: u64,
+    /// How many blocks those are.
+    pub retained_blocks: u64,
+    /// Its variables, the largest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<VariableRow>,
+    /// Variables that hold something and are not listed.
+    pub more_variables: u64,
+}
+
+/// What one variable retains.
+#[derive(Clone, Debug, Serialize)]
+pub struct VariableRow {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Usable bytes that nothing would reach any more without it.
+    pub retained_bytes: u64,
+    /// How many blocks those are.
+    pub retained_blocks: u64,
+}
+
+/// What the blocks of one type retain together.
+#[derive(Clone, Debug, Serialize)]
+pub struct TypeRow {
+    /// The type.
+    pub name: String,
+    /// Usable bytes of its blocks.
+    pub bytes: u64,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Usable bytes that each of them retains, counted once where one retains another.
+    pub retained_bytes: u64,
+    /// How many blocks those are.
+    pub retained_blocks: u64,
+}
+
+/// Bytes and blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    /// Usable bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, bytes: u64, blocks: u64) {
+        self.bytes += bytes;
+        self.blocks += blocks;
+    }
+}
+
+impl Retained {
+    /// The node at a position of the tree.
+    pub(super) fn at(&self, position: u32) -> Node {
+        let node = self.tree.node(position);
+        match node.checked_sub(self.blocks) {
+            Some(holder) => Node::Holder(holder),
+            None => Node::Block(node),
+        }
+    }
+
+    /// What the node at a position retains.
+    pub(super) fn sum(&self, position: u32) -> Sum {
+        let range = self.tree.dominated(position);
+        let positions = &self.holder_positions;
+        let before = |position| positions.partition_point(|&p| p < position);
+        let holders = before(range.end) - before(range.start);
+        Sum {
+            bytes: self.tree.retained(position),
+            blocks: u64::from(range.end - range.start) - holders as u64,
+        }
+    }
+
+    /// All blocks.
+    pub fn all(&self) -> Sum {
+        self.sum(0)
+    }
+
+    /// What several holders reach, and none of them retains.
+    pub fn shared(&self) -> Sum {
+        self.held_together(0)
+    }
+
+    /// What the holder at a position retains, and no part of it alone.
+    fn held_together(&self, position: u32) -> Sum {
+        let mut sum = Sum::default();
+        for child in self.tree.children(position) {
+            if let Node::Block(_) = self.at(child) {
+                let Sum { bytes, blocks } = self.sum(child);
+                sum.add(bytes, blocks);
+            }
+        }
+        sum
+    }
+
+    /// What holders retain, those of the largest sums first: the `top` first, and how many more there are.
+    pub fn holders(&self, top: usize) -> (Vec<HolderRow>, u64) {
+        let mut rows = Vec::new();
+        for child in self.tree.children(0) {
+            let Node::Holder(number) = self.at(child) else {
+                continue;
+            };
+            let Sum { bytes, blocks } = self.sum(child);
+            if blocks > 0 {
+                rows.push((bytes, blocks, number, child));
+            }
+        }
+        rows.sort_unstable_by_key(|&(bytes, blocks, number, _)| {
+            (Reverse(bytes), Reverse(blocks), number)
+        });
+        let more = rows.len().saturating_sub(top) as u64;
+        rows.truncate(top);
+        let rows = rows.into_iter().map(|(bytes, blocks, number, position)| {
+            let holder = &self.holders.all[number as usize];
+            let mut variables = self.variables(position);
+            let more_variables = variables.len().saturating_sub(top) as u64;
+            variables.truncate(top);
+            HolderRow {
+                kind: holder.kind,
+                name: holder.name.clone(),
+                retained_bytes: bytes,
+                retained_blocks: blocks,
+                variables,
+                more_variables,
+            }
+        });
+        (rows.collect(), more)
+    }
+
+    fn variables(&self, module: u32) -> Vec<VariableRow> {
+        let mut rows = Vec::new();
+        for child in self.tree.children(module) {
+            let Sum { bytes, blocks } = self.sum(child);
+            if let Node::Holder(number) = self.at(child)
+                && blocks > 0
+            {
+                let holder = &self.holders.all[number as usize];
+                rows.push(VariableRow {
+                    name: holder.name.clone(),
+                    address: format!("{:#x}", holder.address),
+                    retained_bytes: bytes,
+                    retained_blocks: blocks,
+                });
+            }
+        }
+        rows.sort_by_key(|row| (Reverse(row.retained_bytes), row.address.clone()));
+        rows
+    }
+
+    /// What the blocks of each type retain: the `top` first, and how many more there are.
+    pub fn types(&self, types: &Types, top: usize) -> (Vec<TypeRow>, u64) {
+        let mut rows: Vec<(Sum, Sum)> = Vec::new();
+        // Those types of whose blocks one retains what comes next, and where that ends. Blocks of the same type
+        // further down count already, so that there are never more of them than types.
+        let mut open: Vec<(u32, u32)> = Vec::new();
+        for position in 0..self.tree.len() {
+            while open.pop_if(|&mut (end, _)| end <= position).is_some() {}
+            if self.kinds.at(position) == HOLDER {
+                continue;
+            }
+            let number = self.kinds.type_at(position);
+            if rows.len() <= number as usize {
+                rows.resize(number as usize + 1, Default::default());
+            }
+            let (own, retained) = &mut rows[number as usize];
+            own.add(self.tree.own(position), 1);
+            if !open.iter().any(|&(_, open)| open == number) {
+                let Sum { bytes, blocks } = self.sum(position);
+                retained.add(bytes, blocks);
+                open.push((self.tree.dominated(position).end, number));
+            }
+        }
+        let mut rows: Vec<TypeRow> = (0u32..)
+            .zip(rows)
+            .filter(|(_, (own, _))| own.blocks > 0)
+            .map(|(number, (own, retained))| TypeRow {
+                name: types.name(number).to_owned(),
+                bytes: own.bytes,
+                blocks: own.blocks,
+                retained_bytes: retained.bytes,
+                retained_blocks: retained.blocks,
+            })
+            .collect();
+        rows.sort_by_key(|row| (Reverse(row.retained_bytes), row.name.clone()));
+        let more = rows.len().saturating_sub(top) as u64;
+        rows.truncate(top);
+        (rows, more)
+    }
+
+    /// The positions of those blocks that retain most among those that no other block retains.
+    pub(super) fn largest(&self, top: usize) -> Vec<u32> {
+        let mut largest = BinaryHeap::new();
+        let mut look = |holder: u32| {
+            for child in self.tree.children(holder) {
+                if let Node::Block(_) = self.at(child) {
+                    largest.push(Reverse((self.tree.retained(child), Reverse(child))));
+                    if largest.len() > top {
+                        largest.pop();
+                    }
+                }
+            }
+        };
+        self.holder_positions.iter().for_each(|&p| look(p));
+        let sorted = largest.into_sorted_vec().into_iter();
+        sorted.map(|Reverse((_, Reverse(at)))| at).collect()
+    }
+}

@@ -1,0 +1,117 @@
+//! The dominator tree, laid out so that what a node retains lies behind it without a gap.
+
+use super::dominators::Dominators;
+use std::ops::Range;
+
+/// A dominator tree in preorder: each node is followed by all that it dominates. Positions are those of this order.
+pub(crate) struct Tree {
+    /// The node at each position.
+    nodes: Vec<u32>,
+    /// Past the last position of what the node at each one dominates.
+    ends: Vec<u32>,
+    /// Bytes of all nodes before each position, and of all at the end.
+    bytes: Vec<u64>,
+}
+
+impl Tree {
+    /// Lays out a tree; `bytes` are those of a node itself.
+    pub fn new(dominators: Dominators, bytes: impl Fn(u32) -> u64) -> Tree {
+        let Dominators { node, dominator } = dominators;
+        let count = node.len();
+        let mut sizes = vec![1u32; count];
+        for at in (1..count).rev() {
+            sizes[dominator[at] as usize] += sizes[at];
+        }
+        // The position of each number takes the place of its dominator, which is needed no more then.
+        let mut positions = dominator;
+        let mut free = vec![0u32; count];
+        for at in 0..count {
+            let position = match at {
+                0 => 0,
+                _ => {
+                    let next = &mut free[positions[at] as usize];
+                    let position = *next;
+                    *next += sizes[at];
+                    position
+                }
+            };
+            positions[at] = position;
+            free[at] = position + 1;
+        }
+        drop(free);
+        let mut ends = vec![0; count];
+        for (&position, size) in positions.iter().zip(sizes) {
+            ends[position as usize] = position + size;
+        }
+        let mut nodes = vec![0; count];
+        for (&position, node) in positions.iter().zip(node) {
+            nodes[position as usize] = node;
+        }
+        drop(positions);
+        let mut sums = Vec::with_capacity(count + 1);
+        let mut sum = 0;
+        for &node in &nodes {
+            sums.push(sum);
+            sum += bytes(node);
+        }
+        sums.push(sum);
+        Tree {
+            nodes,
+            ends,
+            bytes: sums,
+        }
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    /// The node at a position.
+    pub fn node(&self, at: u32) -> u32 {
+        self.nodes[at as usize]
+    }
+
+    /// What the node at a position dominates, itself included.
+    pub fn dominated(&self, at: u32) -> Range<u32> {
+        at..self.ends[at as usize]
+    }
+
+    /// Bytes of what the node at a position dominates, itself included.
+    pub fn retained(&self, at: u32) -> u64 {
+        self.bytes[self.ends[at as usize] as usize] - self.bytes[at as usize]
+    }
+
+    /// Bytes of the node at a position itself.
+    pub fn own(&self, at: u32) -> u64 {
+        self.bytes[at as usize + 1] - self.bytes[at as usize]
+    }
+
+    /// The positions of those that the node at a position dominates immediately.
+    pub fn children(&self, at: u32) -> impl Iterator<Item = u32> + '_ {
+        let Range { start, end } = self.dominated(at);
+        let mut next = start + 1;
+        std::iter::from_fn(move || {
+            let child = next;
+            (child < end).then(|| {
+                next = self.ends[child as usize];
+                child
+            })
+        })
+    }
+
+    /// The positions on the way from the top to this one, both included.
+    pub fn path(&self, to: u32) -> Vec<u32> {
+        let mut path = vec![0];
+        let mut at = 0;
+        while at != to {
+            let mut children = self.children(at);
+            let Some(next) = children.find(|&c| self.dominated(c).contains(&to)) else {
+                break;
+            };
+            path.push(next);
+            at = next;
+        }
+        path
+    }
+}

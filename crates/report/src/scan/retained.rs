@@ -1,0 +1,226 @@
+//! What holders, types and blocks of a heap retain: JSON with the schema `memhook-rs/retained/1`, and text.
+
+use crate::units::{bytes, count, counted, percent};
+use crate::{Document, Style};
+use memhook_foreign::visible;
+use memhook_heap::{
+    Heap, HolderRow, LargestBlock, PictureNode, Retained, Snapshot, StructureStep, Sum, TypeRow,
+    Types,
+};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/retained/1";
+/// Variables of a module that the text lists.
+const VARIABLES: usize = 8;
+
+/// The whole report.
+#[derive(Clone, Debug, Serialize)]
+pub struct RetainedReport {
+    /// Name of the schema.
+    pub schema: &'static str,
+    /// The process.
+    pub pid: i32,
+    /// Usable bytes of all blocks.
+    pub bytes: u64,
+    /// How many blocks there are.
+    pub blocks: u64,
+    /// What several holders reach, and none retains.
+    pub shared: Sum,
+    /// What holds blocks, by what it retains.
+    pub holders: Vec<HolderRow>,
+    /// Holders that are not listed.
+    pub more_holders: u64,
+    /// Types, by what their blocks retain.
+    pub types: Vec<TypeRow>,
+    /// Types that are not listed.
+    pub more_types: u64,
+    /// Blocks that no other block retains, by what they retain.
+    pub largest: Vec<LargestBlock>,
+    /// The tree of what retains what, bounded.
+    pub picture: Vec<PictureNode>,
+    /// How long the search took.
+    pub search_ms: f64,
+    /// Whether the heap parsed whole.
+    pub whole: bool,
+    /// Anything else to know.
+    pub notes: Vec<String>,
+}
+
+impl RetainedReport {
+    /// Puts the report together, with the `top` largest of each.
+    pub fn new(
+        snapshot: &Snapshot,
+        heap: &Heap,
+        retained: &Retained,
+        types: &Types,
+        top: usize,
+    ) -> RetainedReport {
+        let Sum {
+            bytes: all_bytes,
+            blocks,
+        } = retained.all();
+        let (holders, more_holders) = retained.holders(top);
+        let (type_rows, more_types) = retained.types(types, top);
+        RetainedReport {
+            schema: SCHEMA,
+            pid: snapshot.meta.pid,
+            bytes: all_bytes,
+            blocks,
+            shared: retained.shared(),
+            holders,
+            more_holders,
+            types: type_rows,
+            more_types,
+            largest: retained.largest_blocks(heap, types, top),
+            picture: retained.picture(heap, types),
+            search_ms: retained.took.as_secs_f64() * 1e3,
+            whole: heap.is_whole(),
+            notes: snapshot.meta.notes.clone(),
+        }
+    }
+
+    fn head(&self, out: &mut String) {
+        for note in &self.notes {
+            let _ = writeln!(out, "Note: {}", visible(note));
+        }
+        let whole = match self.whole {
+            true => "",
+            false => " (the heap did not parse whole)",
+        };
+        let _ = write!(
+            out,
+            "Process {}: {} in {}{whole}",
+            self.pid,
+            bytes(self.bytes),
+            counted(self.blocks, "block")
+        );
+        let share = |part| format!("{:.0} %", percent(part, self.bytes));
+        let first = self.holders.first();
+        if first.is_none_or(|first| first.retained_bytes < self.shared.bytes) {
+            let (size, share) = (bytes(self.shared.bytes), share(self.shared.bytes));
+            let _ = write!(
+                out,
+                "; {size} ({share}) is held by several holders together"
+            );
+        } else if let Some(first) = first {
+            let holder = first.variables.first().filter(|variable| {
+                variable.retained_bytes.saturating_mul(2) >= first.retained_bytes
+            });
+            let (name, retained) = match holder {
+                Some(v) => (
+                    format!("{} of {}", v.name, file_name(&first.name)),
+                    v.retained_bytes,
+                ),
+                None => (first.name.clone(), first.retained_bytes),
+            };
+            let (name, size) = (visible(&name), bytes(retained));
+            let _ = write!(out, "; {name} retains {size} ({})", share(retained));
+        }
+        out.push('\n');
+    }
+
+    fn holder_table(&self, out: &mut String) {
+        let _ = writeln!(out, "\n    retained     blocks  held by");
+        for row in &self.holders {
+            line(
+                out,
+                (row.retained_bytes, row.retained_blocks),
+                &row.name,
+                "",
+            );
+            // One that has it all says it in the line above.
+            for variable in row.variables.iter().take(VARIABLES) {
+                let sum = (variable.retained_bytes, variable.retained_blocks);
+                line(out, sum, &variable.name, "    ");
+            }
+            let more = row.variables.len().saturating_sub(VARIABLES) as u64 + row.more_variables;
+            if more > 0 {
+                let text = counted(more, "more variable");
+                let _ = writeln!(out, "{:25}    {text}", "");
+            }
+        }
+        if self.shared.blocks > 0 {
+            let sum = (self.shared.bytes, self.shared.blocks);
+            line(out, sum, "several of these together", "");
+        }
+        more(out, self.more_holders, "more holder");
+    }
+}
+
+fn line(out: &mut String, (size, blocks): (u64, u64), name: &str, indent: &str) {
+    let _ = writeln!(
+        out,
+        "{:>12} {:>10}  {indent}{}",
+        bytes(size),
+        count(blocks),
+        visible(name)
+    );
+}
+
+fn more(out: &mut String, rows: u64, what: &str) {
+    if rows > 0 {
+        let _ = writeln!(out, "{:25}{} (--top)", "", counted(rows, what));
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+impl Document for RetainedReport {
+    fn text(&self, _: Style) -> String {
+        let mut out = String::new();
+        self.head(&mut out);
+        self.holder_table(&mut out);
+        let _ = writeln!(out, "\n    retained        own     blocks  type");
+        for row in &self.types {
+            let _ = writeln!(
+                out,
+                "{:>12} {:>10} {:>10}  {}",
+                bytes(row.retained_bytes),
+                bytes(row.bytes),
+                count(row.blocks),
+                visible(&row.name)
+            );
+        }
+        more(&mut out, self.more_types, "more type");
+        let _ = writeln!(out, "\nLargest of what only these hold");
+        for block in &self.largest {
+            largest_text(block, &mut out);
+        }
+        out
+    }
+}
+
+fn largest_text(block: &LargestBlock, out: &mut String) {
+    let holder = block.held_by.as_deref().unwrap_or("several together");
+    let _ = writeln!(
+        out,
+        "{:>12} {:>10}  {}",
+        bytes(block.retained_bytes),
+        count(block.retained_blocks),
+        visible(holder)
+    );
+    for step in &block.path {
+        let _ = writeln!(out, "{:25}-> {}", "", step_text(step));
+    }
+}
+
+fn step_text(step: &StructureStep) -> String {
+    let what = format!("{} B, {}", count(step.block_bytes), visible(&step.name));
+    match step.blocks {
+        1 => format!(
+            "{} ({what}), retains {}",
+            step.address,
+            bytes(step.retained_bytes)
+        ),
+        blocks => format!(
+            "{} and {} like it ({what}), retain {}",
+            step.address,
+            count(blocks - 1),
+            bytes(step.retained_bytes)
+        ),
+    }
+}
