@@ -37,9 +37,28 @@ impl Agent {
         Agent::launch_with(folder, configuration, &[])
     }
 
+    /// One whose long pauses are divided by a number, which must not change anything else.
+    pub fn start_hastily(folder: &Arc<Folder>, configuration: &str, by: u32) -> Agent {
+        let by = by.to_string();
+        let mut command = Command::new(binary());
+        command.env("MEMHOOK_AGENT_HASTE", by);
+        let mut agent = Agent::launch_as(command, folder, configuration, &[]);
+        agent.hear("the agent runs");
+        agent
+    }
+
     fn launch_with(folder: &Arc<Folder>, configuration: &str, arguments: &[&str]) -> Agent {
+        Agent::launch_as(Command::new(binary()), folder, configuration, arguments)
+    }
+
+    fn launch_as(
+        mut command: Command,
+        folder: &Arc<Folder>,
+        configuration: &str,
+        arguments: &[&str],
+    ) -> Agent {
         configure(folder, configuration);
-        let mut child = Command::new(binary())
+        let mut child = command
             .args(["agent", "--config", &folder.path("agent.toml")])
             .args(arguments)
             .stdin(Stdio::null())

@@ -74,6 +74,8 @@ pub struct Numbers {
     pub scan_held: f64,
     /// What reclaiming has achieved; `None` unless the rule asks for it.
     pub reclaimed: Option<Reclaimed>,
+    /// The advice on it; `None` unless the rule asks for it.
+    pub advised: Option<Advised>,
     /// Mean bytes between the samples that are taken now; 0: every allocation is recorded.
     pub sample_bytes: u64,
     /// How long the attach took, and how long a thread was held for it, in seconds.
@@ -108,6 +110,31 @@ pub struct Reclaimed {
     /// Attempts in which nothing, or not all of it, could be freed, by the reason.
     pub refusals: BTreeMap<&'static str, u64>,
     /// Why that was so in the last attempt.
+    pub refused: Option<String>,
+}
+
+/// Advice on a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Advised {
+    /// The value of the rule's key.
+    pub every: Duration,
+    /// Attempts.
+    pub attempts: u64,
+    /// Those that led to advice.
+    pub given: u64,
+    /// When the last of them did.
+    pub last: Option<Instant>,
+    /// Its answer; `None` if there was nothing to do.
+    pub answer: Option<String>,
+    /// Bytes that would come back and bytes an hour that would not be added, by the kind of finding.
+    pub gains: BTreeMap<String, (u64, u64)>,
+    /// A document of memhook-rs/advice/1.
+    pub document: Option<Arc<str>>,
+    /// How long one thread was held for the attaches, in all.
+    pub held: Duration,
+    /// Attempts that led to no advice, by the reason.
+    pub refusals: BTreeMap<&'static str, u64>,
+    /// Why the last attempt did not.
     pub refused: Option<String>,
 }
 

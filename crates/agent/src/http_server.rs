@@ -1,4 +1,4 @@
-//! `GET /metrics`, `/healthz` and `/targets`, for those who are on the same machine unless the configuration says
+//! `GET /metrics`, `/healthz`, `/targets` and `/advice/PID`, for those who are on the same machine unless the configuration says
 //! otherwise.
 
 use crate::board::Board;
@@ -67,13 +67,24 @@ fn health(silent: Duration) -> Answer {
 }
 
 fn answer(board: &Arc<Board>, per_process: bool, path: &str) -> Answer {
+    if let Some(pid) = path.strip_prefix("/advice/") {
+        return match targets_document::advice(board, pid) {
+            Some(advice) => Answer::ok("application/json", advice.as_bytes().to_vec()),
+            None => Answer::text("404 Not Found", "there is no advice on this process"),
+        };
+    }
     let (content_type, body) = match path {
         "/metrics" => (
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
             metrics::text(board, per_process).ok(),
         ),
         "/targets" => ("application/json", targets_document::json(board).ok()),
-        _ => return Answer::text("404 Not Found", "there are /metrics, /targets and /healthz"),
+        _ => {
+            return Answer::text(
+                "404 Not Found",
+                "there are /metrics, /targets, /advice/PID and /healthz",
+            );
+        }
     };
     match body {
         Some(body) => Answer::ok(content_type, body.into_bytes()),
@@ -92,6 +103,8 @@ mod tests {
             ("/metrics", "200 OK"),
             ("/targets", "200 OK"),
             ("/../etc/passwd", "404 Not Found"),
+            ("/advice/7", "404 Not Found"),
+            ("/advice/x", "404 Not Found"),
         ] {
             assert_eq!(answer(&board, true, path).status(), status, "{path}");
         }

@@ -4,11 +4,14 @@
 //! [`check`] reads and checks a configuration, [`run`] works by it until a signal asks for the end. Nothing here
 //! stores, aggregates or queries profiles.
 
+mod advice_files;
+mod advising;
 mod black_box;
 mod board;
 mod budget;
 mod config;
 mod facts;
+mod haste;
 mod http_client;
 mod http_server;
 mod journal;
@@ -23,7 +26,6 @@ mod rules;
 mod said;
 mod scanning;
 mod send;
-mod session_stacks;
 mod sums;
 mod supervisor;
 mod target_job;
@@ -79,7 +81,6 @@ pub enum AgentError {
 }
 
 pub use config::{ConfigError, Experiments};
-pub use session_stacks::SessionStacks;
 
 /// What a check of a configuration has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub struct Checked {
     pub rules: usize,
     /// What is hardly meant, one line each, with its place.
     pub warnings: Vec<String>,
-    /// What it frees, and what pods and namespaces have to say in it, one line each.
+    /// What it frees, what it advises on, and what pods and namespaces have to say in it, one line each.
     pub notes: Vec<String>,
 }
 
@@ -98,7 +99,12 @@ pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigErr
     Ok(Checked {
         rules: file.rule.len(),
         warnings,
-        notes: [reclaiming::notes(&file), kubernetes::notes(&file)].concat(),
+        notes: [
+            reclaiming::notes(&file),
+            advising::notes(&file),
+            kubernetes::notes(&file),
+        ]
+        .concat(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The numbers of the board as OpenMetrics. They are made anew for each scrape, so a target that is gone leaves no
 //! series behind; there are at most as many series as targets times metrics.
 
+mod advice;
 mod reclaims;
 mod targets;
 
@@ -54,6 +55,7 @@ impl Collector for Scrape {
         let shown: Vec<(Labels, &Numbers)> = shown.collect();
         targets::encode(&mut encoder, &shown)?;
         reclaims::encode(&mut encoder, &shown)?;
+        advice::encode(&mut encoder, &shown)?;
         self.agent(&mut encoder, &rows)
     }
 }
@@ -295,7 +297,7 @@ fn labels(identity: &Identity, mode: &'static str, per_process: bool) -> Labels 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Reclaimed;
+    use crate::board::{Advised, Reclaimed};
     use crate::config::Mode;
     use std::collections::BTreeMap;
     use std::time::Duration;
@@ -321,6 +323,13 @@ mod tests {
                     longest_hold: Duration::from_millis(live),
                     refusals: BTreeMap::from([("heap", 1)]),
                     ..Reclaimed::default()
+                }),
+                advised: Some(Advised {
+                    attempts: 3,
+                    given: 2,
+                    gains: BTreeMap::from([("leak".into(), (live, 2 * live))]),
+                    refusals: BTreeMap::from([("traced", 1)]),
+                    ..Advised::default()
                 }),
                 ..Numbers::default()
             }),
@@ -362,6 +371,16 @@ mod tests {
             ("reclaim_longest_hold_seconds", "0.1"),
         ] {
             let line = format!("memhook_target_{name}{labels},reclaim=\"free\"}} {value}\n");
+            assert!(all.contains(&line), "{line} in {all}");
+        }
+        for (name, more, value) in [
+            ("advice_attempts_total", "", "6.0"),
+            ("advices_total", "", "4.0"),
+            ("advice_gain_bytes", ",finding=\"leak\"", "150.0"),
+            ("advice_gain_bytes_per_hour", ",finding=\"leak\"", "300.0"),
+            ("advice_refusals_total", ",reason=\"traced\"", "2.0"),
+        ] {
+            let line = format!("memhook_target_{name}{labels}{more}}} {value}\n");
             assert!(all.contains(&line), "{line} in {all}");
         }
         let refused = format!("{labels},reclaim=\"free\",reason=\"heap\"}} 2.0\n");

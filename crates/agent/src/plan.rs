@@ -175,6 +175,10 @@ fn planned(facts: &Facts, rule: &Rule, ledger_bytes: u64) -> PlannedTarget {
         overhead: config.overhead.filter(|_| is_traced),
         depth: is_traced.then_some(config.depth),
         reclaim: None,
+        advise_seconds: rule
+            .advise
+            .as_ref()
+            .map(|every| every.get_ref().0.as_secs_f64()),
         interval_seconds: rule.interval.get_ref().0.as_secs_f64(),
         send: rule.send.iter().map(|to| to.get_ref().name()).collect(),
         resident_bytes: facts.resident,

@@ -3,9 +3,9 @@
 
 use crate::board::{Identity, Numbers, Reclaimed};
 use crate::config::{File, Reclaim};
+use crate::haste::hastened;
 use crate::said::{chain, warn};
-use crate::scanning::Searches;
-use crate::waits::Waits;
+use crate::scanning::{Queue, Searches};
 use crate::worker::Ended;
 use memhook_attach::{Error as AttachError, ReclaimError, Reclaiming};
 use memhook_heap::{Candidates, Error as HeapError, Refusal};
@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 const SETTLING: Duration = Duration::from_secs(60);
 /// Searches that would begin together are spread over this part of the interval.
 const SPREAD: f64 = 0.25;
-/// How long the waits of a process are measured before it is searched.
-const WAITS_FOR: Duration = Duration::from_secs(1);
 /// How long a search waits for the agent to be within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -54,7 +52,7 @@ impl Reclaims {
         // Fibonacci hashing: processes that follow each other are far apart.
         let number = identity.started.wrapping_add(identity.pid as u64);
         let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
-        SETTLING + interval.mul_f64(SPREAD * spread.min(1.0))
+        hastened(SETTLING) + interval.mul_f64(SPREAD * spread.min(1.0))
     }
 
     /// Shortest time from one round to the next in which the last one takes no more than this share.
@@ -86,14 +84,11 @@ impl Reclaims {
         numbers: &mut Numbers,
         reclaimed: &mut Reclaimed,
     ) -> Result<Option<Why>, Ended> {
-        let pid = searches.identity().pid;
-        let before = Waits::of(pid);
-        searches.rest_until(Instant::now() + WAITS_FOR)?;
-        if Waits::of(pid).show_starvation_since(&before) {
+        if searches.is_starved()? {
             let why = "its threads get a processor too rarely to give time away: give it more (its control group may have a quota)";
             return Ok(Some(("starved", why.into())));
         }
-        let Some(turn) = searches.turn_within_budget(PATIENCE)? else {
+        let Some(turn) = searches.turn_within_budget(Queue::Copies, PATIENCE)? else {
             let why = "the agent has used up its share of the processors, or its memory";
             return Ok(Some(("budget", why.into())));
         };

@@ -1,16 +1,22 @@
 //! Targets that are not traced: their memory is copied now and then and searched for blocks that nothing reaches.
 
+use crate::advising::Advising;
 use crate::board::{Growth, Identity, Link, Numbers, Pin};
-use crate::config::{Reclaim, Rule};
+use crate::config::{Destination, Files, Reclaim, Rule};
 use crate::facts::executable_of;
+use crate::haste::hastened;
 use crate::reclaiming::Reclaims;
 use crate::said::chain;
+use crate::waits::Waits;
 use crate::worker::{Ended, Shared};
+use memhook_attach::SharedFiles;
 use memhook_heap::{Captured, Limits, MarkOptions, Request, Scan, account_of, capture};
 use memhook_inject::{has_late_threads, let_late_threads_go};
 use memhook_process::{has_ended, resident_counters, thread_start_time};
+use memhook_symbols::SharedReaders;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Number of classes of blocks that are reported with what they pin; each becomes two series.
@@ -19,13 +25,38 @@ const MOST_PINS: usize = 10;
 const TURN: Duration = Duration::from_millis(100);
 /// Time between two checks whether the process is still the same.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the waits of a process are measured before it is touched.
+const WAITS_FOR: Duration = Duration::from_secs(1);
+/// Advice on processes that would be due together is spread over no more than a part of this.
+const LONGEST_SPREAD: Duration = Duration::from_secs(3600);
+
+/// What one process at a time may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// A copy of its memory.
+    Copies,
+    /// An examination for advice.
+    Advice,
+}
+
+/// What the agent spares for searches and advice.
+#[derive(Clone, Debug, Default)]
+pub struct Means {
+    /// Bytes that a copy may take.
+    pub memory: u64,
+    /// Where recordings are that have no name and are gone at once.
+    pub directory: PathBuf,
+    /// Whether the agent looks up names.
+    pub has_names: bool,
+    /// Where files go, if there is such a place.
+    pub files: Option<Files>,
+}
 
 /// The searches of one process.
 pub struct Searches {
     identity: Arc<Identity>,
     rule: Arc<Rule>,
-    /// Bytes that a copy may take.
-    memory: u64,
+    means: Means,
     link: Arc<Link>,
     shared: Arc<Shared>,
     executable: Option<String>,
@@ -36,7 +67,7 @@ impl Searches {
     pub fn new(
         identity: Arc<Identity>,
         rule: Arc<Rule>,
-        memory: u64,
+        means: Means,
         link: Arc<Link>,
         shared: Arc<Shared>,
     ) -> Searches {
@@ -44,7 +75,7 @@ impl Searches {
             executable: executable_of(identity.pid),
             identity,
             rule,
-            memory,
+            means,
             link,
             shared,
         }
@@ -68,38 +99,54 @@ impl Searches {
         };
         let (begin, mut growth) = (Instant::now(), Growth::default());
         let mut numbers = Numbers::default();
-        let interval = self.rule.interval.get_ref().0;
+        let interval = hastened(self.rule.interval.get_ref().0);
         let mut reclaims = reclaim.map(Reclaims::new);
+        let advise = self.rule.advise.as_ref();
+        let mut advising = advise.map(|every| Advising::new(every.get_ref().0));
+        let first_pause = |interval| Reclaims::first_pause(&self.identity, interval);
+        let mut next_search = match reclaims {
+            Some(_) => begin + first_pause(interval),
+            None => begin,
+        };
+        let mut next_advice = advising
+            .as_ref()
+            .map(|advising| begin + first_pause(advising.every().min(hastened(LONGEST_SPREAD))));
         self.link.tell_attached();
-        if reclaims.is_some() {
-            let pause = Reclaims::first_pause(&self.identity, interval);
-            if let Err(ended) = self.rest_until(begin + pause) {
+        loop {
+            let next = next_advice.map_or(next_search, |advice| advice.min(next_search));
+            if let Err(ended) = self.rest_until(next) {
                 return ended;
             }
-        }
-        loop {
             let round = Instant::now();
-            let done = match &mut reclaims {
-                Some(reclaims) => reclaims.round(self, &mut numbers),
-                None => self.search(&mut numbers),
+            let is_advice = next_advice == Some(next);
+            let done = match (&mut advising, &mut reclaims) {
+                (Some(advising), _) if is_advice => {
+                    next_advice = Some(round + advising.every());
+                    advising.round(self, &mut numbers)
+                }
+                (_, Some(reclaims)) => reclaims.round(self, &mut numbers),
+                _ => self.search(&mut numbers),
             };
+            if let Err(Ended::NotRestored(why)) = done {
+                return Ended::NotRestored(why);
+            }
             if self.has_gone() {
                 return Ended::Gone;
             }
             if let Err(ended) = done {
                 return ended;
             }
-            numbers.growth_per_minute = growth.next(begin.elapsed(), numbers.live.0);
-            self.link.tell(&numbers);
-            let pause = match (&reclaims, &self.rule.overhead) {
-                (Some(reclaims), Some(share)) => {
-                    interval.max(reclaims.pause_within(share.get_ref().0))
-                }
-                _ => interval,
-            };
-            if let Err(ended) = self.rest_until(round + pause) {
-                return ended;
+            if !is_advice {
+                numbers.growth_per_minute = growth.next(begin.elapsed(), numbers.live.0);
+                let pause = match (&reclaims, &self.rule.overhead) {
+                    (Some(reclaims), Some(share)) => {
+                        interval.max(reclaims.pause_within(share.get_ref().0))
+                    }
+                    _ => interval,
+                };
+                next_search = round + pause;
             }
+            self.link.tell(&numbers);
         }
     }
 
@@ -122,28 +169,40 @@ impl Searches {
 
     /// Waits until no other process is being searched: all copies together would take too much memory.
     pub fn turn(&self) -> Result<MutexGuard<'_, ()>, Ended> {
+        self.turn_in(Queue::Copies)
+    }
+
+    /// The same without waiting.
+    pub fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        taken(&self.shared.one_scan)
+    }
+
+    fn turn_in(&self, queue: Queue) -> Result<MutexGuard<'_, ()>, Ended> {
+        let one = match queue {
+            Queue::Copies => &self.shared.one_scan,
+            Queue::Advice => &self.shared.one_examination,
+        };
         loop {
             if self.link.is_asked_back() {
                 return Err(Ended::Left);
             }
-            match self.shared.one_scan.try_lock() {
-                Ok(turn) => return Ok(turn),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(turn) = taken(one) {
+                return Ok(turn);
             }
             let_late_threads_go();
             std::thread::sleep(TURN);
         }
     }
 
-    /// The same, but also waits until the agent is within its budget; `None` if that takes longer than `patience`.
+    /// Waits until it is the turn of this process in a queue, and also until the agent is within its budget; `None` if that takes longer than `patience`.
     pub fn turn_within_budget(
         &self,
+        queue: Queue,
         patience: Duration,
     ) -> Result<Option<MutexGuard<'_, ()>>, Ended> {
         let until = Instant::now() + patience;
         loop {
-            let turn = self.turn()?;
+            let turn = self.turn_in(queue)?;
             if !self.shared.is_held_back.load(Relaxed) {
                 return Ok(Some(turn));
             }
@@ -153,6 +212,50 @@ impl Searches {
             }
             self.rest_until(Instant::now() + LOOK)?;
         }
+    }
+
+    /// Whether its threads get next to no processor time now. Takes a second.
+    pub fn is_starved(&self) -> Result<bool, Ended> {
+        let pid = self.identity.pid;
+        let before = Waits::of(pid);
+        self.rest_until(Instant::now() + WAITS_FOR)?;
+        Ok(Waits::of(pid).show_starvation_since(&before))
+    }
+
+    /// What each of two copies may take that are there at the same time.
+    pub fn halved_limits(&self) -> Limits {
+        let limits = self.request().limits;
+        Limits {
+            memory: limits.memory.map(|bytes| bytes / 2),
+            ..limits
+        }
+    }
+
+    /// The share of its time that tracing may take, if the rule says so.
+    pub fn overhead(&self) -> Option<f64> {
+        Some(self.rule.overhead.as_ref()?.get_ref().0)
+    }
+
+    /// What was read of the files of targets.
+    pub fn files(&self) -> &SharedFiles {
+        &self.shared.files
+    }
+
+    /// Where recordings are that have no name and are gone at once.
+    pub fn directory(&self) -> &std::path::Path {
+        &self.means.directory
+    }
+
+    /// Where advice is written, if the rule says so.
+    pub fn files_of_advice(&self) -> Option<&Files> {
+        let mut sent = self.rule.send.iter();
+        let is_wanted = sent.any(|to| *to.get_ref() == Destination::Files);
+        self.means.files.as_ref().filter(|_| is_wanted)
+    }
+
+    /// Who reads files for names, if the agent looks them up.
+    pub fn names(&self) -> Option<&SharedReaders> {
+        self.means.has_names.then_some(&self.shared.names)
     }
 
     /// Whether the process has ended, or executes another program, which may fall under another rule.
@@ -169,7 +272,7 @@ impl Searches {
             hold: rule
                 .max_hold
                 .map_or(Limits::default().hold, |hold| Some(hold.0)),
-            memory: Some(self.memory),
+            memory: Some(self.means.memory),
         };
         Request {
             limits,
@@ -254,13 +357,21 @@ impl Searches {
     }
 }
 
+/// Takes a lock if nobody has it.
+fn taken(one: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
+    match one.try_lock() {
+        Ok(turn) => Some(turn),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::black_box::BlackBoxes;
     use memhook_attach::{Lookout, SharedFiles};
     use memhook_symbols::SharedReaders;
-    use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
 
     fn of_this_process(shared: &Arc<Shared>) -> Searches {
@@ -274,7 +385,13 @@ mod tests {
         };
         let rule = Arc::new(file.rule[0].get_ref().clone());
         let link = Arc::new(Link::default());
-        Searches::new(Arc::new(identity), rule, 0, link, Arc::clone(shared))
+        Searches::new(
+            Arc::new(identity),
+            rule,
+            Means::default(),
+            link,
+            Arc::clone(shared),
+        )
     }
 
     #[test]
@@ -285,13 +402,17 @@ mod tests {
             names: SharedReaders::within(0),
             black_boxes: BlackBoxes::start().expect("a thread"),
             one_scan: Mutex::default(),
+            one_examination: Mutex::default(),
             is_held_back: AtomicBool::new(true),
         });
         let [first, second] = [(); 2].map(|()| of_this_process(&shared));
         let patience = Duration::ZERO;
-        assert!(matches!(first.turn_within_budget(patience), Ok(None)));
+        assert!(matches!(
+            first.turn_within_budget(Queue::Copies, patience),
+            Ok(None)
+        ));
         shared.is_held_back.store(false, Relaxed);
-        let turn = first.turn_within_budget(patience);
+        let turn = first.turn_within_budget(Queue::Copies, patience);
         assert!(matches!(turn, Ok(Some(_))));
         // It waits for its turn until it is asked back.
         std::thread::scope(|scope| {
@@ -301,7 +422,9 @@ mod tests {
             second.link.ask_back();
             assert!(matches!(waiting.join(), Ok(Err(Ended::Left))));
         });
+        // An examination does not wait for copies of others before it needs its own.
+        assert!(second.try_turn().is_none());
         drop(turn);
-        assert!(first.turn().is_ok());
+        assert!(first.turn().is_ok() && second.try_turn().is_some());
     }
 }

@@ -19,7 +19,7 @@ use crate::proc_events::ProcEvents;
 use crate::reads::Question;
 use crate::rules::Rules;
 use crate::said::{chain, count_repeats, warn};
-use crate::scanning::Searches;
+use crate::scanning::{Means, Searches};
 use crate::send::{Outbox, Senders};
 use crate::target_job::TargetJob;
 use crate::worker::{Shared, Worker};
@@ -115,6 +115,7 @@ impl Supervisor {
                 names: SharedReaders::within(names_memory(memory)),
                 black_boxes: BlackBoxes::start().map_err(AgentError::Thread)?,
                 one_scan: Mutex::default(),
+                one_examination: Mutex::default(),
                 is_held_back: AtomicBool::default(),
             }),
             budget: Budget::new(rate, memory),
@@ -337,9 +338,7 @@ impl Supervisor {
     ) {
         // Written down before: if we are killed in the middle of the attach, the next agent finds the process.
         if let Err(error) = self.state.attaches(pid, identity.started) {
-            let why = format!("the list of attached processes cannot be written: {error}");
-            self.refused(pid, why, now);
-            return;
+            return self.refused(pid, unwritten(&error), now);
         }
         let chosen = identity.chosen();
         let link = Arc::new(Link::default());
@@ -361,13 +360,24 @@ impl Supervisor {
         let Some(member) = self.members.get(&pid) else {
             return;
         };
+        // It is attached to for advice now and then.
+        if rule.advise.is_some()
+            && let Err(error) = self.state.attaches(pid, member.identity.started)
+        {
+            return self.refused(pid, unwritten(&error), now);
+        }
         let reclaim = rule.reclaim_of(is_inherited);
         let (_, memory) = bounds(&self.file);
         let searches = Searches::new(
             Arc::clone(&member.identity),
             rule,
-            // One copy at a time: it may take what the ledgers leave.
-            memory / 2,
+            Means {
+                // One copy at a time: it may take what the ledgers leave.
+                memory: memory / 2,
+                directory: self.file.agent.state.clone(),
+                has_names: self.file.symbols.names == Names::Agent,
+                files: self.file.files.clone(),
+            },
             Arc::new(Link::default()),
             Arc::clone(&self.shared),
         );
@@ -437,6 +447,11 @@ impl Supervisor {
             std::thread::sleep(LEAST_PAUSE);
         }
     }
+}
+
+/// Why a process is not attached to that the next agent would not find.
+fn unwritten(error: &impl std::fmt::Display) -> String {
+    format!("the list of attached processes cannot be written: {error}")
 }
 
 /// What may be read for names at one time, of the memory that the agent may use: targets that are attached to meanwhile

@@ -1,6 +1,6 @@
 //! What `/targets` answers: a document of memhook-rs/targets/1 (docs/schemas/targets-1.json).
 
-use crate::board::{Board, Phase, Pin, Reclaimed};
+use crate::board::{Advised, Board, Phase, Pin, Reclaimed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,6 +58,7 @@ struct Measured {
     scans: u64,
     scan_held_ms: f64,
     reclaim: Option<Reclaim>,
+    advice: Option<Advice>,
     memory_limit_bytes: u64,
     memory_free_bytes: u64,
     profiles: u64,
@@ -76,6 +77,46 @@ struct Reclaim {
     longest_hold_ms: f64,
     refusals: BTreeMap<&'static str, u64>,
     refused: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Advice {
+    every_seconds: f64,
+    attempts: u64,
+    given: u64,
+    age_seconds: Option<f64>,
+    answer: Option<String>,
+    gain_bytes: BTreeMap<String, u64>,
+    held_ms: f64,
+    refusals: BTreeMap<&'static str, u64>,
+    refused: Option<String>,
+    document: Option<String>,
+}
+
+impl Advice {
+    fn new(pid: i32, of: Advised) -> Advice {
+        let gains = of.gains.into_iter();
+        Advice {
+            every_seconds: of.every.as_secs_f64(),
+            attempts: of.attempts,
+            given: of.given,
+            age_seconds: of.last.map(|last| last.elapsed().as_secs_f64()),
+            answer: of.answer,
+            gain_bytes: gains.map(|(kind, (now, _))| (kind, now)).collect(),
+            held_ms: of.held.as_secs_f64() * 1e3,
+            refusals: of.refusals,
+            refused: of.refused,
+            document: of.document.map(|_| format!("/advice/{pid}")),
+        }
+    }
+}
+
+/// The last advice on a process, a document of memhook-rs/advice/1.
+pub fn advice(board: &Board, pid: &str) -> Option<Arc<str>> {
+    let pid: i32 = pid.parse().ok()?;
+    let rows = board.rows();
+    let row = rows.iter().find(|row| row.identity.pid == pid)?;
+    row.numbers.as_ref()?.advised.as_ref()?.document.clone()
 }
 
 impl From<Reclaimed> for Reclaim {
@@ -146,6 +187,7 @@ pub fn json(board: &Board) -> serde_json::Result<String> {
                 scans: n.scans,
                 scan_held_ms: n.scan_held * 1e3,
                 reclaim: n.reclaimed.map(Reclaim::from),
+                advice: n.advised.map(|advised| Advice::new(identity.pid, advised)),
                 memory_limit_bytes: n.limit.0,
                 memory_free_bytes: n.limit.1,
                 profiles: n.profiles,

@@ -41,6 +41,8 @@ pub struct Shared {
     pub black_boxes: BlackBoxes,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
+    /// Held by the one that is traced for advice.
+    pub one_examination: Mutex<()>,
     /// Whether the agent is over its budget, so that searches which can wait do so.
     pub is_held_back: AtomicBool,
 }

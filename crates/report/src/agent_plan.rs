@@ -72,6 +72,8 @@ pub struct PlannedTarget {
     pub depth: Option<u32>,
     /// What is done with blocks that nothing in it reaches; `None` if nobody looks for them, or nothing.
     pub reclaim: Option<&'static str>,
+    /// Time from one advice on it to the next; `None` if there is none.
+    pub advise_seconds: Option<f64>,
     /// Time between two profiles or searches.
     pub interval_seconds: f64,
     /// Where profiles go.
@@ -218,6 +220,18 @@ impl Document for AgentPlan {
                 }
             }
         }
+        let advised = of_phase("attaches").filter_map(|target| {
+            let every = duration(target.advise_seconds?);
+            Some(format!("{} (once in {every})", target.pid))
+        });
+        let advised: Vec<String> = advised.collect();
+        if !advised.is_empty() {
+            let line = format!(
+                "The agent traces these processes for a minute now and then, and says what to do about their memory: {}",
+                advised.join(", ")
+            );
+            let _ = writeln!(out, "{}", wrapped(&line, width).trim_end());
+        }
         for (phase, heading) in [("waits", "Waiting"), ("refused", "Refused")] {
             for (at, target) in of_phase(phase).enumerate() {
                 if at == 0 {
@@ -313,6 +327,7 @@ mod tests {
             overhead: None,
             depth: Some(64),
             reclaim: (pid == 7).then_some("free"),
+            advise_seconds: (pid == 8).then_some(3600.0),
             interval_seconds: 15.0,
             send: vec!["files"],
             resident_bytes: 8 << 20,
@@ -354,6 +369,8 @@ mod tests {
         for line in [
             "The agent would trace 2 of 6 processes now; it takes at most 0.04 processors and 320.0 MiB.",
             "The agent frees unreachable blocks of these processes: 7",
+            "The agent traces these processes for a minute now and then, and says what to do about their",
+            "memory: 8 (once in 1 h 00 min)",
             "Not chosen, no rule fits: sh (2)",
             "Not chosen, never attached to: init",
             "1 more process cannot be looked at: run this as the agent's user",

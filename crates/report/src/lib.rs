@@ -125,7 +125,9 @@ pub use stale::{
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use types::{one_spelling, type_of_stack};
-pub use units::{bytes, change, count, counted, milliseconds, percent};
+pub use units::{
+    bytes, change, count, counted, duration as duration_in_words, milliseconds, percent,
+};
 pub use unreachable::{UnreachableAtEnd, UnreachableSite, unreachable_note};
 #[cfg(target_arch = "x86_64")]
 pub use watch::{Death, KilledProcess, Kills, WatchMoment, WatchReport};

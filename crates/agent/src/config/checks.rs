@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::keys::{Destination, File, Kubernetes, Mode, Reclaim, Rule, Store};
+use super::values::Every;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// The same where blocks are freed, or could be.
 const SHORTEST_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
+/// Shortest time from one advice on a process to the next.
+const SHORTEST_ADVICE_INTERVAL: Duration = Duration::from_secs(600);
 /// Upper bound on targets: more on one machine were never tried.
 const MOST_TARGETS: u32 = 1000;
 /// Labels that only the agent sets.
@@ -128,10 +131,10 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
         }
     }
     if let Some(overhead) = &rule.overhead {
-        if rule.mode != Mode::Sampled && rule.reclaim.is_none() {
+        if rule.mode != Mode::Sampled && rule.reclaim.is_none() && rule.advise.is_none() {
             let mode = rule.mode.name();
             let why = format!(
-                "overhead is for mode = \"sampled\", which this rule's is not (\"{mode}\"), and for reclaim: leave it out"
+                "overhead is for mode = \"sampled\", which this rule's is not (\"{mode}\"), for reclaim and for advise: leave it out"
             );
             return Err((overhead.span(), why));
         }
@@ -165,15 +168,21 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     if let Some(reclaim) = &rule.reclaim {
         check_reclaim(rule, reclaim)?;
     }
+    if let Some(advise) = &rule.advise {
+        check_advise(rule, advise)?;
+    }
     if rule.blackbox && matches!(rule.mode, Mode::Summary | Mode::Scan) {
         let mode = rule.mode.name();
         let why = format!("mode = \"{mode}\" makes no profiles: leave blackbox out");
         return Err((spanned.span(), why));
     }
     for destination in &rule.send {
-        if matches!(rule.mode, Mode::Summary | Mode::Scan) {
+        let is_advice = rule.advise.is_some() && *destination.get_ref() == Destination::Files;
+        if matches!(rule.mode, Mode::Summary | Mode::Scan) && !is_advice {
             let mode = rule.mode.name();
-            let why = format!("mode = \"{mode}\" makes no profiles: leave send out");
+            let why = format!(
+                "mode = \"{mode}\" makes no profiles: leave send out, or choose \"files\" with advise"
+            );
             return Err((destination.span(), why));
         }
         let is_there = match destination.get_ref() {
@@ -230,6 +239,19 @@ fn check_reclaim(rule: &Rule, reclaim: &toml::Spanned<Reclaim>) -> Result<(), Fa
     if rule.executable.is_none() && rule.process.is_none() {
         let why = "reclaim = \"free\" needs executable or process: whether a program hides pointers is known only of those that are named; or choose \"report-only\"";
         return Err((reclaim.span(), why.into()));
+    }
+    Ok(())
+}
+
+/// Of a rule that says what to do about the memory of its processes.
+fn check_advise(rule: &Rule, advise: &toml::Spanned<Every>) -> Result<(), Fault> {
+    if rule.mode != Mode::Scan {
+        let why = "advise needs mode = \"scan\", because it traces a process in its own way for a minute, and none is traced twice: choose that mode, or leave advise out";
+        return Err((advise.span(), why.into()));
+    }
+    if advise.get_ref().0 < SHORTEST_ADVICE_INTERVAL {
+        let why = "each time the process is traced for a minute: advise is \"10m\" at least";
+        return Err((advise.span(), why.into()));
     }
     Ok(())
 }

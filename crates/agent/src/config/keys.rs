@@ -1,7 +1,7 @@
 //! The keys of a configuration file, as they are written. docs/fleet.md describes each of them; a test holds the
 //! two together.
 
-use super::values::{MemoryLimit, Overhead, Pattern, Period, Share, Size};
+use super::values::{Every, MemoryLimit, Overhead, Pattern, Period, Share, Size};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -131,6 +131,7 @@ pub struct Rule {
     #[serde(default)]
     pub pins: bool,
     pub reclaim: Option<Spanned<Reclaim>>,
+    pub advise: Option<Spanned<Every>>,
     #[serde(default)]
     pub blackbox: bool,
     pub max_hold: Option<Period>,

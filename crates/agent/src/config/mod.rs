@@ -184,6 +184,19 @@ mod tests {
                 "unknown variant `all`, expected `report-only` or `free`",
             ),
             (with("reclaim = \"free\"\n"), 4, 11, "needs mode = \"scan\""),
+            (with("advise = \"daily\"\n"), 4, 10, "needs mode = \"scan\""),
+            (
+                with("mode = \"scan\"\nadvise = \"9m\"\n"),
+                5,
+                10,
+                "advise is \"10m\" at least",
+            ),
+            (
+                with("mode = \"scan\"\nadvise = \"weekly\"\n"),
+                5,
+                10,
+                "\"weekly\" is not \"daily\", \"hourly\" or a time",
+            ),
             (
                 with("mode = \"scan\"\nreclaim = \"report-only\"\ninterval = \"59s\"\n"),
                 6,

@@ -82,6 +82,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             resident,
             pins,
             reclaim,
+            advise,
             blackbox,
             max_hold,
             follow_forks,
@@ -93,6 +94,7 @@ impl std::fmt::Debug for Unplaced<'_> {
         let overhead = overhead.as_ref().map(toml::Spanned::get_ref);
         let depth = depth.as_ref().map(toml::Spanned::get_ref);
         let reclaim = reclaim.as_ref().map(toml::Spanned::get_ref);
+        let advise = advise.as_ref().map(toml::Spanned::get_ref);
         let workload = workload.as_ref().map(toml::Spanned::get_ref);
         let of_pod = (container, pod, namespace, workload, opt_in);
         let choice = (executable, process, cgroup, of_pod, memory_above, uid);
@@ -107,7 +109,7 @@ impl std::fmt::Debug for Unplaced<'_> {
             version,
             resident,
             pins,
-            (reclaim, blackbox),
+            (reclaim, advise, blackbox),
             max_hold,
         );
         let bounds = (follow_forks, max_targets, duration);

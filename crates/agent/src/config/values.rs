@@ -13,6 +13,10 @@ pub struct Size(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
 
+/// How often: `"daily"`, `"hourly"`, or a time as of [`Period`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Every(pub Duration);
+
 /// A share of something: `"2%"`, `"0.5%"`, above 0 and at most 100 %.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
@@ -43,6 +47,16 @@ impl Size {
 impl Period {
     fn parse(text: &str) -> Option<Period> {
         units::duration(text).ok().map(Period)
+    }
+}
+
+impl Every {
+    fn parse(text: &str) -> Option<Every> {
+        match text {
+            "daily" => Some(Every(Duration::from_secs(24 * 3600))),
+            "hourly" => Some(Every(Duration::from_secs(3600))),
+            other => units::duration(other).ok().map(Every),
+        }
     }
 }
 
@@ -131,6 +145,7 @@ impl Pattern {
 
 from_text! {
     Period: "a time, such as \"500ms\", \"30s\", \"10m\" or \"1h\""
+    Every: "\"daily\", \"hourly\" or a time, such as \"6h\""
     Share: "a share, such as \"2%\", above 0% and at most 100%"
     Overhead: "a share of a process's time, such as \"1%\", above 0% and at most 50%"
     MemoryLimit: "a share of the memory, such as \"2%\", or a size, such as \"512M\""

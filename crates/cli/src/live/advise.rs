@@ -3,25 +3,22 @@
 mod what_if;
 
 use super::copy_limits::CopyLimits;
-use super::{attach, rss};
+use super::signals::{self, NameWait};
+use super::{attach, ending};
+use crate::exit_code;
 use crate::options::HoldLimit;
 use crate::output::Json;
 use crate::report::{open, sources};
 use crate::target::Target;
 use anyhow::{Context, bail};
-use memhook_advice::{Facts, advise};
+use memhook_attach::gap_said;
+use memhook_checkup::{Attendant, Examined, advice_of, examine, resident_now};
 use memhook_foreign::units;
-use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
-use memhook_heap::{Looked, Part};
-use memhook_recording::Recording;
-use memhook_report::recorded::{Contents, Window, account, profile};
-use memhook_report::{Progress, RssPart, RssReport, RssView};
+use memhook_report::Progress;
+use std::cell::OnceCell;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// How sure the trend test is of a site that it says grows.
-const CONFIDENCE: f64 = 0.99;
 
 /// Options of `advise`.
 #[derive(clap::Args)]
@@ -56,9 +53,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let pid = args.target.pid()?;
-    let work = || attach::recorded(pid, args.duration, args.overhead, args.hold);
-    let (scratch, code) = Progress::during("looking at the process", work)?;
-    of_recording(args, &scratch.path, Some(pid))?;
+    let examination = attach::examination(pid, args.duration, args.overhead, args.hold)?;
+    signals::catch_stops();
+    let mut attendant = AtTerminal::default();
+    let work = || examine(pid, examination, &mut attendant);
+    let examined = Progress::during("looking at the process", work)?;
+    let code = judged(&examined, pid);
+    of_recording(args, &examined.path, Some(pid))?;
     Ok(ExitCode::from(code))
 }
 
@@ -68,51 +69,45 @@ fn of_recording(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Resul
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: advice needs events (--record events)");
     }
-    let name = || file.display().to_string();
-    let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let contents = Contents::default();
-    let profile = profile(&recording, &mut symbols, Window::default(), contents);
-    let profile = profile.with_context(name)?;
-    let account = match running.and_then(|pid| split_by_allocator(pid, args.hold, &recording)) {
-        Some(account) => Some(Box::new(account)),
-        None => account(&recording),
-    };
-    // Growth of an estimate may be chance.
-    let is_whole = recording.sample_bytes().is_none();
-    let options = RecordedOptions {
-        stretch: (Duration::ZERO, recorded_time(&recording)),
-        growth_confidence: Some(CONFIDENCE),
-        are_sites_findings: false,
-        needs_all_sites: false,
-        scores: None,
-    };
-    let growth = is_whole.then(|| {
-        let source = NameSource::of_recording(&recording, symbols);
-        recorded_evidence(&recording, source, &options)
-    });
-    let growth = growth.transpose().with_context(name)?;
-    args.json.print(&advise(&Facts {
-        profile: &profile,
-        account: account.as_deref(),
-        growth: growth.as_ref(),
-        is_running: running.is_some(),
-    }))
-}
-
-/// What is resident now, if another allocator than glibc's has the heap and says what is in it: a trace does not ask.
-fn split_by_allocator(pid: i32, hold: HoldLimit, recording: &Recording) -> Option<RssReport> {
-    let recorded = account(recording)?;
-    let is_foreign = |part: &&RssPart| part.name == Part::ForeignHeap.name() && part.bytes > 0;
-    recorded.parts.iter().find(is_foreign)?;
+    let symbols = sources::symbolizer(&recording, &args.sources)?;
     let limits = CopyLimits {
-        hold,
+        hold: args.hold,
         max_memory: None,
     };
-    let Looked { account, meta } = rss::looked_at(pid, limits, false, true).ok()?;
-    account.allocator.as_ref()?;
-    let view = RssView {
-        top: usize::MAX,
-        pins: false,
-    };
-    Some(RssReport::new(pid, &account, meta.as_ref(), view))
+    let resident = running.and_then(|pid| resident_now(pid, limits.usual(), &recording));
+    let advice = advice_of(&recording, symbols, resident, running.is_some());
+    args.json
+        .print(&advice.with_context(|| file.display().to_string())?)
+}
+
+/// Who waits for an examination.
+#[derive(Default)]
+struct AtTerminal {
+    names: OnceCell<NameWait>,
+}
+
+impl Attendant for AtTerminal {
+    fn gives_up_names(&self) -> bool {
+        self.names.get_or_init(NameWait::begin).is_over()
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
+    }
+}
+
+/// Reports what went wrong with the trace. Returns the exit code for it.
+fn judged(examined: &Examined, pid: i32) -> u8 {
+    let mut code = ending::of_trace(&examined.end, pid);
+    if let Some(gap) = examined.gaps.last() {
+        code = code.max(exit_code::HAS_GAPS);
+        if examined.is_abandoned {
+            // It was not over when the trace ended; others were reported when they were over.
+            eprintln!("memhook-rs: {}", gap_said(pid, *gap));
+        }
+    }
+    match examined.is_complete {
+        true => code,
+        false => code.max(exit_code::BAD_INPUT),
+    }
 }

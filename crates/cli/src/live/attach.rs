@@ -4,6 +4,7 @@ mod events;
 mod exported;
 mod several;
 
+use super::copy_limits::words_of_a_search;
 use super::report_job::{self, ReportJob, Reports};
 use super::signals;
 use super::stale::StaleSection;
@@ -16,10 +17,13 @@ use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, refuse};
+use memhook_checkup::Examination;
 use memhook_foreign::units;
+use memhook_heap::Limits;
 use memhook_ledger::Observer;
 use memhook_process::process_name;
 use memhook_report::{ReportStream, ReportWriter, counted};
+use memhook_symbols::SearchPath;
 use std::path::{Path, PathBuf};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -229,35 +233,28 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Records a process for a time, with what is resident and what nothing reaches at the end, and prints nothing. The
-/// recording has no name, and is gone with what is returned; beside it is how the trace went, as an exit code.
-pub fn recorded(
+/// How `attach --leaks --rss --pins` records a process for a time.
+pub fn examination(
     pid: i32,
     duration: Duration,
     overhead: f64,
     hold: HoldLimit,
-) -> anyhow::Result<(Scratch, u8)> {
+) -> anyhow::Result<Examination<'static>> {
     let mut args = Args::plain(pid, duration, usize::MAX);
-    let reports = &mut args.reports;
-    reports.quiet = true;
-    reports.look_at_all_memory(hold);
-    reports.tracing.overhead = Some(overhead);
-    let config = args.config(true);
-    let depth = config.depth;
+    args.reports.tracing.overhead = Some(overhead);
+    let (reports, config) = (&args.reports, args.config(true));
     refuse(pid, &config)?;
-    let scratch = Scratch::new()?;
-    let options = args
-        .reports
-        .recording
-        .resolve(true, &args.reports.tracing)?;
-    let recording = Recording::create(&scratch.path, &options, pid, &config)?;
-    let output = args.reports.open(ReportStream::Err, None)?;
-    signals::catch_stops();
-    let trace = super::record::start(pid, config, Some(recording), ());
-    let (mut trace, written) = traced(trace, output)?;
-    let job = args.job(pid, &written, depth);
-    trace.run(args.duration, &mut job.without_reports());
-    Ok((scratch, written.exit_code()))
+    Ok(Examination {
+        duration,
+        files: None,
+        search: hold.to_search(),
+        walk: Limits::default(),
+        words: words_of_a_search,
+        recording: reports.recording.resolve(true, &reports.tracing)?,
+        directory: std::env::temp_dir(),
+        names: Some(SearchPath::default()),
+        config,
+    })
 }
 
 /// A trace that has started, and its reports. One that has not leaves nothing of them.

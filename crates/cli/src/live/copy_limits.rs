@@ -1,8 +1,12 @@
 //! What commands that copy the memory of a process may take.
 
 use crate::options::HoldLimit;
+use crate::remedies::in_words;
+use memhook_attach::Consumer;
+use memhook_checkup::LastLook;
 use memhook_foreign::units::size;
-use memhook_heap::{Limits, Request};
+use memhook_heap::{Error as HeapError, Limits, Request};
+use memhook_ledger::Observer;
 
 /// What a copy of the memory may cost.
 #[derive(clap::Args, Clone, Copy)]
@@ -38,5 +42,25 @@ impl CopyLimits {
             hold: self.hold.max_hold.or(Limits::default().hold),
             memory: self.max_memory,
         }
+    }
+}
+
+/// A traced process's memory at the end of the trace.
+pub fn last_look<O: Observer + Send>(
+    pid: i32,
+    consumer: &Consumer<O>,
+    hold: HoldLimit,
+) -> LastLook {
+    LastLook::take(pid, consumer, hold.to_search(), words_of_a_search)
+}
+
+/// Why a copy that was to be searched was not made, with the option that helps if there is one.
+pub fn words_of_a_search(error: &HeapError) -> String {
+    match error {
+        // What else may be allowed is not an option of the commands that look.
+        HeapError::TooLong { .. } | HeapError::NoShortHold { .. } | HeapError::LongCall { .. } => {
+            in_words(error)
+        }
+        error => error.to_string(),
     }
 }

@@ -2,7 +2,6 @@
 
 pub mod advise;
 pub mod agent;
-mod allocator;
 pub mod attach;
 mod copy_limits;
 pub mod demo;
@@ -10,16 +9,13 @@ pub mod detach;
 pub mod doctor;
 pub mod emit;
 mod ending;
-mod frames;
 pub mod gate;
-mod last_look;
 mod looks;
 pub mod mark;
 mod model;
 pub mod probe;
 mod record;
 mod report_job;
-mod resident;
 pub mod rss;
 pub mod run;
 pub mod scan;

@@ -1,14 +1,14 @@
 //! The reports of one attach.
 
-use super::frames::Traced;
 use super::signals;
 use crate::options::View;
-use memhook_attach::{BudgetKept, CallScans, Consumer, MappedMemory, Session};
+use memhook_attach::{CallScans, Consumer, MappedMemory, Session};
+use memhook_checkup::{StackNames, Traced, kept_overhead};
 use memhook_ledger::{Discarded, Observer, SampledAllocations};
 use memhook_process::TargetRoot;
 use memhook_report::{
-    AddressSpace, AddressSpacePart, KeptTime, LiveReporter, LiveView, Mappings, Overhead,
-    ReportModel, SetAside, StackFrame, UnreachableSite,
+    AddressSpace, AddressSpacePart, LiveReporter, LiveView, Mappings, ReportModel, SetAside,
+    StackFrame, UnreachableSite,
 };
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
@@ -175,7 +175,7 @@ impl Reporter {
     ) {
         let now = consumer.elapsed();
         let mut numbers = self.reports.numbers(now, consumer.gaps(now));
-        numbers.overhead = consumer.budget_kept().map(overhead);
+        numbers.overhead = consumer.budget_kept().map(kept_overhead);
         numbers.call_times = consumer.call_times();
         numbers.unreachable = self.unreachable.take();
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
@@ -277,18 +277,6 @@ impl Reporter {
         self.reports.take_up(report);
     }
 
-    /// Looks up the names of these backtraces, and waits until the user gives up.
-    pub fn look_up(&mut self, session: &Session, stacks: impl Iterator<Item = u32>) {
-        let (reports, run) = self.on(session);
-        reports.look_up(&run, stacks, || signals::stops() >= 2);
-    }
-
-    /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
-    pub fn stack(&mut self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>) {
-        let (reports, run) = self.on(session);
-        reports.stack(&run, id)
-    }
-
     fn on<'a>(&'a mut self, session: &'a Session) -> (&'a mut LiveReporter, Traced<'a>) {
         let run = Traced {
             session,
@@ -299,22 +287,14 @@ impl Reporter {
     }
 }
 
-/// What a budget has kept, for reports.
-pub fn overhead(kept: BudgetKept) -> Overhead {
-    let ends = kept.kept.iter().skip(1).map(|next| next.from);
-    let ends = ends.chain([kept.until]);
-    let times = kept.kept.iter().zip(ends).map(|(time, to)| KeptTime {
-        from_s: time.from.as_secs_f64(),
-        to_s: to.as_secs_f64(),
-        mean_bytes: time.mean_bytes,
-    });
-    Overhead {
-        budget: kept.budget,
-        cost: kept.in_process + kept.in_attacher,
-        in_process: kept.in_process,
-        in_attacher: kept.in_attacher,
-        passing: kept.passing,
-        timed_calls: kept.timed_calls,
-        kept: times.collect(),
+impl StackNames for Reporter {
+    fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>) {
+        let (reports, run) = self.on(session);
+        reports.look_up(&run, stacks, || signals::stops() >= 2);
+    }
+
+    fn stack(&mut self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>) {
+        let (reports, run) = self.on(session);
+        reports.stack(&run, id)
     }
 }

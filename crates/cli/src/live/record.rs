@@ -5,10 +5,8 @@ use anyhow::bail;
 use memhook_attach::{Recorded, Recording, Trace, TraceConfig};
 use memhook_foreign::units;
 use memhook_ledger::Observer;
-use memhook_recording::{
-    ACCOUNT_NOTE, Mode, OVERHEAD_NOTE, Options, RecordingEnd, STALE_NOTE, STREAM, UNREACHABLE_NOTE,
-};
-use memhook_report::{ReportModel, UnreachableSite, output_name, unreachable_note};
+use memhook_recording::{Mode, Options, RecordingEnd, STREAM};
+use memhook_report::output_name;
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -132,33 +130,6 @@ pub fn refuse_stream(path: Option<&Path>, why: &str) -> anyhow::Result<()> {
         bail!("-o -: {why}; name a file: -o FILE.mhk");
     }
     Ok(())
-}
-
-/// What a recording keeps of the last report, as JSON: what of each module was seen, what nobody touched, what was
-/// resident, and what nothing reached.
-pub fn notes(
-    report: &ReportModel,
-    unreachable: Option<&[UnreachableSite]>,
-) -> Vec<(&'static str, String)> {
-    let coverage = serde_json::to_string(&report.coverage).ok();
-    let stale = report.stale.as_ref();
-    let stale = stale.and_then(|stale| serde_json::to_string(stale).ok());
-    let account = report.rss.as_ref();
-    let account = account.and_then(|account| serde_json::to_string(account).ok());
-    let overhead = report.overhead.as_ref();
-    let overhead = overhead.and_then(|overhead| serde_json::to_string(overhead).ok());
-    let leaks = report.leaks.as_ref();
-    let leaks = leaks.and_then(|leaks| unreachable_note(leaks, unreachable.unwrap_or_default()));
-    let all = [
-        ("coverage", coverage),
-        (UNREACHABLE_NOTE, leaks),
-        (STALE_NOTE, stale),
-        (ACCOUNT_NOTE, account),
-        (OVERHEAD_NOTE, overhead),
-    ];
-    all.into_iter()
-        .filter_map(|(name, text)| Some((name, text?)))
-        .collect()
 }
 
 /// Reports the end of a recording. Returns whether it is complete.

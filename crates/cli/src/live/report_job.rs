@@ -3,10 +3,9 @@
 mod args;
 mod reports;
 
-use super::last_look::{LastLook, Searched};
+use super::copy_limits::last_look;
 use super::looks::Looks;
 use super::model::Reporter;
-use super::resident::{self, PinnedMemory};
 use super::signals::NameWait;
 use super::stale::StaleSection;
 use super::triggered::Triggered;
@@ -14,6 +13,8 @@ use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::HoldLimit;
 use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
+use memhook_checkup::{LastLook, PinnedMemory, Searched, account_of_trace};
+use memhook_heap::Limits;
 use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::{CALL_TIMES_NOTE, ScoreOptions};
@@ -376,7 +377,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             if self.has_account {
                 let view = self.account_view();
-                let account = resident::of_trace(trace.session(), trace.consumer(), view);
+                let account = account_of_trace(trace.session(), trace.consumer(), view);
                 report.rss = account.map(Box::new);
             }
             report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
@@ -401,17 +402,21 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         }
         if self.has_account {
             let view = self.account_view();
-            self.last_account = resident::of_trace(trace.session(), trace.consumer(), view);
+            self.last_account = account_of_trace(trace.session(), trace.consumer(), view);
         }
         if self.has_pins {
-            self.pinned = Some(PinnedMemory::take(self.pid, trace.consumer()));
+            self.pinned = Some(PinnedMemory::take(
+                self.pid,
+                trace.consumer(),
+                Limits::default(),
+            ));
         }
         if trace.session().traces_mappings() {
             self.reporter
                 .look_at_mappings(trace.session(), trace.consumer());
         }
         if let Some(handover) = &self.last_look {
-            let look = LastLook::take(self.pid, trace.consumer(), self.hold);
+            let look = last_look(self.pid, trace.consumer(), self.hold);
             *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
         }
     }
@@ -432,7 +437,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
             _ => self.last_report(trace),
         };
         let mut notes = report.as_ref().map_or(Vec::new(), |report| {
-            record::notes(report, self.unreachable.as_deref())
+            memhook_checkup::notes(report, self.unreachable.as_deref())
         });
         let times = trace.consumer().call_times();
         let times = times.and_then(|times| call_times_note(&times));

@@ -1,11 +1,12 @@
 //! `rss`: what the resident memory of a process consists of, with no tracing.
 
-use super::allocator::{self, Callable};
 use super::copy_limits::CopyLimits;
 use crate::output::Json;
+use crate::remedies::in_words;
 use crate::target::Target;
 use anyhow::bail;
-use memhook_heap::{AllocatorStatistics, Looked, look_at_memory};
+use memhook_checkup::said_by_allocator;
+use memhook_heap::{Looked, look_at_memory};
 use memhook_report::{Progress, RssReport, RssView};
 use std::process::ExitCode;
 
@@ -35,23 +36,9 @@ pub struct Args {
     no_calls: bool,
 }
 
-/// What an allocator other than glibc's says of itself, if it is one that can.
-fn said_by_allocator(pid: i32) -> anyhow::Result<Option<AllocatorStatistics>> {
-    let found = allocator::find(pid)?;
-    let Some((allocator, images)) = found.filter(|(found, _)| found.has_statistics()) else {
-        return Ok(None);
-    };
-    Ok(Some(Callable::new(pid, allocator, images)?.ask()?))
-}
-
 /// The resident memory of a process, with the heap of an allocator that can say what is in it split by what it says.
 /// `asks`: it may be asked, for which one thread is held.
-pub fn looked_at(
-    pid: i32,
-    limits: CopyLimits,
-    with_pins: bool,
-    asks: bool,
-) -> anyhow::Result<Looked> {
+fn looked_at(pid: i32, limits: CopyLimits, with_pins: bool, asks: bool) -> anyhow::Result<Looked> {
     let work = || look_at_memory(pid, limits.usual(), with_pins);
     let mut looked = Progress::during("looking at the memory", work)?;
     let account = &mut looked.account;
@@ -62,7 +49,7 @@ pub fn looked_at(
             Ok(None) => {}
             Err(why) => account
                 .notes
-                .push(format!("the allocator was not asked: {why:#}")),
+                .push(format!("the allocator was not asked: {}", in_words(&why))),
         }
     }
     Ok(looked)

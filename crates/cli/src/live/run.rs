@@ -2,7 +2,6 @@
 
 use super::attach::hooked;
 use super::ending::end_as;
-use super::last_look::LastLook;
 use super::report_job::{self, Handover, ReportJob, Reports};
 use super::scored_trace::Scratch;
 use crate::exit_code;
@@ -11,6 +10,7 @@ use anyhow::bail;
 use memhook_attach::{
     Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving,
 };
+use memhook_checkup::LastLook;
 use memhook_foreign::units;
 use memhook_heap::capture_ending;
 use memhook_inject::{Child, StartPoint};

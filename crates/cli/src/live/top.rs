@@ -7,8 +7,6 @@ mod saved;
 mod several;
 
 use super::ending;
-use super::frames::Traced;
-use super::model::overhead;
 use super::signals::{self, stop_requested};
 use super::stale::StaleSection;
 use crate::options::Color;
@@ -18,8 +16,10 @@ use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use edit_key::{EditKey, Told};
 use editor::Editor;
-use memhook_agent::SessionStacks;
 use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn};
+use memhook_checkup::SessionStacks;
+use memhook_checkup::Traced;
+use memhook_checkup::kept_overhead;
 use memhook_foreign::units;
 use memhook_ledger::{SampledAllocations, SiteTotals, SiteWalk, Totals};
 use memhook_process::{TargetRoot, process_name, resident_counters};
@@ -476,7 +476,7 @@ fn sample(trace: &Trace) -> Sample {
         totals,
         lost_events: losses.dropped + losses.ringless,
         bounded,
-        overhead: consumer.budget_kept().map(overhead),
+        overhead: consumer.budget_kept().map(kept_overhead),
         stale: None,
         is_sampled,
         resident: resident(trace, heap_bytes),

@@ -1,11 +1,11 @@
 //! `trim`: has a process's allocator give free memory back.
 
-use super::allocator::{self, Callable};
 use super::copy_limits::CopyLimits;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
+use memhook_checkup::{Callable, callable_allocator};
 use memhook_heap::{KnownAllocator, Trimmer, check_call, time_to_give_back};
 use memhook_process::{ModuleImage, filter_may_kill, first_failure, memory_use, preflight};
 use memhook_report::{Progress, TrimReport};
@@ -40,7 +40,7 @@ fn trim(args: &Args) -> anyhow::Result<()> {
     if let Some(why) = first_failure(&preflight(pid)) {
         bail!("{why}");
     }
-    if let Some((allocator, images)) = allocator::find(pid)? {
+    if let Some((allocator, images)) = callable_allocator(pid)? {
         return of_allocator(args, pid, allocator, images);
     }
     let limits = args.limits.usual();

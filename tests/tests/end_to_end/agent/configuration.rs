@@ -145,6 +145,7 @@ process = "postgres"
 mode = "scan"
 pins = true
 reclaim = "free"
+advise = "daily"
 max_hold = "20ms"
 "#;
 

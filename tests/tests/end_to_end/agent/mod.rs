@@ -1,5 +1,6 @@
 //! The agent.
 
+mod advice;
 mod asked;
 mod black_box;
 mod budgets;

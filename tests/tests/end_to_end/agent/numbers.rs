@@ -82,7 +82,7 @@ fn prometheus_reads_the_numbers_and_the_alerts_are_right() {
             rules.iter().all(|rule| rule["health"] != "err"),
             "{rules:?}"
         );
-        rules.len() == 12 && rules.iter().all(|rule| rule["health"] == "ok")
+        rules.len() == 14 && rules.iter().all(|rule| rule["health"] == "ok")
     });
     drop(prometheus);
     let (code, said) = agent.end();

@@ -3,13 +3,14 @@
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};
 use crate::gate::{Args, Measure};
-use crate::live::last_look::LastLook;
+use crate::live::copy_limits::last_look;
 use crate::live::{ending, signals};
 use crate::options::HoldLimit;
 use crate::tracing::DEPTH_TO_ROOTS;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, refuse};
+use memhook_checkup::LastLook;
 use memhook_gate::{
     Evidence, MOMENTS, NameSource, Reached, Search, Subject, Survivors, bound, growth_evidence,
 };
@@ -191,7 +192,7 @@ impl Job for Watch {
 
     fn before_detach(&mut self, trace: &Trace) {
         if self.survivors.is_none() {
-            self.look = Some(LastLook::take(self.pid, trace.consumer(), self.hold));
+            self.look = Some(last_look(self.pid, trace.consumer(), self.hold));
         }
     }
 

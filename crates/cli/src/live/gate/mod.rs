@@ -4,8 +4,8 @@ pub mod attached;
 pub mod launched;
 mod scored;
 
-use memhook_agent::SessionStacks;
 use memhook_attach::{State, Trace, unseen_allocators};
+use memhook_checkup::SessionStacks;
 use memhook_gate::{
     DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,
 };

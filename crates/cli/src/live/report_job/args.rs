@@ -79,12 +79,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// Also reports, at the end, what nothing reaches, what is resident, and what holds it.
-    pub fn look_at_all_memory(&mut self, hold: HoldLimit) {
-        (self.leaks, self.rss, self.pins) = (true, true, true);
-        self.hold = hold;
-    }
-
     /// Opens the output of the reports.
     pub fn open(&self, stream: ReportStream, path: Option<&Path>) -> std::io::Result<ReportWriter> {
         let is_json = self.json || matches!(self.format, FormatChoice::Json);

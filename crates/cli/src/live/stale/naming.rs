@@ -2,8 +2,8 @@
 
 use crate::live::signals::NameWait;
 use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer, State};
-use memhook_agent::SessionStacks;
 use memhook_attach::Session;
+use memhook_checkup::SessionStacks;
 use memhook_process::TargetRoot;
 use memhook_report::{Backtraces, CaughtAccess, Progress, StaleSite, frames_at};
 use memhook_symbols::Symbolizer;

@@ -1,11 +1,9 @@
 //! A traced process's memory at the end of the trace, for what nothing reaches.
 
-use super::model::Reporter;
-use crate::options::HoldLimit;
-use crate::remedies::in_words;
+use crate::StackNames;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
-use memhook_heap::{Captured, Error as HeapError, Snapshot, capture};
+use memhook_heap::{Captured, Error as HeapError, Request, Snapshot, capture};
 use memhook_ledger::{Ledger, Observer};
 use memhook_report::{Leaks, UnreachableSite};
 
@@ -18,21 +16,20 @@ pub struct LastLook {
 
 impl LastLook {
     /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
-    /// ledger.
-    pub fn take<O: Observer + Send>(pid: i32, consumer: &Consumer<O>, hold: HoldLimit) -> LastLook {
+    /// ledger. `words`: how a failure is told.
+    pub fn take<O: Observer + Send>(
+        pid: i32,
+        consumer: &Consumer<O>,
+        request: Request,
+        words: fn(&HeapError) -> String,
+    ) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        let captured = capture(pid, hold.to_search()).map_err(|error| match error {
-            // What else may be allowed is not an option of the commands that look.
-            HeapError::TooLong { .. }
-            | HeapError::NoShortHold { .. }
-            | HeapError::LongCall { .. } => in_words(&error),
-            error => error.to_string(),
-        });
+        let captured = capture(pid, request).map_err(|error| words(&error));
         LastLook::of(captured, Some(moment_ns))
     }
 
     /// Takes it from a process that is stopped at its end.
-    pub fn at_end(captured: Result<Captured, memhook_heap::Error>) -> LastLook {
+    pub fn at_end(captured: Result<Captured, HeapError>) -> LastLook {
         LastLook::of(captured.map_err(|error| error.to_string()), None)
     }
 
@@ -105,10 +102,10 @@ impl Searched {
     }
 
     /// The part of a report about it, with `top` call stacks.
-    pub fn report(self, session: &Session, reporter: &mut Reporter, top: usize) -> Leaks {
+    pub fn report(self, session: &Session, reporter: &mut impl StackNames, top: usize) -> Leaks {
         match self.0 {
             Ok(found) => {
-                reporter.look_up(session, found.stacks());
+                reporter.look_up(session, &mut found.stacks());
                 found.report(top, |id| reporter.stack(session, id))
             }
             Err(gap) => Leaks {

@@ -1,6 +1,5 @@
 //! Allocators other than glibc's: their own figures, and what they give back.
 
-use anyhow::bail;
 use memhook_attach::{Claim, Reach, SafePoints, claim};
 use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory};
 use memhook_process::{
@@ -13,8 +12,27 @@ const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 /// How long a call may take before the thread is left alone with it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Why an allocator was not called.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The call could do harm.
+    #[error("{0}")]
+    Refused(String),
+    /// The process cannot be claimed, or has no safe point.
+    #[error(transparent)]
+    Attach(#[from] memhook_attach::Error),
+    /// The process cannot be read.
+    #[error(transparent)]
+    Process(#[from] memhook_process::Error),
+    /// The call failed.
+    #[error(transparent)]
+    Heap(#[from] memhook_heap::Error),
+}
+
 /// An allocator of a process that may be called.
 pub struct Callable {
+    /// Which one.
     pub allocator: KnownAllocator,
     pid: i32,
     safe_points: SafePoints,
@@ -22,7 +40,9 @@ pub struct Callable {
 }
 
 /// The allocator of a process that is not glibc's, if it is one that memhook-rs can call.
-pub fn find(pid: i32) -> anyhow::Result<Option<(KnownAllocator, Vec<ModuleImage>)>> {
+pub fn callable_allocator(
+    pid: i32,
+) -> Result<Option<(KnownAllocator, Vec<ModuleImage>)>, CallError> {
     let images = modules(pid, &mappings(pid)?, &mut ModuleFiles::new())?;
     let allocator = KnownAllocator::of(pid, &images);
     Ok(allocator.map(|allocator| (allocator, images)))
@@ -34,15 +54,15 @@ impl Callable {
         pid: i32,
         allocator: KnownAllocator,
         images: Vec<ModuleImage>,
-    ) -> anyhow::Result<Callable> {
+    ) -> Result<Callable, CallError> {
         if let Some(why) = first_failure(&preflight(pid)) {
-            bail!("{why}");
+            return Err(CallError::Refused(why.to_string()));
         }
         if filter_may_kill(pid) {
-            bail!(
+            return Err(CallError::Refused(format!(
                 "a seccomp filter may end process {pid} for what {} needs",
                 allocator.name
-            );
+            )));
         }
         Ok(Callable {
             allocator,
@@ -53,7 +73,7 @@ impl Callable {
     }
 
     /// What it says of itself.
-    pub fn ask(&self) -> anyhow::Result<AllocatorStatistics> {
+    pub fn ask(&self) -> Result<AllocatorStatistics, CallError> {
         let mut hold = || {
             self.safe_points
                 .hold(&mut Reach::Running, self.pid, SAFE_POINT_LIMIT)
@@ -62,11 +82,20 @@ impl Callable {
     }
 
     /// Has the allocator give memory back.
-    pub fn release(&self) -> anyhow::Result<ReleasedMemory> {
+    pub fn release(&self) -> Result<ReleasedMemory, CallError> {
         let mut hold = || {
             self.safe_points
                 .hold(&mut Reach::Running, self.pid, SAFE_POINT_LIMIT)
         };
         Ok(self.allocator.release(&mut hold, PATIENCE)?)
     }
+}
+
+/// What an allocator other than glibc's says of itself, if it is one that can.
+pub fn said_by_allocator(pid: i32) -> Result<Option<AllocatorStatistics>, CallError> {
+    let found = callable_allocator(pid)?;
+    let Some((allocator, images)) = found.filter(|(found, _)| found.has_statistics()) else {
+        return Ok(None);
+    };
+    Ok(Some(Callable::new(pid, allocator, images)?.ask()?))
 }

@@ -1,13 +1,13 @@
 //! What is resident of a traced process, for its reports.
 
-use super::model::Reporter;
+use crate::StackNames;
 use memhook_attach::{Consumer, Session, account_of_session};
 use memhook_heap::{Account, Limits, Looked, MemoryCopy, TracedBlock, account_of_mappings};
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_report::{RssReport, RssView};
 
 /// The account at this moment, by the kernel's sums and the trace. `None` if the process has gone.
-pub fn of_trace<O: Observer + Send>(
+pub fn account_of_trace<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,
     view: RssView,
@@ -27,8 +27,12 @@ pub struct PinnedMemory {
 
 impl PinnedMemory {
     /// Copies the memory. Call this while the process is traced.
-    pub fn take<O: Observer + Send>(pid: i32, consumer: &Consumer<O>) -> PinnedMemory {
-        let copy = MemoryCopy::take(pid, Limits::default());
+    pub fn take<O: Observer + Send>(
+        pid: i32,
+        consumer: &Consumer<O>,
+        limits: Limits,
+    ) -> PinnedMemory {
+        let copy = MemoryCopy::take(pid, limits);
         PinnedMemory {
             copy: copy.map_err(|why| why.to_string()),
             moment_ns: consumer.moment_ns(),
@@ -41,7 +45,7 @@ impl PinnedMemory {
         self,
         session: &Session,
         consumer: &Consumer<O>,
-        reporter: &mut Reporter,
+        reporter: &mut impl StackNames,
         view: RssView,
     ) -> RssReport {
         let (mut walk, mut blocks) = (LiveWalk::default(), Vec::new());
@@ -69,7 +73,7 @@ impl PinnedMemory {
         });
         let mut report = RssReport::new(session.pid(), &account, meta.as_ref(), view);
         let stacks: Vec<u32> = report.stacks().collect();
-        reporter.look_up(session, stacks.into_iter());
+        reporter.look_up(session, &mut stacks.into_iter());
         let now_ns = consumer.elapsed().as_nanos() as u64;
         report.name_stacks(now_ns, |stack| reporter.stack(session, stack).2);
         report

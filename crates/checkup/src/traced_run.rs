@@ -1,6 +1,6 @@
 //! A traced process as reports see it.
 
-use memhook_agent::SessionStacks;
+use crate::SessionStacks;
 use memhook_attach::{CallScans, ModuleCoverage, Session};
 use memhook_process::process_name;
 use memhook_report::recorded::source_text;
@@ -11,12 +11,16 @@ use std::time::Duration;
 
 /// A session, and what is known of how much of its modules is seen.
 pub struct Traced<'a> {
+    /// The attach.
     pub session: &'a Session,
+    /// Calls of allocators that were counted in modules.
     pub call_scans: &'a mut CallScans,
+    /// Most frames of a call stack.
     pub depth: u32,
 }
 
 impl<'a> Traced<'a> {
+    /// A session as it is now.
     pub fn new(session: &'a Session, call_scans: &'a mut CallScans, depth: u32) -> Traced<'a> {
         Traced {
             session,

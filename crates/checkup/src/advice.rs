@@ -1,0 +1,85 @@
+//! What a recording tells of what to do.
+
+use crate::allocator::said_by_allocator;
+use memhook_advice::{Advice, Facts, advise};
+use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
+use memhook_heap::{Limits, Looked, Part, look_at_memory};
+use memhook_recording::Recording;
+use memhook_report::recorded::{Contents, Window, account, profile};
+use memhook_report::{RssPart, RssReport, RssView};
+use memhook_symbols::Symbolizer;
+use std::time::Duration;
+
+/// How sure the trend test is of a site that it says grows.
+const CONFIDENCE: f64 = 0.99;
+
+/// Why a recording tells nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdviceError {
+    /// It has no events.
+    #[error("the recording holds sums of intervals: advice needs events")]
+    IsSummary,
+    /// It is damaged.
+    #[error(transparent)]
+    Recording(#[from] memhook_recording::Error),
+    /// Its sites cannot be tested for growth.
+    #[error(transparent)]
+    Growth(#[from] memhook_gate::Error),
+}
+
+/// What to do about the process of a recording. `resident`: what is resident of it now, for which the recording stands if
+/// it is `None`; `is_running`: it is still there, so commands may name it.
+pub fn advice_of(
+    recording: &Recording,
+    mut symbols: Symbolizer,
+    resident: Option<RssReport>,
+    is_running: bool,
+) -> Result<Advice, AdviceError> {
+    if recording.is_summary() {
+        return Err(AdviceError::IsSummary);
+    }
+    let contents = Contents::default();
+    let profile = profile(recording, &mut symbols, Window::default(), contents)?;
+    let account = resident.map(Box::new).or_else(|| account(recording));
+    // Growth of an estimate may be chance.
+    let is_whole = recording.sample_bytes().is_none();
+    let options = RecordedOptions {
+        stretch: (Duration::ZERO, recorded_time(recording)),
+        growth_confidence: Some(CONFIDENCE),
+        are_sites_findings: false,
+        needs_all_sites: false,
+        scores: None,
+    };
+    let growth = is_whole.then(|| {
+        let source = NameSource::of_recording(recording, symbols);
+        recorded_evidence(recording, source, &options)
+    });
+    let growth = growth.transpose()?;
+    Ok(advise(&Facts {
+        profile: &profile,
+        account: account.as_deref(),
+        growth: growth.as_ref(),
+        is_running,
+    }))
+}
+
+/// What is resident of a recorded process now, if another allocator than glibc's has the heap and says what is in it: a
+/// trace does not ask. One thread is held for that.
+pub fn resident_now(pid: i32, limits: Limits, recording: &Recording) -> Option<RssReport> {
+    let recorded = account(recording)?;
+    let is_foreign = |part: &&RssPart| part.name == Part::ForeignHeap.name() && part.bytes > 0;
+    recorded.parts.iter().find(is_foreign)?;
+    let Looked { mut account, meta } = look_at_memory(pid, limits, false).ok()?;
+    let asks = account.parts.contains_key(&Part::ForeignHeap);
+    let said = asks
+        .then(|| said_by_allocator(pid).ok())
+        .flatten()
+        .flatten();
+    account.split_by(said?);
+    let view = RssView {
+        top: usize::MAX,
+        pins: false,
+    };
+    Some(RssReport::new(pid, &account, meta.as_ref(), view))
+}

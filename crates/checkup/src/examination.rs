@@ -1,0 +1,355 @@
+//! The examination of a running process: it is recorded for a time, and its memory is copied at the end.
+
+use crate::StackNames;
+use crate::last_look::LastLook;
+use crate::notes::{kept_overhead, notes};
+use crate::resident::PinnedMemory;
+use crate::traced_run::Traced;
+use crossbeam_channel::{Receiver, Select};
+use memhook_attach::{
+    CallScans, End, Job, Recording, Session, SharedFiles, Trace, TraceConfig, Turn,
+};
+use memhook_foreign::{own_name, unnamed_file_in};
+use memhook_heap::{Error as HeapError, Limits, Request};
+use memhook_ledger::Observer;
+use memhook_process::TargetRoot;
+use memhook_recording::Options;
+use memhook_report::{
+    LiveReporter, LiveView, ReportModel, RowsBy, RssView, SortBy, StackFrame, UnreachableSite,
+};
+use memhook_stream::Gap;
+use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long one look for names takes; then the attendant is asked again.
+const NAMES_PAUSE: Duration = Duration::from_millis(50);
+
+/// How a process is examined.
+pub struct Examination<'a> {
+    /// How long it is traced.
+    pub duration: Duration,
+    /// How it is traced.
+    pub config: TraceConfig,
+    /// What is read of its files, where many processes have them in common.
+    pub files: Option<&'a SharedFiles>,
+    /// The copy that is searched for what nothing reaches.
+    pub search: Request,
+    /// Bounds of the copy in which the heap is walked.
+    pub walk: Limits,
+    /// How a copy that failed is told.
+    pub words: fn(&HeapError) -> String,
+    /// How it is recorded, and in which directory. Nothing with a name is left there.
+    pub recording: Options,
+    /// That directory.
+    pub directory: PathBuf,
+    /// Where names come from beside the files of the process, or whether from nowhere.
+    pub names: Option<SearchPath>,
+}
+
+/// Who has a process examined, while that goes on.
+pub trait Attendant {
+    /// Whether a signal that asks this program to end does the same to the examination.
+    fn ends_by_signal(&self) -> bool {
+        true
+    }
+
+    /// The longest time between two turns.
+    fn pace(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    /// Calls that end the wait for the next turn, and that `is_called_off` takes.
+    fn calls(&self) -> Option<&Receiver<()>> {
+        None
+    }
+
+    /// Called when the process is traced.
+    fn attached(&mut self, _session: &Session) {}
+
+    /// Called with each turn: the thread that takes the events, and whether the examination ends without its last looks.
+    fn is_called_off(&mut self, _drainer: Option<i32>) -> bool {
+        false
+    }
+
+    /// Called when the time is over, until it is true: whether the memory may be copied now.
+    fn may_look(&mut self) -> bool {
+        true
+    }
+
+    /// Whether names are waited for no longer.
+    fn gives_up_names(&self) -> bool;
+
+    /// Takes something that the user should know, in one line.
+    fn notice(&mut self, _text: &str) {}
+}
+
+/// What an examination has come to.
+pub struct Examined {
+    /// Path of the recording, as long as this exists.
+    pub path: PathBuf,
+    /// The modules of the process.
+    pub modules: Vec<ModuleFile>,
+    /// How the trace ended.
+    pub end: End,
+    /// Times in which the process went on untraced.
+    pub gaps: Vec<Gap>,
+    /// The last of them was not over when the trace ended.
+    pub is_abandoned: bool,
+    /// Whether everything was recorded.
+    pub is_complete: bool,
+    /// It was ended before its time, and without the last looks.
+    pub is_called_off: bool,
+    _file: File,
+}
+
+/// Why a process cannot be examined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExaminationError {
+    /// No temporary file can be made.
+    #[error(transparent)]
+    File(#[from] std::io::Error),
+    /// It cannot be traced.
+    #[error(transparent)]
+    Attach(#[from] memhook_attach::Error),
+}
+
+/// Traces a process for a time and leaves it.
+///
+/// # Errors
+/// If it cannot be attached to, or no file can be made. It was not touched then.
+pub fn examine(
+    pid: i32,
+    examination: Examination<'_>,
+    attendant: &mut dyn Attendant,
+) -> Result<Examined, ExaminationError> {
+    let file = unnamed_file_in(&examination.directory)?;
+    let path = own_name(&file);
+    let config = examination.config.clone();
+    let recording = Recording::create(&path, &examination.recording, pid, &config)?;
+    let trace = match examination.files {
+        Some(files) => Trace::observed_sharing(pid, config, (), files),
+        None => Trace::observed(pid, config, ()),
+    };
+    let mut trace = match trace {
+        Ok(trace) => trace,
+        Err(error) => {
+            recording.abandon();
+            return Err(error.into());
+        }
+    };
+    trace.record(recording);
+    let mut job = ExaminationJob::new(pid, examination, attendant);
+    let end = trace.run(None, &mut job);
+    let consumer = trace.consumer();
+    Ok(Examined {
+        path,
+        modules: trace.session().module_files(),
+        gaps: consumer.gaps(consumer.elapsed()),
+        is_abandoned: trace.session().region().abandoned_at_ns().is_some(),
+        is_complete: job.is_complete,
+        is_called_off: job.is_called_off,
+        end,
+        _file: file,
+    })
+}
+
+struct ExaminationJob<'a> {
+    pid: i32,
+    examination: Examination<'a>,
+    attendant: &'a mut dyn Attendant,
+    names: Names,
+    looks: Option<Looks>,
+    is_complete: bool,
+    is_called_off: bool,
+    /// Where names come from, also when the process has ended.
+    _root: TargetRoot,
+}
+
+/// What was seen before the detach.
+struct Looks {
+    leaks: LastLook,
+    pins: PinnedMemory,
+}
+
+/// Everything, because advice chooses itself what matters.
+const VIEW: RssView = RssView {
+    top: usize::MAX,
+    pins: true,
+};
+
+impl<'a> ExaminationJob<'a> {
+    fn new(
+        pid: i32,
+        mut examination: Examination<'a>,
+        attendant: &'a mut dyn Attendant,
+    ) -> ExaminationJob<'a> {
+        let root = TargetRoot::of(pid);
+        let symbols = examination.names.take().map(|path| {
+            let roots = [root.search_order(), path.roots].concat();
+            Symbolizer::new(SearchPath { roots, ..path })
+        });
+        let view = LiveView {
+            by: RowsBy::Site,
+            sort: SortBy::Bytes,
+            top: 0,
+            older: None,
+        };
+        let symbols = symbols.unwrap_or_else(Symbolizer::without_files);
+        ExaminationJob {
+            pid,
+            names: Names {
+                reports: LiveReporter::new(view, symbols),
+                call_scans: CallScans::default(),
+                depth: examination.config.depth,
+            },
+            examination,
+            attendant,
+            looks: None,
+            is_complete: true,
+            is_called_off: false,
+            _root: root,
+        }
+    }
+
+    /// What the recording keeps of the end of the run.
+    fn notes<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Vec<(&'static str, String)> {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let looks = self.looks.take();
+        let (leaks, pins) = looks.map(|looks| (looks.leaks, looks.pins)).unzip();
+        let leaks = leaks.unwrap_or_else(LastLook::too_late);
+        let searched = leaks.search_in(consumer, false);
+        let unreachable: Option<Vec<UnreachableSite>> =
+            searched.unreachable().map(<[UnreachableSite]>::to_vec);
+        let Some(mut report) = self.report(trace) else {
+            return Vec::new();
+        };
+        let names = &mut Attended {
+            names: &mut self.names,
+            attendant: &*self.attendant,
+        };
+        report.rss = pins.map(|pins| Box::new(pins.report(session, consumer, names, VIEW)));
+        report.leaks = Some(searched.report(session, names, usize::MAX));
+        notes(&report, unreachable.as_deref())
+    }
+
+    /// A report of what was traced, without rows.
+    fn report<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<ReportModel> {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let Names {
+            reports,
+            call_scans,
+            depth,
+            ..
+        } = &mut self.names;
+        let now = consumer.elapsed();
+        let mut numbers = reports.numbers(now, consumer.gaps(now));
+        numbers.overhead = consumer.budget_kept().map(kept_overhead);
+        consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
+        let mut run = Traced::new(session, call_scans, *depth);
+        reports.begin(&mut run, numbers, true);
+        loop {
+            if let Some(report) = reports.poll(&mut run, NAMES_PAUSE) {
+                return Some(report);
+            }
+            if self.attendant.gives_up_names() {
+                return reports.give_up_names(&mut run);
+            }
+        }
+    }
+}
+
+impl<O: Observer + Send> Job<O> for ExaminationJob<'_> {
+    fn listen<'b>(&'b self, select: &mut Select<'b>) {
+        if let Some(calls) = self.attendant.calls() {
+            select.recv(calls);
+        }
+    }
+
+    fn pace(&self) -> Duration {
+        self.attendant.pace()
+    }
+
+    fn ends_by_signal(&self) -> bool {
+        self.attendant.ends_by_signal()
+    }
+
+    fn begin(&mut self, trace: &Trace<O>) {
+        self.attendant.attached(trace.session());
+    }
+
+    fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
+        let drainer = trace.consumer().drain_thread();
+        self.is_called_off |= self.attendant.is_called_off(drainer);
+        if turn.is_last {
+            return ControlFlow::Continue(());
+        }
+        let is_over = trace.consumer().elapsed() >= self.examination.duration;
+        if self.is_called_off || (is_over && self.attendant.may_look()) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn before_detach(&mut self, trace: &Trace<O>) {
+        if self.is_called_off {
+            return;
+        }
+        let (of, consumer) = (&self.examination, trace.consumer());
+        self.looks = Some(Looks {
+            pins: PinnedMemory::take(self.pid, consumer, of.walk),
+            leaks: LastLook::take(self.pid, consumer, of.search, of.words),
+        });
+    }
+
+    fn end(&mut self, trace: &mut Trace<O>, end: &End) {
+        let notes = match end {
+            _ if self.is_called_off => Vec::new(),
+            End::Executed => Vec::new(),
+            _ => self.notes(trace),
+        };
+        for recorded in trace.finish_recordings(&notes) {
+            self.is_complete &= recorded.is_complete();
+            if let Some(notice) = &recorded.notice {
+                self.attendant.notice(notice);
+            }
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
+        self.attendant.notice(text);
+    }
+}
+
+/// Names of the files of the process.
+struct Names {
+    reports: LiveReporter,
+    call_scans: CallScans,
+    depth: u32,
+}
+
+/// Names, and who waits for them.
+struct Attended<'a> {
+    names: &'a mut Names,
+    attendant: &'a dyn Attendant,
+}
+
+impl StackNames for Attended<'_> {
+    fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>) {
+        let names = &mut *self.names;
+        let run = Traced::new(session, &mut names.call_scans, names.depth);
+        let attendant = self.attendant;
+        names
+            .reports
+            .look_up(&run, stacks, || attendant.gives_up_names());
+    }
+
+    fn stack(&mut self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>) {
+        let names = &mut *self.names;
+        let run = Traced::new(session, &mut names.call_scans, names.depth);
+        names.reports.stack(&run, id)
+    }
+}

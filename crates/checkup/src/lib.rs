@@ -1,0 +1,38 @@
+//! One running process, recorded for a time, its memory searched and its heap walked at the end, and the advice that
+//! follows: what `advise` does, for whoever asks for it.
+//!
+//! [`examine`] traces a process and leaves it, with a recording that has no name. [`advice_of`] reads that, or any other
+//! recording. Beside them is what other commands share with them: the last look at a traced process's memory, and calls
+//! of allocators that say what they hold.
+//!
+//! Not here: options, terminals, rules that choose processes.
+
+mod advice;
+mod allocator;
+mod examination;
+mod last_look;
+mod notes;
+mod resident;
+mod session_stacks;
+mod traced_run;
+
+pub use advice::{AdviceError, advice_of, resident_now};
+pub use allocator::{CallError, Callable, callable_allocator, said_by_allocator};
+pub use examination::{Attendant, Examination, ExaminationError, Examined, examine};
+pub use last_look::{LastLook, Searched};
+pub use notes::{kept_overhead, notes};
+pub use resident::{PinnedMemory, account_of_trace};
+pub use session_stacks::SessionStacks;
+pub use traced_run::Traced;
+
+use memhook_attach::Session;
+use memhook_report::StackFrame;
+
+/// Names of the call stacks of a session.
+pub trait StackNames {
+    /// Looks up the names of these backtraces, and waits for them until nobody wants to wait any longer.
+    fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>);
+
+    /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
+    fn stack(&mut self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>);
+}

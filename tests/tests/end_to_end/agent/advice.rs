@@ -1,0 +1,163 @@
+//! Processes that the agent traces for a minute now and then, to say what to do about their memory.
+
+use super::served::{expect_untouched, rule};
+use memhook_tests::agents::{Agent, wrapped_slots};
+use memhook_tests::programs::{Folder, copy_program};
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, run, until};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+/// A minute is six seconds, and ten minutes are one.
+const HASTE: u32 = 10;
+/// The rest of the keys. What an agent of a slow build needs of a processor is not what is tested.
+const KEYS: &str =
+    "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
+
+/// A program with a disease, which rules go by the path of.
+struct Sick {
+    target: Target,
+    program: PathBuf,
+}
+
+impl Sick {
+    fn start(folder: &Folder, disease: &str) -> Sick {
+        let program = PathBuf::from(folder.path("diseased"));
+        copy_program(
+            build_target("diseased", &["-O2", "-g", "-pthread"]),
+            &program,
+        );
+        let mut target = Target::run(Command::new(&program).arg(disease));
+        target.go();
+        target.expect("sick");
+        Sick { target, program }
+    }
+
+    fn pid(&self) -> u32 {
+        self.target.pid()
+    }
+
+    /// It works as before, and nothing of ours is in its way.
+    fn finish(mut self) {
+        expect_untouched(self.pid());
+        assert_eq!(self.target.status("TracerPid"), "0");
+        self.target.send("x");
+        self.target.expect("before");
+        self.target.expect("after");
+        self.target.expect("done");
+        assert!(self.target.finish().success(), "its checks");
+    }
+}
+
+/// Waits until there were so many attempts.
+fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
+    let mut last = Value::Null;
+    until(&format!("process {pid} is examined"), || {
+        let mut target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
+        last = target["numbers"]["advice"].take();
+        last["attempts"].as_u64() >= Some(attempts)
+    });
+    last
+}
+
+#[test]
+fn a_leak_is_found_and_told_in_numbers_and_a_document() {
+    let folder = Arc::new(Folder::new("agent-advice"));
+    let sick = Sick::start(&folder, "leak");
+    let pid = sick.pid();
+    let agent = Agent::start_hastily(&folder, &rule(&sick.program, KEYS), HASTE);
+    agent.await_phase(pid, "traced");
+    let found = await_attempts(&agent, pid, 1);
+    assert_eq!(found["given"], 1, "{found} {}", agent.said());
+    assert_eq!(found["refusals"], serde_json::json!({}), "{found}");
+    assert_eq!(found["every_seconds"], 600.0);
+    assert!(found["age_seconds"].as_f64() >= Some(0.0), "{found}");
+    let answer = found["answer"].as_str().expect("an answer");
+    assert!(answer.starts_with("A leak"), "{answer}");
+    let said = agent.said();
+    assert!(said.contains(&format!("advice: {answer}")), "{said}");
+
+    let path = found["document"].as_str().expect("a document");
+    let document: Value = serde_json::from_str(&agent.get(path)).expect("JSON");
+    JsonSchema::load("advice-1").check(&document);
+    assert_eq!(document["pid"], pid);
+    assert!(document["seconds"].as_f64() >= Some(5.0), "{document}");
+    let first = &document["findings"][0];
+    assert_eq!(first["kind"], "leak", "{document}");
+    let site = first["found"].as_str().unwrap_or_default();
+    assert!(site.contains("filled \u{2190} lose"), "{site}");
+    let of_leak = [&format!("pid=\"{pid}\""), "finding=\"leak\""];
+    let metric = |name: &str, labels: &[&str]| {
+        let labels = [&of_leak[..1], labels].concat();
+        agent.metric(&format!("memhook_target_advice{name}"), &labels)
+    };
+    let gain = metric("_gain_bytes", &of_leak[1..]);
+    assert_eq!(gain, found["gain_bytes"]["leak"].as_f64(), "{found}");
+    assert!(gain > Some(0.0), "{document}");
+    assert!(metric("_gain_bytes_per_hour", &of_leak[1..]) > gain);
+    assert_eq!(metric("s_total", &[]), Some(1.0));
+    assert!(metric("_age_seconds", &[]) >= Some(0.0));
+
+    // It is left each time, and examined again.
+    let again = await_attempts(&agent, pid, 2);
+    assert_eq!(again["given"], 2, "{again} {}", agent.said());
+    let said = agent.said();
+    assert_eq!(said.matches("advice: A leak").count(), 1, "{said}");
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    sick.finish();
+}
+
+/// Who comes first is left alone, and the agent ends in the middle of an examination without advice.
+#[test]
+fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
+    let folder = Arc::new(Folder::new("agent-advice-traced"));
+    let sick = Sick::start(&folder, "healthy");
+    let pid = sick.pid();
+    let mut agent = Agent::start_hastily(&folder, &rule(&sick.program, KEYS), HASTE);
+    agent.await_phase(pid, "traced");
+    // Nothing keeps anybody from it between two examinations.
+    let attacher = Attacher::start(&sick.target, &[]);
+    let words =
+        format!("no advice on process {pid} (diseased): process {pid} is already traced by");
+    agent.hear(&words);
+    let of_process = format!("pid=\"{pid}\"");
+    let refused = || {
+        let labels = [of_process.as_str(), "reason=\"traced\""];
+        agent.metric("memhook_target_advice_refusals_total", &labels)
+    };
+    until("the refusal is counted", || refused() == Some(1.0));
+    attacher.finish();
+    let before = agent.said().matches("advice: ").count();
+    until("the agent traces it", || wrapped_slots(pid) > 0);
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.matches("advice: ").count(), before, "{said}");
+    sick.finish();
+}
+
+#[test]
+fn check_and_plan_say_what_is_examined() {
+    let folder = Folder::new("agent-advice-plan");
+    let sick = Sick::start(&folder, "healthy");
+    let file = folder.path("agent.toml");
+    std::fs::write(&file, rule(&sick.program, KEYS)).expect("written");
+    let show = |option: &str| {
+        let (code, out, errors) = run(&["agent", "--config", &file, option]);
+        assert_eq!((code, errors.as_str()), (0, ""), "{out}");
+        out
+    };
+    let check = show("--check");
+    let words = "the rule \"web\" traces each of its processes for a minute, once in 10 min 00 s";
+    assert!(check.contains(words), "{check}");
+    let plan = show("--plan");
+    let plan: Vec<&str> = plan.split_whitespace().collect();
+    let plan = plan.join(" ");
+    let words = format!(
+        "what to do about their memory: {} (once in 10 min 00 s",
+        sick.pid()
+    );
+    assert!(plan.contains(&words), "{plan}");
+    sick.finish();
+}
