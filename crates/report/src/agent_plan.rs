@@ -369,8 +369,8 @@ mod tests {
         for line in [
             "The agent would trace 2 of 6 processes now; it takes at most 0.04 processors and 320.0 MiB.",
             "The agent frees unreachable blocks of these processes: 7",
-            "The agent traces these processes for a minute now and then, and says what to do about their",
-            "memory: 8 (once in 1 h 00 min)",
+            "The agent traces these processes for a minute now and then, and says what to do about their memory:",
+            "    8 (once in 1 h 00 min)",
             "Not chosen, no rule fits: sh (2)",
             "Not chosen, never attached to: init",
             "1 more process cannot be looked at: run this as the agent's user",

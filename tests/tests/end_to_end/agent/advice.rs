@@ -66,7 +66,9 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     let folder = Arc::new(Folder::new("agent-advice"));
     let sick = Sick::start(&folder, "leak");
     let pid = sick.pid();
-    let agent = Agent::start_hastily(&folder, &rule(&sick.program, KEYS), HASTE);
+    let files = folder.path("files");
+    let keys = format!("{KEYS}\nsend = [\"files\"]\n[files]\ndirectory = \"{files}\"");
+    let agent = Agent::start_hastily(&folder, &rule(&sick.program, &keys), HASTE);
     agent.await_phase(pid, "traced");
     let found = await_attempts(&agent, pid, 1);
     assert_eq!(found["given"], 1, "{found} {}", agent.said());
@@ -79,7 +81,10 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     assert!(said.contains(&format!("advice: {answer}")), "{said}");
 
     let path = found["document"].as_str().expect("a document");
-    let document: Value = serde_json::from_str(&agent.get(path)).expect("JSON");
+    let document = agent.get(path);
+    let file = format!("{files}/memhook-diseased-{pid}.advice.json");
+    assert_eq!(std::fs::read_to_string(file).expect("a file"), document);
+    let document: Value = serde_json::from_str(&document).expect("JSON");
     JsonSchema::load("advice-1").check(&document);
     assert_eq!(document["pid"], pid);
     assert!(document["seconds"].as_f64() >= Some(5.0), "{document}");
