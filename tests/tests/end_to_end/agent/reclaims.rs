@@ -239,7 +239,9 @@ fn a_starved_process_is_left_alone() {
     let before = losing.used();
     group.take(pid);
     group.set_percent(Some(5));
-    let agent = Agent::start_hastily(&folder, &rule(&losing.program, &reclaim("free")), HASTE);
+    // Waits show after a while: this one has the whole first minute.
+    let keys = reclaim("free").replace("10m", "1m");
+    let agent = Agent::start(&folder, &rule(&losing.program, &keys));
     agent.await_phase(pid, "traced");
     let found = await_attempts(&agent, pid, 1);
     assert_eq!(found["refusals"]["starved"], 1, "{found}");
