@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 
 #include "target.hpp"
@@ -96,10 +97,37 @@ static void* on_a_stack(void*) {
   return nullptr;
 }
 
+static constexpr size_t mapped_bytes = 100'000;
+static void* mapped[20'000];
+static int mappings;
 static void map_more() {
-  void* room = mmap(nullptr, 100'000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(room != MAP_FAILED);
-  memset(room, 1, 100'000);
+  void* room = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(room != MAP_FAILED && mappings < 20'000);
+  memset(room, 1, mapped_bytes);
+  mapped[mappings++] = room;
+}
+static void unmap_all() {
+  while (mappings > 0) munmap(mapped[--mappings], mapped_bytes);
+}
+
+// One buffer that nobody empties.
+static char* text;
+static size_t text_bytes;
+[[gnu::noinline]] static void append() {
+  text = static_cast<char*>(realloc(text, text_bytes + 20'000));
+  CHECK(text);
+  memset(text + text_bytes, 'x', 20'000);
+  text_bytes += 20'000;
+}
+
+// A tenth of each huge page is used.
+static char* room;
+static void use_little_of_huge_pages() {
+  constexpr size_t huge = 2 << 20, pages = 32;
+  room = static_cast<char*>(aligned_alloc(huge, pages * huge));
+  CHECK(room);
+  madvise(room, pages * huge, MADV_HUGEPAGE);
+  for (size_t page = 0; page < pages; page++) memset(room + page * huge, 1, huge / 10);
 }
 
 static void say_resident(const char* when) {
@@ -115,6 +143,8 @@ static void say_resident(const char* when) {
 
 int main(int, char** arguments) {
   const char* disease = arguments[1];
+  // The remedy of `huge`.
+  if (getenv("NO_HUGE_PAGES")) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   ready();
   // Between pins of one page in ten, whole pages are free; of blocks that are as small as a page's tenth, none are.
   if (is(disease, "peak")) peak(false, 1000);
@@ -122,6 +152,7 @@ int main(int, char** arguments) {
     peak(true, 60);
     malloc_trim(0);
   }
+  if (is(disease, "huge")) use_little_of_huge_pages();
   pthread_t threads[threads_of_arenas];
   void* (*work)(void*) = is(disease, "arenas")   ? in_an_arena
                          : is(disease, "caches") ? in_caches
@@ -143,6 +174,7 @@ int main(int, char** arguments) {
     if (is(disease, "leak")) lose();
     if (is(disease, "cache")) remember();
     if (is(disease, "mappings")) map_more();
+    if (is(disease, "realloc")) append();
     free(filled(3000));
   }
   wait_for_byte();
@@ -151,6 +183,16 @@ int main(int, char** arguments) {
     for (void* block : pinned) free(block);
     malloc_trim(0);
   }
+  // Those that only have to be stopped: what they hold is bounded from now on.
+  while (cache) {
+    Entry* next = cache->next;
+    free(cache);
+    cache = next;
+  }
+  free(text);
+  if (is(disease, "mappings")) unmap_all();
+  if (is(disease, "leak")) wait_for_byte();
+  malloc_trim(0);
   if (has_threads) {
     pthread_barrier_wait(&together);
     for (pthread_t& thread : threads) CHECK(pthread_join(thread, nullptr) == 0);

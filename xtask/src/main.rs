@@ -15,6 +15,7 @@ mod man;
 mod papers;
 mod peers;
 mod peers_gate;
+mod predictions;
 mod slots_seen;
 mod storm;
 mod tally;
@@ -56,6 +57,8 @@ enum Task {
     Peers,
     /// Compare the gate with LeakSanitizer and memcheck on the tests of Debian packages; needs a release build
     GateProjects(gate_projects::Args),
+    /// Compare what `advise --what-if` predicts with what programs take when they are started with these settings
+    Predictions(predictions::Args),
     /// Measure what a leak check costs: the gate, LeakSanitizer, memcheck; needs a release build
     PeersGate(peers_gate::Args),
 }
@@ -75,5 +78,6 @@ fn main() -> ExitCode {
         Task::Peers => peers::run(),
         Task::GateProjects(args) => gate_projects::run(&args),
         Task::PeersGate(args) => peers_gate::run(&args),
+        Task::Predictions(args) => predictions::run(&args),
     }
 }

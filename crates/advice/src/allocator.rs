@@ -50,6 +50,7 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
         retention(facts, account),
         arenas(facts, account),
         thread_caches(facts, account),
+        huge_pages(facts, account),
         stacks(facts, account),
         of_other_allocator(facts, account),
     ];
@@ -121,6 +122,25 @@ fn thread_caches(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
         certainty: "exact",
         remedy: "Start the program with GLIBC_TUNABLES=glibc.malloc.tcache_count=0, or a smaller count than it has".into(),
         cost: "a restart, and malloc and free take longer",
+        evidence: format!("memhook-rs rss {}", facts.target()),
+    })
+}
+
+/// Pages that are only there because the kernel has made a huge page of them and their neighbours.
+fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
+    let gain = account.huge_zero_bytes?;
+    (gain >= facts.least()).then(|| Finding {
+        kind: Kind::HugePages,
+        found: format!(
+            "Of {} in huge pages, {} are pages of zeros, which were never written",
+            bytes(account.huge_page_bytes),
+            bytes(gain)
+        ),
+        gain_bytes: gain,
+        gain_bytes_an_hour: None,
+        certainty: "exact",
+        remedy: "Have the program call prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) before it allocates, or leave out the madvise(MADV_HUGEPAGE) or the setting of its allocator that asks for huge pages".into(),
+        cost: "a restart, and more misses of the address cache where memory is used densely",
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
 }

@@ -84,6 +84,8 @@ pub enum Kind {
     Arenas,
     /// Free blocks in caches of threads.
     ThreadCaches,
+    /// Huge pages of which little was ever written.
+    HugePages,
     /// Stacks of threads.
     Stacks,
     /// Memory that was mapped beside the heap grows.
@@ -216,6 +218,7 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
         Kind::Fragmentation => "No leak: fragmentation",
         Kind::Arenas => "No leak: free memory in many arenas",
         Kind::ThreadCaches => "No leak: free blocks in caches of threads",
+        Kind::HugePages => "No leak: huge pages that are hardly used",
         Kind::Stacks => "Not the heap: stacks of threads",
         Kind::Mappings => "Not the heap: memory that is mapped beside it",
     };

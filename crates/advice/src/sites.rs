@@ -15,6 +15,9 @@ const MOST: usize = 3;
 /// Frames of a site's name: the function that allocates, and who calls it.
 const FRAMES: usize = 3;
 
+/// What makes a block larger.
+const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
+
 /// What a site is called.
 #[derive(Clone, PartialEq, Eq)]
 struct Site {
@@ -103,7 +106,9 @@ pub fn findings(facts: &Facts<'_>) -> Vec<Finding> {
         .collect();
     grown.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
     for (rate, leak) in grown {
-        let site = Site::of_evidence(&evidence.sites[leak.site]);
+        let of_leak = &evidence.sites[leak.site];
+        let site = Site::of_evidence(of_leak);
+        let is_buffer = REALLOCS.contains(&of_leak.kind.as_str());
         let of_known = known.iter().position(|one| one.name == site.name);
         if let Some(at) = of_known {
             found[at].gain_bytes_an_hour = Some(rate);
@@ -112,7 +117,7 @@ pub fn findings(facts: &Facts<'_>) -> Vec<Finding> {
         if found.len() >= 2 * MOST || rate < facts.least() {
             continue;
         }
-        found.push(of_growth(facts, leak, &site, rate));
+        found.push(of_growth(facts, leak, (&site, is_buffer), rate));
     }
     found
 }
@@ -202,19 +207,31 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
                 facts.target(),
             ),
         },
-        cost: "a change of the program",
+        cost: match site.is_known() {
+            true => "a change of the program",
+            false => "one thread is held while it frees them",
+        },
         evidence: format!("memhook-rs scan {}", facts.target()),
     }
 }
 
-fn of_growth(facts: &Facts<'_>, leak: &Leak, site: &Site, rate: u64) -> Finding {
+fn of_growth(
+    facts: &Facts<'_>,
+    leak: &Leak,
+    (site, is_buffer): (&Site, bool),
+    rate: u64,
+) -> Finding {
     let total = leak.total();
     let is_searched = facts.profile.knows_unreachable();
     Finding {
         kind: Kind::Growth,
         found: format!(
-            "{} keeps more and more: {} in {} since the attach{}",
+            "{} {}: {} in {} since the attach{}",
             site.text(),
+            match is_buffer {
+                true => "makes blocks larger and larger by realloc",
+                false => "keeps more and more",
+            },
             bytes(total.bytes),
             counted(total.blocks, "block"),
             match is_searched {
@@ -225,9 +242,13 @@ fn of_growth(facts: &Facts<'_>, leak: &Leak, site: &Site, rate: u64) -> Finding 
         gain_bytes: total.bytes,
         gain_bytes_an_hour: Some(rate),
         certainty: "tested",
-        remedy: match is_searched {
-            true => format!("Bound what {} keeps, or release what is old", site.name),
-            false => format!("See whether {} releases what it should", site.name),
+        remedy: match (is_buffer, is_searched) {
+            (true, _) => format!(
+                "Bound how large {} lets them become; if it needs that size, reserve it at once: each step copies all before it",
+                site.name
+            ),
+            (false, true) => format!("Bound what {} keeps, or release what is old", site.name),
+            (false, false) => format!("See whether {} releases what it should", site.name),
         },
         cost: "a change of the program",
         evidence: format!("memhook-rs gate -p {} --growth -d 5m", facts.target()),

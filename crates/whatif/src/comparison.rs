@@ -2,7 +2,7 @@
 
 use crate::child::Measured;
 use crate::operations::{MOST_THREADS, Sums};
-use crate::truth::median_over_time;
+use crate::truth::mean_over_time;
 use crate::variants::Variant;
 use memhook_recording::Recording;
 use memhook_report::{Document, Style, bytes, change, count, counted, wrapped};
@@ -82,8 +82,8 @@ pub struct ReplayRow {
     pub peak_rss_bytes: u64,
     /// Resident bytes at the end.
     pub end_rss_bytes: u64,
-    /// Resident bytes for half of the time or longer.
-    pub median_rss_bytes: u64,
+    /// Resident bytes on average over time.
+    pub mean_rss_bytes: u64,
     /// Page faults.
     pub page_faults: u64,
     /// Calls.
@@ -107,8 +107,8 @@ pub struct Recommendation {
     pub settings: String,
     /// Its library.
     pub library: Option<String>,
-    /// Resident bytes less for half of the time or longer.
-    pub median_saved_bytes: u64,
+    /// Resident bytes less on average over time.
+    pub mean_saved_bytes: u64,
     /// Resident bytes less at the peak.
     pub peak_saved_bytes: i64,
     /// Time in the allocator in addition, in ms.
@@ -177,10 +177,10 @@ impl Comparison {
             settings => format!(" with {settings}"),
         };
         format!(
-            "Recommended: {}{settings}: {} less for half of the time or longer, {} at the peak, {:+.1} ms in the \
+            "Recommended: {}{settings}: {} less on average over time, {} at the peak, {:+.1} ms in the \
              allocator. {compared}.",
             best.allocator,
-            bytes(best.median_saved_bytes),
+            bytes(best.mean_saved_bytes),
             change(-best.peak_saved_bytes),
             best.allocator_ms_more,
         )
@@ -199,7 +199,7 @@ impl ReplayRow {
             is_recorded,
             peak_rss_bytes: resident.max().unwrap_or(0),
             end_rss_bytes: curve.last().map_or(0, |(_, bytes)| *bytes),
-            median_rss_bytes: median_over_time(curve),
+            mean_rss_bytes: mean_over_time(curve),
             page_faults: measured.page_faults,
             calls: measured.calls,
             allocator_ms: measured.allocator_ns as f64 / 1e6,
@@ -224,7 +224,7 @@ impl ReplayRow {
         let numbers = [
             bytes(self.peak_rss_bytes),
             bytes(self.end_rss_bytes),
-            bytes(self.median_rss_bytes),
+            bytes(self.mean_rss_bytes),
             count(self.page_faults),
             format!("{:.1} ms", self.allocator_ms),
         ];
@@ -255,7 +255,7 @@ impl Document for Comparison {
         let heads = [
             "peak RSS",
             "at the end",
-            "median",
+            "mean",
             "page faults",
             "in the allocator",
         ];

@@ -11,6 +11,8 @@ pub(crate) const MOST_THREADS: u16 = 64;
 /// No allocator is asked for a larger alignment: which one the program wanted is not recorded, only where the block
 /// came to lie.
 const LARGEST_ALIGNMENT: u8 = 12;
+/// What comes after a time takes longer than this in all allocators.
+const CLOCK_STEP_NS: u64 = 5_000_000;
 /// Places of the table; blocks beyond them are left out.
 const MOST_SLOTS: u32 = u32::MAX - 1;
 
@@ -27,6 +29,8 @@ pub(crate) enum Kind {
     Pairs = 6,
     /// How much is resident; `value` is the time.
     Sample = 7,
+    /// The time is now `value`, for allocators that do something after a time.
+    Clock = 8,
 }
 
 /// One step of a replay.
@@ -76,6 +80,8 @@ pub(crate) struct Encoder<W> {
     next_moment: usize,
     until_sample: u64,
     now_ns: u64,
+    /// What the replay was last told.
+    clock_ns: u64,
     /// The index of the process's first thread.
     pub main_thread: u16,
     /// By address.
@@ -114,6 +120,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
             moments,
             next_moment: 0,
             now_ns: 0,
+            clock_ns: 0,
             main_thread: 0,
             live: FxHashMap::default(),
             covered: Vec::new(),
@@ -157,7 +164,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
             value,
         });
         self.sums.operations += 1;
-        if kind != Kind::Sample && self.until_sample > 0 {
+        if !matches!(kind, Kind::Sample | Kind::Clock) && self.until_sample > 0 {
             self.until_sample -= 1;
             if self.until_sample == 0 {
                 self.until_sample = self.moments.every;
@@ -274,6 +281,10 @@ impl<W: FnMut(Operation)> Blocks for Encoder<W> {
     fn end_pass(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         self.sums.end_ns = self.now_ns;
+        if self.now_ns - self.clock_ns >= CLOCK_STEP_NS {
+            self.clock_ns = self.now_ns;
+            self.emit(Kind::Clock, 0, 0, self.now_ns);
+        }
         while let Some(&time) = self.moments.times.get(self.next_moment) {
             if time > now_ns {
                 break;

@@ -55,22 +55,17 @@ pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Opti
     })
 }
 
-/// The bytes that were resident for half of the time or longer.
-pub(crate) fn median_over_time(curve: &[(u64, u64)]) -> u64 {
-    let mut parts: Vec<(u64, u64)> = curve
-        .windows(2)
-        .map(|pair| (pair[0].1, pair[1].0.saturating_sub(pair[0].0)))
-        .collect();
-    parts.sort_unstable();
-    let whole: u64 = parts.iter().map(|(_, time)| time).sum();
-    let mut passed = 0;
-    for (bytes, time) in &parts {
-        passed += time;
-        if passed * 2 >= whole {
-            return *bytes;
-        }
-    }
-    curve.last().map_or(0, |(_, bytes)| *bytes)
+/// The bytes that were resident on average.
+pub(crate) fn mean_over_time(curve: &[(u64, u64)]) -> u64 {
+    let parts = curve.windows(2).map(|pair| {
+        let time = pair[1].0.saturating_sub(pair[0].0);
+        (u128::from(pair[0].1) * u128::from(time), u128::from(time))
+    });
+    let (sum, whole) = parts.fold((0u128, 0u128), |(sum, whole), (more, time)| {
+        (sum.saturating_add(more), whole + time)
+    });
+    let mean = sum.checked_div(whole).map(|mean| mean as u64);
+    mean.unwrap_or_else(|| curve.last().map_or(0, |(_, bytes)| *bytes))
 }
 
 #[cfg(test)]
@@ -114,10 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn the_median_counts_time() {
-        assert_eq!(median_over_time(&[(0, 10), (1, 20), (2, 30), (100, 0)]), 30);
-        assert_eq!(median_over_time(&[(0, 10), (90, 20), (100, 20)]), 10);
-        assert_eq!(median_over_time(&[(5, 7)]), 7);
-        assert_eq!(median_over_time(&[]), 0);
+    fn the_mean_counts_time() {
+        assert_eq!(mean_over_time(&[(0, 10), (1, 20), (2, 30), (100, 0)]), 29);
+        assert_eq!(mean_over_time(&[(0, 10), (90, 20), (100, 20)]), 11);
+        assert_eq!(mean_over_time(&[(5, 7)]), 7);
+        assert_eq!(mean_over_time(&[(5, 7), (5, 9)]), 9);
+        assert_eq!(mean_over_time(&[]), 0);
     }
 }

@@ -172,14 +172,14 @@ fn recommendation(comparison: &Comparison) -> Option<Recommendation> {
         .rows
         .iter()
         .filter(|row| row.problem.is_none() && row.failed_calls == 0);
-    let best = done.min_by_key(|row| row.median_rss_bytes)?;
-    let saved = now.median_rss_bytes.checked_sub(best.median_rss_bytes)?;
-    let is_clear = saved as f64 >= now.median_rss_bytes as f64 * LEAST_GAIN;
-    (is_clear && !best.is_recorded && now.median_rss_bytes > 0).then(|| Recommendation {
+    let best = done.min_by_key(|row| row.mean_rss_bytes)?;
+    let saved = now.mean_rss_bytes.checked_sub(best.mean_rss_bytes)?;
+    let is_clear = saved as f64 >= now.mean_rss_bytes as f64 * LEAST_GAIN;
+    (is_clear && !best.is_recorded && now.mean_rss_bytes > 0).then(|| Recommendation {
         allocator: best.allocator.clone(),
         settings: best.settings.clone(),
         library: best.library.clone(),
-        median_saved_bytes: saved,
+        mean_saved_bytes: saved,
         peak_saved_bytes: now.peak_rss_bytes as i64 - best.peak_rss_bytes as i64,
         allocator_ms_more: best.allocator_ms - now.allocator_ms,
     })

@@ -23,8 +23,10 @@ use std::{
 
 /// Names may be given after the first allocation, and losses add up.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Samples of what is resident; when there are more, every second one goes.
+/// Samples of what is resident; when there are more, every second one goes, and the next are as far apart.
 const MOST_SAMPLES: usize = 600;
+/// Between the first of them: a run of a second shall have enough to be compared with.
+const FIRST_SAMPLE_PAUSE: Duration = Duration::from_millis(50);
 /// Between two points of the clocks.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
@@ -229,6 +231,7 @@ impl Facts {
         modules_changed: bool,
     ) -> Option<String> {
         let now = consumer.elapsed();
+        self.resident.look(session.pid(), now);
         let look = now >= self.next_look;
         let mut state = consumer.lock();
         let recorder = state.recorder_of(self.memory).as_mut()?;
@@ -239,9 +242,6 @@ impl Facts {
         let has_news = [self.note_gaps(consumer, now), self.note_marks(session)];
         if has_news.contains(&true) {
             recorder.writer.meta(&self.meta);
-        }
-        if look {
-            self.resident.look(session.pid(), now);
         }
         let asked: Vec<u32> = if look {
             recorder.threads().collect()
@@ -383,7 +383,7 @@ impl Facts {
             let live = session.region().live_accesses(consumer.tick_time());
             recorder.writer.live_accesses(&live);
         }
-        self.resident.look(session.pid(), now);
+        self.resident.end(session.pid(), now);
         self.note(RESIDENT_NOTE, resident_text(&self.resident.samples));
         recorder.writer.meta(&self.meta);
         match (self.memory, &state.mappings) {
@@ -417,20 +417,30 @@ impl Facts {
 }
 
 /// What is resident over time.
-#[derive(Default)]
 struct ResidentSeries {
     samples: Vec<ResidentSample>,
-    /// Looks between two samples.
-    step: u64,
-    looks: u64,
+    pause: Duration,
+    next: Duration,
+}
+
+impl Default for ResidentSeries {
+    fn default() -> Self {
+        ResidentSeries {
+            samples: Vec::new(),
+            pause: FIRST_SAMPLE_PAUSE,
+            next: Duration::ZERO,
+        }
+    }
 }
 
 impl ResidentSeries {
     /// Takes a sample, if it is time for one.
     fn look(&mut self, pid: i32, now: Duration) {
-        let is_due = self.looks.is_multiple_of(self.step.max(1));
-        self.looks += 1;
-        let Some(found) = resident_counters(pid).filter(|_| is_due) else {
+        if now < self.next {
+            return;
+        }
+        self.next = now + self.pause;
+        let Some(found) = resident_counters(pid) else {
             return;
         };
         self.samples.push(ResidentSample {
@@ -446,8 +456,14 @@ impl ResidentSeries {
                 is_kept = !is_kept;
                 is_kept
             });
-            self.step = self.step.max(1) * 2;
+            self.pause *= 2;
         }
+    }
+
+    /// Takes the last sample, whenever the one before was.
+    fn end(&mut self, pid: i32, now: Duration) {
+        self.next = now;
+        self.look(pid, now);
     }
 }
 

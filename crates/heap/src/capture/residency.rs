@@ -24,6 +24,8 @@ pub struct Residency {
     pub memory: MemoryUse,
     /// The resident pages of private memory without a file.
     pub pages: Runs,
+    /// Those of them that are in huge pages; nothing before Linux 6.7.
+    pub huge: Runs,
     /// It was read while all threads were held for the snapshot.
     pub is_of_snapshot: bool,
     /// It is known which pages were written, and how many processes map them.
@@ -48,20 +50,29 @@ impl Residency {
     fn by_smaps(reader: i32) -> Result<Residency, Error> {
         let scan = PageScan::open(reader)?;
         let mappings = smaps(reader)?;
-        let (mut pages, mut memory) = (Runs::new(), MemoryUse::default());
+        let mut found = Residency::empty();
         for used in &mappings {
-            memory.add(&used.memory);
+            found.memory.add(&used.memory);
             if is_own(&used.mapping) && used.memory.rss > 0 {
-                resident_pages(&scan, reader, &used.mapping, &mut pages);
+                found.add_pages(&scan, reader, &used.mapping);
             }
         }
         Ok(Residency {
             mappings,
-            memory,
-            pages,
-            is_of_snapshot: false,
             has_shares: true,
+            ..found
         })
+    }
+
+    fn empty() -> Residency {
+        Residency {
+            mappings: Vec::new(),
+            memory: MemoryUse::default(),
+            pages: Runs::new(),
+            huge: Runs::new(),
+            is_of_snapshot: false,
+            has_shares: false,
+        }
     }
 
     /// `None` if the page tables cannot be gone through, or are not what the kernel counts.
@@ -71,25 +82,20 @@ impl Residency {
         let Some(before) = before else {
             return Ok(None);
         };
-        let mut found = Residency {
-            mappings: Vec::new(),
-            memory: MemoryUse::default(),
-            pages: Runs::new(),
-            is_of_snapshot: false,
-            has_shares: false,
-        };
-        let mut of_others = Runs::new();
+        let mut found = Residency::empty();
+        let mut of_others = (Runs::new(), Runs::new());
         for mapping in mappings(reader)? {
-            let pages = if is_own(&mapping) {
-                &mut found.pages
+            let (pages, huge) = if is_own(&mapping) {
+                (&mut found.pages, &mut found.huge)
             } else {
-                of_others.clear();
-                &mut of_others
+                of_others.0.clear();
+                of_others.1.clear();
+                (&mut of_others.0, &mut of_others.1)
             };
             let mut memory = MemoryUse::default();
             // Of what the kernel maps into every process, it counts only the code as resident.
             if !mapping.path.starts_with("[v") || mapping.path == "[vdso]" {
-                match scan.find_resident(mapping.start..mapping.end, pages) {
+                match scan.find_resident(mapping.start..mapping.end, pages, huge) {
                     Ok(bytes) => (memory.rss, memory.huge_pages) = bytes,
                     // Before Linux 6.7.
                     Err(_) => return Ok(None),
@@ -103,6 +109,20 @@ impl Residency {
         };
         found.memory.swap = after.swap;
         Ok(agree(found.memory.rss, &before, &after).then_some(found))
+    }
+
+    /// Adds the resident pages of a mapping.
+    fn add_pages(&mut self, scan: &PageScan, reader: i32, mapping: &Mapping) {
+        let (start, end) = (mapping.start, mapping.end);
+        let before = (self.pages.len(), self.huge.len());
+        let found = scan.find_resident(start..end, &mut self.pages, &mut self.huge);
+        if found.is_err() {
+            self.pages.truncate(before.0);
+            self.huge.truncate(before.1);
+            // Before Linux 6.7.
+            let pages = pagemap::resident(reader, start, end);
+            self.pages.extend(pages.unwrap_or_default());
+        }
     }
 
     /// Makes one of the mappings that are cut at these addresses.
@@ -146,17 +166,6 @@ pub(super) enum Look {
 fn is_own(mapping: &Mapping) -> bool {
     let is_without_file = mapping.file_id.2 == 0 || mapping.path == "/dev/zero";
     is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
-}
-
-/// Adds the resident pages of a mapping.
-fn resident_pages(scan: &PageScan, reader: i32, mapping: &Mapping, pages: &mut Runs) {
-    let (start, end) = (mapping.start, mapping.end);
-    let before = pages.len();
-    if scan.find_resident(start..end, pages).is_err() {
-        pages.truncate(before);
-        // Before Linux 6.7.
-        pages.extend(pagemap::resident(reader, start, end).unwrap_or_default());
-    }
 }
 
 /// Whether a sum is between those of two moments, or within a hundredth of them.

@@ -16,6 +16,7 @@ use crate::resident::pages::{PAGE_BYTES, ResidentPages};
 use crate::resident::pins::{PinCount, Pinned};
 use crate::resident::stacks::stacks;
 use crate::resident::trim::TopLimits;
+use crate::resident::zero_pages::zero_bytes;
 use crate::snapshot::Snapshot;
 use memhook_process::{MemoryUse, memory_use};
 use std::cmp::Reverse;
@@ -104,6 +105,9 @@ pub struct Account {
     pub(crate) purgeable_bytes: u64,
     /// Some of it is the heap of another allocator.
     pub has_other_allocator: bool,
+    /// Pages of zeros in huge pages, which the process has most likely never written: without huge pages they would not
+    /// be there. `None` if the memory was not copied.
+    pub huge_zero_bytes: Option<u64>,
     /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
     pub pins: Vec<(ClassName, Pinned)>,
     /// What another allocator says of itself, if it could be asked.
@@ -147,6 +151,7 @@ pub fn account<'a>(
         dissected: heap,
     };
     mappings.add_to(&mut account, &residency.mappings);
+    account.huge_zero_bytes = snapshot.map(|snapshot| zero_bytes(snapshot, &residency.huge));
     account.finish(residency);
     account
 }

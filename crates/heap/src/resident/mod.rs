@@ -14,6 +14,7 @@ mod stacks;
 mod traced;
 mod trim;
 mod trimming;
+mod zero_pages;
 
 pub use account::{Account, Holding, Part};
 pub use arena_use::ArenaUse;

@@ -133,23 +133,25 @@ impl PageScan {
         Ok(false)
     }
 
-    /// Appends the pages of an address range that are [`PageState::Resident`] to `found`. Returns how many bytes that
-    /// are, and how many of them are in huge pages.
+    /// Appends the pages of an address range that are [`PageState::Resident`] to `found`, and those of them that are in
+    /// huge pages to `huge`. Returns how many bytes both are.
     pub fn find_resident(
         &self,
         range: Range<u64>,
         found: &mut Vec<Range<u64>>,
+        huge: &mut Vec<Range<u64>>,
     ) -> io::Result<(u64, u64)> {
-        let (mut all, mut huge) = (0, 0);
+        let (mut all_bytes, mut huge_bytes) = (0, 0);
         self.each_region(range, PageState::Resident, |region| {
             let bytes = region.end - region.start;
-            all += bytes;
+            all_bytes += bytes;
             if region.categories & IS_HUGE != 0 {
-                huge += bytes;
+                huge_bytes += bytes;
+                append(huge, region);
             }
             append(found, region);
         })?;
-        Ok((all, huge))
+        Ok((all_bytes, huge_bytes))
     }
 
     /// Regions in address order, each page in at most one of them.

@@ -49,6 +49,9 @@ pub struct RssReport {
     pub swap_bytes: u64,
     /// Resident bytes in huge pages.
     pub huge_page_bytes: u64,
+    /// Those of them on pages of zeros, which were most likely never written; `None` if that was not looked at.
+    #[serde(default)]
+    pub huge_zero_bytes: Option<u64>,
     /// Bytes of hugetlbfs, which the kernel does not count as resident.
     pub hugetlb_bytes: u64,
     /// What the resident bytes consist of; the parts add up to all of them.
@@ -188,6 +191,7 @@ impl RssReport {
             private_dirty_bytes: account.has_shares.then_some(memory.private_dirty),
             swap_bytes: memory.swap,
             huge_page_bytes: memory.huge_pages,
+            huge_zero_bytes: account.huge_zero_bytes,
             hugetlb_bytes: memory.hugetlb,
             parts: parts
                 .map(|(part, bytes)| RssPart {

@@ -33,9 +33,13 @@ fn head(out: &mut String, report: &RssReport) -> std::fmt::Result {
             bytes(pss)
         )
     });
+    let zeros = report.huge_zero_bytes.filter(|&zeros| zeros > 0);
+    let zeros = zeros.map_or(String::new(), |zeros| {
+        format!(" ({} of it zeros that were never written)", bytes(zeros))
+    });
     writeln!(
         out,
-        "Process {}: {} resident{shares}, {} swapped out, {} in huge pages",
+        "Process {}: {} resident{shares}, {} swapped out, {} in huge pages{zeros}",
         report.pid,
         bytes(report.rss_bytes),
         bytes(report.swap_bytes),

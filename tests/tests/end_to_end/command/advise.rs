@@ -1,9 +1,10 @@
 //! `advise`: programs with a known disease get the right answer, and its remedy brings back what was predicted.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{JsonSchema, Target, build_target, run as memhook};
+use memhook_tests::{JsonSchema, Target, build_target, not_run, run as memhook};
 use serde_json::Value;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A sick target, up to where it is sick.
 fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
@@ -14,6 +15,9 @@ fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     target.expect("sick");
     target
 }
+
+/// For how long they are looked at.
+const LOOK: Duration = Duration::from_secs(6);
 
 /// What is said of it; text is looked at elsewhere.
 fn advice(target: &Target) -> Value {
@@ -49,12 +53,26 @@ fn said(target: &mut Target, word: &str) -> f64 {
 }
 
 /// Ends the target; what its own remedy brought back.
-fn cured(mut target: Target) -> f64 {
+fn cured(target: Target) -> f64 {
+    cured_by(target, |_| {})
+}
+
+/// The same, with a remedy that is applied while the target waits for it, if it does.
+fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target)) -> f64 {
     target.send("x");
-    let gain = said(&mut target, "before") - said(&mut target, "after");
+    let before = said(&mut target, "before");
+    remedy(&mut target);
+    let gain = before - said(&mut target, "after");
     target.expect("done");
     assert!(target.finish().success());
     gain
+}
+
+/// What a disease that goes on was predicted to have taken by now. The look began at `begin`.
+fn predicted_by_now(advice: &Value, begin: Instant) -> f64 {
+    let an_hour = advice["findings"][0]["gain_bytes_an_hour"].as_f64();
+    let since = begin.elapsed().saturating_sub(LOOK).as_secs_f64();
+    first(advice).1 + an_hour.expect("a rate") / 3600.0 * since
 }
 
 fn assert_predicted(predicted: f64, came: f64, what: &str) {
@@ -68,28 +86,52 @@ fn assert_predicted(predicted: f64, came: f64, what: &str) {
 #[test]
 fn a_leak() {
     let target = sick("leak", &[]);
+    let begin = Instant::now();
     let advice = advice(&target);
     let (kind, gain) = first(&advice);
     assert_eq!(kind, "leak", "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
     assert!(found.contains("filled \u{2190} lose"), "{found}");
     assert!(advice["findings"][0]["gain_bytes_an_hour"].as_f64() > Some(gain));
-    let pid = target.pid().to_string();
-    let (code, out, errors) = memhook(&["scan", &pid, "--reclaim", "--yes", "--json"]);
-    assert_eq!(code, 0, "{errors}");
-    // It went on meanwhile.
-    assert!(out.contains("released"), "{out}");
-    cured(target);
+    // It goes on until it is cured.
+    let mut predicted = 0.0;
+    let came = cured_by(target, |target| {
+        predicted = predicted_by_now(&advice, begin);
+        let pid = target.pid().to_string();
+        let (code, out, errors) = memhook(&["scan", &pid, "--reclaim", "--yes", "--json"]);
+        assert_eq!(code, 0, "{errors}");
+        assert!(out.contains("released"), "{out}");
+        target.send("x");
+    });
+    assert_predicted(predicted, came, "scan --reclaim, and a trim");
 }
 
 #[test]
 fn a_cache_without_bounds() {
-    let target = sick("cache", &[]);
+    one_that_grows("cache", "growth", "filled \u{2190} remember");
+}
+
+#[test]
+fn a_buffer_without_bounds() {
+    one_that_grows("realloc", "growth", "larger and larger by realloc");
+}
+
+#[test]
+fn what_is_mapped_beside_the_heap() {
+    one_that_grows("mappings", "mappings", "mapped beside the heap");
+}
+
+/// A program that goes on taking memory, and gives it all back where it is bounded.
+fn one_that_grows(disease: &str, expected: &str, words: &str) {
+    let target = sick(disease, &[]);
+    let begin = Instant::now();
     let advice = advice(&target);
-    assert_eq!(first(&advice).0, "growth", "{advice}");
+    assert_eq!(first(&advice).0, expected, "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
-    assert!(found.contains("filled \u{2190} remember"), "{found}");
-    cured(target);
+    assert!(found.contains(words), "{found}");
+    let mut predicted = 0.0;
+    let came = cured_by(target, |_| predicted = predicted_by_now(&advice, begin));
+    assert_predicted(predicted, came, disease);
 }
 
 #[test]
@@ -135,13 +177,27 @@ fn caches_of_threads() {
     started_anew("caches", "thread_caches", no_caches);
 }
 
+#[test]
+fn huge_pages_that_are_hardly_used() {
+    let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let modes = modes.unwrap_or_else(|_| "[never]".into());
+    if modes.contains("[never]") {
+        return not_run("this system makes no huge pages");
+    }
+    started_anew("huge", "huge_pages", ("NO_HUGE_PAGES", "1"));
+}
+
 /// A disease whose remedy is a variable at the start.
 fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
     let target = sick(disease, &[]);
     let advice = advice(&target);
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, expected, "{advice}");
-    let setting = format!("{}={}", remedy.0, remedy.1);
+    let setting = match remedy.0 {
+        // What the target does then.
+        "NO_HUGE_PAGES" => "prctl(PR_SET_THP_DISABLE, 1".to_owned(),
+        _ => format!("{}={}", remedy.0, remedy.1),
+    };
     let advised = advice["findings"][0]["remedy"].as_str();
     assert!(
         advised.is_some_and(|text| text.contains(&setting)),
@@ -169,16 +225,6 @@ fn stacks_of_threads() {
         (0.75..1.05).contains(&share),
         "{share} of {predicted} came back"
     );
-}
-
-#[test]
-fn what_is_mapped_beside_the_heap() {
-    let target = sick("mappings", &[]);
-    let advice = advice(&target);
-    assert_eq!(first(&advice).0, "mappings", "{advice}");
-    let an_hour = advice["findings"][0]["gain_bytes_an_hour"].as_f64();
-    assert!(an_hour > Some(0.0), "{advice}");
-    cured(target);
 }
 
 #[test]
