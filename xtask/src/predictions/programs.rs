@@ -92,7 +92,7 @@ pub const ALL: [Program; 10] = [
             let script = written(folder, "service.py", PYTHON)?;
             Ok(Work {
                 variables: vec![("PYTHONMALLOC", "malloc")],
-                ..Work::of(vec!["python3".into(), script])
+                ..Work::of(vec!["/usr/bin/python3".into(), script])
             })
         },
         driver: None,
@@ -130,10 +130,20 @@ pub const ALL: [Program; 10] = [
         name: "cc1plus",
         work: |folder| {
             let source = written(folder, "regexes.cc", REGEXES)?;
+            let text = folder.join("regexes.ii").display().to_string();
+            compile(&["-E", "-o", &text, &source])?;
             let compiler = Command::new("g++").arg("-print-prog-name=cc1plus").output();
             let compiler = compiler.map_err(|error| format!("g++: {error}"))?;
             let compiler = String::from_utf8_lossy(&compiler.stdout).trim().to_owned();
-            let words = [&compiler, "-quiet", "-O2", &source, "-o", "/dev/null"];
+            let words = [
+                &compiler,
+                "-quiet",
+                "-O2",
+                "-fpreprocessed",
+                &text,
+                "-o",
+                "/dev/null",
+            ];
             Ok(Work::of(words.map(str::to_owned).into()))
         },
         driver: None,
