@@ -10,7 +10,7 @@
 
 using namespace target;
 
-static constexpr int many = 40'000, threads_of_arenas = 32;
+static constexpr int many = 40'000, threads_of_arenas = 64;
 static void* pinned[many / 40];
 static void* passing[many];
 
@@ -120,6 +120,22 @@ static size_t text_bytes;
   text_bytes += 20'000;
 }
 
+// Half of it is read again and again, half never.
+[[gnu::used]] static char* forgotten[1000];
+static char* used[1000];
+[[gnu::noinline]] static void load_and_forget(int i) { forgotten[i] = static_cast<char*>(filled(20'000)); }
+[[gnu::noinline]] static void load_and_use(int i) { used[i] = static_cast<char*>(filled(20'000)); }
+static int loaded;
+static void load_both() {
+  if (loaded < 1000) {
+    load_and_forget(loaded);
+    load_and_use(loaded);
+    loaded++;
+  }
+  for (int i = 0; i < loaded; i++)
+    for (int at = 0; at < 20'000; at += 4096) used[i][at]++;
+}
+
 // A tenth of each huge page is used.
 static char* room;
 static void use_little_of_huge_pages() {
@@ -175,6 +191,7 @@ int main(int, char** arguments) {
     if (is(disease, "cache")) remember();
     if (is(disease, "mappings")) map_more();
     if (is(disease, "realloc")) append();
+    if (is(disease, "untouched")) load_both();
     free(filled(3000));
   }
   wait_for_byte();

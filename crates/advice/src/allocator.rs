@@ -33,15 +33,18 @@ fn part(account: &RssReport, name: &str) -> u64 {
 }
 
 /// Where the resident bytes are.
-pub fn lines(account: &RssReport) -> impl Iterator<Item = Line> + '_ {
-    PARTS.iter().filter_map(|&(name, what)| {
+pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
+    let found = PARTS.iter().filter_map(|&(name, what)| {
         let bytes = part(account, name);
-        (bytes > 0).then_some(Line {
+        (bytes > 0).then(|| Line {
             what,
             bytes,
             bytes_an_hour: None,
+            certainty: "exact",
+            evidence: format!("memhook-rs rss {}", facts.target()),
         })
-    })
+    });
+    found.collect()
 }
 
 /// What would bring back memory that no live block uses.

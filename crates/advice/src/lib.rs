@@ -7,11 +7,13 @@
 //! Not here: processes, recordings, options.
 
 mod allocator;
+mod page;
+mod site;
 mod sites;
 mod text;
 
 use memhook_gate::Evidence;
-use memhook_report::{Document, Profile, RssReport, Style, bytes};
+use memhook_report::{Document, Profile, RssReport, StaleReport, Style, bytes};
 use serde::Serialize;
 use std::cmp::Reverse;
 
@@ -30,6 +32,8 @@ pub struct Facts<'a> {
     pub account: Option<&'a RssReport>,
     /// The trend test over its sites; `None` if it could not be made.
     pub growth: Option<&'a Evidence>,
+    /// What nobody touched; `None` if that was not watched.
+    pub stale: Option<&'a StaleReport>,
     /// Whether the process is still there, so that commands may name it.
     pub is_running: bool,
 }
@@ -66,6 +70,10 @@ pub struct Line {
     pub bytes: u64,
     /// How much more it would be in an hour; `None` if that was not followed.
     pub bytes_an_hour: Option<i64>,
+    /// How sure it is: exact or estimated.
+    pub certainty: &'static str,
+    /// The command that shows it.
+    pub evidence: String,
 }
 
 /// Kinds of findings.
@@ -76,6 +84,8 @@ pub enum Kind {
     Leak,
     /// A site keeps more and more blocks, and something points to them.
     Growth,
+    /// Something points to the blocks of a site, and nobody has touched them.
+    Untouched,
     /// Free memory of the allocator that it could give back at once.
     Retention,
     /// Free memory that a few live blocks hold.
@@ -143,10 +153,17 @@ impl Facts<'_> {
 pub fn advise(facts: &Facts<'_>) -> Advice {
     let profile = facts.profile;
     let mut findings = sites::findings(facts);
+    // Of samples, sums are estimates.
+    let of_blocks = match profile.sampling {
+        Some(_) => "estimated",
+        None => "exact",
+    };
     let mut lines = vec![Line {
         what: "live blocks since the attach",
         bytes: profile.totals.live_bytes,
         bytes_an_hour: Some(facts.an_hour(sites::growth(profile))),
+        certainty: of_blocks,
+        evidence: format!("memhook-rs attach {} -d 60s", facts.target()),
     }];
     if let Some(leaks) = profile
         .leaks
@@ -157,13 +174,24 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
             what: "of all blocks, unreachable",
             bytes: leaks.totals.leaked_bytes,
             bytes_an_hour: None,
+            certainty: "exact",
+            evidence: format!("memhook-rs scan {}", facts.target()),
+        });
+    }
+    if let Some(watched) = facts.stale {
+        lines.push(Line {
+            what: "of those since the attach, reachable and not touched",
+            bytes: watched.sites.iter().map(sites::reachable_stale).sum(),
+            bytes_an_hour: None,
+            certainty: "estimated",
+            evidence: format!("memhook-rs stale {} --older 10m", facts.target()),
         });
     }
     let mut notes = Vec::new();
     match facts.account {
         Some(account) => {
             findings.extend(allocator::findings(facts, account));
-            lines.extend(allocator::lines(account));
+            lines.extend(allocator::lines(facts, account));
             notes.extend(account.notes.iter().cloned());
         }
         None => notes.push("what is resident was not looked at: record with attach --rss".into()),
@@ -177,6 +205,12 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         )],
         None => vec!["what is unreachable was not looked for: record with attach --leaks".into()],
     });
+    match facts.stale {
+        Some(watched) => notes.extend(watched.notes.iter().cloned()),
+        None => {
+            notes.push("what nobody touches was not watched: record with attach --stale".into())
+        }
+    }
     match facts.growth {
         Some(evidence) => notes.extend(evidence.gaps.iter().cloned()),
         None => notes.push(
@@ -214,6 +248,7 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let what = match first.kind {
         Kind::Leak => "A leak",
         Kind::Growth => "Growth, by blocks that are still in use",
+        Kind::Untouched => "Blocks that are in use for no visible purpose: nobody touches them",
         Kind::Retention => "No leak: free memory that the allocator keeps",
         Kind::Fragmentation => "No leak: fragmentation",
         Kind::Arenas => "No leak: free memory in many arenas",
@@ -226,6 +261,29 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
         format!(" of {} resident", bytes(account.rss_bytes))
     });
     format!("{what} ({}{of})", bytes(first.gain_bytes))
+}
+
+impl Advice {
+    /// The answer in a line, also where there is nothing to do.
+    fn answer(&self) -> &str {
+        let answer = self.answer.as_deref();
+        answer.unwrap_or("Nothing to do: no change that could be computed would bring back much")
+    }
+
+    /// A page that needs no network and no script (HTML).
+    pub fn page(&self) -> String {
+        page::page(self)
+    }
+}
+
+impl Finding {
+    /// What it would bring back.
+    fn heading(&self, number: usize) -> String {
+        let rate = self
+            .gain_bytes_an_hour
+            .map_or(String::new(), |rate| format!(", {} an hour", bytes(rate)));
+        format!("#{number} {}{rate}", bytes(self.gain_bytes))
+    }
 }
 
 impl Document for Advice {

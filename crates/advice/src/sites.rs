@@ -1,73 +1,17 @@
 //! Findings about allocation sites: what leaks, and what grows.
 
+use crate::site::Site;
 use crate::{Facts, Finding, Kind};
-use memhook_gate::{AllocationSite, Evidence, Leak, MOMENTS, SourceFrame};
-use memhook_report::{
-    LeakSite, Profile, StackFrame, bytes, counted, frame_name, is_wrapper, short_place,
-};
+use memhook_gate::{Evidence, Leak, MOMENTS};
+use memhook_report::{LeakSite, Profile, StaleSite, bytes, counted};
 use std::collections::BTreeMap;
 
+/// What makes a block larger.
+const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 /// Standard errors that are no chance.
 const DEVIATIONS: f64 = 3.0;
 /// Findings of each kind; further ones are in the commands that they name.
 const MOST: usize = 3;
-
-/// Frames of a site's name: the function that allocates, and who calls it.
-const FRAMES: usize = 3;
-
-/// What makes a block larger.
-const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
-
-/// What a site is called.
-#[derive(Clone, PartialEq, Eq)]
-struct Site {
-    /// Its functions, the inner one first; empty if the call was not recorded.
-    name: String,
-    place: String,
-}
-
-impl Site {
-    fn of_stack(stack: &[StackFrame]) -> Site {
-        let is_wrapping = |frame: &StackFrame| frame.function.as_deref().is_none_or(is_wrapper);
-        let first = stack.iter().position(|frame| !is_wrapping(frame));
-        let frames = &stack[first.unwrap_or(0)..];
-        let place = frames.first().map(|frame| match (&frame.file, frame.line) {
-            (Some(file), Some(line)) => short_place(&format!("{file}:{line}")),
-            _ => frame.module.clone().unwrap_or_default(),
-        });
-        Site {
-            name: joined(frames.iter().map(frame_name)),
-            place: place.unwrap_or_default(),
-        }
-    }
-
-    fn of_evidence(site: &AllocationSite) -> Site {
-        let first = site.stack.iter().position(|frame| !frame.wrapper);
-        let frames = &site.stack[first.unwrap_or(0)..];
-        let place = frames.first().map(|frame| short_place(&frame.place()));
-        Site {
-            name: joined(frames.iter().map(SourceFrame::name)),
-            place: place.unwrap_or_default(),
-        }
-    }
-
-    /// Whether the call was recorded.
-    fn is_known(&self) -> bool {
-        !self.name.is_empty()
-    }
-
-    fn text(&self) -> String {
-        match (self.is_known(), self.place.is_empty()) {
-            (false, _) => "a caller that was not recorded".to_owned(),
-            (true, true) => self.name.clone(),
-            (true, false) => format!("{} ({})", self.name, self.place),
-        }
-    }
-}
-
-fn joined(names: impl Iterator<Item = String>) -> String {
-    names.take(FRAMES).collect::<Vec<_>>().join(" \u{2190} ")
-}
 
 /// Change of the live bytes of all sites.
 pub fn growth(profile: &Profile) -> f64 {
@@ -96,7 +40,8 @@ pub fn findings(facts: &Facts<'_>) -> Vec<Finding> {
         }
     }
     let Some(evidence) = facts.growth else {
-        found.extend(estimated_growth(facts, &known));
+        found.extend(estimated_growth(facts, &mut known));
+        found.extend(untouched(facts, &known));
         return found;
     };
     let mut grown: Vec<(u64, &Leak)> = evidence
@@ -118,12 +63,57 @@ pub fn findings(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         found.push(of_growth(facts, leak, (&site, is_buffer), rate));
+        known.push(site);
     }
+    found.extend(untouched(facts, &known));
     found
 }
 
+/// Sites whose blocks something points to and nobody has touched, if that was watched.
+fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
+    let Some(watched) = facts.stale else {
+        return Vec::new();
+    };
+    let mut sites: Vec<(u64, &StaleSite)> = watched
+        .sites
+        .iter()
+        .filter(|site| site.state == "stale" && !site.before_attach)
+        .map(|site| (reachable_stale(site), site))
+        .filter(|(stale, _)| *stale >= facts.least())
+        .collect();
+    sites.sort_by_key(|(stale, _)| std::cmp::Reverse(*stale));
+    let named = sites
+        .into_iter()
+        .map(|(stale, of)| (Site::of_stack(&of.stack), stale, of));
+    let new = named.filter(|(site, ..)| known.iter().all(|one| one.name != site.name));
+    let older = watched.older_s;
+    new.take(MOST)
+        .map(|(site, stale, of)| Finding {
+            kind: Kind::Untouched,
+            found: format!(
+                "Nobody has touched {} of the {} that {} holds for {older:.0} s; something points to them",
+                bytes(stale),
+                bytes(of.live_bytes),
+                site.text(),
+            ),
+            gain_bytes: stale,
+            gain_bytes_an_hour: None,
+            certainty: "estimated",
+            remedy: format!("Release earlier what {} keeps, or do not load it before it is needed", site.name),
+            cost: "a change of the program",
+            evidence: format!("memhook-rs stale {} --older 10m", facts.target()),
+        })
+        .collect()
+}
+
+/// What of a site was not touched, without what nothing reaches.
+pub fn reachable_stale(site: &StaleSite) -> u64 {
+    let split = site.reachability;
+    split.map_or(site.stale_bytes, |split| split.reachable_stale_bytes)
+}
+
 /// Sites that have grown by more than chance makes of samples. Whether they go on growing was not tested.
-fn estimated_growth(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
+fn estimated_growth(facts: &Facts<'_>, known: &mut Vec<Site>) -> Vec<Finding> {
     let mut of_stack: BTreeMap<u32, (f64, f64, u64)> = BTreeMap::new();
     for site in &facts.profile.sites {
         let (live, before) = (site.measures.live, site.before);
@@ -144,7 +134,9 @@ fn estimated_growth(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
         (site, more, live)
     });
     let new = named.filter(|(site, ..)| known.iter().all(|one| one.name != site.name));
-    new.take(MOST)
+    let new: Vec<_> = new.take(MOST).collect();
+    known.extend(new.iter().map(|(site, ..)| site.clone()));
+    new.into_iter()
         .map(|(site, more, live)| Finding {
             kind: Kind::Growth,
             found: format!(

@@ -7,6 +7,8 @@ use std::fmt::{Result, Write};
 
 /// Columns at most, and where the terminal has no width.
 const WIDTH: usize = 100;
+/// Room for what a line is about, before the command that shows it.
+const LINE: usize = 52;
 /// Where the lines of a finding begin.
 const INDENT: &str = "   ";
 
@@ -19,10 +21,7 @@ pub fn text(advice: &Advice, style: Style) -> String {
 
 fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
     let width = style.width.unwrap_or(WIDTH).min(WIDTH);
-    let answer = advice.answer.as_deref();
-    let answer =
-        answer.unwrap_or("Nothing to do: no change that could be computed would bring back much");
-    writeln!(out, "{}\n", style.strong(&visible(answer)))?;
+    writeln!(out, "{}\n", style.strong(&visible(advice.answer())))?;
     let resident = advice
         .rss_bytes
         .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
@@ -36,7 +35,13 @@ fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
         let rate = line.bytes_an_hour.map_or(String::new(), |rate| {
             format!("  {} an hour at this rate", change(rate))
         });
-        writeln!(out, "{:>11}  {}{rate}", bytes(line.bytes), line.what)?;
+        let shown = format!("{}{rate}", line.what);
+        writeln!(
+            out,
+            "{:>11}  {shown:<LINE$}  {}",
+            bytes(line.bytes),
+            line.evidence
+        )?;
     }
     for (at, finding) in advice.findings.iter().enumerate() {
         writeln!(out)?;
@@ -62,11 +67,7 @@ fn of_finding(
     width: usize,
     style: Style,
 ) -> Result {
-    let rate = finding
-        .gain_bytes_an_hour
-        .map_or(String::new(), |rate| format!(", {} an hour", bytes(rate)));
-    let gain = format!("#{number} {}{rate}", bytes(finding.gain_bytes));
-    writeln!(out, "{}", style.strong(&gain))?;
+    writeln!(out, "{}", style.strong(&finding.heading(number)))?;
     let lines = [
         visible(&finding.found).into_owned(),
         format!("Do: {}", visible(&finding.remedy)),

@@ -11,7 +11,9 @@ use crossbeam_channel::Receiver;
 use memhook_advice::Advice;
 use memhook_attach::{Detached, End, Error as AttachError, OnFull, Session, TraceConfig};
 use memhook_attach::{USUAL_RING_BYTES, already_traced};
-use memhook_checkup::{Attendant, Examination, ExaminationError, advice_of, examine, resident_now};
+use memhook_checkup::{
+    Attendant, EndLooks, Examination, ExaminationError, advice_of, examine, resident_now,
+};
 use memhook_heap::{Limits, Request};
 use memhook_process::TargetRoot;
 use memhook_recording::{Options, Recording};
@@ -198,12 +200,14 @@ fn examination<'a>(
             ..TraceConfig::default()
         },
         files: Some(searches.files()),
-        search: Request {
-            limits,
-            ..Request::to_search()
-        },
-        walk: limits,
-        words: |error| chain(error),
+        looks: Some(EndLooks {
+            search: Request {
+                limits,
+                ..Request::to_search()
+            },
+            walk: limits,
+            words: |error| chain(error),
+        }),
         recording: Options {
             max_file_bytes: Some(MOST_RECORDED),
             overwrite: true,

@@ -5,7 +5,7 @@ use memhook_advice::{Advice, Facts, advise};
 use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
 use memhook_heap::{Limits, Looked, Part, look_at_memory};
 use memhook_recording::Recording;
-use memhook_report::recorded::{Contents, Window, account, profile};
+use memhook_report::recorded::{Contents, Window, account, profile, stale};
 use memhook_report::{RssPart, RssReport, RssView};
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
@@ -60,6 +60,7 @@ pub fn advice_of(
         profile: &profile,
         account: account.as_deref(),
         growth: growth.as_ref(),
+        stale: stale(recording).as_ref(),
         is_running,
     }))
 }

@@ -35,18 +35,24 @@ pub struct Examination<'a> {
     pub config: TraceConfig,
     /// What is read of its files, where many processes have them in common.
     pub files: Option<&'a SharedFiles>,
-    /// The copy that is searched for what nothing reaches.
-    pub search: Request,
-    /// Bounds of the copy in which the heap is walked.
-    pub walk: Limits,
-    /// How a copy that failed is told.
-    pub words: fn(&HeapError) -> String,
+    /// How its memory is looked at when the time is over; `None`: it is not.
+    pub looks: Option<EndLooks>,
     /// How it is recorded, and in which directory. Nothing with a name is left there.
     pub recording: Options,
     /// That directory.
     pub directory: PathBuf,
     /// Where names come from beside the files of the process, or whether from nowhere.
     pub names: Option<SearchPath>,
+}
+
+/// Two copies of the memory at the end of an examination.
+pub struct EndLooks {
+    /// The copy that is searched for what nothing reaches.
+    pub search: Request,
+    /// Bounds of the copy in which the heap is walked.
+    pub walk: Limits,
+    /// How a copy that failed is told.
+    pub words: fn(&HeapError) -> String,
 }
 
 /// Who has a process examined, while that goes on.
@@ -298,7 +304,10 @@ impl<O: Observer + Send> Job<O> for ExaminationJob<'_> {
         if self.is_called_off {
             return;
         }
-        let (of, consumer) = (&self.examination, trace.consumer());
+        let Some(of) = &self.examination.looks else {
+            return;
+        };
+        let consumer = trace.consumer();
         self.looks = Some(Looks {
             pins: PinnedMemory::take(self.pid, consumer, of.walk),
             leaks: LastLook::take(self.pid, consumer, of.search, of.words),
@@ -307,7 +316,7 @@ impl<O: Observer + Send> Job<O> for ExaminationJob<'_> {
 
     fn end(&mut self, trace: &mut Trace<O>, end: &End) {
         let notes = match end {
-            _ if self.is_called_off => Vec::new(),
+            _ if self.is_called_off || self.examination.looks.is_none() => Vec::new(),
             End::Executed => Vec::new(),
             _ => self.notes(trace),
         };

@@ -18,7 +18,7 @@ mod traced_run;
 
 pub use advice::{AdviceError, advice_of, resident_now};
 pub use allocator::{CallError, Callable, callable_allocator, said_by_allocator};
-pub use examination::{Attendant, Examination, ExaminationError, Examined, examine};
+pub use examination::{Attendant, EndLooks, Examination, ExaminationError, Examined, examine};
 pub use last_look::{LastLook, Searched};
 pub use notes::{kept_overhead, notes};
 pub use resident::{PinnedMemory, account_of_trace};

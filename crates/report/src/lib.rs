@@ -43,6 +43,7 @@ mod seen;
 mod site_head;
 mod stacks;
 mod stale;
+mod static_page;
 mod style;
 mod text;
 pub mod top;
@@ -122,6 +123,7 @@ pub use stale::{
     CaughtAccess, StaleEvidence, StaleHistory, StalePoint, StaleReachability, StaleReport,
     StaleSite, StaleTotals,
 };
+pub use static_page::{Curve, StaticPage};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use types::{one_spelling, type_of_stack};

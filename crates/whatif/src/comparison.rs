@@ -13,6 +13,14 @@ use std::fmt::Write;
 const SCHEMA: &str = "memhook-rs/what-if/1";
 /// Columns where nothing has a width.
 const COLUMNS: usize = 100;
+/// What is said of each replay.
+pub(crate) const COLUMN_HEADS: [&str; 5] = [
+    "peak RSS",
+    "at the end",
+    "mean",
+    "page faults",
+    "in the allocator",
+];
 
 /// What a run would take under other allocators.
 #[derive(Clone, Debug, Serialize)]
@@ -149,7 +157,38 @@ impl Comparison {
         }
     }
 
-    fn verdict(&self) -> String {
+    /// What was done.
+    pub(crate) fn heading(&self) -> String {
+        let touched = match self.touched {
+            "all" => "all of its pages were",
+            _ => "its first and its last page were",
+        };
+        format!(
+            "What-if: {} of process {} ({}), {}, replayed. Of each block, {touched} written to. Resident memory is \
+             that of the replayed heap alone.",
+            counted(self.calls, "call"),
+            self.pid,
+            self.command,
+            counted(self.threads.into(), "thread"),
+        )
+    }
+
+    /// What limits what the numbers say.
+    pub(crate) fn all_notes(&self) -> impl Iterator<Item = String> + '_ {
+        let failed = self.rows.iter().filter(|row| row.failed_calls > 0);
+        let failed = failed.map(|row| {
+            let calls = counted(row.failed_calls, "call");
+            format!("{calls} of {} returned no memory", row.allocator)
+        });
+        failed.chain(self.notes.iter().cloned())
+    }
+
+    /// A page that needs no network and no script (HTML).
+    pub fn page(&self) -> String {
+        crate::page::page(self)
+    }
+
+    pub(crate) fn verdict(&self) -> String {
         let Some(truth) = self.truth else {
             return "Nothing is recommended: the recording does not show often enough what was resident to tell \
                     whether these replays are right."
@@ -209,26 +248,29 @@ impl ReplayRow {
         }
     }
 
-    /// Name and numbers, or what went wrong.
-    fn cells(&self) -> (String, Result<[String; 5], &str>) {
-        let mut name = self.allocator.clone();
-        if self.is_recorded {
-            name += " (as recorded)";
-        }
-        if !self.settings.is_empty() {
-            name = format!("{name} {}", self.settings);
-        }
-        if let Some(problem) = &self.problem {
-            return (name, Err(problem));
-        }
-        let numbers = [
+    /// What it is called.
+    pub(crate) fn name(&self) -> String {
+        let recorded = if self.is_recorded {
+            " (as recorded)"
+        } else {
+            ""
+        };
+        let settings = match self.settings.as_str() {
+            "" => String::new(),
+            settings => format!(" {settings}"),
+        };
+        format!("{}{recorded}{settings}", self.allocator)
+    }
+
+    /// Its numbers, as [`COLUMN_HEADS`] names them.
+    pub(crate) fn numbers(&self) -> [String; 5] {
+        [
             bytes(self.peak_rss_bytes),
             bytes(self.end_rss_bytes),
             bytes(self.mean_rss_bytes),
             count(self.page_faults),
             format!("{:.1} ms", self.allocator_ms),
-        ];
-        (name, Ok(numbers))
+        ]
     }
 }
 
@@ -239,58 +281,28 @@ fn percent(share: f64) -> String {
 impl Document for Comparison {
     fn text(&self, style: Style) -> String {
         let width = style.width.unwrap_or(COLUMNS);
-        let touched = match self.touched {
-            "all" => "all of its pages were",
-            _ => "its first and its last page were",
-        };
-        let head = format!(
-            "What-if: {} of process {} ({}), {}, replayed. Of each block, {touched} written to. Resident memory is \
-             that of the replayed heap alone.\n\n",
-            counted(self.calls, "call"),
-            self.pid,
-            self.command,
-            counted(self.threads.into(), "thread"),
-        );
-        let mut out = wrapped(&head, width);
-        let heads = [
-            "peak RSS",
-            "at the end",
-            "mean",
-            "page faults",
-            "in the allocator",
-        ];
-        let cells: Vec<_> = self.rows.iter().map(ReplayRow::cells).collect();
+        let mut out = wrapped(&format!("{}\n\n", self.heading()), width);
+        let cells: Vec<_> = self.rows.iter().map(|row| (row.name(), row)).collect();
         let longest = cells.iter().map(|(name, _)| name.chars().count());
         let longest = longest.max().unwrap_or(0).max("allocator".len());
         let _ = write!(out, "{:<longest$}", "allocator");
-        for head in heads {
+        for head in COLUMN_HEADS {
             let _ = write!(out, "  {head:>11}");
         }
         out.push('\n');
-        for (name, numbers) in &cells {
+        for (name, row) in &cells {
             let _ = write!(out, "{name:<longest$}");
-            match numbers {
-                Ok(numbers) => {
-                    for (cell, head) in numbers.iter().zip(heads) {
-                        let columns = head.len().max(11);
-                        let _ = write!(out, "  {cell:>columns$}");
-                    }
-                    out.push('\n');
-                }
-                Err(problem) => {
-                    let _ = writeln!(out, "  {problem}");
-                }
+            if let Some(problem) = &row.problem {
+                let _ = writeln!(out, "  {problem}");
+                continue;
             }
+            for (cell, head) in row.numbers().iter().zip(COLUMN_HEADS) {
+                let columns = head.len().max(11);
+                let _ = write!(out, "  {cell:>columns$}");
+            }
+            out.push('\n');
         }
-        let failed = self.rows.iter().filter(|row| row.failed_calls > 0);
-        let failed = failed.map(|row| {
-            format!(
-                "{} of {} returned no memory",
-                counted(row.failed_calls, "call"),
-                row.allocator
-            )
-        });
-        let notes = failed.chain(self.notes.iter().cloned());
+        let notes = self.all_notes();
         let notes = notes.map(|note| format!("Note: {note}.\n"));
         let end = format!("\n{}\n{}", self.verdict(), notes.collect::<String>());
         out + &wrapped(&end, width)

@@ -4,6 +4,7 @@ mod child;
 mod comparison;
 mod error;
 mod operations;
+mod page;
 mod recorded;
 mod truth;
 mod variants;

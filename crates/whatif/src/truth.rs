@@ -21,24 +21,26 @@ pub(crate) fn times(resident: &[ResidentSample]) -> Vec<u64> {
 /// Compares growth since the begin. `None` if too little of it was recorded.
 pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Option<Truth> {
     let begin = resident.first()?.anonymous_bytes;
-    let growth = |sample: &ResidentSample| sample.anonymous_bytes.saturating_sub(begin);
-    let recorded_peak = resident.iter().map(growth).max()?;
+    // What was resident after the last recorded call is not that of any recorded one.
+    let moments: Vec<(u64, u64)> = resident
+        .iter()
+        .filter_map(|sample| {
+            let time = sample.time_ms * 1_000_000;
+            // The first one of that time is the one that was asked for.
+            let at = curve.binary_search_by(|(t, _)| t.cmp(&time)).ok()?;
+            let recorded = sample.anonymous_bytes.saturating_sub(begin);
+            Some((recorded, curve[at].1))
+        })
+        .collect();
+    let recorded_peak = moments.iter().map(|(recorded, _)| *recorded).max()?;
+    let replayed_peak = moments.iter().map(|(_, replayed)| *replayed).max()?;
     let least = (recorded_peak as f64 * LEAST_SHARE).max(1.0);
-    let mut replayed_peak = 0;
-    let mut errors = Vec::new();
-    for sample in resident {
-        let time = sample.time_ms * 1_000_000;
-        // The first one of that time is the one that was asked for.
-        let Ok(at) = curve.binary_search_by(|(t, _)| t.cmp(&time)) else {
-            continue;
-        };
-        let (_, replayed) = curve[at];
-        replayed_peak = replayed_peak.max(replayed);
-        let recorded = growth(sample) as f64;
-        if recorded >= least {
-            errors.push((replayed as f64 - recorded) / recorded);
-        }
-    }
+    let mut errors: Vec<f64> = moments
+        .iter()
+        .map(|&(recorded, replayed)| (recorded as f64, replayed as f64))
+        .filter(|(recorded, _)| *recorded >= least)
+        .map(|(recorded, replayed)| (replayed - recorded) / recorded)
+        .collect();
     if errors.len() < LEAST_MOMENTS {
         return None;
     }

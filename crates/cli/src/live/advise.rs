@@ -8,15 +8,15 @@ use super::{attach, ending};
 use crate::exit_code;
 use crate::options::HoldLimit;
 use crate::output::Json;
-use crate::report::{open, sources};
+use crate::report::{self, open, sources};
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::gap_said;
 use memhook_checkup::{Attendant, Examined, advice_of, examine, resident_now};
-use memhook_foreign::units;
-use memhook_report::Progress;
+use memhook_foreign::{check_output, units};
+use memhook_report::{Document, Progress};
 use std::cell::OnceCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -40,24 +40,49 @@ pub struct Args {
     #[command(flatten)]
     what_if: what_if::WhatIfArgs,
     #[command(flatten)]
+    output: PageOutput,
+}
+
+/// Where the answer goes.
+#[derive(clap::Args)]
+struct PageOutput {
+    #[command(flatten)]
     json: Json,
+    /// Also write the answer as a page to this file (HTML)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Overwrite the output file if it exists
+    #[arg(long, requires = "output")]
+    force: bool,
+}
+
+impl PageOutput {
+    /// Before the work.
+    fn check(&self, recording: Option<&Path>) -> anyhow::Result<()> {
+        let output = self.output.as_deref();
+        Ok(check_output(output, self.force, recording)?)
+    }
+
+    fn write(&self, document: &impl Document, page: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if let Some(path) = &self.output {
+            report::write(Some(path), self.force, page().as_bytes())?;
+        }
+        self.json.print(document)
+    }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.output.check(args.target.recording())?;
     if args.what_if.is_wanted() {
-        return what_if::run(&args.what_if, args.target.recording(), args.json);
+        return what_if::run(args);
     }
     if let Some(file) = args.target.recording() {
         of_recording(args, file, None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let pid = args.target.pid()?;
-    let examination = attach::examination(pid, args.duration, args.overhead, args.hold)?;
-    signals::catch_stops();
-    let mut attendant = AtTerminal::default();
-    let work = || examine(pid, examination, &mut attendant);
-    let examined = Progress::during("looking at the process", work)?;
+    let examined = examined(pid, args, Some(args.overhead), "looking at the process")?;
     let code = judged(&examined, pid);
     of_recording(args, &examined.path, Some(pid))?;
     Ok(ExitCode::from(code))
@@ -76,8 +101,22 @@ fn of_recording(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Resul
     };
     let resident = running.and_then(|pid| resident_now(pid, limits.usual(), &recording));
     let advice = advice_of(&recording, symbols, resident, running.is_some());
-    args.json
-        .print(&advice.with_context(|| file.display().to_string())?)
+    let advice = advice.with_context(|| file.display().to_string())?;
+    args.output.write(&advice, || advice.page())
+}
+
+/// Records a process for the time that the user wants.
+fn examined(
+    pid: i32,
+    args: &Args,
+    overhead: Option<f64>,
+    what: &'static str,
+) -> anyhow::Result<Examined> {
+    let examination = attach::examination(pid, args.duration, overhead, args.hold)?;
+    signals::catch_stops();
+    let mut attendant = AtTerminal::default();
+    let work = || examine(pid, examination, &mut attendant);
+    Ok(Progress::during(what, work)?)
 }
 
 /// Who waits for an examination.

@@ -17,7 +17,7 @@ use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, refuse};
-use memhook_checkup::Examination;
+use memhook_checkup::{EndLooks, Examination};
 use memhook_foreign::units;
 use memhook_heap::Limits;
 use memhook_ledger::Observer;
@@ -233,23 +233,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// How `attach --leaks --rss --pins` records a process for a time.
+/// How `attach --leaks --rss --pins` records a process for a time; without a share of its time, every call of it is
+/// recorded, and no more than that.
 pub fn examination(
     pid: i32,
     duration: Duration,
-    overhead: f64,
+    overhead: Option<f64>,
     hold: HoldLimit,
 ) -> anyhow::Result<Examination<'static>> {
     let mut args = Args::plain(pid, duration, usize::MAX);
-    args.reports.tracing.overhead = Some(overhead);
+    args.reports.tracing.overhead = overhead;
     let (reports, config) = (&args.reports, args.config(true));
     refuse(pid, &config)?;
     Ok(Examination {
         duration,
         files: None,
-        search: hold.to_search(),
-        walk: Limits::default(),
-        words: words_of_a_search,
+        looks: overhead.map(|_| EndLooks {
+            search: hold.to_search(),
+            walk: Limits::default(),
+            words: words_of_a_search,
+        }),
         recording: reports.recording.resolve(true, &reports.tracing)?,
         directory: std::env::temp_dir(),
         names: Some(SearchPath::default()),

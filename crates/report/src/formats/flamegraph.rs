@@ -3,8 +3,9 @@
 use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Node, Root};
 use crate::gaps;
-use crate::labels::{Labels, one_line};
+use crate::labels::Labels;
 use crate::stacks::shortened;
+use crate::static_page::escaped;
 use crate::units::with_error;
 use crate::{Profile, Unit, percent};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -193,10 +194,4 @@ fn color(name: &str, is_root: bool) -> String {
     let hash = hasher.finish();
     let (hue, light) = (18 + hash % 38, 62 + hash / 64 % 14);
     format!("hsl({hue} 82% {light}%)")
-}
-
-fn escaped(text: &str) -> String {
-    let text = one_line(text.to_owned());
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -8,7 +8,7 @@ mod symbolizer;
 pub use profile::account;
 pub use profile::{
     Contents, NotSearched, Window, check_unreachable, note, ordered_modules, overhead, profile,
-    window_totals,
+    stale, window_totals,
 };
 pub use symbolizer::{NameSources, module_files, symbolizer};
 pub(crate) use symbolizer::{candidates, symbolizer_of};

@@ -236,6 +236,54 @@ fn a_healthy_program() {
     cured(target);
 }
 
+/// Only the half of what is kept that nobody reads again.
+#[test]
+fn blocks_that_nobody_touches() {
+    let folder = Folder::new("untouched");
+    let file = folder.path("run.mhk");
+    let target = sick("untouched", &[]);
+    let pid = target.pid().to_string();
+    let options = "-d 12s --on-full wait --stale=4s --leaks --rss -q -o";
+    let (code, _, errors) = memhook(&[&["attach", &pid][..], &words(options), &[&file]].concat());
+    assert_eq!(code, 0, "{errors}");
+    let (code, out, errors) = memhook(&["advise", &file, "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let advice: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("advice-1").check(&advice);
+    let (kind, gain) = first(&advice);
+    assert_eq!(kind, "untouched", "{advice}");
+    let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
+    assert!(found.contains("load_and_forget"), "{found}");
+    // Half of what it has loaded since the attach.
+    let live = advice["lines"][0]["bytes"].as_f64().expect("bytes");
+    assert_predicted(gain, live / 2.0, "what was loaded and forgotten");
+    cured(target);
+}
+
+#[test]
+fn a_page_and_what_is_there_already() {
+    let folder = Folder::new("advice-page");
+    let page = folder.path("advice.html");
+    let target = sick("peak", &[]);
+    let pid = target.pid().to_string();
+    let (code, out, errors) = memhook(&["advise", &pid, "-d", "2s", "-o", &page]);
+    assert_eq!(code, 0, "{errors}");
+    let answer = out.lines().next().expect("an answer");
+    let text = std::fs::read_to_string(&page).expect("a page");
+    assert!(text.contains(&format!("<h1>{answer}</h1>")), "{text}");
+    assert!(text.contains("memhook-rs trim"), "{text}");
+    assert!(!text.contains("<script"), "{text}");
+    // Before the process is touched.
+    let (code, out, errors) = memhook(&["advise", &pid, "-o", &page]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    cured(target);
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
 #[test]
 fn a_recording_and_what_it_lacks() {
     let folder = Folder::new("advice");
@@ -261,7 +309,7 @@ fn a_recording_and_what_it_lacks() {
         out.starts_with("Growth, by blocks that are still in use ("),
         "{out}"
     );
-    for missing in ["record with attach --rss", "record with attach --leaks"] {
+    for missing in ["attach --rss", "attach --leaks", "attach --stale"] {
         assert!(out.contains(missing), "{out}");
     }
     let (code, _, errors) = memhook(&["advise", "/nowhere/run.mhk"]);

@@ -2,9 +2,10 @@
 
 use super::{json, number};
 use memhook_tests::programs::Folder;
-use memhook_tests::{JsonSchema, build_library, build_target, run};
+use memhook_tests::{JsonSchema, Target, build_library, build_target, run};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 
 /// Errors of a replay under the same allocator that the documents name.
 const MOST_MEDIAN: f64 = 0.10;
@@ -145,10 +146,6 @@ fn refusals() {
     let file = folder.path("run.mhk");
     let little = ["advise", &file, "--what-if", "--max-memory", "64K"];
     refused(&little, "a replay needs about");
-    refused(
-        &["advise", "1", "--what-if"],
-        "--what-if replays a recording",
-    );
     let missing = folder.path("missing.mhk");
     refused(&["advise", &missing, "--what-if"], "missing.mhk");
     let missing = ["--allocator", "/nowhere/lib.so"];
@@ -156,4 +153,37 @@ fn refusals() {
         &[&["advise", &file, "--what-if"], &missing[..]].concat(),
         "/nowhere/lib.so",
     );
+}
+
+#[test]
+fn a_process_is_recorded_and_replayed() {
+    let folder = Folder::new("what-if-live");
+    let page = folder.path("curves.html");
+    let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
+    let mut target = Target::run(Command::new(program).arg("cache"));
+    target.go();
+    target.expect("sick");
+    let pid = target.pid().to_string();
+    let advice = json(&[
+        "advise",
+        &pid,
+        "--what-if",
+        "-d",
+        "4s",
+        "-o",
+        &page,
+        "--json",
+    ]);
+    JsonSchema::load("what-if-1").check(&advice);
+    assert!(number(&advice["calls"]) > 1000, "{advice:#}");
+    let grown = number(&row(&advice, "glibc", "")["end_rss_bytes"]);
+    assert!(grown > 5 << 20, "{advice:#}");
+    assert_eq!(advice["truth"]["holds"], true, "{advice:#}");
+    let page = std::fs::read_to_string(page).expect("a page");
+    assert!(page.contains("jemalloc") && page.contains("class=\"curve\""));
+    target.send("x");
+    for line in ["before", "after", "done"] {
+        target.expect(line);
+    }
+    assert!(target.finish().success());
 }

@@ -1,11 +1,10 @@
 //! `advise --what-if`: a recorded run under other allocators.
 
-use crate::output::Json;
 use crate::report::open;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memhook_foreign::units;
 use memhook_report::Progress;
-use memhook_whatif::{WhatIf, what_if};
+use memhook_whatif::{Comparison, WhatIf, what_if};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,11 +38,24 @@ impl WhatIfArgs {
     }
 }
 
-/// Replays a recording.
-pub fn run(args: &WhatIfArgs, file: Option<&Path>, json: Json) -> anyhow::Result<ExitCode> {
-    let Some(path) = file else {
-        bail!("--what-if replays a recording, not a process: memhook-rs advise FILE.mhk --what-if");
-    };
+/// Replays a recording, or what a process does from now on.
+pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
+    let output = &args.output;
+    if let Some(path) = args.target.recording() {
+        let comparison = compared(&args.what_if, path);
+        let comparison = comparison.with_context(|| path.display().to_string())?;
+        output.write(&comparison, || comparison.page())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let pid = args.target.pid()?;
+    let examined = super::examined(pid, args, None, "recording the process")?;
+    let code = super::judged(&examined, pid);
+    let comparison = compared(&args.what_if, &examined.path)?;
+    output.write(&comparison, || comparison.page())?;
+    Ok(ExitCode::from(code))
+}
+
+fn compared(args: &WhatIfArgs, path: &Path) -> anyhow::Result<Comparison> {
     let libraries = args.allocator.iter().map(|library| {
         let full = std::fs::canonicalize(library);
         full.with_context(|| format!("--allocator: cannot open {}", library.display()))
@@ -55,8 +67,6 @@ pub fn run(args: &WhatIfArgs, file: Option<&Path>, json: Json) -> anyhow::Result
     };
     let recording = open(path)?;
     let replay = || what_if(&recording, &wanted);
-    let comparison = Progress::during("replaying the run under several allocators", replay);
-    let comparison = comparison.with_context(|| path.display().to_string())?;
-    json.print(&comparison)?;
-    Ok(ExitCode::SUCCESS)
+    let what = "replaying the run under several allocators";
+    Ok(Progress::during(what, replay)?)
 }

@@ -1,0 +1,63 @@
+//! Advice as a page.
+
+use crate::{Advice, Finding};
+use memhook_report::{StaticPage, bytes, change};
+
+pub fn page(advice: &Advice) -> String {
+    let title = format!("{} ({})", advice.name, advice.pid);
+    let mut page = StaticPage::new(&title);
+    let resident = advice
+        .rss_bytes
+        .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
+    page.text("h1", advice.answer()).text(
+        "p",
+        &format!("{title}, looked at for {:.0} s{resident}", advice.seconds),
+    );
+    for (at, finding) in advice.findings.iter().enumerate() {
+        add(&mut page, at + 1, finding);
+    }
+    page.text("h2", "Where the memory is");
+    let rows: Vec<Vec<String>> = advice
+        .lines
+        .iter()
+        .map(|line| {
+            let rate = line.bytes_an_hour.map(change).unwrap_or_default();
+            vec![
+                line.what.to_owned(),
+                bytes(line.bytes),
+                rate,
+                line.certainty.to_owned(),
+                line.evidence.clone(),
+            ]
+        })
+        .collect();
+    page.table(
+        &[
+            "",
+            "bytes",
+            "an hour, at this rate",
+            "certainty",
+            "shown by",
+        ],
+        &rows,
+        false,
+    );
+    if !advice.notes.is_empty() {
+        page.text("h2", "Notes");
+    }
+    for note in &advice.notes {
+        page.text("p", note);
+    }
+    page.finish()
+}
+
+fn add(page: &mut StaticPage, number: usize, finding: &Finding) {
+    page.text("h2", &finding.heading(number))
+        .text("p", &finding.found)
+        .terms([
+            ("Do", finding.remedy.as_str()),
+            ("Cost", finding.cost),
+            ("See", &finding.evidence),
+            ("Certainty", finding.certainty),
+        ]);
+}
