@@ -130,7 +130,7 @@ fn holdings(out: &mut String, report: &RssReport) -> std::fmt::Result {
     if report.holdings.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n       bytes  outside of glibc's heap")?;
+    writeln!(out, "\n       bytes  outside of the heap")?;
     for holding in &report.holdings {
         writeln!(
             out,
