@@ -61,11 +61,15 @@ static Entry* cache;
 }
 
 static pthread_barrier_t together;
+static pthread_mutex_t one_by_one = PTHREAD_MUTEX_INITIALIZER;
 static void* in_an_arena(void*) {
   void* blocks[400];
+  // With one arena, each would use again what the one before has released.
+  pthread_mutex_lock(&one_by_one);
   for (void*& block : blocks) block = filled(4000);
   void* last = filled(100);
   for (void* block : blocks) free(block);
+  pthread_mutex_unlock(&one_by_one);
   pthread_barrier_wait(&together);
   // Until the end.
   pthread_barrier_wait(&together);

@@ -237,8 +237,9 @@ fn rank(finding: &Finding) -> u64 {
         .gain_bytes
         .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
-        // What many arenas hold is mostly what a trim gives back, too, but would be there again.
-        Kind::Arenas => gain.saturating_add(gain / 2),
+        // What many arenas hold is mostly what a trim gives back, too, but would be there again. The trim may give back
+        // more, that of the arenas that stay.
+        Kind::Arenas => gain.saturating_mul(2),
         _ => gain,
     }
 }

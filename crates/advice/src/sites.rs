@@ -77,7 +77,7 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
     let mut sites: Vec<(u64, &StaleSite)> = watched
         .sites
         .iter()
-        .filter(|site| site.state == "stale" && !site.before_attach)
+        .filter(|site| !site.before_attach && 2 * site.stale_bytes > site.live_bytes)
         .map(|site| (reachable_stale(site), site))
         .filter(|(stale, _)| *stale >= facts.least())
         .collect();

@@ -44,6 +44,8 @@ impl Sick {
         assert_eq!(self.target.status("TracerPid"), "0");
         self.target.send("x");
         self.target.expect("before");
+        // The one that leaks waits for its remedy.
+        self.target.send("x");
         self.target.expect("after");
         self.target.expect("done");
         assert!(self.target.finish().success(), "its checks");

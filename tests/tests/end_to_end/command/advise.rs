@@ -4,7 +4,6 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{JsonSchema, Target, build_target, not_run, run as memhook};
 use serde_json::Value;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// A sick target, up to where it is sick.
 fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
@@ -15,9 +14,6 @@ fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     target.expect("sick");
     target
 }
-
-/// For how long they are looked at.
-const LOOK: Duration = Duration::from_secs(6);
 
 /// What is said of it; text is looked at elsewhere.
 fn advice(target: &Target) -> Value {
@@ -54,25 +50,24 @@ fn said(target: &mut Target, word: &str) -> f64 {
 
 /// Ends the target; what its own remedy brought back.
 fn cured(target: Target) -> f64 {
-    cured_by(target, |_| {})
+    cured_by(target, |_, _| {})
 }
 
 /// The same, with a remedy that is applied while the target waits for it, if it does.
-fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target)) -> f64 {
+fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     target.send("x");
     let before = said(&mut target, "before");
-    remedy(&mut target);
+    remedy(&mut target, before);
     let gain = before - said(&mut target, "after");
     target.expect("done");
     assert!(target.finish().success());
     gain
 }
 
-/// What a disease that goes on was predicted to have taken by now. The look began at `begin`.
-fn predicted_by_now(advice: &Value, begin: Instant) -> f64 {
-    let an_hour = advice["findings"][0]["gain_bytes_an_hour"].as_f64();
-    let since = begin.elapsed().saturating_sub(LOOK).as_secs_f64();
-    first(advice).1 + an_hour.expect("a rate") / 3600.0 * since
+/// What a disease that goes on was predicted to have taken by now, when so much is resident.
+fn predicted_by_now(advice: &Value, resident: f64) -> f64 {
+    let at_the_look = advice["rss_bytes"].as_f64().expect("bytes");
+    first(advice).1 + resident - at_the_look
 }
 
 fn assert_predicted(predicted: f64, came: f64, what: &str) {
@@ -86,7 +81,6 @@ fn assert_predicted(predicted: f64, came: f64, what: &str) {
 #[test]
 fn a_leak() {
     let target = sick("leak", &[]);
-    let begin = Instant::now();
     let advice = advice(&target);
     let (kind, gain) = first(&advice);
     assert_eq!(kind, "leak", "{advice}");
@@ -95,8 +89,8 @@ fn a_leak() {
     assert!(advice["findings"][0]["gain_bytes_an_hour"].as_f64() > Some(gain));
     // It goes on until it is cured.
     let mut predicted = 0.0;
-    let came = cured_by(target, |target| {
-        predicted = predicted_by_now(&advice, begin);
+    let came = cured_by(target, |target, resident| {
+        predicted = predicted_by_now(&advice, resident);
         let pid = target.pid().to_string();
         let (code, out, errors) = memhook(&["scan", &pid, "--reclaim", "--yes", "--json"]);
         assert_eq!(code, 0, "{errors}");
@@ -124,13 +118,14 @@ fn what_is_mapped_beside_the_heap() {
 /// A program that goes on taking memory, and gives it all back where it is bounded.
 fn one_that_grows(disease: &str, expected: &str, words: &str) {
     let target = sick(disease, &[]);
-    let begin = Instant::now();
     let advice = advice(&target);
     assert_eq!(first(&advice).0, expected, "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
     assert!(found.contains(words), "{found}");
     let mut predicted = 0.0;
-    let came = cured_by(target, |_| predicted = predicted_by_now(&advice, begin));
+    let came = cured_by(target, |_, resident| {
+        predicted = predicted_by_now(&advice, resident);
+    });
     assert_predicted(predicted, came, disease);
 }
 
