@@ -113,9 +113,11 @@ impl Reclaimer {
             chosen = reclaimable(snapshot, heap, options, leaks, before, &places);
         }
         let mut refused = refused;
-        let owners = owners(&scan.heap, &chosen);
-        let mut unheard = owners.into_iter().flatten();
-        if let Some(name) = unheard.find(|name| find_free_of(&captured.images, name).is_none()) {
+        // A process may have several.
+        for name in owners(&scan.heap, &chosen).into_iter().flatten() {
+            if find_free_of(&captured.images, name).is_some() {
+                continue;
+            }
             chosen.retain(|&block| allocator_of(&scan.heap, block) != Some(name));
             if chosen.is_empty() {
                 refused = Some(if RELEASED.contains(&name) {

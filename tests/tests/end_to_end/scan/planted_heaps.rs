@@ -2,7 +2,8 @@
 //! again while threads allocate and release.
 
 use memhook_tests::scans::{List, scan};
-use memhook_tests::{Target, build_on_musl, build_target, not_run};
+use memhook_tests::{Target, build_on_musl, build_target, not_run, run};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -72,10 +73,60 @@ fn check(program: &Path, allocator: &str, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
+/// What else tells one block of the heap from another does so too, of a program that stands still.
+fn check_commands(program: &Path, own: usize) {
+    let mut target = Target::run(Command::new(program).arg("0"));
+    let want = planted(&mut target);
+    let of = |wanted: &str| {
+        let all = want.values().filter(|(state, _)| state == wanted);
+        all.map(|(_, bytes)| bytes.next_multiple_of(8)).sum::<u64>()
+    };
+    let pid = target.pid().to_string();
+    let json = |words: &[&str], expected: i32| {
+        let (code, out, err) = run(words);
+        assert_eq!(code, expected, "{words:?}: {out} {err}");
+        serde_json::from_str::<Value>(&out).expect("JSON")
+    };
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value}"));
+
+    let gate = json(&["gate", "-p", &pid, "-d", "1s", "--json"], 1);
+    let leaked = (
+        number(&gate["leaked"]["blocks"]),
+        number(&gate["leaked"]["bytes"]),
+    );
+    let expected = (186 + own as u64, of("leak") + 8 * own as u64);
+    assert_eq!(leaked, expected, "{gate:#}");
+
+    let stale = "--older 1s -d 3s --json -T 1000";
+    let stale: Vec<&str> = stale.split(' ').collect();
+    let stale = json(&[&["stale", &pid][..], &stale].concat(), 0);
+    let live = number(&stale["totals"]["live_blocks"]);
+    let all = 186 + 226 + own as u64;
+    // And what the C library has allocated for itself.
+    assert!((all..all + 20).contains(&live), "{stale:#}");
+
+    let rss = json(&["rss", &pid, "--no-calls", "--json"], 0);
+    let part = |name: &str| {
+        let parts = rss["parts"].as_array().expect("parts");
+        let part = parts.iter().find(|part| part["name"] == name);
+        part.map_or(0, |part| number(&part["bytes"]))
+    };
+    assert_eq!(
+        part("heap of another allocator, and mappings"),
+        0,
+        "{rss:#}"
+    );
+    // Of the large ones few pages were written.
+    let (found, planted) = (part("live heap"), of("leak") + of("live"));
+    assert!((200 << 10..planted).contains(&found), "{rss:#}");
+    assert!(target.finish().success(), "it finds all as it was");
+}
+
 #[test]
 fn of_a_static_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-static", "-pthread"]) {
         check(&program, "musl's malloc", 0);
+        check_commands(&program, 0);
     }
 }
 
@@ -83,6 +134,7 @@ fn of_a_static_program_on_musl() {
 fn of_a_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-pthread"]) {
         check(&program, "musl's malloc", 0);
+        check_commands(&program, 0);
     }
 }
 
@@ -100,6 +152,7 @@ fn with(library: &str) -> Option<std::path::PathBuf> {
 fn of_mimalloc() {
     if let Some(program) = with("libmimalloc.so.2") {
         check(&program, "mimalloc", 0);
+        check_commands(&program, 0);
     }
 }
 
@@ -108,6 +161,7 @@ fn of_mimalloc() {
 fn of_tcmalloc() {
     if let Some(program) = with("libtcmalloc_minimal.so.4") {
         check(&program, "tcmalloc", 1);
+        check_commands(&program, 1);
     }
 }
 
@@ -115,5 +169,6 @@ fn of_tcmalloc() {
 fn of_tcmalloc_that_is_linked_in() {
     if let Some(program) = with("libtcmalloc_minimal.a") {
         check(&program, "tcmalloc", 1);
+        check_commands(&program, 1);
     }
 }
