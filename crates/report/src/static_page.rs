@@ -132,7 +132,7 @@ impl StaticPage {
                 let _ = write!(path, "{letter}{:.1} {:.1}", x(time), y(bytes));
             }
             self.add(format_args!(
-                "<path class=\"curve\" style=\"{}\" d=\"{path}\"><title>{}</title></path>\n",
+                "<path class=\"{}\" d=\"{path}\"><title>{}</title></path>\n",
                 stroke(at),
                 escaped(&curve.name)
             ));
@@ -166,19 +166,19 @@ impl StaticPage {
     }
 }
 
-/// How a curve is drawn.
+/// How a curve is drawn: classes of the style.
 fn stroke(at: usize) -> String {
     let dashes = match at / COLOR_COUNT {
         0 => "",
-        1 => "; stroke-dasharray: 7 4",
-        _ => "; stroke-dasharray: 2 3",
+        1 => " dashed",
+        _ => " dotted",
     };
-    format!("stroke: var(--series-{}){dashes}", at % COLOR_COUNT)
+    format!("curve color-{}{dashes}", at % COLOR_COUNT)
 }
 
 fn key(at: usize) -> String {
     format!(
-        "<svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"curve\" style=\"{}\" d=\"M0 5H28\"/></svg>",
+        "<svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"{}\" d=\"M0 5H28\"/></svg>",
         stroke(at)
     )
 }

@@ -180,7 +180,7 @@ fn a_process_is_recorded_and_replayed() {
     assert!(grown > 5 << 20, "{advice:#}");
     assert_eq!(advice["truth"]["holds"], true, "{advice:#}");
     let page = std::fs::read_to_string(page).expect("a page");
-    assert!(page.contains("jemalloc") && page.contains("class=\"curve\""));
+    assert!(page.contains("jemalloc") && page.contains("class=\"curve color-0\""));
     target.send("x");
     for line in ["before", "after", "done"] {
         target.expect(line);

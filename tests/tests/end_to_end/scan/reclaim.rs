@@ -193,7 +193,13 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
         reclaimer.wait().unwrap();
     }
     assert!(heap(&mut target) > 0);
-    let report = scan(target.pid(), &["--reclaim", "--yes", "--twice", "50ms"]);
+    let pid = target.pid().to_string();
+    let args = ["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"];
+    // A thread that gets no processor on a busy machine cannot be asked for its signal stack in time.
+    let mut ends = (0..10).map(|_| run(&args));
+    let end = ends.find(|(code, _, err)| *code == 0 || !err.contains("could not be asked"));
+    let (code, report, err) = end.expect("its threads can be asked");
+    assert_eq!(code, 0, "{err}");
     assert!(report.contains("released"), "{report}");
     assert_eq!(target.status("TracerPid"), "0");
     assert!(target.finish().success(), "its checks");
