@@ -6,8 +6,13 @@ use memhook_report::{Curve, StaticPage};
 pub fn page(comparison: &Comparison) -> String {
     let title = format!("{} under other allocators", comparison.command);
     let mut page = StaticPage::new(&title);
-    page.text("h1", &comparison.verdict())
-        .text("p", &comparison.heading());
+    // The answer, and then how sure it is.
+    let verdict = comparison.verdict();
+    match verdict.split_once(". ") {
+        Some((answer, why)) => page.text("h1", answer).text("p", why),
+        None => page.text("h1", &verdict),
+    };
+    page.text("p", &comparison.heading());
     let done: Vec<&ReplayRow> = comparison
         .rows
         .iter()

@@ -238,7 +238,7 @@ fn blocks_that_nobody_touches() {
     let file = folder.path("run.mhk");
     let target = sick("untouched", &[]);
     let pid = target.pid().to_string();
-    let options = "-d 12s --on-full wait --stale=4s --leaks --rss -q -o";
+    let options = "-d 20s --on-full wait --stale=4s --leaks --rss -q -o";
     let (code, _, errors) = memhook(&[&["attach", &pid][..], &words(options), &[&file]].concat());
     assert_eq!(code, 0, "{errors}");
     let (code, out, errors) = memhook(&["advise", &file, "--json"]);
