@@ -1,5 +1,6 @@
 // Mappings that grow without pause, in each way in which the kernel makes them longer: the heap by brk, the heap of an
-// arena by mprotect, and a mapping of the program's own by mremap, which refuses what has become several mappings.
+// arena by mprotect, and mappings of the program's own by mremap, which refuses what has become several mappings. Some of
+// these move thousands of times a second, as what is behind them is another one.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -80,12 +81,49 @@ bool remap() {
   return true;
 }
 
+// Moves with nearly every step, to where it was before the last one, or to where others were.
+bool move(std::size_t most) {
+  std::size_t bytes = 0;
+  unsigned char* piece = nullptr;
+  while (!ends) {
+    if (bytes == 0) {
+      piece = static_cast<unsigned char*>(
+          mmap(nullptr, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      if (piece == MAP_FAILED) return false;
+      bytes = PIECE;
+    }
+    void* moved = mremap(piece, bytes, bytes + PIECE, MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED) {
+      std::perror("mremap of what moves");
+      return false;
+    }
+    piece = static_cast<unsigned char*>(moved);
+    bytes += PIECE;
+    // The page at each end shows its number.
+    const std::size_t last = bytes / PIECE;
+    fill(piece + bytes - PIECE, 64, last);
+    if (!holds(piece + bytes - 2 * PIECE, 64, last - 1) && last > 2) return false;
+    if (last == most) {
+      munmap(piece, bytes);
+      bytes = 0;
+    }
+    timespec pause{0, 20'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
   bool of_arena = false, of_mapping = false, of_main = false;
+  bool of_moves[] = {false, false, false};
   std::thread arena([&] { of_arena = grow(); });
   std::thread mapping([&] { of_mapping = remap(); });
+  std::vector<std::thread> moves;
+  for (std::size_t i = 0; i < std::size(of_moves); i++) {
+    moves.emplace_back([&of_moves, i] { of_moves[i] = move(50 + 37 * i); });
+  }
   std::thread input([] {
     while (std::getchar() != EOF) {
     }
@@ -96,6 +134,8 @@ int main() {
   of_main = grow();
   arena.join();
   mapping.join();
+  for (std::thread& moving : moves) moving.join();
   input.join();
-  return of_arena && of_mapping && of_main ? 0 : 1;
+  const bool of_all_moves = of_moves[0] && of_moves[1] && of_moves[2];
+  return of_arena && of_mapping && of_main && of_all_moves ? 0 : 1;
 }

@@ -3,8 +3,9 @@
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
 use crate::measure::Means;
-use memhook_inject::{Pace, WriteWatch, to_let_go, with_gaps};
+use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go, with_gaps};
 use memhook_process::{Mapping, filter_may_kill, mappings, proc_path};
+use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -97,33 +98,56 @@ impl PageWatch {
     fn register(&mut self, older_ms: u32, now_ms: u32) {
         let maps = mappings(self.pid).unwrap_or_default();
         let before = std::mem::take(&mut self.registered);
+        let left_out = self.left_out(&maps, &before);
+        let is_wanted = |m: &Mapping| may_have_blocks(m) && !left_out.contains(&m.start);
         let mut now = Vec::new();
-        for found in self.watch.watchable(&maps, &may_have_blocks) {
-            let (mapping, part) = (&maps[found.mapping], found.part.clone());
-            let is_heap = mapping.path == "[heap]";
-            let new = uncovered(part.clone(), &before);
-            let is_apart = !is_heap && new.first() == Some(&part) && touches(&part, &before);
-            if is_apart && self.apart >= MOST_APART {
-                continue;
-            }
-            let is_watched = match is_heap {
-                true => new
-                    .into_iter()
-                    .all(|new| self.marks.watch(&self.watch, new)),
+        let mut pace = Pace::default();
+        for found in self.watch.watchable(&maps, &is_wanted) {
+            let mapping = found.members.first().map(|first| &maps[first.mapping]);
+            let heap = mapping.filter(|mapping| mapping.path == "[heap]");
+            let is_new = |member: &Watchable| !uncovered(member.part.clone(), &before).is_empty();
+            if let Some(heap) = heap {
+                for Watchable { part, .. } in found.members {
+                    let mut new = uncovered(part.clone(), &before).into_iter();
+                    if !new.all(|new| self.marks.watch(&self.watch, new)) {
+                        continue;
+                    }
+                    let edge = part.end..heap.end;
+                    now.push(part);
+                    if !edge.is_empty()
+                        && self.watches_edge(edge.clone(), &before, older_ms, now_ms)
+                    {
+                        now.push(edge);
+                    }
+                }
+            } else {
                 // A program may watch an area itself.
-                false => new.is_empty() || self.watch.add_whole(&found).is_ok(),
-            };
-            if !is_watched {
-                continue;
-            }
-            self.apart += usize::from(is_apart);
-            let edge = part.end..mapping.end;
-            now.push(part);
-            if !edge.is_empty() && self.watches_edge(edge.clone(), &before, older_ms, now_ms) {
-                now.push(edge);
+                let members = match found.members.iter().any(is_new) {
+                    true => pace.ask(|| self.watch.add_all(found)).0,
+                    false => found.members,
+                };
+                now.extend(members.into_iter().map(|member| member.part));
             }
         }
         self.registered = joined(&now);
+    }
+
+    /// New mappings that would stay apart from those beside them, beyond how many may: where each begins.
+    fn left_out(&mut self, maps: &[Mapping], before: &[Range<u64>]) -> FxHashSet<u64> {
+        let mut left_out = FxHashSet::default();
+        let may = maps.iter().filter(|m| may_have_blocks(m));
+        for mapping in may.filter(|m| m.path != "[heap]") {
+            let range = mapping.start..mapping.end;
+            let is_new = uncovered(range.clone(), before).first() == Some(&range);
+            if is_new && touches(&range, before) {
+                if self.apart >= MOST_APART {
+                    left_out.insert(mapping.start);
+                } else {
+                    self.apart += 1;
+                }
+            }
+        }
+        left_out
     }
 
     /// Watches the last page of the heap where that has not grown for some time. Whether it is watched.

@@ -86,7 +86,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Judge;
 pub use signals::{LentKeys, catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
-pub use watchable::{Watchable, to_let_go};
+pub use watchable::{Neighbours, Watchable, to_let_go};
 pub use watchdog::{dismiss as hold_nothing_for_long, start as prepare_to_hold};
 pub use watchpoint::{Access, AccessRing, Watchpoint, Width, own_thread};
 pub use write_watch::WriteWatch;

@@ -81,7 +81,8 @@ pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Sho
 impl<'a> Copying<'a> {
     /// The first copy of everything.
     fn begin(prepared: &'a mut Prepared, watch: &'a WriteWatch) -> Result<Copying<'a>, Error> {
-        let areas = prepared.areas()?;
+        let maps = mappings(prepared.reader)?;
+        let areas = prepared.areas_of(&maps);
         let can = |area: &&Area| {
             matches!(
                 area.kind,
@@ -93,22 +94,23 @@ impl<'a> Copying<'a> {
             .filter(can)
             .map(|area| (area.start, area.end))
             .collect();
-        let maps = mappings(prepared.reader)?;
         let is_wanted = |m: &Mapping| wanted.contains(&(m.start, m.end));
         let (mut watched, mut runs) = (Runs::new(), Runs::new());
         let (mut wholes, mut cuts) = (Runs::new(), FxHashSet::default());
         // What is left out is copied with all threads held.
+        let mut pace = Pace::default();
         for found in watch.watchable(&maps, &is_wanted) {
-            let count = runs.len();
-            let armed = watch.add_whole(&found);
-            let Watchable { part, whole, .. } = found;
-            // The first round gives everything there is.
-            if armed.is_ok() && watch.written(part.clone(), &mut runs).is_ok() {
-                cuts.insert(part.end);
-                watched.push(part);
-                wholes.push(whole);
-            } else {
-                runs.truncate(count);
+            let (members, requested) = pace.ask(|| watch.add_all(found));
+            wholes.extend(requested);
+            for Watchable { part, .. } in members {
+                let count = runs.len();
+                // The first round gives everything there is.
+                if watch.written(part.clone(), &mut runs).is_ok() {
+                    cuts.insert(part.end);
+                    watched.push(part);
+                } else {
+                    runs.truncate(count);
+                }
             }
         }
         let regions = copy::regions_for(prepared.pid, &areas)?;

@@ -16,7 +16,7 @@ use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, ProcessIdentity, Snapshot, inside_malloc_note,
 };
 use memhook_inject::{AllHeld, InVain, PageScan, PageState, memory_sharers};
-use memhook_process::{ModuleFiles, ModuleImage, living_thread, mappings, modules};
+use memhook_process::{Mapping, ModuleFiles, ModuleImage, living_thread, mappings, modules};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -221,10 +221,14 @@ impl Prepared {
 
     /// The mappings to be copied, as they are now.
     pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
-        let maps = mappings(self.reader)?;
-        let (areas, unsearched) = areas(self.reader, &maps, &self.modules, self.pages.as_ref());
+        Ok(self.areas_of(&mappings(self.reader)?))
+    }
+
+    /// Those of them that are to be copied.
+    pub fn areas_of(&mut self, maps: &[Mapping]) -> Vec<Area> {
+        let (areas, unsearched) = areas(self.reader, maps, &self.modules, self.pages.as_ref());
         self.unsearched = unsearched;
-        Ok(areas)
+        areas
     }
 
     /// Holds all threads, outside malloc if possible.

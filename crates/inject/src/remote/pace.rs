@@ -54,12 +54,17 @@ impl Pace {
         if mapping.end.saturating_sub(mapping.start) > Pace::MOST_WHOLE_BYTES {
             return self.in_slices(mapping, ask);
         }
+        self.ask(|| ask(mapping))
+    }
+
+    /// Asks what takes a moment.
+    pub fn ask<T>(&mut self, ask: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
-        ask(mapping)?;
+        let answer = ask();
         if let Some(pause) = self.took(begin.elapsed()) {
             std::thread::sleep(pause);
         }
-        Ok(())
+        answer
     }
 
     /// How long to let go of the locks after requests that took so long: as long as they have held them.

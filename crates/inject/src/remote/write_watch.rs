@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use memhook_process::Mapping;
 
-use crate::watchable::{Watchable, watchable};
+use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
 /// With this flag no privileges are needed. Asynchronous write protection never asks a handler, so writes by
@@ -119,7 +119,7 @@ impl WriteWatch {
         &self,
         maps: &[Mapping],
         is_wanted: &dyn Fn(&Mapping) -> bool,
-    ) -> Vec<Watchable> {
+    ) -> Vec<Neighbours> {
         watchable(&self.pages, maps, is_wanted)
     }
 
@@ -146,11 +146,27 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Begins to watch what is [watchable](WriteWatch::watchable).
-    pub fn add_whole(&self, found: &Watchable) -> io::Result<()> {
-        let added = self.add(found.whole.clone());
-        // Something else may have been mapped into what it grows into.
-        added.or_else(|_| self.add(found.part.clone()))
+    /// Begins to watch what is [watchable](WriteWatch::watchable). Returns those that are watched now, and what the requests
+    /// were for: in order, and apart.
+    pub fn add_all(&self, found: Neighbours) -> (Vec<Watchable>, Vec<Range<u64>>) {
+        let (mut members, mut wholes) = (Vec::new(), Vec::new());
+        let mut left = vec![found];
+        while let Some(found) = left.pop() {
+            if self.add(found.whole.clone()).is_ok() {
+                members.extend(found.members.iter().cloned());
+                wholes.push(found.whole.clone());
+            } else if let Some(halves) = found.clone().halves() {
+                left.extend(halves.into_iter().rev());
+            } else {
+                // Something else may have been mapped into what it grows into.
+                let alone = found.members.into_iter();
+                for member in alone.filter(|member| self.add(member.part.clone()).is_ok()) {
+                    wholes.push(member.part.clone());
+                    members.push(member);
+                }
+            }
+        }
+        (members, wholes)
     }
 
     /// Watches an address range no longer. Where everything is closed at once, threads that map or unmap memory wait until
