@@ -82,17 +82,25 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     last
 }
 
-/// What others leave in shared memory of this machine may keep an attempt from searching everything.
-fn await_success(agent: &Agent, pid: u32) -> Value {
-    for attempts in 1..5 {
+/// More than a busy machine refuses in a row.
+const MOST_ATTEMPTS: u64 = 6;
+
+/// Waits for an attempt that ends as it should. What others leave in shared memory of this machine may keep one from searching
+/// everything, and on a busy machine a process may get no processor for so long that it has no time to give away.
+fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Value {
+    for attempts in 1..=MOST_ATTEMPTS {
         let found = await_attempts(agent, pid, attempts);
-        if found["refused"].is_null() {
+        if is_it(&found) {
             return found;
         }
-        assert!(found["refusals"]["unsearched"].is_u64(), "{found}");
+        assert!(found["refused"].is_string(), "{found}");
         assert_eq!(found["freed_blocks"], 0, "{found}");
     }
-    panic!("nothing but refusals: {}", agent.said());
+    panic!("not in {MOST_ATTEMPTS} attempts: {}", agent.said());
+}
+
+fn await_success(agent: &Agent, pid: u32) -> Value {
+    await_attempt(agent, pid, |found| found["refused"].is_null())
 }
 
 #[test]
@@ -189,19 +197,19 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     let before = losing.used();
     let agent = Agent::start_hastily(&folder, &rule(&losing.program, &reclaim("free")), HASTE);
     agent.await_phase(pid, "traced");
-    for attempts in 1..=2 {
-        let found = await_attempts(&agent, pid, attempts);
-        assert_eq!(found["refusals"]["allocator"], attempts, "{found}");
-        let why = found["refused"].as_str().expect("a reason");
-        assert!(why.contains("another allocator is loaded"), "{why}");
-        assert_eq!(found["freed_blocks"], 0, "{found}");
-    }
+    let twice = await_attempt(&agent, pid, |found| found["refusals"]["allocator"] == 2);
+    let why = twice["refused"].as_str().expect("a reason");
+    assert!(why.contains("another allocator is loaded"), "{why}");
+    assert_eq!(twice["freed_blocks"], 0, "{twice}");
     let labels = [&format!("pid=\"{pid}\""), "reason=\"allocator\""];
     let refused = agent.metric("memhook_target_reclaim_refusals_total", &labels);
     assert_eq!(refused, Some(2.0));
     let said = agent.said();
     let words = format!("process {pid} (reclaimed) is not reclaimed: another allocator");
-    assert_eq!(said.matches(&words).count(), 1, "{said}");
+    // A refusal for another reason between the two makes it news again.
+    let others = twice["attempts"].as_u64().expect("a number") - 2;
+    let times = said.matches(&words).count() as u64;
+    assert!((1..=1 + others.min(1)).contains(&times), "{said}");
     assert_eq!(losing.used(), before, "nothing is freed");
     assert_eq!(agent.end().0, Some(0));
     assert!(losing.target.finish().success(), "its checks");
@@ -212,14 +220,14 @@ fn a_process_that_somebody_traces_is_not_reclaimed() {
     let folder = Arc::new(Folder::new("agent-reclaim-traced"));
     let mut losing = Losing::start(&folder, &["300"], &[]);
     let pid = losing.pid();
-    // There is more time for the attach than with the usual haste.
-    let agent = Agent::start_hastily(&folder, &rule(&losing.program, &reclaim("free")), HASTE / 4);
+    // For the attach there is the whole first minute.
+    let keys = reclaim("free").replace("10m", "1m");
+    let agent = Agent::start(&folder, &rule(&losing.program, &keys));
     agent.await_phase(pid, "traced");
     // Nothing keeps anybody from it between two attempts.
     let attacher = Attacher::start(&losing.target, &[]);
     let before = losing.used();
-    let found = await_attempts(&agent, pid, 1);
-    assert_eq!(found["refusals"]["traced"], 1, "{found}");
+    let found = await_attempt(&agent, pid, |found| found["refusals"]["traced"] == 1);
     let why = found["refused"].as_str().expect("a reason");
     assert!(why.contains("already traced by memhook-rs"), "{why}");
     assert_eq!(losing.used(), before, "nothing is freed");
