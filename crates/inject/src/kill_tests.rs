@@ -55,6 +55,9 @@ fn attacher() {
     let many: Vec<u64> = (0..400).collect();
     let until = Instant::now() + Duration::from_secs(1);
     assert_eq!(held.call_each(spoil, &many, until).unwrap(), many.len());
+    let patience = Duration::from_secs(1);
+    let called = held.call_each_to_its_end(spoil, &many, until, patience);
+    assert_eq!(called.unwrap(), many.len());
     create_region(&mut held, c"memhook-region", 1 << 16).unwrap();
     let dlopen = Dlopen {
         address: dlopen,

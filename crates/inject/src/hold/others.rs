@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::all_threads::{AllHeld, Known};
 use crate::held::Held;
-use crate::{Error, late, watchdog};
+use crate::{Error, Registers, late, watchdog};
 use memhook_process::thread_ids;
 use tracing::debug;
 
@@ -76,6 +76,24 @@ impl Held {
     /// Whether all other threads stand still.
     pub fn others_stand_still(&self) -> bool {
         self.others.is_some()
+    }
+
+    /// The other threads and their registers, while they stand still.
+    pub fn other_threads(&self) -> impl Iterator<Item = (i32, &Registers)> {
+        let others = self.others.iter().flat_map(AllHeld::threads);
+        others.map(|(tid, registers, _)| (tid, registers))
+    }
+
+    /// Lets some of the other threads run for about this long, and stops them again. After an error all of them run.
+    pub fn let_others_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
+        let Some(others) = &mut self.others else {
+            return Ok(());
+        };
+        let done = others.let_run(tids, time);
+        if done.is_err() {
+            self.others = None;
+        }
+        done
     }
 
     /// Lets the other threads run.

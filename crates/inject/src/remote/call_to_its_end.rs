@@ -1,9 +1,9 @@
 //! Calls of functions that hold one lock while they wait for another, so that none of them may be abandoned.
 
-use crate::Error;
 use crate::held::Held;
 use crate::remote_call::Outcome;
 use crate::scratch::Scratch;
+use crate::{Error, Registers};
 use memhook_process::RemoteAddress;
 use std::time::{Duration, Instant};
 
@@ -32,15 +32,25 @@ impl Held {
         let at = self.scratch()?.data();
         self.write(at, data)?;
         let registers = self.function_registers(function, &args(at))?;
+        let result = self.run_unabandoned(function, &registers, patience)?;
+        self.read(at, data)?;
+        Ok(result)
+    }
+
+    /// Runs foreign code from these registers, and leaves it to the thread if it has not come to its end after
+    /// `patience`.
+    pub(crate) fn run_unabandoned(
+        &mut self,
+        function: RemoteAddress,
+        registers: &Registers,
+        patience: Duration,
+    ) -> Result<u64, Error> {
         let begin = Instant::now();
-        let mut outcome = self.operate_answering(&registers, patience)?;
+        let mut outcome = self.operate_answering(registers, patience)?;
         loop {
             let waited = begin.elapsed();
             match outcome {
-                Outcome::Done(result) => {
-                    self.read(at, data)?;
-                    return Ok(result);
-                }
+                Outcome::Done(result) => return Ok(result),
                 Outcome::Unfinished(_) if waited >= patience => {
                     // Its registers lead through the rest of the call and then home, so they stay as they are.
                     self.work.went_home = true;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::held::Held;
 use crate::scratch::Scratch;
-use crate::{Error, clock};
+use crate::{Error, Registers, clock};
 use memhook_process::RemoteAddress;
 
 /// A call that waits for a lock this long is abandoned, because it is a thread of the target that waits.
@@ -29,6 +29,33 @@ impl Held {
         arguments: &[u64],
         until: Instant,
     ) -> Result<usize, Error> {
+        self.call_each_by(function, arguments, until, |held, registers| {
+            held.run_to_the_end(function, registers, LOCK_DEADLINE)
+        })
+    }
+
+    /// As [`Held::call_each`], for a function that must not be abandoned half-way, because it may hold one lock while
+    /// it waits for another. If the calls are not done after `patience`, the thread finishes them and goes home by
+    /// itself ([`Error::CallGoesOn`]).
+    pub fn call_each_to_its_end(
+        &mut self,
+        function: RemoteAddress,
+        arguments: &[u64],
+        until: Instant,
+        patience: Duration,
+    ) -> Result<usize, Error> {
+        self.call_each_by(function, arguments, until, |held, registers| {
+            held.run_unabandoned(function, registers, patience)
+        })
+    }
+
+    fn call_each_by(
+        &mut self,
+        function: RemoteAddress,
+        arguments: &[u64],
+        until: Instant,
+        run: impl FnOnce(&mut Held, &Registers) -> Result<u64, Error>,
+    ) -> Result<usize, Error> {
         let arguments = &arguments[..arguments.len().min(Self::MAX_CALLS)];
         if arguments.is_empty() {
             return Ok(0);
@@ -46,7 +73,7 @@ impl Held {
         let time = until.saturating_duration_since(Instant::now());
         let counts = rate as f64 * time.as_secs_f64() * 1e3;
         registers.r15 = clock::count().saturating_add(counts as u64);
-        let stopped = self.run_to_the_end(function, &registers, LOCK_DEADLINE)?;
+        let stopped = run(self, &registers)?;
         Ok((stopped.wrapping_sub(scratch.data().0) / 8) as usize)
     }
 }
