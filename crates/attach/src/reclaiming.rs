@@ -92,7 +92,7 @@ impl Reclaiming {
                 };
             }
         };
-        let mut hold = || safe_points.hold(&mut Reach::Running, self.pid, SAFE_POINT_LIMIT);
+        let mut hold = || safe_points.hold_to_free(&mut Reach::Running, self.pid, SAFE_POINT_LIMIT);
         self.reclaimer.release(found, &mut hold)
     }
 }

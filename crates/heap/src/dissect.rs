@@ -6,6 +6,7 @@ use crate::allocators::dissector::{
 };
 use crate::allocators::gperftools::Gperftools;
 use crate::allocators::jemalloc::Jemalloc;
+use crate::allocators::live_check::LiveCheck;
 use crate::allocators::mallocng::Mallocng;
 use crate::allocators::mimalloc::Mimalloc;
 use crate::blocks::{BlockTable, Segment, SegmentKind};
@@ -17,6 +18,7 @@ use crate::glibc::walk::{Finding, Piece};
 use crate::ranges::{Runs, intersection, joined};
 use crate::snapshot::{MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// All that can be dissected. Where two claim the same memory, the first has it. glibc's is the last, because it
 /// recognizes chunks that are mappings of their own by little.
@@ -70,6 +72,9 @@ pub struct OtherHeap {
     /// All its memory.
     #[serde(skip)]
     pub ranges: Runs,
+    /// What tells whether blocks of the running process are still live, if anything does.
+    #[serde(skip)]
+    pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
 }
 
 /// An allocator that is there and whose heap is not dissected.
@@ -215,6 +220,7 @@ impl Heap {
                 extents: found.extents,
                 counted: found.counted,
                 ranges,
+                live_check: found.live_check,
             });
         }
         true

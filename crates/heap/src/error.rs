@@ -117,6 +117,17 @@ pub enum Error {
         /// The limit.
         allowed_ms: f64,
     },
+    /// The last look before blocks are released was never possible.
+    #[error(
+        "the threads of process {pid} were not seen to stand still outside of the allocator ({why}), so nothing more is \
+         released"
+    )]
+    NeverStill {
+        /// Process id.
+        pid: i32,
+        /// What was in the way at the last look.
+        why: &'static str,
+    },
     /// It runs on musl.
     #[error("process {pid} runs on musl, whose heap scan cannot read")]
     HeapOfMusl {

@@ -39,3 +39,36 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             .collect(),
     }
 }
+
+/// A shell with some thousand blocks of an allocator, copied.
+#[cfg(target_arch = "x86_64")]
+pub fn shell_on(library: &str) -> Snapshot {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let script = "for i in {1..3000}; do a[$i]=value-$i; done; echo ready; read line";
+    let mut shell = Command::new("bash")
+        .args(["-c", script])
+        .env("LD_PRELOAD", library)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("bash starts");
+    let mut line = String::new();
+    let output = shell.stdout.take().expect("a pipe");
+    BufReader::new(output)
+        .read_line(&mut line)
+        .expect("it says so");
+    assert_eq!(line, "ready\n");
+    let captured = crate::capture(shell.id() as i32, crate::Request::to_search());
+    shell.kill().and_then(|()| shell.wait()).expect("it ends");
+    captured.expect("its memory is copied").snapshot
+}
+
+/// Changes a word of a snapshot.
+pub fn put(snapshot: &mut Snapshot, place: u64, word: u64) {
+    let regions = &mut snapshot.regions;
+    let after = regions.partition_point(|region| region.start <= place);
+    let region = &mut regions[after - 1];
+    let at = (place - region.start) as usize;
+    region.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}

@@ -1,5 +1,6 @@
 //! Holding a thread where it may call the loader.
 
+use super::musl_sleepers::MuslSleepers;
 use super::reach::Reach;
 use super::safe_places::SafePlaces;
 use crate::hook::object::hook_images;
@@ -26,6 +27,7 @@ pub struct SafePoints {
     modules: Vec<TableModule>,
     places: SafePlaces,
     loader: Vec<Range<u64>>,
+    musl: Option<MuslSleepers>,
 }
 
 impl SafePoints {
@@ -36,6 +38,7 @@ impl SafePoints {
             modules: tables.table_modules(modules),
             places: SafePlaces::among(modules),
             loader: loader_ranges(modules),
+            musl: None,
         }
     }
 
@@ -52,7 +55,10 @@ impl SafePoints {
         modules.extend(hook_images(pid, &maps));
         let mut tables = UnwindTables::default();
         tables.find_or_compile(&modules);
-        Ok(SafePoints::new(&tables, &modules))
+        Ok(SafePoints {
+            musl: MuslSleepers::of(pid, &modules, maps),
+            ..SafePoints::new(&tables, &modules)
+        })
     }
 
     /// Why no thread will ever be at one, if that is known.
@@ -84,7 +90,24 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// The same at a moment at which nobody keeps the loader's locks, and with the other threads standing still, so that
+    /// The same for the functions of an allocator, and on musl, too, in a process of [`SafePoints::of_process`].
+    pub fn hold_to_free(
+        &self,
+        reach: &mut Reach<'_>,
+        pid: i32,
+        deadline: Duration,
+    ) -> Result<Held, Error> {
+        let judge = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
+            let start = (registers.rip, registers.rsp, registers.rbp);
+            self.places.check(&self.modules, start, read)?;
+            let call = registers.orig_rax as i64;
+            let musl = self.musl.as_ref();
+            musl.map_or(Ok(()), |musl| musl.check(call, registers.rsp))
+        };
+        hold_where(reach, pid, &judge, deadline)
+    }
+
+    /// [`SafePoints::hold`] at a moment at which nobody keeps the loader's locks, and with the other threads standing still, so that
     /// nobody takes them or touches a descriptor of ours until the hook is loaded. Where the others cannot be stopped
     /// within 10 ms, or one of them is inside of the loader, three times in a row, they run. What keeps the locks for longer than the time that a
     /// thread is looked for is an error ([`Error::CallTimeout`]).

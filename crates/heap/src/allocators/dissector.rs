@@ -12,9 +12,12 @@
 //! 4. **Free is told apart from live.** A block in a thread's cache or in a list of the allocator is no block of
 //!    the program, and stale pointers in caches are no roots. What the allocator has allocated for itself is
 //!    neither: it is in [`AllocatorHeap::ranges`], and not among the blocks.
-//! 5. **Damaged bytes lead to findings, never to a panic.** Every address is read through the snapshot, every loop
+//! 5. **Live can be asked again.** Before a block is released, [`AllocatorHeap::live_check`] says by the structures of
+//!    the running process whether it is still live. A heap without one is searched, and nothing of it is released.
+//! 6. **Damaged bytes lead to findings, never to a panic.** Every address is read through the snapshot, every loop
 //!    has a bound.
 
+use super::live_check::LiveCheck;
 use crate::blocks::{Segment, SegmentKind};
 use crate::glibc::dissect::GlibcHeap;
 use crate::glibc::walk::Finding;
@@ -22,6 +25,7 @@ use crate::ranges::Runs;
 use crate::snapshot::Snapshot;
 use serde::Serialize;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Reads the heap of one kind of allocator out of a snapshot.
 pub(crate) trait HeapDissector: Sync {
@@ -64,6 +68,8 @@ pub struct AllocatorHeap {
     pub extents: Vec<Extent>,
     /// The allocator's counters beside what was found.
     pub counted: Vec<Counted>,
+    /// What tells whether blocks of the running process are still live, if anything does.
+    pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
     /// What only glibc's heap has.
     pub(crate) glibc: Option<Box<GlibcHeap>>,
 }

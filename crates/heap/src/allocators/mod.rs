@@ -12,6 +12,9 @@ mod in_hand;
 pub(crate) mod jemalloc;
 #[cfg(target_arch = "x86_64")]
 mod known;
+pub(crate) mod live_check;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod live_tests;
 #[cfg(target_arch = "x86_64")]
 mod mallctl;
 pub(crate) mod mallocng;

@@ -56,6 +56,16 @@ impl MallocPlaces {
     }
 }
 
+impl MallocPlaces {
+    /// The same where an allocator may also have called the code at this address.
+    pub fn called_at(&self, address: u64) -> MallocPlaces {
+        MallocPlaces {
+            code: self.code.clone(),
+            library: address..address.saturating_add(1),
+        }
+    }
+}
+
 /// Holds all threads, none of them inside malloc if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.

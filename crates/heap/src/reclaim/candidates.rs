@@ -5,7 +5,7 @@ use super::refusal::Refusal;
 use super::release::{HoldAtSafePoint, RELEASED, Released, allocator_of, find_free_of, owners};
 use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
-use crate::{Error, Fingerprints, MarkOptions, Scan, dissect};
+use crate::{Error, Fingerprints, MarkOptions, Scan};
 use memhook_inject::kernel_places;
 use memhook_process::proc_path;
 use std::fs::File;
@@ -115,12 +115,17 @@ impl Reclaimer {
         let mut refused = refused;
         // A process may have several.
         for name in owners(&scan.heap, &chosen).into_iter().flatten() {
-            if find_free_of(&captured.images, name).is_some() {
+            let others = scan.heap.others.iter();
+            let mut heaps = others.filter(|other| other.allocator == name);
+            let is_shown = heaps.all(|heap| heap.live_check.is_some());
+            if is_shown && find_free_of(&captured.images, name).is_some() {
                 continue;
             }
             chosen.retain(|&block| allocator_of(&scan.heap, block) != Some(name));
             if chosen.is_empty() {
-                refused = Some(if RELEASED.contains(&name) {
+                refused = Some(if !is_shown {
+                    Refusal::NotShown(name.to_owned())
+                } else if RELEASED.contains(&name) {
                     Refusal::LinkedIn(name.to_owned())
                 } else {
                     Refusal::OtherAllocator(name.to_owned())
@@ -143,51 +148,12 @@ impl Reclaimer {
 
     /// Releases the chosen blocks of the last scan.
     pub fn release(&mut self, candidates: &Candidates, hold: &mut HoldAtSafePoint) -> Released {
-        let done = match self.still_live(candidates) {
-            Ok(blocks) => candidates.release(&blocks, hold),
-            Err(error) => Released {
-                failed: Some(error),
-                ..Released::default()
-            },
-        };
+        let done = candidates.release(hold);
         // The same addresses may be given out and leaked again before the next scan.
         for address in done.released.iter().map(|&b| candidates.address(b)) {
             self.before.iter_mut().for_each(|b| b.remove(address));
         }
         done
-    }
-}
-
-impl Reclaimer {
-    /// The chosen blocks, without those of allocators that leave a freed block as it is, unless one more look says that
-    /// they are live.
-    fn still_live(&self, candidates: &Candidates) -> Result<Vec<u32>, Error> {
-        let heap = &candidates.scan.heap;
-        let mut blocks = candidates.chosen.clone();
-        if blocks
-            .iter()
-            .all(|&block| allocator_of(heap, block).is_none())
-        {
-            return Ok(blocks);
-        }
-        let captured = capture(self.pid, self.request)?;
-        let now = dissect(&captured.snapshot)?;
-        if let Some(why) = refusal(&captured.snapshot, &now) {
-            let (pid, reason) = (self.pid, why.to_string());
-            return Err(Error::NoHeap { pid, reason });
-        }
-        blocks.retain(|&block| {
-            let Some(allocator) = allocator_of(heap, block) else {
-                return true;
-            };
-            let was = heap.blocks.get(block);
-            let found = now.blocks.find(was.address);
-            found.is_some_and(|(number, offset)| {
-                let is_its = allocator_of(&now, number) == Some(allocator);
-                offset == 0 && is_its && now.blocks.get(number) == was
-            })
-        });
-        Ok(blocks)
     }
 }
 

@@ -3,6 +3,7 @@
 mod candidates;
 pub(crate) mod choose;
 mod hold_time;
+mod look;
 mod refusal;
 mod release;
 mod unchanged;

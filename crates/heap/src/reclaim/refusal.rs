@@ -11,6 +11,9 @@ pub enum Refusal {
         "{0} is part of the program: no thread can be kept out of its code, so its free() is not called"
     )]
     LinkedIn(String),
+    /// Whether a block was freed since the search could not be seen.
+    #[error("the structures of this {0} do not show whether a block was freed meanwhile")]
+    NotShown(String),
     /// The heap was copied in the middle of a change.
     #[error("a thread did not come out of malloc, so the heap was in change")]
     InMalloc,

@@ -2,11 +2,14 @@
 
 use super::candidates::Candidates;
 use super::hold_time::HoldTime;
+use super::look::{InVain, Look};
+use super::refusal::Refusal;
 use super::unchanged::{unchanged, unchanged_contents};
 use crate::blocks::SegmentKind;
+use crate::snapshot::MUSL;
 use crate::{Error, Heap};
-use memhook_inject::{Held, stops};
-use memhook_process::{ElfView, ModuleImage, RemoteAddress};
+use memhook_inject::{Held, Others, stops, wait_for_late_threads};
+use memhook_process::{ElfView, ModuleImage, ModulePart, RemoteAddress, module_part};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -15,6 +18,16 @@ use std::time::{Duration, Instant};
 const HEAD_BYTES: u64 = 64;
 /// The version of glibc (2.34) since which `__free_hook` is not called.
 const NO_HOOKS_SINCE: u32 = 34;
+
+/// For how long a thread calls the `free` of an allocator whose blocks were looked at once more.
+const CALLS: Duration = Duration::from_millis(1);
+/// How long the last of these calls may take until it is left to the thread: it may wait for a lock while it has another
+/// one.
+const CALL_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a thread that did not stop in time is waited for.
+const LATE_PATIENCE: Duration = Duration::from_millis(500);
+/// How long it is tried to find all threads outside of an allocator.
+const STILL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was done.
 #[derive(Default)]
@@ -35,14 +48,14 @@ pub struct Released {
 pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error> + 'a;
 
 impl Candidates {
-    /// Releases these of the chosen blocks, those that are still what they were in the snapshot.
+    /// Releases of the chosen blocks those that are still what they were in the snapshot.
     ///
     /// After a failure it is not known which blocks of the last batch were released: they count as kept,
     /// and only another scan can tell.
-    pub(super) fn release(&self, blocks: &[u32], hold: &mut HoldAtSafePoint) -> Released {
+    pub(super) fn release(&self, hold: &mut HoldAtSafePoint) -> Released {
         let mut done = Released::default();
-        if !blocks.is_empty() {
-            done.failed = self.try_release(blocks, hold, &mut done).err();
+        if !self.chosen.is_empty() {
+            done.failed = self.try_release(&self.chosen, hold, &mut done).err();
         }
         done
     }
@@ -81,19 +94,43 @@ impl Candidates {
         let mut left = self.unchanged(blocks, u64::MAX);
         left.reverse();
         let mut time = HoldTime::new();
+        let look = allocator
+            .map(|name| self.look_of(name).ok_or_else(|| no_check(pid, name)))
+            .transpose()?;
+        let mut progress = Instant::now();
         while !left.is_empty() && stops() == 0 {
+            let others = look
+                .as_ref()
+                .filter(|look| look.needs_standstill())
+                .map(|_| Others::of(pid));
             let mut held = hold()?;
             done.holds += 1;
-            if !is_same_program(&self.memory, self.scan.heap.blocks.get(left[0]).address) {
+            if !self.is_same_program() {
                 return Err(Error::OtherProgram { pid });
             }
-            let released = self.release_some(&mut held, free, &mut left, &mut time, done);
+            let released = match &look {
+                None => self.release_some(&mut held, free, &mut left, &mut time, done),
+                Some(look) => {
+                    let live = self.live_of(&mut held, look, others.as_ref(), &mut left, &time);
+                    match live {
+                        Ok(batch) => {
+                            progress = Instant::now();
+                            self.release_live(&mut held, free, batch, &mut left, &mut time, done)
+                        }
+                        Err(InVain::Inside(_)) if progress.elapsed() < STILL_PATIENCE => Ok(()),
+                        Err(InVain::Inside(why)) => Err(Error::NeverStill { pid, why }),
+                        Err(InVain::Failed(error)) => Err(error.into()),
+                    }
+                }
+            };
             let begin = Instant::now();
             let held = held.release();
             time.finished(begin.elapsed());
             let lasted = *held.as_ref().unwrap_or(&Duration::ZERO);
             done.held += lasted;
             done.longest = done.longest.max(lasted);
+            // One that stopped too late is still ours, and could not be held again.
+            wait_for_late_threads(LATE_PATIENCE);
             released?;
             held?;
         }
@@ -154,6 +191,76 @@ impl Candidates {
         Ok(())
     }
 
+    /// Whether the process still executes what it did at the snapshot.
+    fn is_same_program(&self) -> bool {
+        let mut modules = self.captured.snapshot.meta.modules.iter();
+        // A block may be gone, with its page.
+        let start = modules.next().map(|module| module.start);
+        start.is_some_and(|start| is_same_program(&self.memory, start))
+    }
+
+    /// How to look at blocks of an allocator once more.
+    fn look_of(&self, allocator: &str) -> Option<Look> {
+        let mut others = self.scan.heap.others.iter();
+        let heap = others.find(|other| other.allocator == allocator)?;
+        Some(Look::new(heap.live_check.clone()?, &self.captured.snapshot))
+    }
+
+    /// Takes as many of the blocks as fit into one hold, and returns those that are live.
+    fn live_of(
+        &self,
+        held: &mut Held,
+        look: &Look,
+        others: Option<&Others>,
+        left: &mut Vec<u32>,
+        time: &HoldTime,
+    ) -> Result<Vec<u32>, InVain> {
+        let count = time.fitting(CALLS, Held::MAX_CALLS);
+        let mut batch = left.split_off(left.len().saturating_sub(count));
+        batch.reverse();
+        let blocks = batch.iter().map(|&b| self.scan.heap.blocks.get(b));
+        let live = look.at(held, others, &self.memory, &blocks.collect::<Vec<_>>());
+        match live {
+            Ok(live) => {
+                let mut live = live.into_iter();
+                batch.retain(|_| live.next() == Some(true));
+                let same = self.unchanged(&batch, HEAD_BYTES);
+                held.let_others_go();
+                Ok(same)
+            }
+            Err(why) => {
+                held.let_others_go();
+                left.extend(batch.into_iter().rev());
+                Err(why)
+            }
+        }
+    }
+
+    /// Releases blocks that are live.
+    fn release_live(
+        &self,
+        held: &mut Held,
+        free: u64,
+        mut batch: Vec<u32>,
+        left: &mut Vec<u32>,
+        time: &mut HoldTime,
+        done: &mut Released,
+    ) -> Result<(), Error> {
+        let blocks = &self.scan.heap.blocks;
+        let addresses: Vec<u64> = batch.iter().map(|&b| blocks.get(b).address).collect();
+        let begin = Instant::now();
+        let function = RemoteAddress(free);
+        let count =
+            held.call_each_to_its_end(function, &addresses, begin + CALLS, CALL_PATIENCE)?;
+        let rest = batch.split_off(count.min(batch.len()));
+        done.released.extend(batch);
+        left.extend(rest.into_iter().rev());
+        if count > 0 {
+            time.called(count, begin.elapsed());
+        }
+        Ok(())
+    }
+
     /// The address of `free` in the C library whose heap this is.
     fn find_free(&self) -> Result<u64, Error> {
         let snapshot = &self.captured.snapshot;
@@ -182,6 +289,11 @@ impl Candidates {
     }
 }
 
+fn no_check(pid: i32, allocator: &str) -> Error {
+    let reason = Refusal::NotShown(allocator.to_owned()).to_string();
+    Error::NoHeap { pid, reason }
+}
+
 /// The allocator of a block; `None` is glibc's.
 pub(super) fn allocator_of(heap: &Heap, block: u32) -> Option<&'static str> {
     match heap.blocks.segment_of(block).kind {
@@ -202,7 +314,9 @@ pub(super) fn owners(heap: &Heap, blocks: &[u32]) -> Vec<Option<&'static str>> {
 }
 
 /// Allocators other than glibc's whose blocks are released: no others have been tested.
-pub(super) const RELEASED: [&str; 1] = ["jemalloc"];
+pub(super) const RELEASED: [&str; 4] = ["jemalloc", "mimalloc", "tcmalloc", MUSL];
+/// Part of the names of libraries whose blocks are not what the allocator in them calls blocks (gperftools').
+const DEBUGGING: &str = "_debug";
 
 /// The address of `free` in the library of an allocator. What is part of the program has none that may be called: no
 /// thread could be kept out of its code.
@@ -212,12 +326,18 @@ pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u6
     }
     let exports = |image: &ModuleImage, name: &str| image.facts.exported(name).is_some();
     let is_its = |image: &&ModuleImage| {
-        !image.is_main
-            && memhook_abi::known_allocator(|name| exports(image, name)) == Some(allocator)
+        let name = match module_part(image) {
+            ModulePart::Musl => Some(MUSL),
+            _ => memhook_abi::known_allocator(|name| exports(image, name)),
+        };
+        !image.is_main && name == Some(allocator)
     };
     let mut libraries = images.iter().filter(is_its);
     // If there are two, it is not known which of them has the block.
     let library = libraries.next().filter(|_| libraries.next().is_none())?;
+    if library.name().contains(DEBUGGING) {
+        return None;
+    }
     exported(library, "free")
 }
 

@@ -27,6 +27,7 @@ pub fn unchanged(
     // it would give it pages.
     let compared = |number: u32| heap.blocks.get(number).bytes.min(most).min(BATCH_BYTES);
     let mut left = blocks;
+    let is_apart = |pieces: &[(u64, u64)], now: &[u8]| is_apart(pid, pieces[0].0, now);
     while !left.is_empty() {
         let mut bytes = 0;
         let fitting = left.iter().take(PIECES / 2).take_while(|&&number| {
@@ -53,7 +54,8 @@ pub fn unchanged(
                 for pair in pieces.chunks(2) {
                     let bytes: u64 = pair.iter().map(|p| p.1).sum();
                     let end = at + bytes as usize;
-                    result.push(is_same(snapshot, pair, &now[at..end]));
+                    let now = &now[at..end];
+                    result.push(is_same(snapshot, pair, now) && is_apart(pair, now));
                     at = end;
                 }
             }
@@ -61,7 +63,8 @@ pub fn unchanged(
             None => result.extend(pieces.chunks(2).map(|pair| {
                 let is_mapped = last_of_mapping(snapshot, pair[0].0);
                 let pair = if is_mapped { &pair[..1] } else { pair };
-                read(pid, pair).is_some_and(|now| is_same(snapshot, pair, &now))
+                read(pid, pair)
+                    .is_some_and(|now| is_same(snapshot, pair, &now) && is_apart(pair, &now))
             })),
         }
     }
@@ -102,6 +105,28 @@ fn is_same(snapshot: &Snapshot, pieces: &[(u64, u64)], now: &[u8]) -> bool {
     let in_use = last_of_mapping(snapshot, header)
         || word(now.get(bytes as usize..).unwrap_or(&[])) & PREV_INUSE != 0;
     same_size && in_use && then.get(8..) == now.get(8..bytes as usize)
+}
+
+/// Whether the chunk with this header, which now begins so, is no part of the one before it. One that is freed between
+/// two free ones becomes part of the first of them: then nothing in it or behind it is changed, and only that one is
+/// larger than it was.
+fn is_apart(pid: i32, header: u64, now: &[u8]) -> bool {
+    let size = now.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
+    if size & (PREV_INUSE | IS_MMAPPED) != 0 {
+        return true;
+    }
+    let word = |at: u64| {
+        let bytes = read(pid, &[(at, 8)])?;
+        bytes.first_chunk().map(|w| u64::from_le_bytes(*w))
+    };
+    let before = header
+        .checked_sub(8)
+        .and_then(word)
+        .filter(|&bytes| bytes != 0);
+    before.is_some_and(|bytes| {
+        let its_size = header.checked_sub(bytes).and_then(word);
+        its_size.is_some_and(|size| size & !FLAGS == bytes)
+    })
 }
 
 /// Reads all pieces one behind the other, or nothing.

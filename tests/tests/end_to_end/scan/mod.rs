@@ -2,6 +2,7 @@
 
 mod attach_leaks;
 mod chunks;
+mod hidden_frees;
 mod limits;
 mod lsan;
 mod other_heaps;

@@ -4,6 +4,7 @@
 //! blocks of one size. Of those, the free ones are in the span's own list, in chains between threads, or in the cache
 //! of a thread; all others are the program's.
 
+mod live;
 mod spans;
 mod tables;
 
@@ -14,8 +15,10 @@ use crate::allocators::in_hand::in_hand;
 use crate::glibc::walk::Finding;
 use crate::ranges::{Runs, joined};
 use crate::snapshot::Snapshot;
+use live::Live;
 use rustc_hash::FxHashSet;
 use spans::{Free, SPAN_BYTES, Span, Spans};
+use std::sync::Arc;
 use tables::{Caches, Central, PageMap, SizeMap, data};
 
 /// As other parts of the program name it, too.
@@ -54,7 +57,16 @@ impl HeapDissector for Gperftools {
             return because("has a list of threads' caches that does not fit together");
         };
         let found = Dissection::of(snapshot, &sizes, &central, map, &caches);
-        Some(found.finish(threads))
+        let found = found.finish(threads);
+        Some(found.map(|heap| AllocatorHeap {
+            live_check: Some(Arc::new(Live {
+                sizes,
+                central,
+                map,
+                caches,
+            })),
+            ..heap
+        }))
     }
 }
 
@@ -154,7 +166,7 @@ impl<'a> Dissection<'a> {
                 free.take(spans, &chain);
             }
         }
-        for &cache in &caches.0 {
+        for &cache in &caches.all {
             let broken = "the list of a thread's cache is damaged";
             let (head, _) = Caches::list(snapshot, cache, class).ok_or(broken)?;
             if head == 0 {

@@ -1,6 +1,7 @@
 //! Spans, and which of their blocks are free.
 
 use super::tables::{PageMap, SizeMap};
+use crate::live_memory::Memory;
 use crate::snapshot::{Snapshot, words};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
@@ -31,7 +32,67 @@ pub struct Span {
     objects: u64,
 }
 
+/// What a descriptor says.
+struct Fields {
+    page: u64,
+    pages: u64,
+    objects: u64,
+    bits: u64,
+}
+
+impl Fields {
+    fn at(memory: &impl Memory, address: u64) -> Option<Fields> {
+        let word = |offset: u64| memory.word(address.checked_add(offset)?);
+        Some(Fields {
+            page: word(0)?,
+            pages: word(8)?,
+            objects: word(OBJECTS)?,
+            bits: word(BITS)?,
+        })
+    }
+}
+
 impl Span {
+    /// The one with these fields, if it is of a class that there is.
+    fn with(address: u64, fields: &Fields, map: PageMap, sizes: &SizeMap) -> Option<Span> {
+        let class = fields.bits >> CLASS_BIT & 0xff;
+        let place = fields.bits >> PLACE_BIT & 3;
+        let end = fields.page + fields.pages;
+        let is_in_use = place == 0;
+        let bytes = *sizes.bytes.get(class as usize)?;
+        Some(Span {
+            address,
+            range: fields.page << map.shift..end << map.shift,
+            class,
+            block_bytes: if is_in_use { bytes } else { 0 },
+            is_in_use,
+            is_given_back: place == 2,
+            used: fields.bits & 0xffff,
+            objects: fields.objects,
+        })
+    }
+
+    /// The one that an address lies in.
+    pub fn around(
+        memory: &impl Memory,
+        map: PageMap,
+        sizes: &SizeMap,
+        address: u64,
+    ) -> Option<Span> {
+        let page = address >> map.shift;
+        let descriptor = map.get(memory, page).filter(|&at| at != 0)?;
+        let fields = Fields::at(memory, descriptor)?;
+        let is_in = fields.page <= page && page < fields.page.checked_add(fields.pages)?;
+        is_in
+            .then(|| Span::with(descriptor, &fields, map, sizes))
+            .flatten()
+    }
+
+    /// The blocks in its own list; `None` if that is broken.
+    pub fn own_free(&self, memory: &impl Memory) -> Option<Vec<u64>> {
+        linked(memory, self.objects, self.blocks() as usize)
+    }
+
     /// How many blocks it has.
     pub fn blocks(&self) -> u64 {
         match self.block_bytes {
@@ -39,6 +100,20 @@ impl Span {
             bytes => (self.range.end - self.range.start) / bytes,
         }
     }
+}
+
+/// The blocks from one on, each of which leads to the next: at most so many.
+pub fn linked(memory: &impl Memory, head: u64, most: usize) -> Option<Vec<u64>> {
+    let mut found = Vec::new();
+    let mut block = head;
+    while block != 0 {
+        if found.len() >= most {
+            return None;
+        }
+        found.push(block);
+        block = memory.word(block)?;
+    }
+    Some(found)
 }
 
 /// All spans, in address order.
@@ -67,41 +142,19 @@ impl Spans {
                 if address == 0 || page < next {
                     continue;
                 }
-                let read = || -> Option<(u64, u64, u64, u64)> {
-                    let word = |offset: u64| snapshot.word(address.checked_add(offset)?);
-                    Some((word(0)?, word(8)?, word(OBJECTS)?, word(BITS)?))
-                };
-                let Some((start, length, objects, bits)) = read() else {
+                let Some(fields) = Fields::at(snapshot, address) else {
                     damaged.push((address, "a page leads to no span"));
                     continue;
                 };
-                let end = page.saturating_add(length);
-                if start != page || length == 0 || end > 1 << (48 - map.shift) {
+                let end = page.saturating_add(fields.pages);
+                if fields.page != page || fields.pages == 0 || end > 1 << (48 - map.shift) {
                     continue;
                 }
                 next = end;
-                let class = bits >> CLASS_BIT & 0xff;
-                let place = bits >> PLACE_BIT & 3;
-                let range = page << map.shift..end << map.shift;
-                let is_in_use = place == 0;
-                let block_bytes = match sizes.bytes.get(class as usize) {
-                    Some(&bytes) if is_in_use => bytes,
-                    Some(_) => 0,
-                    None => {
-                        damaged.push((address, "a span is of no class"));
-                        continue;
-                    }
-                };
-                all.push(Span {
-                    address,
-                    range,
-                    class,
-                    block_bytes,
-                    is_in_use,
-                    is_given_back: place == 2,
-                    used: bits & 0xffff,
-                    objects,
-                });
+                match Span::with(address, &fields, map, sizes) {
+                    Some(span) => all.push(span),
+                    None => damaged.push((address, "a span is of no class")),
+                }
             }
         }
         (Spans { all }, damaged)

@@ -1,5 +1,6 @@
 //! Variables of gperftools' tcmalloc, found by what must be true of them (src/static_vars.h).
 
+use crate::live_memory::Memory;
 use crate::ranges::Runs;
 use crate::snapshot::{Snapshot, words};
 use rustc_hash::FxHashSet;
@@ -21,7 +22,7 @@ pub struct SizeMap {
 }
 
 /// `Static::central_cache_`: a list of spans for each class, and chains of blocks on their way from thread to thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Central {
     /// The span that heads the empty ones of class 0.
     first: u64,
@@ -154,25 +155,25 @@ impl Central {
     }
 
     /// How many spans a class has, and how many free blocks are in those, as it counts them.
-    pub fn counts(&self, snapshot: &Snapshot, class: u64) -> Option<(u64, u64)> {
-        let spans = snapshot.word(self.of(class) + SPANS)?;
-        Some((spans, snapshot.word(self.of(class) + COUNTER)?))
+    pub fn counts(&self, memory: &impl Memory, class: u64) -> Option<(u64, u64)> {
+        let spans = memory.word(self.of(class) + SPANS)?;
+        Some((spans, memory.word(self.of(class) + COUNTER)?))
     }
 
     /// The chains of a class.
-    pub fn chains(&self, snapshot: &Snapshot, class: u64) -> Option<Chains> {
+    pub fn chains(&self, memory: &impl Memory, class: u64) -> Option<Chains> {
         let at = self.of(class);
-        let used = u64::from(snapshot.half(at + USED_SLOTS)?);
+        let used = u64::from(memory.half(at + USED_SLOTS)?);
         let slot = |index: u64| {
             let slot = at + SLOTS + index * 16;
-            Some((snapshot.word(slot)?, snapshot.word(slot + 8)?))
+            Some((memory.word(slot)?, memory.word(slot + 8)?))
         };
         if used > MOST_SLOTS {
             return None;
         }
         let mut settled = (0..used).map(slot).collect::<Option<Vec<_>>>()?;
         let mut changing = Vec::new();
-        if snapshot.half(at - LOCK_BEFORE) != Some(0) {
+        if memory.half(at - LOCK_BEFORE) != Some(0) {
             // Which is put in is counted before it is there, and which is taken out is still there afterwards.
             changing.extend(settled.pop());
             if used < MOST_SLOTS {
@@ -238,10 +239,10 @@ impl PageMap {
         is_page.then_some((page >> bits, page & ((1 << bits) - 1)))
     }
 
-    fn get(self, snapshot: &Snapshot, page: u64) -> Option<u64> {
+    pub fn get(self, memory: &impl Memory, page: u64) -> Option<u64> {
         let (root, leaf) = PageMap::indices(self.shift, page)?;
-        let table = snapshot.word(self.root + root * 8).filter(|&t| t != 0)?;
-        snapshot.word(table.wrapping_add(leaf * 8))
+        let table = memory.word(self.root + root * 8).filter(|&t| t != 0)?;
+        memory.word(table.wrapping_add(leaf * 8))
     }
 
     /// The tables of the second level: the first page of each, and where it is.
@@ -256,8 +257,14 @@ impl PageMap {
     }
 }
 
-/// Caches of threads, and where they are.
-pub struct Caches(pub Vec<u64>);
+/// Caches of threads.
+#[derive(Debug)]
+pub struct Caches {
+    /// Where they are.
+    pub all: Vec<u64>,
+    /// Variables that lead to the first one: the head of their list, and the next one that others may take from.
+    heads: Vec<u64>,
+}
 
 /// `ThreadCache` has a list for each class (32 bytes), then counters, and after them the next cache and the one before.
 const LIST_BYTES: u64 = 32;
@@ -275,11 +282,15 @@ impl Caches {
     /// threads. The data also leads to caches of threads that have ended.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], sizes: &SizeMap) -> Option<Caches> {
         let is_cache = |&at: &u64| at >= 4096 && is_cache(snapshot, at, sizes);
-        let pointed = data.iter().flat_map(|&(_, bytes)| words(bytes));
-        let heads: FxHashSet<u64> = pointed
-            .filter(is_cache)
-            .filter(|&cache| before(snapshot, cache) == Some(0))
+        let places = data.iter().flat_map(|&(start, bytes)| {
+            let places = (start..).step_by(8);
+            places.zip(words(bytes))
+        });
+        let places: Vec<(u64, u64)> = places
+            .filter(|(_, word)| is_cache(word))
+            .filter(|&(_, cache)| before(snapshot, cache) == Some(0))
             .collect();
+        let heads: FxHashSet<u64> = places.iter().map(|&(_, head)| head).collect();
         let threads = snapshot.meta.threads.iter();
         let of_threads = threads.flat_map(|thread| {
             let lowest = thread.fs_base.saturating_sub(STATIC_TLS_BYTES);
@@ -293,51 +304,65 @@ impl Caches {
             .into_iter()
             .filter_map(|head| list_from(snapshot, head, is_cache));
         let all = lists.find(|list| of_threads.is_subset(&list.iter().copied().collect()))?;
-        Some(Caches(all))
+        let to_first = |(_, head): &&(u64, u64)| Some(head) == all.first();
+        let heads = places.iter().filter(to_first).map(|place| place.0);
+        Some(Caches {
+            heads: heads.collect(),
+            all,
+        })
+    }
+
+    /// Where they are now, by the same variables.
+    pub fn now(&self, memory: &impl Memory, sizes: &SizeMap) -> Option<Vec<u64>> {
+        let is_cache = |&at: &u64| at >= 4096 && is_cache(memory, at, sizes);
+        let heads = self.heads.iter().filter_map(|&place| memory.word(place));
+        let lists = heads.filter_map(|head| list_from(memory, head, is_cache));
+        // What leads to a later one has no list that begins there.
+        lists.max_by_key(Vec::len).filter(|list| !list.is_empty())
     }
 
     /// Their memory.
     pub fn ranges(&self) -> Runs {
-        let caches = self.0.iter();
+        let caches = self.all.iter();
         caches.map(|&cache| cache..cache + CACHE_BYTES).collect()
     }
 
     /// The first block that a cache has of a class, and how many it counts.
-    pub fn list(snapshot: &Snapshot, cache: u64, class: u64) -> Option<(u64, u64)> {
+    pub fn list(memory: &impl Memory, cache: u64, class: u64) -> Option<(u64, u64)> {
         let list = cache + class * LIST_BYTES;
-        let length = snapshot.half(list + 8)?;
-        Some((snapshot.word(list)?, u64::from(length)))
+        let length = memory.half(list + 8)?;
+        Some((memory.word(list)?, u64::from(length)))
     }
 }
 
 /// The cache before one.
-fn before(snapshot: &Snapshot, cache: u64) -> Option<u64> {
-    snapshot.word(cache + NEXT + 8)
+fn before(memory: &impl Memory, cache: u64) -> Option<u64> {
+    memory.word(cache + NEXT + 8)
 }
 
 /// The list that begins with this cache, if its links fit together.
-fn list_from(snapshot: &Snapshot, head: u64, is_cache: impl Fn(&u64) -> bool) -> Option<Vec<u64>> {
+fn list_from(memory: &impl Memory, head: u64, is_cache: impl Fn(&u64) -> bool) -> Option<Vec<u64>> {
     let mut caches = Vec::new();
     let mut last = 0;
     let mut cache = head;
     while cache != 0 {
         let fits =
-            is_cache(&cache) && before(snapshot, cache) == Some(last) && caches.len() < MOST_CACHES;
+            is_cache(&cache) && before(memory, cache) == Some(last) && caches.len() < MOST_CACHES;
         if !fits {
             return None;
         }
         caches.push(cache);
         last = cache;
-        cache = snapshot.word(cache + NEXT)?;
+        cache = memory.word(cache + NEXT)?;
     }
     Some(caches)
 }
 
 /// Each of its lists says which size it is of.
-fn is_cache(snapshot: &Snapshot, at: u64, sizes: &SizeMap) -> bool {
+fn is_cache(memory: &impl Memory, at: u64, sizes: &SizeMap) -> bool {
     let is_of_class = |class: usize| {
         let size = at.checked_add(class as u64 * LIST_BYTES + 24);
-        let size = size.and_then(|size| snapshot.half(size));
+        let size = size.and_then(|size| memory.half(size));
         size.map(u64::from) == sizes.bytes.get(class).copied()
     };
     at.is_multiple_of(8) && (1..sizes.bytes.len()).all(is_of_class)

@@ -4,32 +4,10 @@ use super::base_blocks::BaseBlocks;
 use super::layout::LAYOUTS;
 use super::tree::{self, each_word};
 use crate::snapshot::Snapshot;
-use crate::{Heap, Request, capture, dissect};
+use crate::testing::{put, shell_on};
+use crate::{Heap, dissect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-
-/// A shell with some thousand blocks, copied.
-fn captured() -> Snapshot {
-    let script = "for i in {1..3000}; do a[$i]=value-$i; done; echo ready; read line";
-    let mut shell = Command::new("bash")
-        .args(["-c", script])
-        .env("LD_PRELOAD", "libjemalloc.so.2")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("bash starts");
-    let mut line = String::new();
-    let output = shell.stdout.take().expect("a pipe");
-    BufReader::new(output)
-        .read_line(&mut line)
-        .expect("it says so");
-    assert_eq!(line, "ready\n");
-    let captured = capture(shell.id() as i32, Request::to_search());
-    shell.kill().and_then(|()| shell.wait()).expect("it ends");
-    captured.expect("its memory is copied").snapshot
-}
 
 /// Checks that blocks lie in memory of the allocator, apart from each other.
 fn check(heap: &Heap) {
@@ -69,17 +47,9 @@ fn places(snapshot: &Snapshot) -> Vec<u64> {
     found
 }
 
-fn put(snapshot: &mut Snapshot, place: u64, word: u64) {
-    let regions = &mut snapshot.regions;
-    let after = regions.partition_point(|region| region.start <= place);
-    let region = &mut regions[after - 1];
-    let at = (place - region.start) as usize;
-    region.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-}
-
 #[test]
 fn a_damaged_heap_is_no_wrong_one() {
-    let mut snapshot = captured();
+    let mut snapshot = shell_on("libjemalloc.so.2");
     let whole = dissect(&snapshot).expect("it has a heap");
     assert!(whole.findings.is_empty(), "{:?}", whole.findings);
     assert!(whole.others[0].allocator == "jemalloc" && whole.blocks.len() > 3000);

@@ -9,6 +9,7 @@ mod base_blocks;
 mod damage_tests;
 mod extents;
 mod layout;
+mod live;
 mod thread_caches;
 mod tree;
 
@@ -21,7 +22,9 @@ use crate::snapshot::{Snapshot, ThreadState};
 use base_blocks::BaseBlocks;
 use extents::{Extents, Found};
 use layout::LAYOUTS;
+use live::Live;
 use std::ops::Range;
+use std::sync::Arc;
 use thread_caches::ThreadCaches;
 use tree::Tree;
 
@@ -70,7 +73,7 @@ impl HeapDissector for Jemalloc {
         let mut parts = Vec::new();
         for (tree, extents, blocks) in trees {
             let caches = thread_caches::find(snapshot, &blocks, &extents);
-            if caches.count == 0 {
+            if caches.all.is_empty() {
                 return because(
                     "has no thread caches that scan knows, so what they hold cannot be told from what is in use",
                 );
@@ -170,6 +173,11 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
     heap.extents.sort_unstable_by_key(|extent| extent.start);
     heap.findings.truncate(MAX_FINDINGS);
     heap.counted = counted(&parts);
+    // Where there are two copies, it is not known which of them has a block.
+    if let [part] = &parts[..] {
+        heap.live_check =
+            Live::of(snapshot, part.tree, &part.caches.all).map(|live| Arc::new(live) as _);
+    }
     heap
 }
 

@@ -8,6 +8,7 @@ use super::extents::Extents;
 use super::layout::SLAB_CLASSES;
 use super::tree::each_word;
 use crate::glibc::walk::Finding;
+use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +21,16 @@ const MOST_CACHES: usize = 1 << 20;
 /// More bins than a cache has (TCACHE_NBINS_MAX).
 const MOST_BINS: u64 = 256;
 const BIN_BYTES: u64 = 24;
+/// The lists of a cache take less than this.
+const LISTS_REACH: u64 = 1 << 20;
 /// A cache in static thread-local storage is at most so far below the thread pointer.
 const STORAGE_REACH: u64 = 256 << 10;
 
 /// Regions that thread caches hold.
 #[derive(Default)]
 pub struct ThreadCaches {
-    /// How many caches.
-    pub count: usize,
+    /// The caches.
+    pub all: Vec<Cache>,
     /// The regions, sorted.
     pub cached: FxHashSet<u64>,
     /// Regions in which the caches keep their lists: where the cache is by where the region begins.
@@ -38,12 +41,12 @@ pub struct ThreadCaches {
 
 /// A cache.
 #[derive(Clone, Copy, Debug)]
-struct Cache {
+pub struct Cache {
     version: Version,
     /// Pointers to the next one and to the one before.
     links: u64,
     /// Its bins: those for slabs, and those for large blocks, which may go on where the others end.
-    bins: u64,
+    pub bins: u64,
     large_bins: u64,
     /// An address in the region that holds its lists.
     lists: u64,
@@ -142,22 +145,22 @@ fn cache_of_two(snapshot: &Snapshot, slow: u64) -> Option<Cache> {
     cache_with_slow_part(snapshot, slow, cache)
 }
 
-fn cache_with_slow_part(snapshot: &Snapshot, slow: u64, cache: u64) -> Option<Cache> {
+fn cache_with_slow_part(memory: &impl Memory, slow: u64, cache: u64) -> Option<Cache> {
     let bins = cache + 8;
     let mut fields = CACHE_FIELD.step_by(8);
-    let field = fields.find(|field| snapshot.word(slow + field) == Some(cache))?;
+    let field = fields.find(|field| memory.word(slow + field) == Some(cache))?;
     Some(Cache {
         version: Version::Two,
         links: slow,
         bins,
         large_bins: bins + SLAB_CLASSES * BIN_BYTES,
-        lists: snapshot.word(slow + field - 8)?,
+        lists: memory.word(slow + field - 8)?,
     })
 }
 
-fn cache_of_one(snapshot: &Snapshot, cache: u64) -> Option<Cache> {
+fn cache_of_one(memory: &impl Memory, cache: u64) -> Option<Cache> {
     let (bins, large_bins) = (cache + OLD_BINS, cache + OLD_LARGE_BINS);
-    let described = |offset| snapshot.word(cache + OLD_DESCRIPTOR + offset);
+    let described = |offset| memory.word(cache + OLD_DESCRIPTOR + offset);
     if described(0)? != bins || described(8)? != large_bins {
         return None;
     }
@@ -166,34 +169,51 @@ fn cache_of_one(snapshot: &Snapshot, cache: u64) -> Option<Cache> {
         links: cache + OLD_LINKS,
         bins,
         large_bins,
-        lists: snapshot.word(bins + OLD_END)?.checked_sub(8)?,
+        lists: memory.word(bins + OLD_END)?.checked_sub(8)?,
     })
 }
 
 impl Cache {
+    /// The one of the same version that has its bins at another place, if there is one.
+    pub fn at(&self, memory: &impl Memory, bins: u64) -> Option<Cache> {
+        match self.version {
+            Version::Two => {
+                let cache = bins.checked_sub(8)?;
+                cache_with_slow_part(memory, memory.word(cache)?, cache)
+            }
+            Version::One => cache_of_one(memory, bins.checked_sub(OLD_BINS)?),
+        }
+    }
+
+    /// Whether a list may be one of its own: all of them are in one region.
+    pub fn may_have(&self, list: &Range<u64>) -> bool {
+        let near = self.lists.saturating_sub(LISTS_REACH)..self.lists.saturating_add(LISTS_REACH);
+        near.contains(&list.start) && near.contains(&list.end)
+    }
+
     /// The list of a size class: places of regions.
-    fn list(&self, snapshot: &Snapshot, class: u64) -> Option<Range<u64>> {
+    pub fn list(&self, memory: &impl Memory, class: u64) -> Option<Range<u64>> {
         let bin = match class.checked_sub(SLAB_CLASSES) {
             None => self.bins + class * BIN_BYTES,
             Some(large) => self.large_bins + large * BIN_BYTES,
         };
         match self.version {
             Version::Two => {
-                let head = snapshot.word(bin)?;
+                let head = memory.word(bin)?;
                 // The low bits of three places of the list: what it was lowest at, full, and empty.
-                let empty = (snapshot.word(bin + 16)? >> 32) as u16;
+                let empty = (memory.word(bin + 16)? >> 32) as u16;
                 Some(head..head.checked_add(u64::from(empty.wrapping_sub(head as u16)))?)
             }
             Version::One => {
-                let end = snapshot.word(bin + OLD_END)?;
-                let count = u64::from(snapshot.half(bin + 4)?);
+                let end = memory.word(bin + OLD_END)?;
+                let count = u64::from(memory.half(bin + 4)?);
                 Some(end.checked_sub(count * 8)?..end)
             }
         }
     }
 
     fn read_into(&self, snapshot: &Snapshot, extents: &Extents, found: &mut ThreadCaches) {
-        found.count += 1;
+        found.all.push(*self);
         let around = |address| extents.find(address)?.taken_around(address);
         let Some(lists) = around(self.lists) else {
             found.findings.push(Finding {

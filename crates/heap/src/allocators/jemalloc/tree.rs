@@ -5,6 +5,7 @@
 
 use super::base_blocks::BaseBlocks;
 use super::layout::{Layout, PAGE_BYTES};
+use crate::live_memory::Memory;
 use crate::snapshot::{CopiedRegion, Snapshot};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -202,12 +203,24 @@ impl Tree {
         }
     }
 
-    fn entry(&self, snapshot: &Snapshot, place: u64, word: u64) -> Entry {
+    /// The entry of the page of an address.
+    pub fn entry_of(&self, memory: &impl Memory, address: u64) -> Option<Entry> {
+        let (bits, mask) = (self.height.index_bits(), self.height.entries() - 1);
+        let mut node = self.root;
+        for above in (1..=self.height.nodes()).rev() {
+            let index = address >> (12 + bits * above) & mask;
+            node = memory.word(node + index * 8).filter(|&child| child != 0)?;
+        }
+        let index = address >> 12 & mask;
+        let place = node.checked_add(index * self.height.leaf_bytes())?;
+        let entry = self.entry(memory, place, memory.word(place)?);
+        (entry.descriptor != 0).then_some(entry)
+    }
+
+    fn entry(&self, memory: &impl Memory, place: u64, word: u64) -> Entry {
         let (is_slab, class) = match self.height {
             Height::Two => (word & 1 == 1, word >> 48),
-            Height::Three => self
-                .layout
-                .leaf_knows(snapshot.word(place + 8).unwrap_or(0)),
+            Height::Three => self.layout.leaf_knows(memory.word(place + 8).unwrap_or(0)),
         };
         Entry {
             page: 0,

@@ -4,6 +4,7 @@
 //! each of the allocator's pages of metadata begins with, too, which nothing else in a process has
 //! (musl 1.2.1 to 1.2.5, src/malloc/mallocng/meta.h and malloc.c, whose `PAGESIZE` is a constant on x86-64).
 
+use crate::live_memory::Memory;
 use crate::snapshot::{Snapshot, words};
 use std::collections::BTreeSet;
 
@@ -34,6 +35,8 @@ const USAGE_BY_CLASS: u64 = 464;
 pub struct Context {
     /// Where it is.
     pub address: u64,
+    /// What each page of metadata begins with.
+    pub secret: u64,
     /// The pages of metadata, in the allocator's order.
     pub areas: Vec<u64>,
     /// How many slots of each class all groups have, as the allocator counts.
@@ -95,6 +98,7 @@ impl Context {
         }
         let mut found = Context {
             address,
+            secret,
             areas: vec![head],
             usage,
             broken: None,
@@ -134,14 +138,16 @@ impl Context {
 
 impl Meta {
     /// The one at this address, if it is in use.
-    fn at(snapshot: &Snapshot, address: u64) -> Option<Meta> {
-        let mem = snapshot.word(address + 16).filter(|&mem| mem != 0)?;
-        let bits = snapshot.word(address + 32)?;
+    pub fn at(memory: &impl Memory, address: u64) -> Option<Meta> {
+        let mem = memory
+            .word(address.checked_add(16)?)
+            .filter(|&mem| mem != 0)?;
+        let bits = memory.word(address.checked_add(32)?)?;
         Some(Meta {
             address,
             mem,
-            avail: snapshot.half(address + 24)?,
-            freed: snapshot.half(address + 28)?,
+            avail: memory.half(address + 24)?,
+            freed: memory.half(address + 28)?,
             last: bits & 31,
             is_freeable: bits >> 5 & 1 != 0,
             class: bits >> 6 & 63,

@@ -5,7 +5,7 @@
 //! its header says otherwise is between the two for as long as a thread is in the middle of malloc or free.
 
 use super::context::{CLASSES, MAPPED_CLASS, Meta};
-use crate::snapshot::Snapshot;
+use crate::live_memory::Memory;
 use std::ops::Range;
 
 /// Slots have multiples of this, and blocks its alignment.
@@ -41,10 +41,21 @@ pub enum Slot {
 }
 
 impl Group {
+    /// The group that a block of the program lies in, and its slot, by the header before it.
+    pub fn of_block(memory: &impl Memory, block: u64) -> Option<(Group, u64)> {
+        let header = Header::at(memory, block)?;
+        let units = header.distance(memory, block)?;
+        let mem = block.checked_sub(UNIT + units * UNIT)?;
+        let meta = Meta::at(memory, memory.word(mem)?)?;
+        let index = u64::from(header.bits & 31);
+        let group = Group::of(memory, meta).ok()?;
+        (meta.mem == mem && index <= meta.last).then_some((group, index))
+    }
+
     /// The group of a descriptor; the error says why it is none.
-    pub fn of(snapshot: &Snapshot, meta: Meta) -> Result<Group, &'static str> {
+    pub fn of(memory: &impl Memory, meta: Meta) -> Result<Group, &'static str> {
         let all = u32::MAX >> (31 - meta.last);
-        if snapshot.word(meta.mem) != Some(meta.address) || !meta.mem.is_multiple_of(UNIT) {
+        if memory.word(meta.mem) != Some(meta.address) || !meta.mem.is_multiple_of(UNIT) {
             return Err("a group does not belong to its descriptor");
         }
         if meta.avail & meta.freed != 0 || (meta.avail | meta.freed) & !all != 0 {
@@ -68,8 +79,7 @@ impl Group {
         if meta.pages > 0 && bytes > mapped_bytes {
             return Err("a group does not fit into its mapping");
         }
-        // An empty slice is none.
-        if snapshot.bytes(meta.mem, bytes).is_none() {
+        if !memory.has(meta.mem, bytes) {
             return Err("a group is not all mapped");
         }
         Ok(group)
@@ -93,11 +103,11 @@ impl Group {
     }
 
     /// What a slot that is in use holds.
-    pub fn slot(&self, snapshot: &Snapshot, index: u64) -> Slot {
+    pub fn slot(&self, memory: &impl Memory, index: u64) -> Slot {
         let Range { start, end } = self.slot_range(index);
         let end = end - HEADER_BYTES;
         let unclear = Slot::Unclear("the header of a slot in use says something else");
-        let Some(header) = Header::at(snapshot, start) else {
+        let Some(header) = Header::at(memory, start) else {
             return unclear;
         };
         // The block begins later, and the header at the start says only where.
@@ -114,17 +124,17 @@ impl Group {
         };
         let block = (shift..=farthest).step_by(1 << 16).find_map(|units| {
             let address = start + units * UNIT;
-            let header = Header::at(snapshot, address).filter(|_| address < end)?;
+            let header = Header::at(memory, address).filter(|_| address < end)?;
             let units = (address - self.meta.mem - UNIT) / UNIT;
             let fits = u64::from(header.bits & 31) == index
-                && header.distance(snapshot, address) == Some(units);
+                && header.distance(memory, address) == Some(units);
             fits.then_some((address, header.bits >> 5))
         });
         let Some((address, unused)) = block else {
             return unclear;
         };
         let unused = match unused {
-            5 => match snapshot.half(end - 4) {
+            5 => match memory.half(end - 4) {
                 Some(bytes) if bytes >= 5 => u64::from(bytes),
                 _ => return unclear,
             },
@@ -136,7 +146,7 @@ impl Group {
             return unclear;
         };
         // The byte behind a block, and the last one of its slot, are zero: free() ends the program if they are not.
-        let is_zero = |at: u64| snapshot.bytes(at, 1).is_some_and(|byte| byte == [0]);
+        let is_zero = |at: u64| memory.byte(at) == Some(0);
         if !is_zero(address + bytes) || !is_zero(end) {
             return Slot::Unclear("a block was written past its end");
         }
@@ -152,11 +162,8 @@ struct Header {
 }
 
 impl Header {
-    fn at(snapshot: &Snapshot, address: u64) -> Option<Header> {
-        let bytes: [u8; 8] = snapshot
-            .bytes(address.checked_sub(8)?, 8)?
-            .try_into()
-            .ok()?;
+    fn at(memory: &impl Memory, address: u64) -> Option<Header> {
+        let bytes = memory.word(address.checked_sub(8)?)?.to_le_bytes();
         Some(Header {
             bytes,
             bits: bytes[5],
@@ -165,11 +172,11 @@ impl Header {
     }
 
     /// Units from the first slot to the block.
-    fn distance(&self, snapshot: &Snapshot, address: u64) -> Option<u64> {
+    fn distance(&self, memory: &impl Memory, address: u64) -> Option<u64> {
         if self.bytes[4] == 0 {
             return Some(u64::from(self.offset));
         }
-        let wide = snapshot.half(address - 8)?;
+        let wide = memory.half(address - 8)?;
         (self.offset == 0 && wide > 0xffff).then_some(u64::from(wide))
     }
 }

@@ -11,13 +11,17 @@ use crate::allocators::dissector::{
     AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected, SizedSegments,
 };
 use crate::allocators::in_hand::in_hand;
+use crate::allocators::live_check::{LiveCheck, Standstill};
+use crate::blocks::Block;
 use crate::glibc::walk::Finding;
+use crate::live_memory::Memory;
 use crate::ranges::{Runs, joined};
 use crate::snapshot::{MUSL, Snapshot};
 use context::{AREA_BYTES, CLASSES, CONTEXT_BYTES, Context, Meta};
 use groups::{Group, Slot};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// musl's mallocng.
 pub(crate) struct Mallocng;
@@ -35,6 +39,34 @@ impl HeapDissector for Mallocng {
             return is_there.then(|| Err(NotDissected::Because(reason.into())));
         };
         Some(Dissection::of(snapshot, &context).finish(&context))
+    }
+}
+
+/// Tells a block in use by its header and its group's masks. free() spoils the header before it does anything else.
+#[derive(Debug)]
+struct Live {
+    secret: u64,
+}
+
+impl LiveCheck for Live {
+    fn needs_standstill(&self) -> bool {
+        false
+    }
+
+    fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str> {
+        let memory = &still.memory;
+        let is_live = |block: &Block| {
+            let (group, index) = Group::of_block(memory, block.address)?;
+            let area = group.meta.address & !(AREA_BYTES - 1);
+            let is_ours = memory.word(area) == Some(self.secret) && group.is_used(index);
+            // Blocks are kept in units of a word.
+            let is_it = |address: u64, bytes: u64| {
+                address == block.address && bytes.next_multiple_of(8) == block.bytes
+            };
+            let slot = group.slot(memory, index);
+            Some(is_ours && matches!(slot, Slot::Block(address, bytes) if is_it(address, bytes)))
+        };
+        Ok(blocks.iter().map(|b| is_live(b) == Some(true)).collect())
     }
 }
 
@@ -203,6 +235,9 @@ impl<'a> Dissection<'a> {
             findings: self.findings,
             extents: self.extents,
             counted,
+            live_check: Some(Arc::new(Live {
+                secret: context.secret,
+            })),
             ..AllocatorHeap::default()
         })
     }

@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::segments::Page;
+use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashSet;
 
@@ -20,10 +21,10 @@ struct Keys {
 
 impl Keys {
     /// Those at an address, if the build encodes links at all.
-    fn at(snapshot: &Snapshot, layout: &Layout, address: u64, null: u64) -> Option<Keys> {
+    fn at(memory: &impl Memory, layout: &Layout, address: u64, null: u64) -> Option<Keys> {
         let keys = match layout.keys {
             None => None,
-            Some(_) => Some([snapshot.word(address)?, snapshot.word(address + 8)?]),
+            Some(_) => Some([memory.word(address)?, memory.word(address + 8)?]),
         };
         Some(Keys { keys, null })
     }
@@ -36,6 +37,20 @@ impl Keys {
         let shift = (first % 64) as u32;
         let plain = link.wrapping_sub(first).rotate_right(shift) ^ second;
         if plain == self.null { 0 } else { plain }
+    }
+
+    /// The blocks of a list, which has no more than `most`.
+    fn list(self, memory: &impl Memory, head: u64, most: u64) -> Option<Vec<u64>> {
+        let mut found = Vec::new();
+        let mut block = head;
+        while block != 0 {
+            if found.len() as u64 >= most {
+                return None;
+            }
+            found.push(block);
+            block = self.decode(memory.word(block)?);
+        }
+        Some(found)
     }
 }
 
@@ -158,6 +173,34 @@ pub fn delayed(snapshot: &Snapshot, layout: &Layout, pages: &[Page]) -> (FxHashS
         }
     }
     (found, broken)
+}
+
+/// Far more blocks than are in a list of what other threads have released.
+const MOST_DELAYED: u64 = 1 << 20;
+
+/// The blocks in a page's own lists; `None` if one of them is broken.
+pub fn free_of_page(memory: &impl Memory, layout: &Layout, page: &Page) -> Option<FxHashSet<u64>> {
+    let keys = page.address + layout.keys.unwrap_or(0);
+    let keys = Keys::at(memory, layout, keys, page.address)?;
+    let mut found = FxHashSet::default();
+    for &head in &page.lists {
+        found.extend(keys.list(memory, head, page.capacity)?);
+    }
+    Some(found)
+}
+
+/// The blocks of a heap that other threads have released; `None` if the list is broken, or not there.
+pub fn delayed_of_heap(
+    memory: &impl Memory,
+    layout: &Layout,
+    (heap, thread): (u64, u64),
+) -> Option<FxHashSet<u64>> {
+    let is_list =
+        |list: &&u64| memory.word(heap.wrapping_add(**list + HEAP_THREAD)) == Some(thread);
+    let head = heap + layout.delayed.iter().find(is_list)?;
+    let keys = Keys::at(memory, layout, head + HEAP_KEYS, heap)?;
+    let blocks = keys.list(memory, memory.word(head)?, MOST_DELAYED)?;
+    Some(blocks.into_iter().collect())
 }
 
 /// Whether a block of one of the pages, which are in order, begins at the address.

@@ -8,6 +8,7 @@
 
 mod layout;
 mod lists;
+mod live;
 mod segments;
 
 use crate::allocators::dissector::{
@@ -18,9 +19,11 @@ use crate::ranges::{Runs, joined};
 use crate::snapshot::{Snapshot, words};
 use layout::{LAYOUTS, Layout};
 use lists::{Listed, delayed};
+use live::Live;
 use rustc_hash::FxHashMap;
 use segments::{Page, SEGMENT_BYTES, Segment};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// As other parts of the program name it, too.
 const NAME: &str = "mimalloc";
@@ -63,7 +66,8 @@ impl HeapDissector for Mimalloc {
         }
         let mut modules = snapshot.meta.modules.iter();
         let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
-        let reason = "has no segment with a layout that is known (2.0.9 to 2.3)";
+        let reason =
+            "has no segment with a layout that is known (2.0.9 to 2.3; mimalloc 3 has none)";
         is_there.then(|| Err(NotDissected::Because(reason.into())))
     }
 }
@@ -108,6 +112,7 @@ fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     layout: &'a Layout,
+    secret: u64,
     segments: SizedSegments,
     ranges: Runs,
     unparsed: Runs,
@@ -134,6 +139,7 @@ impl<'a> Dissection<'a> {
         let mut found = Dissection {
             snapshot,
             layout,
+            secret,
             segments: SizedSegments::default(),
             ranges: Runs::new(),
             unparsed: Runs::new(),
@@ -317,6 +323,10 @@ impl<'a> Dissection<'a> {
                 counted("pages in use (mi_segment_t.used)", self.counted_pages),
                 counted("blocks in use (mi_page_t.used)", self.used),
             ],
+            live_check: Some(Arc::new(Live {
+                layout: *self.layout,
+                secret: self.secret,
+            })),
             ..AllocatorHeap::default()
         }
     }

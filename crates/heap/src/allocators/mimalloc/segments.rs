@@ -1,7 +1,7 @@
 //! Segments: 32 MiB of address space that begin with a description of their pages.
 
 use super::layout::{CAPACITY, FREE, Layout, PageStart, RESERVED, SLICE_COUNT};
-use crate::snapshot::Snapshot;
+use crate::live_memory::Memory;
 use std::ops::Range;
 
 /// Segments begin at multiples of this. A huge one is larger.
@@ -54,19 +54,19 @@ pub struct Page {
 
 impl Segment {
     /// What its cookie is made of with its address (internal.h, `_mi_ptr_cookie`): the same for all segments.
-    pub fn secret(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64> {
-        let cookie = snapshot.word(address + layout.cookie)?;
+    pub fn secret(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64> {
+        let cookie = memory.word(address.checked_add(layout.cookie)?)?;
         (cookie != 0).then_some(cookie ^ address)
     }
 
     /// The one at this address, if its header is sound.
-    pub fn at(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<Segment> {
-        let word = |offset: u64| snapshot.word(address + offset);
+    pub fn at(memory: &impl Memory, layout: &Layout, address: u64) -> Option<Segment> {
+        let word = |offset: u64| memory.word(address + offset);
         let slices = word(layout.segment_slices)?;
         let entries = word(layout.entries)?;
         let info_slices = word(layout.info_slices)?;
         let used = word(layout.used)?;
-        let is_huge = match snapshot.half(address + layout.kind)? {
+        let is_huge = match memory.half(address + layout.kind)? {
             0 => false,
             1 => true,
             _ => return None,
@@ -84,7 +84,7 @@ impl Segment {
             && info_slices < entries
             && used <= entries;
         // Its own slices are the first of the table.
-        let first = snapshot.half(address + layout.slices + SLICE_COUNT)?;
+        let first = memory.half(address + layout.slices + SLICE_COUNT)?;
         if !is_sound || u64::from(first) != info_slices {
             return None;
         }
@@ -103,7 +103,7 @@ impl Segment {
     /// which the table of slices is broken, up to which it was read.
     pub fn walk(
         &self,
-        snapshot: &Snapshot,
+        memory: &impl Memory,
         layout: &Layout,
         mut page: impl FnMut(Result<Page, (Range<u64>, &'static str)>),
         mut free: impl FnMut(Range<u64>),
@@ -112,17 +112,17 @@ impl Segment {
         while index < self.entries {
             let address = self.address + layout.slices + index * layout.page_bytes;
             let start = self.address + index * SLICE_BYTES;
-            let count = snapshot.half(address + SLICE_COUNT).unwrap_or(0);
+            let count = memory.half(address + SLICE_COUNT).unwrap_or(0);
             let end = start + u64::from(count) * SLICE_BYTES;
             if count == 0 || end > self.end {
                 return Err(start);
             }
-            match block_bytes(snapshot, layout, address) {
+            match block_bytes(memory, layout, address) {
                 None => return Err(start),
                 Some(0) => free(start..end),
                 Some(bytes) => {
                     let range = start..end;
-                    let found = Page::at(snapshot, layout, address, range.clone(), bytes);
+                    let found = Page::at(memory, layout, address, range.clone(), bytes);
                     page(found.map_err(|what| (range, what)).map(|page| Page {
                         thread: self.thread,
                         ..page
@@ -136,26 +136,26 @@ impl Segment {
 }
 
 /// The size of a page's blocks; 0 if it is not in use.
-fn block_bytes(snapshot: &Snapshot, layout: &Layout, page: u64) -> Option<u64> {
+fn block_bytes(memory: &impl Memory, layout: &Layout, page: u64) -> Option<u64> {
     let at = page + layout.block_bytes;
     if layout.is_size_wide {
-        snapshot.word(at)
+        memory.word(at)
     } else {
-        snapshot.half(at).map(u64::from)
+        memory.half(at).map(u64::from)
     }
 }
 
 impl Page {
     fn at(
-        snapshot: &Snapshot,
+        memory: &impl Memory,
         layout: &Layout,
         address: u64,
         range: Range<u64>,
         block_bytes: u64,
     ) -> Result<Page, &'static str> {
         let read = || -> Option<Page> {
-            let word = |offset: u64| snapshot.word(address + offset);
-            let half = |offset: u64| snapshot.half(address + offset).map(u64::from);
+            let word = |offset: u64| memory.word(address + offset);
+            let half = |offset: u64| memory.half(address + offset).map(u64::from);
             let used = half(layout.page_used)?;
             let start = match layout.start {
                 PageStart::Field(offset) => word(offset)?,
@@ -192,7 +192,7 @@ impl Page {
             })
         };
         let page = read().ok_or("the description of a page is cut off")?;
-        let reserved = u64::from(snapshot.half(address + RESERVED).unwrap_or(0)) & 0xffff;
+        let reserved = u64::from(memory.half(address + RESERVED).unwrap_or(0)) & 0xffff;
         page.check(layout, reserved)?;
         Ok(page)
     }

@@ -1,0 +1,127 @@
+//! Threads of a process on musl that are certainly not inside of its allocator.
+//!
+//! musl has no call frame information, so their stacks cannot be unwound. But whoever sleeps in a system call that the
+//! allocator never makes is inside of it only if a signal has come there, and its handler makes that call. Then the
+//! address by which the handler returns is on the stack: the kernel has put it there. So no such address may be
+//! anywhere from the stack pointer to the end of the stack.
+
+use memhook_process::{Mapping, ModuleImage, ModulePart, code_places, module_part};
+use memhook_process::{RemoteAddress, read_memory};
+use std::collections::BTreeSet;
+
+/// System calls of mallocng (src/malloc/mallocng/glue.h), and of the locks of the C library.
+const ALLOCATING: [i64; 7] = [
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+];
+/// `mov $15, %rax; syscall`, as C libraries have it, and the same as a compiler may write it: rt_sigreturn(2).
+const RETURNS: [&[u8]; 2] = [
+    b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
+    b"\xb8\x0f\x00\x00\x00\x0f\x05",
+];
+/// No stack that is searched is deeper.
+const DEEPEST: u64 = 8 << 20;
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// What tells such threads of one process from others.
+pub struct MuslSleepers {
+    pid: i32,
+    /// Where handlers return to.
+    returns: BTreeSet<u64>,
+    mappings: Vec<Mapping>,
+}
+
+impl MuslSleepers {
+    /// `None` if the process is not on musl.
+    pub fn of(pid: i32, modules: &[ModuleImage], mappings: Vec<Mapping>) -> Option<MuslSleepers> {
+        let is_musl = |module: &ModuleImage| matches!(module_part(module), ModulePart::Musl);
+        modules.iter().any(is_musl).then(|| MuslSleepers {
+            pid,
+            returns: modules.iter().flat_map(returns).collect(),
+            mappings,
+        })
+    }
+
+    /// `Err` with the reason if a thread may be inside that is in this system call (-1: in none) with its stack at `rsp`.
+    pub fn check(&self, call: i64, rsp: u64) -> Result<(), String> {
+        if call < 0 || ALLOCATING.contains(&call) {
+            return Err(
+                "may be inside of the allocator: it sleeps in no system call that rules it out"
+                    .into(),
+            );
+        }
+        let rsp = rsp & !7;
+        let unknown = || format!("has a stack at {rsp:#x} that cannot be searched");
+        if self.returns.is_empty() {
+            return Err("may handle a signal, which could not be told".into());
+        }
+        let mut mappings = self.mappings.iter();
+        let stack = mappings.find(|m| m.start <= rsp && rsp < m.end);
+        let end = stack.map(|m| m.end).filter(|end| end - rsp <= DEEPEST);
+        let end = end.ok_or_else(unknown)?;
+        let mut at = rsp;
+        while at < end {
+            let mut piece = vec![0; PIECE_BYTES.min(end - at) as usize];
+            read_memory(self.pid, RemoteAddress(at), &mut piece).map_err(|_| unknown())?;
+            let (words, _) = piece.as_chunks::<8>();
+            let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+            if words.any(|word| self.returns.contains(&word)) {
+                return Err("handles a signal, which may have come inside of the allocator".into());
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The addresses in a module at which rt_sigreturn(2) is called.
+fn returns(module: &ModuleImage) -> Vec<u64> {
+    let mut found = Vec::new();
+    for (code, offset) in code_places(&module.bytes) {
+        let start = offset as usize;
+        let end = start.saturating_add((code.end - code.start) as usize);
+        let bytes = &module.bytes[start.min(module.bytes.len())..end.min(module.bytes.len())];
+        for pattern in RETURNS {
+            let places = memchr::memmem::find_iter(bytes, pattern);
+            found.extend(places.map(|at| module.base.wrapping_add(code.start + at as u64)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the handler of a signal returns to, as no other word of this process is.
+    const RETURN: u64 = 0x7eed_1a5e_9d0c_4b21;
+
+    #[test]
+    fn who_sleeps_elsewhere_is_outside() {
+        let stack = Box::new([1u64, 2, 3, RETURN, 4]);
+        let rsp = stack.as_ptr() as u64;
+        let pid = std::process::id() as i32;
+        let sleepers = |returns: &[u64]| MuslSleepers {
+            pid,
+            returns: returns.iter().copied().collect(),
+            mappings: memhook_process::mappings(pid).expect("readable"),
+        };
+        let outside = sleepers(&[RETURN + 1]);
+        for call in [libc::SYS_read, libc::SYS_poll, libc::SYS_restart_syscall] {
+            assert_eq!(outside.check(call, rsp), Ok(()), "{call}");
+        }
+        for call in [libc::SYS_futex, libc::SYS_mmap, -1] {
+            assert!(outside.check(call, rsp).is_err(), "{call}");
+        }
+        let handles = sleepers(&[RETURN]).check(libc::SYS_read, rsp);
+        let why = handles.expect_err("a handler");
+        assert!(why.contains("handles a signal"), "{why}");
+        assert!(outside.check(libc::SYS_read, 0x1000).is_err());
+        assert!(sleepers(&[]).check(libc::SYS_read, rsp).is_err());
+    }
+}

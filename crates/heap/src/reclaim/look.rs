@@ -1,0 +1,128 @@
+//! The last look at blocks before a thread is made to release them.
+//!
+//! The blocks are leaked, so nobody should be able to free them. But a program may have hidden their addresses, and have
+//! freed some since the search. Where an allocator leaves what is freed as it is, its structures say so, at a moment at
+//! which all other threads stand still outside of it. They run again before the first block is released: a thread
+//! that then frees one of them by a hidden address, within the millisecond that the calls take, frees it for the second
+//! time. Nobody can tell that such a thread exists.
+
+use crate::allocators::live_check::{LiveCheck, Standstill};
+use crate::blocks::Block;
+use crate::capture::settle::{MallocPlaces, is_inside_by};
+use crate::live_memory::LiveMemory;
+use crate::snapshot::Snapshot;
+use memhook_inject::{Error, Held, Others, Registers};
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// All threads stand still for no longer than this for one look.
+const LOOK: Duration = Duration::from_millis(8);
+
+/// How long a thread inside of an allocator is let run at a time, first and at most, and in all.
+const STEP: Duration = Duration::from_micros(30);
+const MOST_STEP: Duration = Duration::from_micros(200);
+const SETTLE: Duration = Duration::from_millis(4);
+
+/// How to look at blocks of one allocator.
+pub(super) struct Look {
+    check: Arc<dyn LiveCheck>,
+    malloc: MallocPlaces,
+    /// Code that no allocator calls.
+    program: Vec<Range<u64>>,
+}
+
+/// A look that showed nothing.
+pub(super) enum InVain {
+    /// Another one may.
+    Inside(&'static str),
+    /// The process has gone, for example.
+    Failed(Error),
+}
+
+impl Look {
+    /// In the process of a snapshot.
+    pub fn new(check: Arc<dyn LiveCheck>, snapshot: &Snapshot) -> Look {
+        let modules = &snapshot.meta.modules;
+        let is_called = |name: &str| name.starts_with("libpthread") || name.starts_with("ld-");
+        let program = modules
+            .iter()
+            .filter(|module| module.glibc_minor.is_none() && !is_called(module.name()));
+        Look {
+            check,
+            malloc: MallocPlaces::of(modules),
+            program: program.map(|module| module.start..module.end).collect(),
+        }
+    }
+
+    /// Whether the other threads have to stand still for it.
+    pub fn needs_standstill(&self) -> bool {
+        self.check.needs_standstill()
+    }
+
+    /// Which of the blocks are live. The other threads stand still afterwards, if they have to.
+    pub fn at(
+        &self,
+        held: &mut Held,
+        others: Option<&Others>,
+        memory: &File,
+        blocks: &[Block],
+    ) -> Result<Vec<bool>, InVain> {
+        if let Some(others) = others {
+            self.stop_outside(held, others, memory)?;
+        }
+        let threads = held
+            .other_threads()
+            .map(|(_, registers)| registers.fs_base)
+            .chain([held.registers().fs_base]);
+        let memory = LiveMemory::new(memory, Instant::now() + LOOK);
+        let still = Standstill {
+            thread_pointers: threads.collect(),
+            memory: &memory,
+        };
+        let live = self
+            .check
+            .are_live(&still, blocks)
+            .map_err(InVain::Inside)?;
+        if memory.is_late() {
+            return Err(InVain::Inside("it has too many free blocks to look at"));
+        }
+        Ok(live)
+    }
+
+    /// Stops all other threads, none of them inside the allocator: one that is there runs on until it has left.
+    fn stop_outside(&self, held: &mut Held, others: &Others, memory: &File) -> Result<(), InVain> {
+        let begin = Instant::now();
+        if !held.stop_others(others).map_err(InVain::Failed)? {
+            return Err(InVain::Inside("one did not stop in time"));
+        }
+        let mut step = STEP;
+        loop {
+            let threads = held.other_threads();
+            let inside = threads.filter(|(_, registers)| self.is_inside(memory, registers));
+            let inside: Vec<i32> = inside.map(|(tid, _)| tid).collect();
+            if inside.is_empty() {
+                return Ok(());
+            }
+            if begin.elapsed() > SETTLE {
+                return Err(InVain::Inside("one was inside of it"));
+            }
+            if held.let_others_run(&inside, step).is_err() {
+                return Err(InVain::Inside("one did not stop in time"));
+            }
+            step = (step * 2).min(MOST_STEP);
+        }
+    }
+
+    fn is_inside(&self, memory: &File, registers: &Registers) -> bool {
+        let read = |stack: &mut [u8]| memory.read_at(stack, registers.rsp).unwrap_or(0);
+        let is_program = |code: &Range<u64>| code.contains(&registers.rip);
+        if self.program.iter().any(is_program) {
+            return is_inside_by(registers, &self.malloc, read);
+        }
+        // In the kernel's part of the process, for example, where clocks are read.
+        is_inside_by(registers, &self.malloc.called_at(registers.rip), read)
+    }
+}

@@ -1,0 +1,2 @@
+// The same program in C++, for allocators of glibc programs.
+#include "hidden_frees.c"

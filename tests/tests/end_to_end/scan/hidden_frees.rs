@@ -1,0 +1,110 @@
+//! Blocks whose addresses a program has hidden, and which it frees itself after the search that found them leaked: none
+//! of them is freed twice, whatever the allocator writes into freed blocks.
+
+use memhook_heap::{Reclaimer, Request};
+use memhook_inject::{HoldOptions, hold};
+use memhook_tests::{Target, build_on_musl, build_target, not_run};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// What each program plants.
+const BLOCKS: usize = 300;
+/// How many programs.
+const ROUNDS: usize = 6;
+/// Who frees: the thread that is made to call `free`, another one, a new one, one that ends.
+const WAYS: [&str; 4] = ["m", "w", "n", "e"];
+
+/// Has the program do something, and returns the lines of its answer.
+fn tell(target: &mut Target, command: &str) -> Vec<String> {
+    target.send(command);
+    let lines = std::iter::from_fn(|| Some(target.expect("")));
+    lines.take_while(|line| line != "done\n").collect()
+}
+
+fn check(command: &mut Command) {
+    for round in 1..=ROUNDS {
+        let mut target = Target::run(command);
+        let pid = target.pid() as i32;
+        tell(&mut target, "p");
+        let mut reclaimer = Reclaimer::new(pid, Request::to_search()).expect("it lives");
+        reclaimer.scan().expect("a first search");
+        let found = reclaimer.scan().expect("a second search");
+        assert_eq!(found.refused, None, "{round}");
+        assert!(
+            found.chosen.len() * 2 > BLOCKS,
+            "{round}: {}",
+            found.chosen.len()
+        );
+        let mut freed = BTreeSet::new();
+        let options = HoldOptions {
+            judge: None,
+            thread: Some(pid),
+            deadline: Duration::from_secs(10),
+        };
+        // After the search, and before the first look.
+        let done = reclaimer.release(&found, &mut || {
+            if freed.is_empty() {
+                for line in WAYS.iter().flat_map(|way| tell(&mut target, way)) {
+                    let address = line.trim().trim_start_matches("freed 0x");
+                    freed.insert(u64::from_str_radix(address, 16).expect("an address"));
+                }
+            }
+            hold(pid, &options)
+        });
+        assert!(done.failed.is_none(), "{round}: {:?}", done.failed);
+        let address = |&block: &u32| found.scan.heap.blocks.get(block).address;
+        let released: BTreeSet<u64> = done.released.iter().map(address).collect();
+        let chosen: BTreeSet<u64> = found.chosen.iter().map(address).collect();
+        let twice: Vec<_> = released.intersection(&freed).collect();
+        assert!(twice.is_empty(), "{round}: freed twice: {twice:x?}");
+        let kept: Vec<_> = chosen
+            .difference(&released)
+            .filter(|at| !freed.contains(at))
+            .collect();
+        assert!(kept.is_empty(), "{round}: live and kept: {kept:x?}");
+        let at_stake = chosen.intersection(&freed).count();
+        assert!(at_stake >= 10, "{round}: {at_stake}");
+        assert_eq!(tell(&mut target, "c"), ["twice 0\n"], "{round}");
+        assert!(target.finish().success());
+    }
+}
+
+fn with(library: &str) -> Option<Command> {
+    let path = format!("/usr/lib/x86_64-linux-gnu/{library}");
+    if !Path::new(&path).exists() {
+        not_run(&format!("{library} is not installed"));
+        return None;
+    }
+    let mut command = Command::new(build_target("hidden_frees", &[]));
+    command.env("LD_PRELOAD", path);
+    Some(command)
+}
+
+#[test]
+fn on_glibc() {
+    check(&mut Command::new(build_target("hidden_frees", &[])));
+}
+
+#[test]
+fn on_jemalloc() {
+    with("libjemalloc.so.2").iter_mut().for_each(check);
+}
+
+#[test]
+fn on_mimalloc() {
+    with("libmimalloc.so.2").iter_mut().for_each(check);
+}
+
+#[test]
+fn on_tcmalloc() {
+    with("libtcmalloc_minimal.so.4").iter_mut().for_each(check);
+}
+
+#[test]
+fn on_musl() {
+    if let Some(program) = build_on_musl("hidden_frees", &["-pthread"]) {
+        check(&mut Command::new(program));
+    }
+}
