@@ -3,8 +3,9 @@
 // others have allocated. It is C for musl, and C++ by planted_heap.cc, with whatever allocator it is linked with.
 //
 // Protocol: "ready" when planted. Each byte on standard input repeats the list: "leak ADDRESS BYTES", "live ADDRESS
-// BYTES" and "free ADDRESS BYTES" (usable bytes when it was allocated), and "done". The end of input ends the program,
-// which then checks all contents: exit code 0 if they are as they were.
+// BYTES" and "free ADDRESS BYTES" (usable bytes when it was allocated), and "done". An 'r' also says that leaked blocks
+// are taken back. The end of input ends the program, which then checks all contents: exit code 0 if they are as they
+// were.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -30,6 +31,7 @@ struct node {
 static struct node* reachable;
 static char* interior[INTERIOR];
 static int errors;
+static int is_reclaimed;
 
 __attribute__((noinline)) static void note(void* block, const char* state) {
   int at = __atomic_fetch_add(&planted_count, 1, __ATOMIC_RELAXED);
@@ -213,7 +215,7 @@ __attribute__((noinline)) static int is_sound(void) {
   for (int i = 0; i < INTERIOR; i++) count += interior[i][-33] == 42;
   for (int i = 0; i < planted_count; i++) {
     const char* block = (const char*)~planted[i].disguised;
-    if (planted[i].state[0] == 'f') continue;
+    if (planted[i].state[0] == 'f' || (is_reclaimed && planted[i].state[1] == 'e')) continue;
     if (malloc_usable_size((void*)block) != planted[i].bytes) return 0;
   }
   return count == REACHABLE + INTERIOR + 6;
@@ -237,6 +239,7 @@ int main(int argc, char** argv) {
   say("ready\n");
   char c;
   while (read(0, &c, 1) == 1) {
+    is_reclaimed |= c == 'r';
     list();
     scrub_stack();
   }
