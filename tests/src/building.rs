@@ -181,9 +181,22 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     all.extend(flags);
     compile_by(
         compiler,
+        &["-std=c++20", "-pthread"],
         &source(&format!("{name}.cc")),
-        &["-pthread"],
         &all,
+        &path,
+    );
+    path
+}
+
+/// Builds `tests/targets/NAME.c` with extra flags; returns the program's path.
+pub fn build_c_target(name: &str, flags: &[&str]) -> PathBuf {
+    let path = folder().join(format!("{name}-c{}", flags.join("")));
+    compile_by(
+        "cc",
+        &["-std=gnu11"],
+        &source(&format!("{name}.c")),
+        flags,
         &path,
     );
     path
@@ -191,15 +204,16 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
 
 /// Compiles a C++ file.
 pub fn compile(source: &Path, base: &[&str], flags: &[&str], to: &Path) {
-    compile_by("c++", source, base, flags, to);
+    let base = [&["-std=c++20"], base].concat();
+    compile_by("c++", &base, source, flags, to);
 }
 
-fn compile_by(compiler: &str, source: &Path, base: &[&str], flags: &[&str], to: &Path) {
+fn compile_by(compiler: &str, base: &[&str], source: &Path, flags: &[&str], to: &Path) {
     // Moved into place when it is whole: another process may look for it now.
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));
     let status = Command::new(compiler)
-        .args(["-std=c++20", "-g", "-O2"])
+        .args(["-g", "-O2"])
         .args(base)
         .arg(source)
         .args(flags)

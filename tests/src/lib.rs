@@ -22,8 +22,8 @@ mod sites;
 pub mod terminal;
 
 pub use building::{
-    access_runtime, binary, build_library, build_on_musl, build_target, build_telling, compile,
-    source,
+    access_runtime, binary, build_c_target, build_library, build_on_musl, build_target,
+    build_telling, compile, source,
 };
 pub use debian_sources::debian_source;
 pub use debug_server::{DebugServer, build_id};

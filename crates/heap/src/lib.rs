@@ -49,7 +49,8 @@ pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::ArenaReport;
 pub use glibc::walk::{Counts, Finding};
-pub use graph::census::{Census, CensusClass, census};
+pub use graph::census::{Census, CensusClass, CensusType, census};
+pub use graph::declared::DeclaredLimits;
 pub use graph::leaks::{Leak, leaks};
 pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, mark_also, possibly_lost};
 pub use graph::retained::{
@@ -58,7 +59,7 @@ pub use graph::retained::{
 };
 pub use graph::roots::{RootKind, RootRange};
 pub use graph::twice::{Fingerprints, fingerprints};
-pub use graph::types::Types;
+pub use graph::types::{Evidence, Types, TypesTold};
 pub use graph::why::{Why, WhyStep, why};
 #[cfg(target_arch = "x86_64")]
 pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, refusal};

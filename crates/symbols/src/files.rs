@@ -4,7 +4,9 @@
 
 use crate::debug_files::{DebugFile, SearchPath, find, find_alone, find_supplementary};
 use crate::file::{Elf, Image, format_error, image, parse};
-use crate::lookup::{Lookup, context, has_dwarf, inflated_bytes, sections};
+use crate::lookup::{
+    Lookup, Sections, context, has_dwarf, inflated_bytes, sections, type_bytes, type_sections,
+};
 use crate::symbol_table::SymbolTable;
 use crate::{ModuleFile, Source, SymbolError};
 use memhook_foreign::size_text;
@@ -118,7 +120,7 @@ impl Files {
         })
     }
 
-    fn parsed<R>(&self, then: impl FnOnce(&Parsed<'_, '_>) -> R) -> R {
+    fn parsed<'s, R>(&'s self, then: impl FnOnce(&Parsed<'_, 's>) -> R) -> R {
         let own = self.own.as_ref();
         let own_elf = own.and_then(|(path, image)| parse(path, image).ok());
         let separate = self.separate.as_ref();
@@ -134,6 +136,24 @@ impl Files {
             own: own_elf.as_ref(),
             separate: separate_elf.as_ref(),
             with_dwarf: with_dwarf.filter(|(_, elf, _)| has_dwarf(elf)),
+        })
+    }
+
+    /// Whether there is debug information.
+    pub fn has_types(&self) -> bool {
+        self.parsed(|parsed| parsed.with_dwarf.is_some())
+    }
+
+    /// How many bytes [`Files::type_sections`] takes.
+    pub fn type_bytes(&self) -> u64 {
+        self.parsed(|parsed| parsed.with_dwarf.map_or(0, |(_, elf, _)| type_bytes(elf)))
+    }
+
+    /// The sections that describe variables and types.
+    pub fn type_sections(&self) -> Option<Sections<'_>> {
+        self.parsed(|parsed| {
+            let (_, elf, image) = parsed.with_dwarf?;
+            Some(type_sections(elf, image))
         })
     }
 

@@ -25,6 +25,7 @@ mod cache;
 mod constructors;
 mod debug_files;
 mod debuginfod;
+mod declared;
 mod error;
 mod file;
 mod files;
@@ -48,6 +49,10 @@ pub use cache::SymbolCache;
 pub use constructors::Constructors;
 pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
+pub use declared::{
+    DeclaredFiles, DeclaredKind, DeclaredSections, DeclaredType, DeclaredTypes, DeclaredVariable,
+    Field, TypeId, TypeRef, TypesUnread,
+};
 pub use error::SymbolError;
 pub use functions::{FunctionSymbol, functions};
 pub use host_names::Getent;

@@ -21,9 +21,22 @@ const MOST_FRAMES: usize = 256;
 
 /// The DWARF sections of a file that describe functions and lines; missing ones are empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
+    chosen_sections(elf, image, is_needed)
+}
+
+/// Those that describe variables and types.
+pub(crate) fn type_sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
+    chosen_sections(elf, image, is_of_types)
+}
+
+fn chosen_sections<'d>(
+    elf: &Elf<'d>,
+    image: &'d Image,
+    is_chosen: fn(SectionId) -> bool,
+) -> Sections<'d> {
     let mut left = MOST_INFLATED_BYTES;
     let load = |id: SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
-        let section = is_needed(id).then(|| elf.section_by_name(id.name()));
+        let section = is_chosen(id).then(|| elf.section_by_name(id.name()));
         let section = section.flatten();
         Ok(section
             .and_then(|section| contents(&section, image, &mut left))
@@ -47,11 +60,32 @@ fn is_needed(id: SectionId) -> bool {
     )
 }
 
+fn is_of_types(id: SectionId) -> bool {
+    matches!(
+        id,
+        SectionId::DebugInfo
+            | SectionId::DebugAbbrev
+            | SectionId::DebugStr
+            | SectionId::DebugLineStr
+            | SectionId::DebugStrOffsets
+            | SectionId::DebugAddr
+    )
+}
+
 /// How many bytes [`sections`] takes, as the headers of the file have it.
 pub(crate) fn inflated_bytes(elf: &Elf<'_>) -> u64 {
+    chosen_bytes(elf, is_needed)
+}
+
+/// How many bytes [`type_sections`] takes.
+pub(crate) fn type_bytes(elf: &Elf<'_>) -> u64 {
+    chosen_bytes(elf, is_of_types)
+}
+
+fn chosen_bytes(elf: &Elf<'_>, is_chosen: fn(SectionId) -> bool) -> u64 {
     let mut all = 0u64;
     let load = |id: SectionId| -> Result<(), std::convert::Infallible> {
-        let section = is_needed(id).then(|| elf.section_by_name(id.name()));
+        let section = is_chosen(id).then(|| elf.section_by_name(id.name()));
         let range = section
             .flatten()
             .and_then(|section| section.compressed_file_range().ok());
@@ -88,7 +122,7 @@ pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
         .is_some_and(|section| section.size() > 0)
 }
 
-type Slice<'s> = EndianSlice<'s, LittleEndian>;
+pub(crate) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
 /// Everything that is known about a module's code.
 pub(crate) struct Lookup<'s> {

@@ -1,5 +1,6 @@
 //! `scan`: what is unreachable in a live process, with no tracing.
 
+mod declared;
 mod reclaim;
 mod retained;
 mod verdict;
@@ -286,12 +287,18 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     // These two need no list of leaks.
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
+        let files = args.declared_files(pid, &captured);
+        types.declare(&heap, &files, args.declared_limits());
         let work = || memhook_heap::why(snapshot, &heap, options, &mut types, address);
         return args.json.print(&Progress::during(SEARCHING, work)?);
     }
     if args.census {
         let heap = dissect(snapshot)?;
-        let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
+        let files = args.declared_files(pid, &captured);
+        let work = || {
+            types.declare(&heap, &files, args.declared_limits());
+            memhook_heap::census(snapshot, &heap, &mut types, args.top)
+        };
         let census = Progress::during(SEARCHING, work);
         // What is resident is known only of a live process.
         let rss = args
@@ -312,6 +319,11 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     if args.list {
         let mut out = BufWriter::new(std::io::stdout().lock());
         return Ok(write_blocks(snapshot, &scan, &mut out).and_then(|()| out.flush())?);
+    }
+    if !scan.leaks.is_empty() {
+        let files = args.declared_files(pid, &captured);
+        let work = || types.declare(&scan.heap, &files, args.declared_limits());
+        Progress::during(SEARCHING, work);
     }
     let mut report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
     if args.show_possible {

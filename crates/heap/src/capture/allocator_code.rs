@@ -2,6 +2,7 @@
 
 use crate::capture::modules::program_headers;
 use goblin::elf::program_header::{PF_X, PT_LOAD};
+use memchr::memmem;
 use memhook_process::ModuleImage;
 use std::ops::Range;
 
@@ -41,13 +42,13 @@ pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> 
 fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
     // No other symbol table has names of functions that are not exported.
     let names = image.bytes.section(".strtab")?;
-    let mark = [MARK, OLDER_MARK].into_iter().find_map(|mark| {
-        let at = names.windows(mark.len()).position(|part| part == mark)?;
-        Some((at, mark))
-    })?;
+    let mark = [MARK, OLDER_MARK]
+        .into_iter()
+        .find_map(|mark| Some((memmem::find(&names, mark)?, mark)))?;
     let start = names[..mark.0].iter().rposition(|&b| b == 0)? + 1;
     let prefix = names[start..mark.0].to_vec();
     let symbols = image.bytes.section(".symtab")?;
+    let cold_part = memmem::Finder::new(COLD);
     let mut hot: Option<Range<u64>> = None;
     let mut cold: Option<Range<u64>> = None;
     for symbol in symbols.chunks_exact(SYMBOL_BYTES) {
@@ -64,7 +65,7 @@ fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
         if prefix.is_empty() || !name.starts_with(&prefix) {
             continue;
         }
-        let is_cold = name.windows(COLD.len()).any(|part| part == COLD);
+        let is_cold = cold_part.find(name).is_some();
         let range = if is_cold { &mut cold } else { &mut hot };
         let start = image.base.wrapping_add(word(8));
         let end = start.saturating_add(word(16));

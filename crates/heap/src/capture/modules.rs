@@ -18,6 +18,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         base: image.base,
         start: image.start,
         end: image.end,
+        build_id: image.build_id.clone(),
         ..ModuleInfo::default()
     };
     for header in program_headers(&image.bytes).unwrap_or_default() {

@@ -2,7 +2,7 @@
 
 use crate::dissect::{Heap, OtherHeap};
 use crate::glibc::dissect::ArenaReport;
-use crate::graph::types::Types;
+use crate::graph::types::{Evidence, Types, TypesTold};
 use crate::ranges::run_bytes;
 use crate::snapshot::Snapshot;
 use memhook_foreign::size_text;
@@ -21,6 +21,16 @@ pub struct CensusClass {
     pub bytes: u64,
 }
 
+/// Blocks of one type.
+#[derive(Clone, Debug, Serialize)]
+pub struct CensusType {
+    /// The type, and its blocks.
+    #[serde(flatten)]
+    pub class: CensusClass,
+    /// What tells it.
+    pub evidence: Evidence,
+}
+
 /// The census.
 #[derive(Clone, Debug, Serialize)]
 pub struct Census {
@@ -37,7 +47,9 @@ pub struct Census {
     /// Their usable bytes.
     pub bytes: u64,
     /// By type, the largest first.
-    pub types: Vec<CensusClass>,
+    pub types: Vec<CensusType>,
+    /// Of how much of that the types are known.
+    pub types_told: TypesTold,
     /// By power of two of the usable bytes, ascending.
     pub sizes: Vec<CensusClass>,
     /// The largest blocks: address, bytes, type.
@@ -56,18 +68,23 @@ pub struct Census {
 
 /// Counts the heap.
 pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -> Census {
-    let mut by_type: FxHashMap<String, (u64, u64)> = FxHashMap::default();
+    let mut by_type: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+    let mut types_told = TypesTold {
+        notes: types.notes().to_vec(),
+        ..TypesTold::default()
+    };
+    let cache = types.number_of("malloc's cache of a thread");
     let mut by_size = [(0u64, 0u64); 64];
     let mut largest: Vec<(u64, u32)> = Vec::new();
     let mut all_bytes = 0;
     for (number, block) in heap.blocks.iter() {
         all_bytes += block.bytes;
-        let name = if heap.caches.contains(&block.address) {
-            "malloc's cache of a thread".to_owned()
-        } else {
-            types.describe(&heap.blocks, number)
+        let of = match heap.caches.contains(&block.address) {
+            true => cache,
+            false => types.number(&heap.blocks, number, block),
         };
-        let entry = by_type.entry(name).or_default();
+        types_told.count(types.evidence(of), block.bytes);
+        let entry = by_type.entry(of).or_default();
         entry.0 += 1;
         entry.1 += block.bytes;
         let size = &mut by_size[block.bytes.max(1).ilog2() as usize];
@@ -79,15 +96,18 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
             largest.truncate(top);
         }
     }
-    let mut classes: Vec<CensusClass> = by_type
+    let mut classes: Vec<CensusType> = by_type
         .into_iter()
-        .map(|(name, (blocks, bytes))| CensusClass {
-            name,
-            blocks,
-            bytes,
+        .map(|(of, (blocks, bytes))| CensusType {
+            class: CensusClass {
+                name: types.name(of).to_owned(),
+                blocks,
+                bytes,
+            },
+            evidence: types.evidence(of),
         })
         .collect();
-    classes.sort_by_key(|c| (Reverse(c.bytes), c.name.clone()));
+    classes.sort_by_key(|c| (Reverse(c.class.bytes), c.class.name.clone(), c.evidence));
     classes.truncate(top);
     let sizes = by_size
         .iter()
@@ -125,6 +145,7 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         blocks: u64::from(heap.blocks.len()),
         bytes: all_bytes,
         types: classes,
+        types_told,
         sizes,
         largest: largest
             .into_iter()

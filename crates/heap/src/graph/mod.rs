@@ -2,6 +2,7 @@
 //! blocks are.
 
 pub(crate) mod census;
+pub(crate) mod declared;
 mod foreign_areas;
 mod foreign_blocks;
 pub(crate) mod leaks;

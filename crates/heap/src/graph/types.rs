@@ -1,12 +1,16 @@
-//! What a block is, by its contents.
+//! What a block is, by its contents, and by what the program declares.
 
 use crate::blocks::{Block, BlockTable};
+use crate::dissect::Heap;
+use crate::graph::declared::{DeclaredBlocks, DeclaredLimits};
 use crate::ranges::{Runs, joined};
 use crate::snapshot::{Snapshot, words};
 use goblin::elf::{Elf, program_header::PT_LOAD};
 use memhook_foreign::class_name;
 use memhook_process::ModuleImage;
+use memhook_symbols::DeclaredFiles;
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 /// No part of an object is further from its start (Itanium C++ ABI 2.5.2, "offset to top").
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
@@ -23,24 +27,66 @@ pub struct Types<'a> {
     /// The data of modules, joined and in address order.
     data: Runs,
     numbered: TypeNumbers,
+    declared: DeclaredBlocks,
+}
+
+/// What tells the type of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// It begins with a vtable pointer of that class.
+    Vtable,
+    /// The program declares that what points to it points to that.
+    Declared,
+    /// Nothing: this is only what its bytes look like.
+    Contents,
+}
+
+/// Of how many bytes the types are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TypesTold {
+    /// Usable bytes of all blocks whose type is known.
+    pub bytes: u64,
+    /// Those among them that are known by their vtable.
+    pub vtable_bytes: u64,
+    /// Those that are known by what the program declares.
+    pub declared_bytes: u64,
+    /// Debug information that was not used, and why.
+    pub notes: Vec<String>,
+}
+
+impl TypesTold {
+    /// Counts a block.
+    pub(crate) fn count(&mut self, evidence: Evidence, bytes: u64) {
+        match evidence {
+            Evidence::Vtable => self.vtable_bytes += bytes,
+            Evidence::Declared => self.declared_bytes += bytes,
+            Evidence::Contents => return,
+        }
+        self.bytes += bytes;
+    }
 }
 
 /// Types by number, so that those of millions of blocks can be compared.
 #[derive(Default)]
 struct TypeNumbers {
     names: Vec<String>,
-    by_name: FxHashMap<String, u32>,
+    evidence: Vec<Evidence>,
+    by_name: FxHashMap<(String, Evidence), u32>,
     by_first_word: FxHashMap<u64, Option<u32>>,
+    by_declared: FxHashMap<u32, u32>,
 }
 
 impl TypeNumbers {
-    fn of(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.by_name.get(name) {
+    fn of(&mut self, name: &str, evidence: Evidence) -> u32 {
+        let key = (name.to_owned(), evidence);
+        if let Some(&number) = self.by_name.get(&key) {
             return number;
         }
         let number = self.names.len() as u32;
         self.names.push(name.to_owned());
-        self.by_name.insert(name.to_owned(), number);
+        self.evidence.push(evidence);
+        self.by_name.insert(key, number);
         number
     }
 }
@@ -55,7 +101,18 @@ impl<'a> Types<'a> {
             known: FxHashMap::default(),
             data: joined(modules.flat_map(|m| m.data.iter().cloned()).collect()),
             numbered: TypeNumbers::default(),
+            declared: DeclaredBlocks::default(),
         }
+    }
+
+    /// Also tells types by what the program declares, where there is debug information.
+    pub fn declare(&mut self, heap: &Heap, files: &DeclaredFiles, limits: DeclaredLimits) {
+        self.declared = DeclaredBlocks::find(self.snapshot, heap, self, files, limits);
+    }
+
+    /// What was left out of debug information, and why.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.declared.notes
     }
 
     /// The files of the modules.
@@ -64,13 +121,21 @@ impl<'a> Types<'a> {
     }
 
     /// The number of what [`Types::describe`] calls a block.
-    pub fn number(&mut self, blocks: &BlockTable, block: Block) -> u32 {
+    pub fn number(&mut self, blocks: &BlockTable, at: u32, block: Block) -> u32 {
+        if let Some((number, name)) = self.declared.numbered(at) {
+            if let Some(&known) = self.numbered.by_declared.get(&number) {
+                return known;
+            }
+            let of = self.numbered.of(name, Evidence::Declared);
+            self.numbered.by_declared.insert(number, of);
+            return of;
+        }
         let first_word = self.snapshot.word(block.address).unwrap_or(0);
         if self.is_data(first_word) {
             let known = self.numbered.by_first_word.get(&first_word).copied();
             let known = known.unwrap_or_else(|| {
                 let class = self.class(first_word);
-                let number = class.map(|class| self.numbered.of(&class));
+                let number = class.map(|class| self.numbered.of(&class, Evidence::Vtable));
                 self.numbered.by_first_word.insert(first_word, number);
                 number
             });
@@ -79,12 +144,18 @@ impl<'a> Types<'a> {
             }
         }
         let content = self.content_of(blocks, block);
-        self.numbered.of(content)
+        self.numbered.of(content, Evidence::Contents)
     }
 
     /// The number of a type that is called so.
     pub fn number_of(&mut self, name: &str) -> u32 {
-        self.numbered.of(name)
+        self.numbered.of(name, Evidence::Contents)
+    }
+
+    /// What tells the type of a number.
+    pub fn evidence(&self, number: u32) -> Evidence {
+        let evidence = self.numbered.evidence.get(number as usize);
+        evidence.copied().unwrap_or(Evidence::Contents)
     }
 
     /// The name of a type by its number.
@@ -110,9 +181,12 @@ impl<'a> Types<'a> {
         content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some())
     }
 
-    /// What a block is called: its class, or what its contents look like (`text`, `pointers`, `zeros`,
-    /// `data`).
+    /// What a block is called: its declared type, its class, or what its contents look like (`text`, `pointers`,
+    /// `zeros`, `data`).
     pub fn describe(&mut self, blocks: &BlockTable, block: u32) -> String {
+        if let Some(name) = self.declared.name(block) {
+            return name.to_owned();
+        }
         let block = blocks.get(block);
         let first_word = self.snapshot.word(block.address);
         if let Some(class) = first_word.and_then(|word| self.class(word)) {

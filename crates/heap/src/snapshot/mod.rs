@@ -116,6 +116,9 @@ pub struct ModuleInfo {
     /// Where the code of another allocator in the module lies, as far as that is known.
     #[serde(default, with = "pairs")]
     pub allocator_code: Vec<Range<u64>>,
+    /// GNU build-id.
+    #[serde(default)]
+    pub build_id: Option<Vec<u8>>,
 }
 
 impl ModuleInfo {

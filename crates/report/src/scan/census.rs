@@ -1,9 +1,9 @@
 //! The census of a heap as text.
 
-use crate::units::{bytes, count, counted};
+use crate::units::{bytes, count, counted, percent};
 use crate::{Document, Style};
 use memhook_foreign::visible;
-use memhook_heap::{Census, CensusClass};
+use memhook_heap::{Census, CensusClass, TypesTold};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -44,6 +44,21 @@ fn allocators(census: &Census) -> String {
     all.join(", ")
 }
 
+/// Of how much the types are known, as a line of its own; before it what of the debug information was not used.
+pub(super) fn told_text(out: &mut String, told: &TypesTold, all: u64) {
+    for note in &told.notes {
+        let _ = writeln!(out, "Note: {}", visible(note));
+    }
+    let share = |part| format!("{:.0} %", percent(part, all));
+    let _ = writeln!(
+        out,
+        "Types are known for {} of the bytes: {} by vtables, {} by declarations",
+        share(told.bytes),
+        share(told.vtable_bytes),
+        share(told.declared_bytes)
+    );
+}
+
 /// The census as text.
 fn census_text(census: &Census) -> String {
     let mut out = String::new();
@@ -62,7 +77,8 @@ fn census_text(census: &Census) -> String {
             " (the heap did not parse whole)"
         }
     );
-    let mut table = |title: &str, classes: &[CensusClass]| {
+    told_text(&mut out, &census.types_told, census.bytes);
+    fn table<'c>(out: &mut String, title: &str, classes: impl Iterator<Item = &'c CensusClass>) {
         let _ = writeln!(out, "\n{title}");
         for class in classes {
             let _ = writeln!(
@@ -73,9 +89,14 @@ fn census_text(census: &Census) -> String {
                 visible(&class.name)
             );
         }
-    };
-    table("       bytes     blocks  type", &census.types);
-    table("       bytes     blocks  size", &census.sizes);
+    }
+    let types = census.types.iter().map(|row| &row.class);
+    table(&mut out, "       bytes     blocks  type", types);
+    table(
+        &mut out,
+        "       bytes     blocks  size",
+        census.sizes.iter(),
+    );
     let _ = writeln!(
         out,
         "\n{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",

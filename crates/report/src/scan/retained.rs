@@ -1,11 +1,12 @@
 //! What holders, types and blocks of a heap retain: JSON with the schema `memhook-rs/retained/1`, and text.
 
+use super::census::told_text;
 use crate::units::{bytes, count, counted, percent};
 use crate::{Document, Style};
 use memhook_foreign::visible;
 use memhook_heap::{
     Heap, HolderRow, LargestBlock, PictureNode, Retained, Snapshot, StructureStep, Sum, TypeRow,
-    Types,
+    Types, TypesTold,
 };
 use serde::Serialize;
 use std::fmt::Write;
@@ -36,6 +37,8 @@ pub struct RetainedReport {
     pub types: Vec<TypeRow>,
     /// Types that are not listed.
     pub more_types: u64,
+    /// Of how much the types are known.
+    pub types_told: TypesTold,
     /// Blocks that no other block retains, by what they retain.
     pub largest: Vec<LargestBlock>,
     /// The tree of what retains what, bounded.
@@ -73,6 +76,7 @@ impl RetainedReport {
             more_holders,
             types: type_rows,
             more_types,
+            types_told: retained.types_told(types),
             largest: retained.largest_blocks(heap, types, top),
             picture: retained.picture(heap, types),
             search_ms: retained.took.as_secs_f64() * 1e3,
@@ -119,6 +123,7 @@ impl RetainedReport {
             let _ = write!(out, "; {name} retains {size} ({})", share(retained));
         }
         out.push('\n');
+        told_text(out, &self.types_told, self.bytes);
     }
 
     fn holder_table(&self, out: &mut String) {

@@ -3,6 +3,7 @@
 mod attach_leaks;
 mod chunks;
 mod hidden_frees;
+mod declared_types;
 mod limits;
 mod lsan;
 mod other_heaps;

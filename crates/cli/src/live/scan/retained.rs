@@ -28,7 +28,9 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     let mut types = Types::new(snapshot, &captured.images);
     let memory = args.limits.max_memory;
     let options = args.mark_options();
+    let files = args.declared_files(pid, &captured);
     let work = || {
+        types.declare(&heap, &files, args.declared_limits());
         let retained = Retained::of(snapshot, &heap, options, &mut types, memory)?;
         let report = RetainedReport::new(snapshot, &heap, &retained, &types, args.top);
         Ok::<_, memhook_heap::Error>(report)

@@ -8,7 +8,7 @@
 //!
 //! Iterating to a fixed point over the edges as they lie (Cooper, Harvey, Kennedy) takes fewer arrays, but walks up the
 //! tree for each edge: a list of a million nodes that a table points to as well takes it a million times a million
-//! steps.
+//! steps. The last step of semi-NCA walks up likewise, once for each node, and has shortcuts for that ([`Ways`]).
 
 use super::search::{Edges, NONE, Numbered};
 use std::ops::{ControlFlow, Range};
@@ -64,15 +64,14 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
         lowest: mut dominator,
         ..
     } = numbered;
-    for at in 1..count as usize {
-        let semidominator = dominator[at];
-        let mut candidate = parent[at];
-        while candidate > semidominator {
-            candidate = dominator[candidate as usize];
-        }
-        dominator[at] = candidate;
+    let mut ways = Ways::new(count);
+    for at in 1..count {
+        let semidominator = dominator[at as usize];
+        let found = ways.first_at_most(&dominator, parent[at as usize], semidominator);
+        dominator[at as usize] = found;
+        ways.add(at, found);
     }
-    drop(parent);
+    drop((parent, ways));
     let mut node = vec![NONE; count as usize];
     for (i, &number) in number.iter().enumerate() {
         if number != NONE {
@@ -80,6 +79,52 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
         }
     }
     Dominators { node, dominator }
+}
+
+/// Ways up a tree that grows at its leaves, long ones too: each node has a shortcut to one further up, such that any of
+/// its ancestors is found in a logarithmic number of steps (Myers: "An applicative random-access stack", 1983). Without
+/// them, a long list to whose end much is tied takes a square of its length.
+struct Ways {
+    /// How far from the top each node is.
+    depth: Vec<u32>,
+    /// A node further up; the top's is itself.
+    shortcut: Vec<u32>,
+}
+
+impl Ways {
+    /// The ways of a tree that consists of its top, and will have so many nodes.
+    fn new(count: u32) -> Ways {
+        Ways {
+            depth: vec![0; count as usize],
+            shortcut: vec![0; count as usize],
+        }
+    }
+
+    /// Adds a node below one that is there.
+    fn add(&mut self, node: u32, above: u32) {
+        let depth = |at: u32| self.depth[at as usize];
+        let one = self.shortcut[above as usize];
+        let two = self.shortcut[one as usize];
+        // Two shortcuts of the same length become one.
+        let is_twice = depth(above) - depth(one) == depth(one) - depth(two);
+        let shortcut = if is_twice { two } else { above };
+        let depth = depth(above) + 1;
+        self.depth[node as usize] = depth;
+        self.shortcut[node as usize] = shortcut;
+    }
+
+    /// The first number on the way up that is at most this one. Numbers become lower on the way.
+    fn first_at_most(&self, above: &[u32], from: u32, most: u32) -> u32 {
+        let mut at = from;
+        while at > most {
+            let shortcut = self.shortcut[at as usize];
+            at = match shortcut > most {
+                true => shortcut,
+                false => above[at as usize],
+            };
+        }
+        at
+    }
 }
 
 /// The numbers below `high` whose edges are collected together.

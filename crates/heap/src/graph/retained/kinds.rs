@@ -24,10 +24,10 @@ impl Kinds {
         let mut numbers: FxHashMap<(u32, u64), u32> = FxHashMap::default();
         // In address order, in which memory is read far faster.
         let mut by_block = Vec::with_capacity(heap.blocks.len() as usize);
-        for (_, block) in heap.blocks.iter() {
+        for (number, block) in heap.blocks.iter() {
             let number = match heap.caches.contains(&block.address) {
                 true => cache,
-                false => types.number(&heap.blocks, block),
+                false => types.number(&heap.blocks, number, block),
             };
             let kind = *numbers.entry((number, block.bytes)).or_insert_with(|| {
                 kinds.push((number, block.bytes));

@@ -2,7 +2,7 @@
 
 use super::kinds::HOLDER;
 use super::{HolderKind, Node, Retained};
-use crate::graph::types::Types;
+use crate::graph::types::{Evidence, Types, TypesTold};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -43,6 +43,8 @@ pub struct VariableRow {
 pub struct TypeRow {
     /// The type.
     pub name: String,
+    /// What tells it.
+    pub evidence: Evidence,
     /// Usable bytes of its blocks.
     pub bytes: u64,
     /// How many blocks.
@@ -195,16 +197,32 @@ impl Retained {
             .filter(|(_, (own, _))| own.blocks > 0)
             .map(|(number, (own, retained))| TypeRow {
                 name: types.name(number).to_owned(),
+                evidence: types.evidence(number),
                 bytes: own.bytes,
                 blocks: own.blocks,
                 retained_bytes: retained.bytes,
                 retained_blocks: retained.blocks,
             })
             .collect();
-        rows.sort_by_key(|row| (Reverse(row.retained_bytes), row.name.clone()));
+        rows.sort_by_key(|row| (Reverse(row.retained_bytes), row.name.clone(), row.evidence));
         let more = rows.len().saturating_sub(top) as u64;
         rows.truncate(top);
         (rows, more)
+    }
+
+    /// Of how much the types are known.
+    pub fn types_told(&self, types: &Types) -> TypesTold {
+        let mut told = TypesTold {
+            notes: types.notes().to_vec(),
+            ..TypesTold::default()
+        };
+        for position in 0..self.tree.len() {
+            if self.kinds.at(position) != HOLDER {
+                let evidence = types.evidence(self.kinds.type_at(position));
+                told.count(evidence, self.tree.own(position));
+            }
+        }
+        told
     }
 
     /// The positions of those blocks that retain most among those that no other block retains.

@@ -67,6 +67,50 @@ fn check(edges: Vec<Vec<u32>>, window: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A long list, to whose last node many are tied that its first one points to as well: each of them is dominated by the
+/// first, to which the way up from the last is long.
+struct Ladder {
+    length: u32,
+}
+
+impl Edges for Ladder {
+    fn nodes(&self) -> u32 {
+        self.length * 2
+    }
+
+    fn each(&self, node: u32, from: u32, mut found: impl FnMut(u32, u32) -> ControlFlow<()>) {
+        let rungs = self.length..self.length * 2;
+        let targets = match node {
+            // The first one's next comes first.
+            0 => (1..2).chain(rungs),
+            _ if node + 1 < self.length => (node + 1..node + 2).chain(0..0),
+            _ if node + 1 == self.length => (0..0).chain(rungs),
+            _ => (0..0).chain(0..0),
+        };
+        for (step, to) in targets.enumerate().skip(from as usize) {
+            if found(step as u32, to).is_break() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_way_up_takes_few_steps() {
+    let ladder = Ladder { length: 500_000 };
+    let mut numbered = Numbered::new(ladder.nodes());
+    numbered.search(&ladder, 0, 0);
+    let found = dominators(&ladder, numbered, u64::MAX);
+    for (node, dominator) in found.node.iter().zip(&found.dominator) {
+        let expected = match *node {
+            0 => 0,
+            node if node < ladder.length => node - 1,
+            _ => 0,
+        };
+        assert_eq!(found.node[*dominator as usize], expected, "node {node}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     #[test]

@@ -1,0 +1,265 @@
+//! What the containers of the C++ libraries look like in memory, as a table.
+//!
+//! Their nodes are held by pointers to base classes that say nothing of what is in them (`_Rb_tree_node_base*`), so what a
+//! node is follows from the container that it hangs on: from the shape of that, and from the type of its elements, which
+//! is one of its template arguments. Offsets are those of the two libraries' stable ABIs for 64-bit processors; a
+//! container whose size is another one than this is not believed.
+
+/// One container.
+pub(super) struct Shape {
+    /// The class that has the pointers, without template arguments.
+    pub family: &'static str,
+    /// Which template argument is the type of the elements.
+    pub element: usize,
+    /// Bytes of the class; 0 if they depend on the element.
+    pub bytes: u64,
+    /// Where what is.
+    pub walk: Walk,
+}
+
+/// Where a container has its blocks; all numbers are bytes from the start of the container or of the block.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Walk {
+    /// Elements in one block, from one pointer to another.
+    Row { begin: u64, end: u64 },
+    /// Bits in one block.
+    Bits { begin: u64 },
+    /// Letters in one block; if there is a flag, only while that bit of the first byte is set.
+    Text { begin: u64, flag: u8 },
+    /// Nodes that point to two others; the element is behind a header.
+    Tree {
+        root: u64,
+        left: u64,
+        right: u64,
+        header: u64,
+    },
+    /// Nodes in a row.
+    List { first: u64, next: u64, header: u64 },
+    /// Nodes in a row, and a block of pointers to some of them.
+    Hash {
+        buckets: u64,
+        first: u64,
+        next: u64,
+        header: u64,
+    },
+    /// Chunks of elements, and a block of pointers to them, which are valid from one place in it to another, both
+    /// included.
+    Chunks { map: u64, first: u64, last: u64 },
+    /// The same, up to a place that is not included.
+    ChunksBefore { map: u64, first: u64, end: u64 },
+    /// The element itself, behind a header.
+    InPlace { header: u64 },
+}
+
+const fn shape(family: &'static str, element: usize, bytes: u64, walk: Walk) -> Shape {
+    Shape {
+        family,
+        element,
+        bytes,
+        walk,
+    }
+}
+
+/// All that are known: first those of libstdc++, then those of libc++.
+pub(super) const SHAPES: &[Shape] = &[
+    shape("std::_Vector_base", 0, 24, Walk::Row { begin: 0, end: 8 }),
+    shape("std::_Bvector_base", 0, 40, Walk::Bits { begin: 0 }),
+    shape(
+        "std::__cxx11::basic_string",
+        0,
+        32,
+        Walk::Text { begin: 0, flag: 0 },
+    ),
+    shape(
+        "std::_Rb_tree",
+        1,
+        48,
+        Walk::Tree {
+            root: 16,
+            left: 16,
+            right: 24,
+            header: 32,
+        },
+    ),
+    shape(
+        "std::__cxx11::_List_base",
+        0,
+        24,
+        Walk::List {
+            first: 0,
+            next: 0,
+            header: 16,
+        },
+    ),
+    shape(
+        "std::_Fwd_list_base",
+        0,
+        8,
+        Walk::List {
+            first: 0,
+            next: 0,
+            header: 8,
+        },
+    ),
+    shape(
+        "std::_Hashtable",
+        1,
+        56,
+        Walk::Hash {
+            buckets: 0,
+            first: 16,
+            next: 0,
+            header: 8,
+        },
+    ),
+    shape(
+        "std::_Deque_base",
+        0,
+        80,
+        Walk::Chunks {
+            map: 0,
+            first: 40,
+            last: 72,
+        },
+    ),
+    shape(
+        "std::_Sp_counted_ptr_inplace",
+        0,
+        0,
+        Walk::InPlace { header: 16 },
+    ),
+    shape("std::__1::vector", 0, 24, Walk::Row { begin: 0, end: 8 }),
+    shape(
+        "std::__1::basic_string",
+        0,
+        24,
+        Walk::Text { begin: 16, flag: 1 },
+    ),
+    shape(
+        "std::__1::__tree",
+        0,
+        24,
+        Walk::Tree {
+            root: 8,
+            left: 0,
+            right: 8,
+            // The flag of the last member takes one byte, and the element may follow it at once.
+            header: 25,
+        },
+    ),
+    shape("std::__1::__list_imp", 0, 24, LIST_OF_LIBCXX),
+    // Newer ones have no base class.
+    shape("std::__1::list", 0, 24, LIST_OF_LIBCXX),
+    shape("std::__1::__forward_list_base", 0, 8, CHAIN_OF_LIBCXX),
+    shape("std::__1::forward_list", 0, 8, CHAIN_OF_LIBCXX),
+    shape(
+        "std::__1::__hash_table",
+        0,
+        40,
+        Walk::Hash {
+            buckets: 0,
+            first: 16,
+            next: 0,
+            header: 16,
+        },
+    ),
+    shape(
+        "std::__1::deque",
+        0,
+        48,
+        Walk::ChunksBefore {
+            map: 0,
+            first: 8,
+            end: 16,
+        },
+    ),
+    shape(
+        "std::__1::__shared_ptr_emplace",
+        0,
+        0,
+        Walk::InPlace { header: 24 },
+    ),
+];
+
+const LIST_OF_LIBCXX: Walk = Walk::List {
+    first: 8,
+    next: 8,
+    header: 16,
+};
+const CHAIN_OF_LIBCXX: Walk = Walk::List {
+    first: 0,
+    next: 0,
+    header: 8,
+};
+
+/// What programs call containers; the classes above are parts of these.
+const CONTAINERS: &[&str] = &[
+    "vector",
+    "basic_string",
+    "map",
+    "multimap",
+    "set",
+    "multiset",
+    "unordered_map",
+    "unordered_multimap",
+    "unordered_set",
+    "unordered_multiset",
+    "list",
+    "forward_list",
+    "deque",
+    "queue",
+    "stack",
+    "priority_queue",
+];
+
+/// Classes of nodes: a pointer to one says less of a block than the container does.
+const NODES: &[&str] = &[
+    "_Rb_tree_node_base",
+    "_Rb_tree_node",
+    "_List_node_base",
+    "_List_node_header",
+    "_List_node",
+    "_Fwd_list_node_base",
+    "_Fwd_list_node",
+    "_Hash_node_base",
+    "_Hash_node",
+    "__tree_end_node",
+    "__tree_node_base",
+    "__tree_node",
+    "__list_node_base",
+    "__list_node",
+    "__forward_begin_node",
+    "__forward_list_node",
+    "__hash_node_base",
+    "__hash_node",
+];
+
+/// A name without template arguments.
+pub(super) fn family(name: &str) -> &str {
+    name.split_once('<').map_or(name, |(family, _)| family)
+}
+
+/// The last part of the name of something in `std`.
+fn of_library(name: &str) -> Option<&str> {
+    let family = family(name);
+    let inside = family.strip_prefix("std::")?;
+    Some(inside.rsplit("::").next().unwrap_or(inside))
+}
+
+/// Whether this is what programs call a container.
+pub(super) fn is_container(name: &str) -> bool {
+    of_library(name).is_some_and(|last| CONTAINERS.contains(&last))
+}
+
+/// Whether this is a node of a container.
+pub(super) fn is_node(name: &str) -> bool {
+    of_library(name).is_some_and(|last| NODES.contains(&last))
+}
+
+/// The shape of a class.
+pub(super) fn shape_of(name: &str, bytes: u64) -> Option<&'static Shape> {
+    let family = family(name);
+    let fits =
+        |shape: &&Shape| shape.family == family && (shape.bytes == 0 || shape.bytes == bytes);
+    SHAPES.iter().find(fits)
+}

@@ -1,0 +1,192 @@
+//! Where in an object of a type there are pointers and containers.
+
+use super::containers::{Shape, Walk, is_container, shape_of};
+use memhook_symbols::{DeclaredKind, DeclaredTypes, TypeId};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Most pointers of one type that are followed.
+const MOST_SLOTS: usize = 4096;
+/// Deepest member of members that is looked into.
+const DEEPEST: usize = 32;
+/// Longer arrays are not written out element by element.
+const SHORT_ARRAY: u64 = 8;
+
+/// What of an object leads on.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    pub pointers: Vec<(u64, TypeId)>,
+    pub containers: Vec<(u64, Contained)>,
+    pub arrays: Vec<(u64, Elements)>,
+    /// Its last member is an array without a length of its own.
+    pub is_open_ended: bool,
+    /// What addresses of it are multiples of.
+    pub alignment: u64,
+    /// The structures that it begins with: base classes, and first members.
+    pub beginnings: Vec<TypeId>,
+}
+
+impl Layout {
+    /// Whether nothing of it leads on.
+    pub fn is_leaf(&self) -> bool {
+        self.pointers.is_empty() && self.containers.is_empty() && self.arrays.is_empty()
+    }
+}
+
+/// A container in an object.
+#[derive(Clone, Copy)]
+pub(super) struct Contained {
+    pub shape: &'static Shape,
+    pub element: Option<TypeId>,
+    /// What the program calls it.
+    pub of: TypeId,
+}
+
+impl std::fmt::Debug for Contained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.shape.family)
+    }
+}
+
+/// Objects in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elements {
+    pub of: TypeId,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// Layouts, made when they are asked for.
+#[derive(Default)]
+pub(super) struct Layouts {
+    known: FxHashMap<TypeId, Rc<Layout>>,
+}
+
+impl Layouts {
+    /// That of a type.
+    pub fn of(&mut self, types: &mut DeclaredTypes, id: TypeId) -> Rc<Layout> {
+        if let Some(known) = self.known.get(&id) {
+            return known.clone();
+        }
+        let mut layout = Layout {
+            alignment: 1,
+            ..Layout::default()
+        };
+        add(
+            &mut layout,
+            types,
+            At {
+                offset: 0,
+                depth: 0,
+            },
+            id,
+            None,
+        );
+        layout.beginnings.retain(|&beginning| beginning != id);
+        let layout = Rc::new(layout);
+        self.known.insert(id, layout.clone());
+        layout
+    }
+}
+
+#[derive(Clone, Copy)]
+struct At {
+    offset: u64,
+    depth: usize,
+}
+
+/// Adds what of a type at an offset leads on. `container` is what programs call the one that it is part of.
+fn add(
+    layout: &mut Layout,
+    types: &mut DeclaredTypes,
+    at: At,
+    id: TypeId,
+    container: Option<TypeId>,
+) {
+    let all = layout.pointers.len() + layout.containers.len() + layout.arrays.len();
+    if at.depth > DEEPEST || all > MOST_SLOTS {
+        return;
+    }
+    let deeper = |offset| At {
+        offset,
+        depth: at.depth + 1,
+    };
+    let found = types.get(id).clone();
+    let own = match (&found.kind, found.alignment) {
+        (_, Some(alignment)) => alignment,
+        (DeclaredKind::Plain, None) => found.bytes.clamp(1, 16),
+        (DeclaredKind::Pointer(_), None) => 8,
+        _ => 1,
+    };
+    layout.alignment = layout.alignment.max(own.min(4096));
+    match found.kind {
+        DeclaredKind::Pointer(to) => {
+            if let Some(to) = to.and_then(|to| types.resolve(to)) {
+                layout.pointers.push((at.offset, to));
+            }
+        }
+        DeclaredKind::Array(of, count) => {
+            if let Some(of) = types.resolve(of) {
+                add_array(layout, types, deeper(at.offset), of, count);
+            }
+        }
+        DeclaredKind::Structure(fields) => {
+            if at.offset == 0 && !layout.beginnings.contains(&id) {
+                layout.beginnings.push(id);
+            }
+            let container = container.or(is_container(&found.name).then_some(id));
+            if let Some(shape) = shape_of(&found.name, found.bytes) {
+                let element = found.arguments.get(shape.element).copied().flatten();
+                let element = element.and_then(|element| types.resolve(element));
+                let of = container.unwrap_or(id);
+                let contained = Contained { shape, element, of };
+                layout.alignment = layout.alignment.max(8);
+                layout.containers.push((at.offset, contained));
+                // What is around the element is there as well.
+                if !matches!(shape.walk, Walk::InPlace { .. }) {
+                    return;
+                }
+            }
+            for field in fields {
+                if let Some(of) = types.resolve(field.of) {
+                    let offset = at.offset.saturating_add(field.offset);
+                    add(layout, types, deeper(offset), of, container);
+                }
+            }
+        }
+        DeclaredKind::Plain | DeclaredKind::Opaque => {}
+    }
+}
+
+fn add_array(
+    layout: &mut Layout,
+    types: &mut DeclaredTypes,
+    at: At,
+    of: TypeId,
+    count: Option<u64>,
+) {
+    // `[]`, `[0]`, and `[1]` as it was written before C99.
+    layout.is_open_ended |= at.depth == 2 && count.is_none_or(|count| count <= 1);
+    let bytes = types.get(of).bytes;
+    let count = count.unwrap_or(0);
+    if bytes == 0 || count == 0 {
+        return;
+    }
+    if count <= SHORT_ARRAY {
+        for i in 0..count {
+            let offset = at.offset.saturating_add(i * bytes);
+            add(layout, types, At { offset, ..at }, of, None);
+        }
+        return;
+    }
+    // Only what leads on is worth an entry.
+    let mut inner = Layout::default();
+    let inside = At { offset: 0, ..at };
+    add(&mut inner, types, inside, of, None);
+    layout.alignment = layout.alignment.max(inner.alignment);
+    if !inner.is_leaf() {
+        layout
+            .arrays
+            .push((at.offset, Elements { of, bytes, count }));
+    }
+}

@@ -1,0 +1,436 @@
+//! Types, read when somebody asks for them.
+
+use super::DeclaredSections;
+use super::entry::{Entry, Place, Units};
+use super::index::{DeclaredVariable, Index, NAMELESS, NameHash, is_structure};
+use gimli::DwTag;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// Most names that a type has before it is reached.
+const MOST_NAMES: usize = 64;
+/// Most things that a type is in.
+const DEEPEST: usize = 64;
+/// Most members of a structure that are looked at.
+const MOST_FIELDS: usize = 1 << 14;
+/// Most types that are read.
+const MOST_TYPES: usize = 1 << 20;
+/// Longest name that is kept; those of templates have no limit of their own.
+const LONGEST_NAME: usize = 1 << 12;
+
+/// Where a type is described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TypeRef {
+    pub(super) unit: u32,
+    pub(super) offset: u32,
+}
+
+/// A type by number. Types of the same name and size have the same number, wherever they are described.
+pub type TypeId = u32;
+
+/// A type without typedefs and qualifiers.
+#[derive(Clone, Debug)]
+pub struct DeclaredType {
+    /// Its name with all that it is in; empty if it has none.
+    pub name: String,
+    /// Bytes that it takes; 0 if not known.
+    pub bytes: u64,
+    /// What addresses of it are multiples of, if that is said.
+    pub alignment: Option<u64>,
+    /// What it is.
+    pub kind: DeclaredKind,
+    /// Its template arguments that are types; the other ones are `None`.
+    pub arguments: Vec<Option<TypeRef>>,
+}
+
+/// What a type is.
+#[derive(Clone, Debug)]
+pub enum DeclaredKind {
+    /// A number, a letter, a constant.
+    Plain,
+    /// A pointer or reference; to nothing in particular if that is `void`.
+    Pointer(Option<TypeRef>),
+    /// Elements in a row: as many as that, if it is known.
+    Array(TypeRef, Option<u64>),
+    /// Members at fixed places, base classes among them.
+    Structure(Vec<Field>),
+    /// What nothing is known of: unions, functions.
+    Opaque,
+}
+
+/// A member of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Bytes from the start.
+    pub offset: u64,
+    /// Its type.
+    pub of: TypeRef,
+}
+
+/// Why not everything was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypesUnread {
+    /// There was no more time.
+    Time,
+}
+
+/// The types and variables of some modules.
+pub struct DeclaredTypes<'s> {
+    units: Units<'s>,
+    index: Index,
+    types: Vec<DeclaredType>,
+    by_place: FxHashMap<TypeRef, Option<TypeId>>,
+    by_name: FxHashMap<(String, u64), TypeId>,
+    /// By unit: what names are in, in order, each with what that is in.
+    scopes: FxHashMap<u32, Vec<(u32, u32)>>,
+    beginnings: Option<FxHashSet<Vec<u8>>>,
+}
+
+const NO_SCOPE: u32 = u32::MAX;
+
+impl<'s> DeclaredTypes<'s> {
+    /// Finds variables and definitions; later ones are left out when that time has come.
+    pub fn of(sections: &'s DeclaredSections<'_>, until: Instant) -> DeclaredTypes<'s> {
+        let units = Units::of(sections);
+        DeclaredTypes {
+            index: Index::of(&units, until),
+            units,
+            types: Vec::new(),
+            by_place: FxHashMap::default(),
+            by_name: FxHashMap::default(),
+            scopes: FxHashMap::default(),
+            beginnings: None,
+        }
+    }
+
+    /// Why something was not read.
+    pub fn unread(&self) -> Option<TypesUnread> {
+        (!self.index.is_whole).then_some(TypesUnread::Time)
+    }
+
+    /// All variables that stay where they are, by address.
+    pub fn variables(&self) -> &[DeclaredVariable] {
+        &self.index.variables
+    }
+
+    /// A type by its number.
+    pub fn get(&self, id: TypeId) -> &DeclaredType {
+        &self.types[id as usize]
+    }
+
+    /// The structure of this name, as demanglers write it.
+    pub fn by_name(&mut self, path: &str) -> Option<TypeId> {
+        let at = self.index.definition(NameHash::of_path(path))?;
+        self.resolve(at)
+    }
+
+    /// Whether some structure begins with one of this name, so that a pointer to the latter may be one to the former. Only
+    /// the last part of the name counts.
+    pub fn is_beginning(&mut self, id: TypeId) -> bool {
+        let beginnings = self.beginnings.take().unwrap_or_else(|| {
+            let places = self.index.beginnings.iter();
+            let names = places.filter_map(|&at| self.plain_name(at));
+            names.map(<[u8]>::to_vec).collect()
+        });
+        let path = &self.types[id as usize].name;
+        let found = beginnings
+            .iter()
+            .any(|name| !name.is_empty() && path.as_bytes() == &name[..])
+            || beginnings.contains(last_part(path).as_bytes());
+        self.beginnings = Some(beginnings);
+        found
+    }
+
+    /// The name of the structure at a place, without all that it is in.
+    fn plain_name(&self, at: TypeRef) -> Option<&'s [u8]> {
+        let (tag, entry, _, alias) = self.peeled(at)?;
+        is_structure(tag).then(|| entry.name.or(alias)).flatten()
+    }
+
+    /// What is behind typedefs and qualifiers; and the last typedef's name.
+    fn peeled(&self, at: TypeRef) -> Option<(DwTag, Entry<'s>, TypeRef, Option<&'s [u8]>)> {
+        let (mut at, mut alias) = (at, None);
+        for _ in 0..MOST_NAMES {
+            let (tag, entry) = self.units.entry(at)?;
+            if let Some(other) = entry.stands_for {
+                at = other;
+                continue;
+            }
+            let is_alias = tag == gimli::DW_TAG_typedef;
+            let is_qualifier = [
+                gimli::DW_TAG_const_type,
+                gimli::DW_TAG_volatile_type,
+                gimli::DW_TAG_restrict_type,
+                gimli::DW_TAG_atomic_type,
+            ]
+            .contains(&tag);
+            if !is_alias && !is_qualifier {
+                return Some((tag, entry, at, alias));
+            }
+            if is_alias {
+                alias = entry.name;
+            }
+            at = entry.of?;
+        }
+        None
+    }
+
+    /// The type at a place; `None` if it makes no sense, or is `void`.
+    pub fn resolve(&mut self, at: TypeRef) -> Option<TypeId> {
+        if let Some(known) = self.by_place.get(&at) {
+            return *known;
+        }
+        let found = self.read(at);
+        self.by_place.insert(at, found);
+        found
+    }
+
+    /// The type at a place, if it was resolved before.
+    pub fn resolved(&self, at: TypeRef) -> Option<TypeId> {
+        self.by_place.get(&at).copied().flatten()
+    }
+
+    fn read(&mut self, at: TypeRef) -> Option<TypeId> {
+        let (tag, entry, at, alias) = self.peeled(at)?;
+        if let Some(known) = self.by_place.get(&at) {
+            return *known;
+        }
+        let found = self.read_peeled(tag, &entry, at, alias);
+        self.by_place.insert(at, found);
+        found
+    }
+
+    fn read_peeled(
+        &mut self,
+        tag: DwTag,
+        entry: &Entry<'s>,
+        at: TypeRef,
+        alias: Option<&'s [u8]>,
+    ) -> Option<TypeId> {
+        let kind = match tag {
+            gimli::DW_TAG_base_type | gimli::DW_TAG_enumeration_type => DeclaredKind::Plain,
+            gimli::DW_TAG_pointer_type
+            | gimli::DW_TAG_reference_type
+            | gimli::DW_TAG_rvalue_reference_type => DeclaredKind::Pointer(entry.of),
+            gimli::DW_TAG_array_type => self.array(entry, at)?,
+            gimli::DW_TAG_union_type => DeclaredKind::Opaque,
+            tag if is_structure(tag) => return self.structure(entry, at, alias),
+            _ => DeclaredKind::Opaque,
+        };
+        let bytes = match kind {
+            DeclaredKind::Pointer(_) => 8,
+            _ => entry.bytes.unwrap_or(0),
+        };
+        let key = (entry.name.or(alias).map(text).unwrap_or_default(), bytes);
+        let has_one_meaning = matches!(kind, DeclaredKind::Plain);
+        if has_one_meaning && let Some(&known) = self.by_name.get(&key) {
+            return Some(known);
+        }
+        let id = self.add(DeclaredType {
+            name: key.0.clone(),
+            bytes,
+            alignment: entry.alignment,
+            kind,
+            arguments: Vec::new(),
+        })?;
+        if has_one_meaning {
+            self.by_name.insert(key, id);
+        }
+        Some(id)
+    }
+
+    fn add(&mut self, found: DeclaredType) -> Option<TypeId> {
+        if self.types.len() >= MOST_TYPES {
+            return None;
+        }
+        self.types.push(found);
+        Some(self.types.len() as TypeId - 1)
+    }
+
+    fn array(&self, entry: &Entry<'s>, at: TypeRef) -> Option<DeclaredKind> {
+        let of = entry.of?;
+        let mut all: Option<u64> = None;
+        let mut is_known = true;
+        let _ = self.units.children(at, |tag, range, _| {
+            if tag == gimli::DW_TAG_subrange_type {
+                match range.count {
+                    Some(count) => all = Some(all.unwrap_or(1).saturating_mul(count)),
+                    None => is_known = false,
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        Some(DeclaredKind::Array(of, all.filter(|_| is_known)))
+    }
+
+    fn structure(
+        &mut self,
+        entry: &Entry<'s>,
+        at: TypeRef,
+        alias: Option<&'s [u8]>,
+    ) -> Option<TypeId> {
+        let (name, hash) = self.path(entry, at, alias);
+        if entry.is_declaration {
+            let definition = self.index.definition(hash).filter(|&d| d != at)?;
+            return self.resolve(definition);
+        }
+        let bytes = entry.bytes.unwrap_or(0);
+        let key = (name, bytes);
+        if !key.0.is_empty()
+            && let Some(&known) = self.by_name.get(&key)
+        {
+            return Some(known);
+        }
+        let (mut fields, mut arguments) = (Vec::new(), Vec::new());
+        let _ = self.units.children(at, |tag, child, _| {
+            match tag {
+                gimli::DW_TAG_member | gimli::DW_TAG_inheritance => {
+                    if let (Place::At(offset), Some(of)) = (child.place, child.of) {
+                        fields.push(Field { offset, of });
+                    }
+                }
+                gimli::DW_TAG_template_type_parameter => arguments.push(child.of),
+                _ => {}
+            }
+            match fields.len() + arguments.len() < MOST_FIELDS {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        let id = self.add(DeclaredType {
+            name: key.0.clone(),
+            bytes,
+            alignment: entry.alignment,
+            kind: DeclaredKind::Structure(fields),
+            arguments,
+        })?;
+        if !key.0.is_empty() {
+            self.by_name.insert(key, id);
+        }
+        Some(id)
+    }
+
+    /// The name of a structure with all that it is in, and its hash.
+    fn path(
+        &mut self,
+        entry: &Entry<'s>,
+        at: TypeRef,
+        alias: Option<&'s [u8]>,
+    ) -> (String, NameHash) {
+        // Where it is declared is what it is in.
+        let declared = entry
+            .completes
+            .and_then(|at| Some((at, self.units.entry(at)?.1)));
+        let (at, own) = match declared {
+            Some((declared, first)) => (declared, entry.name.or(first.name)),
+            None => (at, entry.name),
+        };
+        let Some(name) = own.or(alias) else {
+            return (String::new(), NameHash::START);
+        };
+        let mut outer = self.outer_names(at);
+        outer.push(name);
+        let hash = outer
+            .iter()
+            .fold(NameHash::START, |hash, name| hash.then(name));
+        let names: Vec<String> = outer.into_iter().map(text).collect();
+        let mut path = names.join("::");
+        if path.len() > LONGEST_NAME {
+            let end = (0..=LONGEST_NAME)
+                .rev()
+                .find(|&at| path.is_char_boundary(at));
+            path.truncate(end.unwrap_or(0));
+            path.push('…');
+        }
+        (path, hash)
+    }
+
+    /// The names of what an entry is in, from the outside in.
+    fn outer_names(&mut self, at: TypeRef) -> Vec<&'s [u8]> {
+        if !self.scopes.contains_key(&at.unit) {
+            let scopes = self.scopes_of(at.unit);
+            self.scopes.insert(at.unit, scopes);
+        }
+        let Some(scopes) = self.scopes.get(&at.unit) else {
+            return Vec::new();
+        };
+        let found = scopes.binary_search_by_key(&at.offset, |&(offset, _)| offset);
+        let mut next = found.ok().map(|i| scopes[i].1);
+        let mut names = Vec::new();
+        while let Some(&(offset, outer)) = next.and_then(|i| scopes.get(i as usize)) {
+            let entry = self.units.entry(TypeRef { offset, ..at });
+            let Some((tag, entry)) = entry.filter(|_| names.len() < DEEPEST) else {
+                break;
+            };
+            let of_first = || self.units.entry(entry.completes?)?.1.name;
+            let name = entry.name.or_else(of_first);
+            let nameless: &[u8] = if tag == gimli::DW_TAG_namespace {
+                NAMELESS
+            } else {
+                b""
+            };
+            names.push(name.unwrap_or(nameless));
+            next = (outer != NO_SCOPE).then_some(outer);
+        }
+        names.reverse();
+        names
+    }
+
+    /// What names of a unit are in.
+    fn scopes_of(&self, unit: u32) -> Vec<(u32, u32)> {
+        let mut scopes: Vec<(u32, u32)> = Vec::new();
+        let mut open: Vec<(isize, u32)> = Vec::new();
+        let Some(raw) = self.units.get(unit).map(|open| open.unit.entries_raw(None)) else {
+            return scopes;
+        };
+        let Ok(mut raw) = raw else {
+            return scopes;
+        };
+        while !raw.is_empty() {
+            let depth = raw.next_depth();
+            let offset = u32::try_from(raw.next_offset().0);
+            let (Ok(abbreviation), Ok(offset)) = (raw.read_abbreviation(), offset) else {
+                break;
+            };
+            let Some(abbreviation) = abbreviation else {
+                continue;
+            };
+            while open.pop_if(|scope| scope.0 >= depth).is_some() {}
+            let tag = abbreviation.tag();
+            if is_structure(tag)
+                || tag == gimli::DW_TAG_namespace
+                || tag == gimli::DW_TAG_subprogram
+            {
+                scopes.push((offset, open.last().map_or(NO_SCOPE, |&(_, scope)| scope)));
+                if abbreviation.has_children() {
+                    open.push((depth, scopes.len() as u32 - 1));
+                }
+            }
+            if raw.skip_attributes(abbreviation.attributes()).is_err() {
+                break;
+            }
+        }
+        scopes
+    }
+}
+
+/// The part of a name behind all that it is in.
+fn last_part(path: &str) -> &str {
+    let (mut depth, mut begin, mut last) = (0u32, 0, b' ');
+    for (at, byte) in path.bytes().enumerate() {
+        match byte {
+            b'<' | b'(' => depth += 1,
+            b'>' | b')' => depth = depth.saturating_sub(1),
+            b':' if depth == 0 && last == b':' => begin = at + 1,
+            _ => {}
+        }
+        last = byte;
+    }
+    path.get(begin..).unwrap_or(path)
+}
+
+/// A foreign name as text.
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
