@@ -2,8 +2,8 @@
 
 mod attach_leaks;
 mod chunks;
-mod hidden_frees;
 mod declared_types;
+mod hidden_frees;
 mod limits;
 mod lsan;
 mod other_heaps;
