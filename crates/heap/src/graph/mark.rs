@@ -5,7 +5,6 @@ use crate::dissect::Heap;
 use crate::graph::roots::root_ranges;
 use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Blocks from this size on are scanned only where they have pages.
@@ -161,18 +160,6 @@ impl<'a> Finder<'a> {
         let region = self.regions.get(near.segment as usize).copied().flatten();
         let byte = region.and_then(|r| r.bytes.get(near.address.wrapping_sub(r.start) as usize));
         byte.copied().unwrap_or(0)
-    }
-
-    /// Reads a byte of what these words point to, so that it is in the cache later.
-    #[inline]
-    pub(crate) fn ask_for(&self, bytes: &[u8], words: Range<usize>) {
-        let end = words.end.min(bytes.len() / 8);
-        let Some(bytes) = bytes.get(words.start * 8..end * 8) else {
-            return;
-        };
-        let near = crate::snapshot::words(bytes).filter_map(|word| self.blocks.near(word));
-        let asked = near.map(|near| self.blocks.touch(near) ^ u64::from(self.touch(near)));
-        std::hint::black_box(asked.fold(0, |sum, word| sum ^ word));
     }
 
     fn is_secondary_base(&self, address: u64, start: u64) -> bool {

@@ -42,8 +42,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes that the search takes for each block.
 const BYTES_PER_BLOCK: u64 = 24;
-/// So many words ahead, what they point to is asked of memory.
-const AHEAD: usize = 8;
 /// Edges collected at a time, at the least.
 const FEWEST_EDGES: u64 = 1 << 16;
 
@@ -104,9 +102,7 @@ impl Edges for HeapEdges<'_> {
         let start = block.address + u64::from(from) * step_bytes;
         for (address, bytes) in self.finder.pieces(block, segment) {
             let first = (start.saturating_sub(address) / 8) as usize;
-            self.finder.ask_for(bytes, first..first + AHEAD);
             for index in first..bytes.len() / 8 {
-                self.finder.ask_for(bytes, index + AHEAD..index + AHEAD + 1);
                 let at = address + index as u64 * 8;
                 let step = ((at - block.address) / step_bytes) as u32;
                 let mut flow = ControlFlow::Continue(());
