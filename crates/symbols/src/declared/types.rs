@@ -131,13 +131,16 @@ impl<'s> DeclaredTypes<'s> {
         let beginnings = self.beginnings.take().unwrap_or_else(|| {
             let places = self.index.beginnings.iter();
             let names = places.filter_map(|&at| self.plain_name(at));
-            names.map(<[u8]>::to_vec).collect()
+            names
+                .filter(|name| !name.is_empty())
+                .map(<[u8]>::to_vec)
+                .collect()
         });
         let path = &self.types[id as usize].name;
-        let found = beginnings
+        let found = [path.as_str(), last_part(path)];
+        let found = found
             .iter()
-            .any(|name| !name.is_empty() && path.as_bytes() == &name[..])
-            || beginnings.contains(last_part(path).as_bytes());
+            .any(|name| beginnings.contains(name.as_bytes()));
         self.beginnings = Some(beginnings);
         found
     }
