@@ -19,6 +19,8 @@ const HEAD_BYTES: u64 = 64;
 /// The version of glibc (2.34) since which `__free_hook` is not called.
 const NO_HOOKS_SINCE: u32 = 34;
 
+/// Blocks looked at in one hold. Those whose turn does not come are looked at again in the next one.
+const LOOKED_AT: usize = 128;
 /// For how long a thread calls the `free` of an allocator whose blocks were looked at once more.
 const CALLS: Duration = Duration::from_millis(1);
 /// How long the last of these calls may take until it is left to the thread: it may wait for a lock while it has another
@@ -111,11 +113,11 @@ impl Candidates {
             let released = match &look {
                 None => self.release_some(&mut held, free, &mut left, &mut time, done),
                 Some(look) => {
-                    let live = self.live_of(&mut held, look, others.as_ref(), &mut left, &time);
+                    let live = self.live_of(&mut held, look, others.as_ref(), &mut left);
                     match live {
                         Ok(batch) => {
                             progress = Instant::now();
-                            self.release_live(&mut held, free, batch, &mut left, &mut time, done)
+                            self.release_live(&mut held, free, batch, &mut left, done)
                         }
                         Err(InVain::Inside(_)) if progress.elapsed() < STILL_PATIENCE => Ok(()),
                         Err(InVain::Inside(why)) => Err(Error::NeverStill { pid, why }),
@@ -206,17 +208,15 @@ impl Candidates {
         Some(Look::new(heap.live_check.clone()?, &self.captured.snapshot))
     }
 
-    /// Takes as many of the blocks as fit into one hold, and returns those that are live.
+    /// Takes some of the blocks, and returns those of them that are live.
     fn live_of(
         &self,
         held: &mut Held,
         look: &Look,
         others: Option<&Others>,
         left: &mut Vec<u32>,
-        time: &HoldTime,
     ) -> Result<Vec<u32>, InVain> {
-        let count = time.fitting(CALLS, Held::MAX_CALLS);
-        let mut batch = left.split_off(left.len().saturating_sub(count));
+        let mut batch = left.split_off(left.len().saturating_sub(LOOKED_AT));
         batch.reverse();
         let blocks = batch.iter().map(|&b| self.scan.heap.blocks.get(b));
         let live = look.at(held, others, &self.memory, &blocks.collect::<Vec<_>>());
@@ -243,21 +243,16 @@ impl Candidates {
         free: u64,
         mut batch: Vec<u32>,
         left: &mut Vec<u32>,
-        time: &mut HoldTime,
         done: &mut Released,
     ) -> Result<(), Error> {
         let blocks = &self.scan.heap.blocks;
         let addresses: Vec<u64> = batch.iter().map(|&b| blocks.get(b).address).collect();
-        let begin = Instant::now();
+        let until = Instant::now() + CALLS;
         let function = RemoteAddress(free);
-        let count =
-            held.call_each_to_its_end(function, &addresses, begin + CALLS, CALL_PATIENCE)?;
+        let count = held.call_each_to_its_end(function, &addresses, until, CALL_PATIENCE)?;
         let rest = batch.split_off(count.min(batch.len()));
         done.released.extend(batch);
         left.extend(rest.into_iter().rev());
-        if count > 0 {
-            time.called(count, begin.elapsed());
-        }
         Ok(())
     }
 
