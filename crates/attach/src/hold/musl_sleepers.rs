@@ -103,7 +103,9 @@ mod tests {
 
     #[test]
     fn who_sleeps_elsewhere_is_outside() {
-        let stack = Box::new([1u64, 2, 3, RETURN, 4]);
+        // As large as this, it is a mapping of its own, without the addresses that are looked for.
+        let mut stack = vec![0u64; 1 << 18];
+        stack[3] = RETURN;
         let rsp = stack.as_ptr() as u64;
         let pid = std::process::id() as i32;
         let sleepers = |returns: &[u64]| MuslSleepers {
