@@ -9,8 +9,7 @@ use std::ops::Range;
 /// Allocators whose library is nothing else.
 const LIBRARIES: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 /// A function of jemalloc's own, behind whatever prefix its copy was given.
-const MARK: &[u8] = b"arena_cache_bin_fill_small";
-const OLDER_MARK: &[u8] = b"arena_tcache_fill_small";
+const MARK: &[u8] = b"tcache_bin_flush_small";
 /// What the compiler splits off a function and puts elsewhere ends so, or goes on with a number.
 const COLD: &[u8] = b".cold";
 
@@ -42,11 +41,9 @@ pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> 
 fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
     // No other symbol table has names of functions that are not exported.
     let names = image.bytes.section(".strtab")?;
-    let mark = [MARK, OLDER_MARK]
-        .into_iter()
-        .find_map(|mark| Some((memmem::find(&names, mark)?, mark)))?;
-    let start = names[..mark.0].iter().rposition(|&b| b == 0)? + 1;
-    let prefix = names[start..mark.0].to_vec();
+    let mark = memmem::find(&names, MARK)?;
+    let start = names[..mark].iter().rposition(|&b| b == 0)? + 1;
+    let prefix = names[start..mark].to_vec();
     let symbols = image.bytes.section(".symtab")?;
     let cold_part = memmem::Finder::new(COLD);
     let mut hot: Option<Range<u64>> = None;

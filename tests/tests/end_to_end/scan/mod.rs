@@ -12,5 +12,6 @@ mod plants;
 mod reclaim;
 mod reclaim_kernel;
 mod retained;
+mod rust_services;
 mod trim;
 mod verdict;

@@ -42,15 +42,23 @@ fn read_list(target: &mut Target) -> Plan {
 }
 
 /// `allocator`: as the report names it. `own`: leaks of the allocator's own, of 8 bytes each.
-fn check(program: &Path, allocator: &str, own: usize) {
+pub fn check(program: &Path, allocator: &str, own: usize) {
     let mut target = Target::run(Command::new(program).arg("3"));
     let want = planted(&mut target);
     let count = |state: &str| want.values().filter(|block| block.0 == state).count();
     // Memory that was released and planted again is in the list once.
     assert!(count("leak") == LEAKED && count("live") == LIVE, "{want:?}");
     let mut distracted = 0;
-    for _ in 0..SCANS {
+    let (mut scans, mut vain) = (0, 0);
+    while scans < SCANS {
         let found = List::parse(&scan(target.pid(), &["--list"]));
+        // On a busy machine, a thread may stay inside the allocator. The report says so.
+        if found.rest.iter().any(|line| line.starts_with("note")) {
+            vain += 1;
+            assert!(vain < 10 * SCANS, "the machine is too busy");
+            continue;
+        }
+        scans += 1;
         let mut missed = 0;
         for (address, (state, bytes)) in &want {
             let block = found.blocks.get(address);
@@ -76,7 +84,7 @@ fn check(program: &Path, allocator: &str, own: usize) {
         assert_eq!(others.len(), own, "nothing else is leaked: {others:x?}");
         assert!(others.iter().all(|(_, block)| block.1 == 8), "{others:x?}");
         distracted += usize::from(missed > 0);
-        assert!(missed <= 2, "{missed} leaks were missed");
+        assert!(missed <= 5, "{missed} leaks were missed: {:?}", found.rest);
     }
     println!("{allocator}: {distracted} of {SCANS} scans missed a leak");
     assert!(distracted <= DISTRACTED, "{distracted} scans missed leaks");
@@ -84,7 +92,7 @@ fn check(program: &Path, allocator: &str, own: usize) {
 }
 
 /// What else tells one block of the heap from another does so too, of a program that stands still.
-fn check_commands(program: &Path, own: usize) {
+pub fn check_commands(program: &Path, own: usize) {
     let mut target = Target::run(Command::new(program).arg("0"));
     let want = planted(&mut target);
     let of = |wanted: &str| {

@@ -90,7 +90,8 @@ const TO_2_1_9: Layout = Layout {
     ..IN_2_0_9
 };
 
-const SINCE_2_2: Layout = Layout {
+/// That of the last releases of version 2.
+pub const SINCE_2_2: Layout = Layout {
     versions: "2.2 or 2.3",
     used: 216,
     cookie: 224,

@@ -1,6 +1,6 @@
-//! mimalloc 2, as a library or linked into the program.
+//! mimalloc, as a library or linked into the program.
 //!
-//! Its memory is in segments that begin at multiples of 32 MiB ([`segments`]). Each of them has its own address in its
+//! Version 3 has a map of all its pages ([`page_map`]). The memory of version 2 is in segments that begin at multiples of 32 MiB ([`segments`]). Each of them has its own address in its
 //! header, mixed with a secret of the process that is in the allocator's data: where both fit, there is a segment. A
 //! segment has pages of blocks of one size, and a page three lists of free blocks ([`lists`]). Links between them are
 //! whole at any moment, so what a thread in the middle of malloc or free leaves behind is a counter that is off by one,
@@ -9,18 +9,21 @@
 mod layout;
 mod lists;
 mod live;
+mod page_map;
 mod segments;
 
 use crate::allocators::dissector::{
     AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected, SizedSegments,
 };
+use crate::allocators::live_check::LiveCheck;
 use crate::glibc::walk::Finding;
 use crate::ranges::{Runs, joined};
 use crate::snapshot::{Snapshot, words};
 use layout::{LAYOUTS, Layout};
 use lists::{Listed, delayed};
 use live::Live;
-use rustc_hash::FxHashMap;
+use page_map::{MAP_LAYOUTS, MapLayout, PageMap, Part};
+use rustc_hash::{FxHashMap, FxHashSet};
 use segments::{Page, SEGMENT_BYTES, Segment};
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,6 +42,9 @@ impl HeapDissector for Mimalloc {
     }
 
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        if let Some(map) = PageMap::find(snapshot) {
+            return Some(with_map(snapshot, &map));
+        }
         let candidates = candidates(snapshot);
         let mut secrets = FxHashMap::default();
         let mut nearest: Option<Dissection> = None;
@@ -66,9 +72,30 @@ impl HeapDissector for Mimalloc {
         }
         let mut modules = snapshot.meta.modules.iter();
         let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
-        let reason =
-            "has no segment with a layout that is known (2.0.9 to 2.3; mimalloc 3 has none)";
+        let reason = "has neither a map of its pages nor a segment with a layout that is known";
         is_there.then(|| Err(NotDissected::Because(reason.into())))
+    }
+}
+
+/// The heap that a map leads to.
+fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDissected> {
+    let all = MAP_LAYOUTS.iter();
+    let mut all = all.map(|layout| Dissection::of_map(snapshot, layout, map));
+    let Some(mut nearest) = all.next() else {
+        let reason = "has a layout that is not known".to_owned();
+        return Err(NotDissected::Because(reason));
+    };
+    for found in all {
+        if nearest.damage().is_none() {
+            break;
+        }
+        if found.unclear < nearest.unclear {
+            nearest = found;
+        }
+    }
+    match nearest.damage() {
+        None => Ok(nearest.finish()),
+        Some(reason) => Err(NotDissected::Because(reason)),
     }
 }
 
@@ -112,7 +139,8 @@ fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     layout: &'a Layout,
-    secret: u64,
+    /// Where it is in segments.
+    secret: Option<u64>,
     segments: SizedSegments,
     ranges: Runs,
     unparsed: Runs,
@@ -130,16 +158,11 @@ struct Dissection<'a> {
 }
 
 impl<'a> Dissection<'a> {
-    fn of(
-        snapshot: &'a Snapshot,
-        layout: &'a Layout,
-        secret: u64,
-        candidates: &[u64],
-    ) -> Dissection<'a> {
-        let mut found = Dissection {
+    fn new(snapshot: &'a Snapshot, layout: &'a Layout) -> Dissection<'a> {
+        Dissection {
             snapshot,
             layout,
-            secret,
+            secret: None,
             segments: SizedSegments::default(),
             ranges: Runs::new(),
             unparsed: Runs::new(),
@@ -150,7 +173,17 @@ impl<'a> Dissection<'a> {
             off_by_one: 0,
             used: (0, 0),
             counted_pages: (0, 0),
-        };
+        }
+    }
+
+    fn of(
+        snapshot: &'a Snapshot,
+        layout: &'a Layout,
+        secret: u64,
+        candidates: &[u64],
+    ) -> Dissection<'a> {
+        let mut found = Dissection::new(snapshot, layout);
+        found.secret = Some(secret);
         let mut pages = Vec::new();
         let mut end = 0;
         for &address in candidates {
@@ -173,14 +206,35 @@ impl<'a> Dissection<'a> {
                 "the list of blocks that other threads have released is broken",
             );
         }
-        found.pages = pages.len();
-        for page in &pages {
-            match page.listed(snapshot, layout, &delayed) {
-                Ok(listed) => found.take_page(page, &listed),
-                Err(what) => found.leave(page.range.clone(), what),
+        found.take_pages(&pages, &delayed);
+        found
+    }
+
+    fn of_map(snapshot: &'a Snapshot, layout: &'a MapLayout, map: &PageMap) -> Dissection<'a> {
+        let mut found = Dissection::new(snapshot, &layout.lists);
+        let mapped = map.read(snapshot, layout);
+        found.ranges.extend(mapped.ranges);
+        for part in mapped.parts {
+            match part {
+                Part::Own(range) => found.extent(range, ExtentKind::Metadata),
+                Part::Free(range) => found.extent(range, ExtentKind::FreeDirty),
             }
         }
+        for (range, what) in mapped.damaged {
+            found.leave(range, what);
+        }
+        found.take_pages(&mapped.pages, &FxHashSet::default());
         found
+    }
+
+    fn take_pages(&mut self, pages: &[Page], delayed: &FxHashSet<u64>) {
+        self.pages = pages.len();
+        for page in pages {
+            match page.listed(self.snapshot, self.layout, delayed) {
+                Ok(listed) => self.take_page(page, &listed),
+                Err(what) => self.leave(page.range.clone(), what),
+            }
+        }
     }
 
     fn find(&mut self, address: u64, what: &str) {
@@ -306,6 +360,17 @@ impl<'a> Dissection<'a> {
             allocator,
             found,
         };
+        let mut counted = vec![counted("blocks in use (mi_page_t.used)", self.used)];
+        // Only segments count them.
+        if self.counted_pages != (0, 0) {
+            let (allocator, found) = self.counted_pages;
+            let what = "pages in use (mi_segment_t.used)".to_owned();
+            counted.push(Counted {
+                what,
+                allocator,
+                found,
+            });
+        }
         let secure = if self.layout.keys.is_some() {
             ", secure"
         } else {
@@ -319,14 +384,11 @@ impl<'a> Dissection<'a> {
             unparsed: joined(self.unparsed),
             findings: self.findings,
             extents: self.extents,
-            counted: vec![
-                counted("pages in use (mi_segment_t.used)", self.counted_pages),
-                counted("blocks in use (mi_page_t.used)", self.used),
-            ],
-            live_check: Some(Arc::new(Live {
-                layout: *self.layout,
-                secret: self.secret,
-            })),
+            counted,
+            live_check: self.secret.map(|secret| -> Arc<dyn LiveCheck> {
+                let layout = *self.layout;
+                Arc::new(Live { layout, secret })
+            }),
             ..AllocatorHeap::default()
         }
     }

@@ -1,0 +1,313 @@
+//! The map of mimalloc 3: from addresses to the pages that have them.
+//!
+//! A variable points to a table of tables, one entry for each 64 KiB of address space, and an entry to the `mi_page_t` of
+//! the page there (page-map.c). Tables of the first level end where their first entry points to, which is how the variable
+//! is told; and a page states the address that led to it. Pages are in arenas, which begin with their own description, or
+//! in a mapping of their own.
+
+use super::layout::{Layout, SINCE_2_2};
+use super::segments::{Page, SLICE_BYTES};
+use crate::ranges::{Runs, joined};
+use crate::snapshot::{Snapshot, words};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Entries of a table of the second level (`MI_PAGE_MAP_SUB_COUNT`).
+const ENTRIES: u64 = 8192;
+/// Of the first level, by how many bits addresses have (`MI_PAGE_MAP_COUNT`, option `max_vabits`): bytes.
+const MOST_TABLE_BYTES: u64 = 4 << 20;
+const PAGE_BYTES: u64 = 4096;
+/// `mi_page_t`, the same in all versions.
+const FREE: u64 = 8;
+const COUNTS: u64 = 16;
+const LOCAL_FREE: u64 = 24;
+const THREAD_FREE: u64 = 32;
+const BLOCK_BYTES: u64 = 40;
+const START: u64 = 48;
+const THREAD_FLAGS: u64 = 7;
+/// `memid.memkind` of memory in arenas, and of that with mappings of its own (`mi_memkind_t`).
+const IN_ARENA: u64 = 7;
+const OF_ITS_OWN: std::ops::RangeInclusive<u64> = 4..=6;
+/// `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
+const META_ID: u64 = 8;
+/// An arena has a multiple of so many slices (`MI_BCHUNK_BITS`).
+const ARENA_SLICES: u64 = 512;
+/// Far more than an arena has: 1 TiB.
+const MOST_SLICES: u64 = 1 << 24;
+
+/// Offsets in bytes.
+pub struct MapLayout {
+    /// Of what lists and blocks are made of; the rest of it is of version 2.
+    pub lists: Layout,
+    /// `memid` of `mi_page_t`.
+    memid: u64,
+    /// `slice_count` of `mi_arena_t`, which `info_slices` follows.
+    slice_count: u64,
+}
+
+const IN_3_1: MapLayout = MapLayout {
+    lists: Layout {
+        versions: "3.1",
+        keys: None,
+        has_padding: false,
+        ..SINCE_2_2
+    },
+    memid: 96,
+    slice_count: 32,
+};
+
+const IN_3_3: MapLayout = MapLayout {
+    lists: Layout {
+        versions: "3.2 or 3.3",
+        ..IN_3_1.lists
+    },
+    memid: 96,
+    slice_count: 40,
+};
+
+/// The same of a build with encoded lists.
+const fn secure(layout: MapLayout, keys: u64) -> MapLayout {
+    MapLayout {
+        lists: Layout {
+            keys: Some(keys),
+            has_padding: true,
+            ..layout.lists
+        },
+        memid: layout.memid + 16,
+        slice_count: layout.slice_count,
+    }
+}
+
+/// All that are known.
+pub const MAP_LAYOUTS: [MapLayout; 4] = [IN_3_3, IN_3_1, secure(IN_3_3, 56), secure(IN_3_1, 64)];
+
+/// The map of a process, if it has one.
+pub struct PageMap {
+    /// The tables.
+    tables: Runs,
+    /// The addresses of all `mi_page_t`, each with the first 64 KiB that led to it.
+    pages: BTreeMap<u64, u64>,
+}
+
+/// Memory of one kind.
+pub enum Part {
+    /// The allocator's own.
+    Own(Range<u64>),
+    /// Nobody has it.
+    Free(Range<u64>),
+}
+
+/// What the map leads to.
+#[derive(Default)]
+pub struct Mapped {
+    /// In order of their addresses.
+    pub pages: Vec<Page>,
+    /// All memory of the allocator.
+    pub ranges: Runs,
+    pub parts: Vec<Part>,
+    /// What is wrong, and where.
+    pub damaged: Vec<(Range<u64>, &'static str)>,
+}
+
+impl PageMap {
+    pub fn find(snapshot: &Snapshot) -> Option<PageMap> {
+        let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
+        data.filter_map(|range| {
+            let region = snapshot.region(range.start)?;
+            let end = range.end.min(region.end());
+            snapshot.bytes(range.start, end.checked_sub(range.start)?)
+        })
+        .flat_map(words)
+        .find_map(|word| PageMap::at(snapshot, word))
+    }
+
+    /// The one whose table is at this address.
+    fn at(snapshot: &Snapshot, table: u64) -> Option<PageMap> {
+        if table == 0 || !table.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        // The table for address 0 comes right behind.
+        let bytes = snapshot.word(table)?.checked_sub(table)?;
+        let is_size = bytes.is_power_of_two() && (PAGE_BYTES..=MOST_TABLE_BYTES).contains(&bytes);
+        if !is_size {
+            return None;
+        }
+        let mut map = PageMap {
+            tables: Runs::new(),
+            pages: BTreeMap::new(),
+        };
+        map.tables.push(table..table + bytes + ENTRIES * 8);
+        // Parts of it that are not accessible yet have no entries.
+        let copied = snapshot.region(table)?.end().min(table + bytes);
+        let second = words(snapshot.bytes(table, copied - table)?)
+            .enumerate()
+            .skip(1);
+        for (index, table) in second.filter(|&(_, table)| table != 0) {
+            // Not a map if this is no table.
+            let entries = snapshot.bytes(table, ENTRIES * 8)?;
+            map.tables.push(table..table + ENTRIES * 8);
+            for (i, page) in words(entries).enumerate().filter(|&(_, page)| page != 0) {
+                let slice = (index as u64 * ENTRIES + i as u64) * SLICE_BYTES;
+                let first = map.pages.entry(page).or_insert(slice);
+                *first = slice.min(*first);
+            }
+        }
+        (!map.pages.is_empty()).then_some(map)
+    }
+
+    /// The pages, and the memory that they are in.
+    pub fn read(&self, snapshot: &Snapshot, layout: &MapLayout) -> Mapped {
+        let mut found = Mapped {
+            ranges: self.tables.clone(),
+            ..Mapped::default()
+        };
+        let tables = self.tables.iter().cloned();
+        found.parts.extend(tables.map(Part::Own));
+        let mut arenas = BTreeSet::new();
+        for (&address, &slice) in &self.pages {
+            let memory = memory_of(snapshot, layout, address, slice)
+                .ok_or("a page does not say where its memory is from");
+            let page = memory.and_then(|memory| {
+                let slices = match memory {
+                    Memory::Arena(arena, slices) => {
+                        arenas.insert(arena);
+                        slices
+                    }
+                    Memory::Own(range) => {
+                        // The description comes first.
+                        found.parts.push(Part::Own(range.start..slice));
+                        found.ranges.push(range.clone());
+                        slice..range.end
+                    }
+                };
+                page(snapshot, address, slice, slices)
+            });
+            match page {
+                Ok(page) => found.pages.push(page),
+                Err(what) => found.damaged.push((slice..slice + SLICE_BYTES, what)),
+            }
+        }
+        found.pages.sort_unstable_by_key(|page| page.range.start);
+        let used = joined(found.pages.iter().map(|page| page.range.clone()).collect());
+        for arena in arenas {
+            found.take_arena(snapshot, layout, arena, &used);
+        }
+        found
+    }
+}
+
+impl Mapped {
+    /// The rest of an arena: what describes it, and what is free.
+    fn take_arena(&mut self, snapshot: &Snapshot, layout: &MapLayout, arena: u64, used: &Runs) {
+        let Some((slices, info)) = arena_at(snapshot, layout, arena) else {
+            return;
+        };
+        let end = arena + slices * SLICE_BYTES;
+        self.ranges.push(arena..end);
+        let mut at = arena + info * SLICE_BYTES;
+        self.parts.push(Part::Own(arena..at));
+        let mut next = used.partition_point(|page| page.end <= at);
+        while at < end {
+            let page = used.get(next).filter(|page| page.start < end);
+            let until = page.map_or(end, |page| page.start);
+            while at < until {
+                let slice = at..at + SLICE_BYTES;
+                at = slice.end;
+                let number = (slice.start - arena) / SLICE_BYTES;
+                let is_own = place(snapshot, slice.start + META_ID)
+                    .is_some_and(|place| (place.0, place.1) == (arena, number));
+                match self.parts.last_mut() {
+                    Some(Part::Own(last)) if is_own && last.end == slice.start => last.end = at,
+                    Some(Part::Free(last)) if !is_own && last.end == slice.start => last.end = at,
+                    _ if is_own => self.parts.push(Part::Own(slice)),
+                    _ => self.parts.push(Part::Free(slice)),
+                }
+            }
+            let Some(page) = page else { break };
+            at = page.end.next_multiple_of(SLICE_BYTES).max(at);
+            next += 1;
+        }
+    }
+}
+
+/// Where the memory of a page is from.
+enum Memory {
+    /// In the arena at this address, and which part of it.
+    Arena(u64, Range<u64>),
+    /// It has a mapping of its own.
+    Own(Range<u64>),
+}
+
+/// Arena, number of the slice and how many there are, which `memid` has at this address.
+fn place(snapshot: &Snapshot, memid: u64) -> Option<(u64, u64, u64)> {
+    let half = |offset: u64| snapshot.half(memid.checked_add(offset)?).map(u64::from);
+    let kind = half(16)?;
+    let place = (snapshot.word(memid)?, half(8)?, half(12)?);
+    (kind == IN_ARENA).then_some(place)
+}
+
+/// How many slices the arena at this address has, and how many of them hold its own data.
+fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64, u64)> {
+    let at = arena.checked_add(layout.slice_count)?;
+    let (slices, info) = (snapshot.word(at)?, snapshot.word(at + 8)?);
+    let is_sound = arena.is_multiple_of(SLICE_BYTES)
+        && slices.is_multiple_of(ARENA_SLICES)
+        && slices <= MOST_SLICES
+        && (1..slices).contains(&info);
+    is_sound.then_some((slices, info))
+}
+
+/// Where the memory of a page is from, if that can be.
+fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> Option<Memory> {
+    let memid = page.checked_add(layout.memid)?;
+    if let Some((arena, number, count)) = place(snapshot, memid) {
+        let (slices, info) = arena_at(snapshot, layout, arena)?;
+        let first = arena.checked_add(number * SLICE_BYTES)?;
+        let range = first..first.checked_add(count * SLICE_BYTES)?;
+        // A block with an alignment of its own may begin in a later slice.
+        let is_there = number >= info && number + count <= slices && range.contains(&slice);
+        return is_there.then_some(Memory::Arena(arena, range));
+    }
+    let kind = u64::from(snapshot.half(memid + 16)?);
+    let base = snapshot.word(memid)?;
+    let range = base..base.checked_add(snapshot.word(memid + 8)?)?;
+    let is_there = OF_ITS_OWN.contains(&kind) && range.contains(&page) && range.contains(&slice);
+    is_there.then_some(Memory::Own(range))
+}
+
+/// The page at this address, which was found by this slice and has these.
+fn page(
+    snapshot: &Snapshot,
+    address: u64,
+    slice: u64,
+    slices: Range<u64>,
+) -> Result<Page, &'static str> {
+    let read = || -> Option<(Page, u64)> {
+        let word = |offset: u64| snapshot.word(address.checked_add(offset)?);
+        let (start, block_bytes, counts) = (word(START)?, word(BLOCK_BYTES)?, word(COUNTS)?);
+        let [used, capacity, reserved] = [0, 16, 32].map(|shift| counts >> shift & 0xffff);
+        let end = start.checked_add(block_bytes.checked_mul(reserved)?)?;
+        let page = Page {
+            address,
+            range: slices.start..slices.end.min(snapshot.region(start)?.end()),
+            start,
+            block_bytes,
+            capacity,
+            used,
+            lists: [word(FREE)?, word(LOCAL_FREE)?, word(THREAD_FREE)? & !1],
+            heap: 0,
+            thread: word(0)? & !THREAD_FLAGS,
+        };
+        Some((page, end))
+    };
+    let (page, end) = read().ok_or("the description of a page is cut off")?;
+    let is_sound = page.start / SLICE_BYTES == slice / SLICE_BYTES
+        && page.block_bytes >= 8
+        && page.block_bytes.is_multiple_of(8)
+        && end <= slices.end
+        && page.start + page.capacity * page.block_bytes <= end
+        && page.used <= page.capacity;
+    is_sound
+        .then_some(page)
+        .ok_or("a page has blocks that cannot be")
+}

@@ -1,0 +1,15 @@
+//! A Rust service whose heap is jemalloc's, which is linked in.
+
+mod planted;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn usable(block: *const u8) -> usize {
+    // SAFETY: the block is one of this allocator's, and was not released.
+    unsafe { tikv_jemallocator::usable_size(block) }
+}
+
+fn main() {
+    planted::serve(usable);
+}
