@@ -10,6 +10,8 @@ mod layout;
 mod lists;
 mod live;
 mod page_map;
+#[cfg(test)]
+mod page_map_tests;
 mod segments;
 
 use crate::allocators::dissector::{

@@ -1,0 +1,151 @@
+//! A heap of mimalloc 3, made by hand: whole, and damaged.
+
+use crate::snapshot::{ModuleInfo, Snapshot};
+use crate::testing::{put, snapshot};
+use crate::{Heap, dissect};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+const DATA: u64 = 0x40_0000;
+const TABLE: u64 = 0x1000_0000;
+const SECOND: u64 = 0x1100_0000;
+const ARENA: u64 = 0x2000_0000;
+const SLICE: u64 = 64 << 10;
+const TABLE_BYTES: u64 = 4096;
+const DESCRIPTION: u64 = 120;
+const PAGES: u64 = 8;
+/// Free blocks of each page, in its two lists of the own thread and in that of the others.
+const FREE: [u64; 3] = [3, 1, 2];
+
+fn description(page: u64) -> u64 {
+    ARENA + 0x1000 + page * DESCRIPTION
+}
+
+/// Address, size and number of the blocks of a page.
+fn blocks(page: u64) -> (u64, u64, u64) {
+    let bytes = 64 << page;
+    (ARENA + (1 + page) * SLICE, bytes, SLICE / bytes)
+}
+
+/// Each page has blocks of twice the size of the one before.
+fn heap() -> Snapshot {
+    let bytes = |count: u64| vec![0; count as usize];
+    let mut found = snapshot(vec![
+        (DATA, bytes(4096)),
+        (TABLE, bytes(TABLE_BYTES + SLICE)),
+        (SECOND, bytes(SLICE)),
+        (ARENA, bytes(2 * PAGES * SLICE)),
+    ]);
+    found.meta.modules.push(ModuleInfo {
+        data: std::iter::once(DATA..DATA + 4096).collect(),
+        ..ModuleInfo::default()
+    });
+    let mut words = vec![
+        (DATA + 64, TABLE),
+        (TABLE, TABLE + TABLE_BYTES),
+        (TABLE + 8, SECOND),
+        (ARENA + 40, 512),
+        (ARENA + 48, 1),
+    ];
+    for page in 0..PAGES {
+        let (start, bytes, count) = blocks(page);
+        let at = description(page);
+        let used = count - FREE[0] - FREE[1];
+        let list = |first: u64, many: u64| {
+            let block = move |i: u64| start + (first + i) * bytes;
+            (0..many).map(move |i| (block(i), if i + 1 < many { block(i + 1) } else { 0 }))
+        };
+        words.extend(list(0, FREE[0]));
+        words.extend(list(FREE[0], FREE[1]));
+        words.extend(list(FREE[0] + FREE[1], FREE[2]));
+        words.extend([
+            (SECOND + 8 * (1 + page), at),
+            (at, 0x7000_0000),
+            (at + 8, start),
+            (at + 16, used | count << 16 | count << 32),
+            (at + 24, start + FREE[0] * bytes),
+            // Its lowest bit says that it has an owner.
+            (at + 32, (start + (FREE[0] + FREE[1]) * bytes) | 1),
+            (at + 40, bytes),
+            (at + 48, start),
+            (at + 96, ARENA),
+            (at + 104, (1 + page) | 1 << 32),
+            (at + 112, 7),
+        ]);
+    }
+    for (place, word) in words {
+        put(&mut found, place, word);
+    }
+    found
+}
+
+/// Checks that blocks are those of the pages, or not there.
+fn check(heap: &Heap) {
+    let mut end = 0;
+    for (_, block) in heap.blocks.iter() {
+        assert!(block.address >= end, "{block:x?} begins before {end:#x}");
+        end = block.address + block.bytes;
+        let mut ranges = heap.ranges.iter();
+        let is_inside = ranges.any(|r| r.start <= block.address && end <= r.end);
+        assert!(is_inside, "{block:x?} is outside of all ranges");
+    }
+}
+
+#[test]
+fn what_is_in_no_list_is_live() {
+    let heap = dissect(&heap()).expect("a heap");
+    assert_eq!(heap.others[0].to_string(), "mimalloc 3.2 or 3.3");
+    assert!(heap.findings.is_empty(), "{:?}", heap.findings);
+    let mut expected = Vec::new();
+    for page in 0..PAGES {
+        let (start, bytes, count) = blocks(page);
+        let live = FREE.iter().sum()..count;
+        expected.extend(live.map(|i| (start + i * bytes, bytes)));
+    }
+    let found = heap.blocks.iter().map(|(_, block)| block);
+    let found: Vec<_> = found.map(|block| (block.address, block.bytes)).collect();
+    assert_eq!(found, expected);
+    check(&heap);
+}
+
+#[test]
+fn a_damaged_map_is_no_wrong_one() {
+    let mut snapshot = heap();
+    let mut places = vec![DATA + 64, TABLE, TABLE + 8, ARENA + 40, ARENA + 48];
+    places.extend((0..PAGES).map(|page| SECOND + 8 * (1 + page)));
+    for page in 0..PAGES {
+        places.extend((0..DESCRIPTION / 8).map(|i| description(page) + 8 * i));
+        let (start, bytes, _) = blocks(page);
+        places.extend((0..6).map(|i| start + i * bytes));
+    }
+    let change = (any::<prop::sample::Index>(), 0u64..6, any::<u64>());
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(1000));
+    let snapshot = std::cell::RefCell::new(&mut snapshot);
+    let checked = runner.run(&prop::collection::vec(change, 1..6), |changes| {
+        let mut snapshot = snapshot.borrow_mut();
+        let mut before = Vec::new();
+        for (index, how, random) in changes {
+            let place = *index.get(&places);
+            let was = snapshot.word(place).expect("it is there");
+            let other = snapshot.word(places[random as usize % places.len()]);
+            let now = match how {
+                0 => was ^ 1 << (random % 64),
+                1 => was.wrapping_add(random % 0x10000),
+                2 => was.wrapping_sub(random % 0x10000),
+                3 => other.unwrap_or(0),
+                4 => 0,
+                _ => random,
+            };
+            before.push((place, was));
+            put(&mut snapshot, place, now);
+        }
+        if let Ok(heap) = dissect(&snapshot) {
+            check(&heap);
+        }
+        for (place, was) in before.into_iter().rev() {
+            put(&mut snapshot, place, was);
+        }
+        Ok(())
+    });
+    checked.expect("no damage does harm");
+}
