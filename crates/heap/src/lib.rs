@@ -60,6 +60,7 @@ pub use graph::retained::{
 pub use graph::roots::{RootKind, RootRange};
 pub use graph::twice::{Fingerprints, fingerprints};
 pub use graph::types::{Evidence, Types, TypesTold};
+pub use graph::unknown_memory::unknown_memory;
 pub use graph::why::{Why, WhyStep, why};
 #[cfg(target_arch = "x86_64")]
 pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, refusal};

@@ -73,6 +73,7 @@ pub use module_file::ModuleFiles;
 pub use oom_kills::{OomKill, OomKills};
 pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, is_attacher, preflight,
+    preflight_of_search,
 };
 pub use pressure::{MemoryPressure, NoPressure};
 pub use proc_text::proc_text;

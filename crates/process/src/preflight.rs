@@ -57,10 +57,28 @@ impl Check {
     }
 }
 
-/// Looks at a process; stops at the first failure, after which nothing more can be known.
+/// What is to be done with a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// To follow its calls of allocators.
+    Trace,
+    /// To copy its memory and search it.
+    Search,
+}
+
+/// Looks at a process that is to be traced; stops at the first failure, after which nothing more can be known.
 pub fn preflight(pid: i32) -> Vec<Check> {
+    checked(pid, Purpose::Trace)
+}
+
+/// The same for a process that is to be searched. That takes no symbols: heaps are found by what they are.
+pub fn preflight_of_search(pid: i32) -> Vec<Check> {
+    checked(pid, Purpose::Search)
+}
+
+fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
     let mut checks = Vec::new();
-    let failed = look(pid, &mut checks).err();
+    let failed = look(pid, purpose, &mut checks).err();
     checks.extend(failed.map(|failure| ended_meanwhile(pid).unwrap_or(failure)));
     checks
 }
@@ -79,7 +97,7 @@ pub fn first_failure(checks: &[Check]) -> Option<String> {
     })
 }
 
-fn look(pid: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
+fn look(pid: i32, purpose: Purpose, checks: &mut Vec<Check>) -> Result<(), Check> {
     let status = Status::of(pid)?;
     checks.push(access::process(pid, &status));
     checks.push(access::state(pid, &status)?);
@@ -87,7 +105,7 @@ fn look(pid: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
     checks.extend(access::permission(pid, &status)?);
     let maps = mappings(pid).map_err(|e| Check::bad("mappings", e.to_string(), "try again"))?;
     let libc = CLibrary::of(pid, &maps);
-    checks.push(program::executable(pid, &status, libc.as_ref())?);
+    checks.push(program::executable(pid, &status, libc.as_ref(), purpose)?);
     checks.push(program::libc(pid, &status, libc.as_ref())?);
     checks.extend(surroundings::namespaces(pid));
     checks.push(surroundings::seccomp(pid, &status)?);

@@ -58,7 +58,7 @@ fn looked_at(pid: i32, limits: CopyLimits, with_pins: bool, asks: bool) -> anyho
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.target.pid()?;
-    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight_of_search(pid)) {
         bail!("{why}");
     }
     let pins = args.pins || args.json.json;

@@ -208,7 +208,7 @@ impl Args {
             return Ok(Progress::during("reading the core dump", work)?);
         }
         let Some(file) = &self.from else {
-            check(memhook_process::preflight(pid))?;
+            check(memhook_process::preflight_of_search(pid))?;
             let work = || capture(pid, self.request());
             return Ok(Progress::during("copying the memory", work)?);
         };

@@ -15,4 +15,5 @@ mod tests;
 pub(crate) mod twice;
 pub(crate) mod types;
 mod undissected;
+pub(crate) mod unknown_memory;
 pub(crate) mod why;

@@ -1,7 +1,7 @@
 //! What kind of program it is: format, linking, libc, allocators.
 
-use super::Check;
 use super::access::Status;
+use super::{Check, Purpose};
 use crate::allocator_functions::has_own_allocator;
 use crate::arch::native::relocations;
 use crate::hook_copies::is_ours;
@@ -84,6 +84,7 @@ pub(super) fn executable(
     pid: i32,
     status: &Status,
     libc: Option<&CLibrary>,
+    purpose: Purpose,
 ) -> Result<Check, Check> {
     let who = format!("process {pid} ({})", status.name);
     let path = proc_path(pid, "exe");
@@ -124,7 +125,8 @@ pub(super) fn executable(
     };
     // If the program was started through the loader, the executable is the loader, which has no interpreter.
     if !head.has_interpreter && libc.is_none() {
-        if has_own_allocator(&file) {
+        let needs_symbols = purpose == Purpose::Trace || head.is_go;
+        if !needs_symbols || has_own_allocator(&file) {
             let finding = format!("{}: 64-bit x86, statically linked", name());
             return Ok(Check::good("executable", finding));
         }

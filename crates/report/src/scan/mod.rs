@@ -21,12 +21,17 @@ pub use census::CensusReport;
 pub use growth::GrowthReport;
 pub use retained::RetainedReport;
 
+use crate::units::bytes;
 use groups::group;
-use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};
+use memhook_heap::{Finding, Leak, Scan, Snapshot, Types, unknown_memory};
 use serde::Serialize;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/scan/1";
+
+/// Memory in no heap is told of if it is so much, and more than one in so many bytes of all blocks.
+const MUCH_BYTES: u64 = 1 << 20;
+const MUCH_SHARE: u64 = 4;
 
 /// A whole report.
 #[derive(Clone, Debug, Serialize)]
@@ -146,6 +151,13 @@ pub fn scan_report(
     }
     for undissected in &heap.undissected {
         notes.push(format!("{undissected}: its blocks are not reported"));
+    }
+    let unknown = unknown_memory(snapshot, heap);
+    if unknown >= MUCH_BYTES && unknown > all_bytes / MUCH_SHARE {
+        notes.push(format!(
+            "{} of memory are in no heap that is known, the program's own or another allocator's: searched for pointers, not reported",
+            bytes(unknown)
+        ));
     }
     if !heap.mmapped_exact {
         let (count, bytes) = heap.mmapped;

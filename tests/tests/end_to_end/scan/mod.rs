@@ -14,4 +14,5 @@ mod reclaim_kernel;
 mod retained;
 mod rust_services;
 mod trim;
+mod unknown_heaps;
 mod verdict;

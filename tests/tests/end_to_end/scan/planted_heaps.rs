@@ -300,6 +300,14 @@ fn of_a_static_program_on_musl() {
     }
 }
 
+/// It cannot be traced, as no symbol says where its allocator is; its heap is found by what it is.
+#[test]
+fn of_a_stripped_static_program_on_musl() {
+    if let Some(program) = build_on_musl("planted_heap", &["-static", "-s", "-pthread"]) {
+        check(&program, "musl's malloc", 0);
+    }
+}
+
 #[test]
 fn of_a_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-pthread"]) {

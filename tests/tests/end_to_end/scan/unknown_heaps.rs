@@ -1,0 +1,20 @@
+//! Memory in no heap that is known: that nothing in it is reported is said.
+
+use memhook_tests::scans::scan;
+use memhook_tests::{Target, build_target};
+
+#[test]
+fn a_program_that_has_its_data_elsewhere_is_not_called_clean() {
+    let target = Target::start(&build_target("memory_of_its_own", &[]), &[]);
+    let text = scan(target.pid(), &[]);
+    let told = "3.0 MiB of memory are in no heap that is known";
+    assert!(text.contains(told), "{text}");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn nothing_is_said_of_the_rest_of_a_program_that_uses_malloc() {
+    let target = Target::start(&build_target("random_graph", &[]), &["3", "30000"]);
+    let text = scan(target.pid(), &[]);
+    assert!(!text.contains("in no heap that is known"), "{text}");
+}
