@@ -35,8 +35,8 @@ pub struct DeclaredLimits {
 impl Default for DeclaredLimits {
     fn default() -> Self {
         DeclaredLimits {
-            bytes: 1 << 30,
-            time: Duration::from_secs(20),
+            bytes: 512 << 20,
+            time: Duration::from_secs(10),
         }
     }
 }
