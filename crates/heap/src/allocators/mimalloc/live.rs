@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::lists::{delayed_of_heap, free_of_page};
+use super::page_map::page_of;
 use super::segments::{Page, SEGMENT_BYTES, Segment};
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -46,6 +47,38 @@ impl Live {
     }
 }
 
+/// The same where a map leads to all pages.
+#[derive(Debug)]
+pub struct LiveByMap {
+    pub layout: Layout,
+    /// Of the first level.
+    pub table: u64,
+}
+
+impl LiveCheck for LiveByMap {
+    fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str> {
+        let memory = &still.memory;
+        let mut pages: BTreeMap<u64, Option<FxHashSet<u64>>> = BTreeMap::new();
+        let mut is_live = |block: &Block| {
+            let page = page_of(memory, self.table, block.address)?;
+            let free = pages
+                .entry(page.address)
+                .or_insert_with(|| free_of_page(memory, &self.layout, &page));
+            Some(is_block(&page, block) && !free.as_ref()?.contains(&block.address))
+        };
+        Ok(blocks.iter().map(|b| is_live(b) == Some(true)).collect())
+    }
+}
+
+/// Whether a page has this block, live or not.
+fn is_block(page: &Page, block: &Block) -> bool {
+    let offset = block.address.wrapping_sub(page.start);
+    block.address >= page.start
+        && offset.is_multiple_of(page.block_bytes)
+        && offset / page.block_bytes < page.capacity
+        && block.bytes <= page.block_bytes
+}
+
 impl LiveCheck for Live {
     fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str> {
         let memory = &still.memory;
@@ -62,11 +95,7 @@ impl LiveCheck for Live {
             let (page, free) = pages
                 .entry(page.address)
                 .or_insert_with(|| (page.clone(), self.free(memory, page)));
-            let offset = block.address.checked_sub(page.start)?;
-            let is_block = offset.is_multiple_of(page.block_bytes)
-                && offset / page.block_bytes < page.capacity
-                && block.bytes <= page.block_bytes;
-            Some(is_block && !free.as_ref()?.contains(&block.address))
+            Some(is_block(page, block) && !free.as_ref()?.contains(&block.address))
         };
         Ok(blocks.iter().map(|b| is_live(b) == Some(true)).collect())
     }

@@ -23,7 +23,7 @@ use crate::ranges::{Runs, joined};
 use crate::snapshot::{Snapshot, words};
 use layout::{LAYOUTS, Layout};
 use lists::{Listed, delayed};
-use live::Live;
+use live::{Live, LiveByMap};
 use page_map::{MAP_LAYOUTS, MapLayout, PageMap, Part};
 use rustc_hash::{FxHashMap, FxHashSet};
 use segments::{Page, SEGMENT_BYTES, Segment};
@@ -141,8 +141,8 @@ fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     layout: &'a Layout,
-    /// Where it is in segments.
-    secret: Option<u64>,
+    /// What tells live blocks of the running process.
+    live_check: Option<Arc<dyn LiveCheck>>,
     segments: SizedSegments,
     ranges: Runs,
     unparsed: Runs,
@@ -164,7 +164,7 @@ impl<'a> Dissection<'a> {
         Dissection {
             snapshot,
             layout,
-            secret: None,
+            live_check: None,
             segments: SizedSegments::default(),
             ranges: Runs::new(),
             unparsed: Runs::new(),
@@ -185,7 +185,8 @@ impl<'a> Dissection<'a> {
         candidates: &[u64],
     ) -> Dissection<'a> {
         let mut found = Dissection::new(snapshot, layout);
-        found.secret = Some(secret);
+        let layout = *layout;
+        found.live_check = Some(Arc::new(Live { layout, secret }));
         let mut pages = Vec::new();
         let mut end = 0;
         for &address in candidates {
@@ -214,6 +215,10 @@ impl<'a> Dissection<'a> {
 
     fn of_map(snapshot: &'a Snapshot, layout: &'a MapLayout, map: &PageMap) -> Dissection<'a> {
         let mut found = Dissection::new(snapshot, &layout.lists);
+        found.live_check = Some(Arc::new(LiveByMap {
+            layout: layout.lists,
+            table: map.table(),
+        }));
         let mapped = map.read(snapshot, layout);
         found.ranges.extend(mapped.ranges);
         for part in mapped.parts {
@@ -387,10 +392,7 @@ impl<'a> Dissection<'a> {
             findings: self.findings,
             extents: self.extents,
             counted,
-            live_check: self.secret.map(|secret| -> Arc<dyn LiveCheck> {
-                let layout = *self.layout;
-                Arc::new(Live { layout, secret })
-            }),
+            live_check: self.live_check,
             ..AllocatorHeap::default()
         }
     }

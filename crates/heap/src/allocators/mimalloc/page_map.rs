@@ -7,8 +7,9 @@
 
 use super::layout::{Layout, SINCE_2_2};
 use super::segments::{Page, SLICE_BYTES};
+use crate::live_memory::Memory;
 use crate::ranges::{Runs, joined};
-use crate::snapshot::{Snapshot, words};
+use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -36,6 +37,7 @@ const ARENA_SLICES: u64 = 512;
 const MOST_SLICES: u64 = 1 << 24;
 
 /// Offsets in bytes.
+#[derive(Clone, Copy, Debug)]
 pub struct MapLayout {
     /// Of what lists and blocks are made of; the rest of it is of version 2.
     pub lists: Layout,
@@ -83,7 +85,7 @@ pub const MAP_LAYOUTS: [MapLayout; 4] = [IN_3_3, IN_3_1, secure(IN_3_3, 56), sec
 
 /// The map of a process, if it has one.
 pub struct PageMap {
-    /// The tables.
+    /// The tables, that of the first level first.
     tables: Runs,
     /// The addresses of all `mi_page_t`, each with the first 64 KiB that led to it.
     pages: BTreeMap<u64, u64>,
@@ -155,6 +157,11 @@ impl PageMap {
         (!map.pages.is_empty()).then_some(map)
     }
 
+    /// The address of the first table.
+    pub fn table(&self) -> u64 {
+        self.tables.first().map_or(0, |table| table.start)
+    }
+
     /// The pages, and the memory that they are in.
     pub fn read(&self, snapshot: &Snapshot, layout: &MapLayout) -> Mapped {
         let mut found = Mapped {
@@ -169,11 +176,11 @@ impl PageMap {
                 .ok_or("a page does not say where its memory is from");
             let page = memory.and_then(|memory| {
                 let slices = match memory {
-                    Memory::Arena(arena, slices) => {
+                    Source::Arena(arena, slices) => {
                         arenas.insert(arena);
                         slices
                     }
-                    Memory::Own(range) => {
+                    Source::Own(range) => {
                         // The description comes first.
                         found.parts.push(Part::Own(range.start..slice));
                         found.ranges.push(range.clone());
@@ -231,7 +238,7 @@ impl Mapped {
 }
 
 /// Where the memory of a page is from.
-enum Memory {
+enum Source {
     /// In the arena at this address, and which part of it.
     Arena(u64, Range<u64>),
     /// It has a mapping of its own.
@@ -258,7 +265,7 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
 }
 
 /// Where the memory of a page is from, if that can be.
-fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> Option<Memory> {
+fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> Option<Source> {
     let memid = page.checked_add(layout.memid)?;
     if let Some((arena, number, count)) = place(snapshot, memid) {
         let (slices, info) = arena_at(snapshot, layout, arena)?;
@@ -266,13 +273,37 @@ fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> 
         let range = first..first.checked_add(count * SLICE_BYTES)?;
         // A block with an alignment of its own may begin in a later slice.
         let is_there = number >= info && number + count <= slices && range.contains(&slice);
-        return is_there.then_some(Memory::Arena(arena, range));
+        return is_there.then_some(Source::Arena(arena, range));
     }
     let kind = u64::from(snapshot.half(memid + 16)?);
     let base = snapshot.word(memid)?;
     let range = base..base.checked_add(snapshot.word(memid + 8)?)?;
     let is_there = OF_ITS_OWN.contains(&kind) && range.contains(&page) && range.contains(&slice);
-    is_there.then_some(Memory::Own(range))
+    is_there.then_some(Source::Own(range))
+}
+
+/// The page that is described at this address, in these slices, and the end of its last block.
+fn described(memory: &impl Memory, address: u64, slices: Range<u64>) -> Option<(Page, u64)> {
+    let word = |offset: u64| memory.word(address.checked_add(offset)?);
+    let (start, block_bytes, counts) = (word(START)?, word(BLOCK_BYTES)?, word(COUNTS)?);
+    let [used, capacity, reserved] = [0, 16, 32].map(|shift| counts >> shift & 0xffff);
+    let page = Page {
+        address,
+        range: slices,
+        start,
+        block_bytes,
+        capacity,
+        used,
+        lists: [word(FREE)?, word(LOCAL_FREE)?, word(THREAD_FREE)? & !1],
+        heap: 0,
+        thread: word(0)? & !THREAD_FLAGS,
+    };
+    let end = start.checked_add(block_bytes.checked_mul(reserved)?)?;
+    let is_sound = block_bytes >= 8
+        && block_bytes.is_multiple_of(8)
+        && capacity <= reserved
+        && used <= capacity;
+    is_sound.then_some((page, end))
 }
 
 /// The page at this address, which was found by this slice and has these.
@@ -282,32 +313,22 @@ fn page(
     slice: u64,
     slices: Range<u64>,
 ) -> Result<Page, &'static str> {
-    let read = || -> Option<(Page, u64)> {
-        let word = |offset: u64| snapshot.word(address.checked_add(offset)?);
-        let (start, block_bytes, counts) = (word(START)?, word(BLOCK_BYTES)?, word(COUNTS)?);
-        let [used, capacity, reserved] = [0, 16, 32].map(|shift| counts >> shift & 0xffff);
-        let end = start.checked_add(block_bytes.checked_mul(reserved)?)?;
-        let page = Page {
-            address,
-            range: slices.start..slices.end.min(snapshot.region(start)?.end()),
-            start,
-            block_bytes,
-            capacity,
-            used,
-            lists: [word(FREE)?, word(LOCAL_FREE)?, word(THREAD_FREE)? & !1],
-            heap: 0,
-            thread: word(0)? & !THREAD_FLAGS,
-        };
-        Some((page, end))
-    };
-    let (page, end) = read().ok_or("the description of a page is cut off")?;
-    let is_sound = page.start / SLICE_BYTES == slice / SLICE_BYTES
-        && page.block_bytes >= 8
-        && page.block_bytes.is_multiple_of(8)
-        && end <= slices.end
-        && page.start + page.capacity * page.block_bytes <= end
-        && page.used <= page.capacity;
-    is_sound
-        .then_some(page)
-        .ok_or("a page has blocks that cannot be")
+    let found = described(snapshot, address, slices.clone());
+    let (mut page, end) = found.ok_or("a page has blocks that cannot be")?;
+    let region = snapshot.region(page.start);
+    if page.start / SLICE_BYTES != slice / SLICE_BYTES || end > slices.end || region.is_none() {
+        return Err("a page is not where it should be");
+    }
+    // What is not accessible yet was not copied.
+    page.range.end = region.map_or(0, CopiedRegion::end).min(slices.end);
+    Ok(page)
+}
+
+/// The page that the table at an address leads to, of a running process.
+pub fn page_of(memory: &impl Memory, table: u64, address: u64) -> Option<Page> {
+    let slice = address / SLICE_BYTES;
+    let second = memory.word(table.checked_add(slice / ENTRIES * 8)?)?;
+    let page = memory.word(second.checked_add(slice % ENTRIES * 8)?)?;
+    let (page, _) = described(memory, page, 0..0)?;
+    Some(page)
 }

@@ -1,5 +1,7 @@
 //! A heap of mimalloc 3, made by hand: whole, and damaged.
 
+use crate::allocators::live_check::Standstill;
+use crate::blocks::Block;
 use crate::snapshot::{ModuleInfo, Snapshot};
 use crate::testing::{put, snapshot};
 use crate::{Heap, dissect};
@@ -106,6 +108,40 @@ fn what_is_in_no_list_is_live() {
     let found: Vec<_> = found.map(|block| (block.address, block.bytes)).collect();
     assert_eq!(found, expected);
     check(&heap);
+}
+
+/// Which blocks are live when they are asked for once more.
+fn live(heap: &Heap, snapshot: &Snapshot, blocks: &[Block]) -> Vec<bool> {
+    let check = heap.others[0].live_check.as_ref().expect("it has one");
+    let still = Standstill {
+        memory: snapshot,
+        thread_pointers: Vec::new(),
+    };
+    check.are_live(&still, blocks).expect("it knows")
+}
+
+#[test]
+fn what_is_released_is_live_no_more() {
+    let mut snapshot = heap();
+    let heap = dissect(&snapshot).expect("a heap");
+    let found: Vec<Block> = heap.blocks.iter().map(|(_, block)| block).collect();
+    assert!(!live(&heap, &snapshot, &found).contains(&false));
+    let other = |address: u64, bytes| Block { address, bytes };
+    let first = found[0];
+    let wrong = [
+        other(first.address + 8, first.bytes),
+        other(first.address, first.bytes * 2),
+        other(blocks(0).0, first.bytes),
+        other(ARENA - SLICE, 64),
+        other(8, 8),
+    ];
+    assert!(!live(&heap, &snapshot, &wrong).contains(&true));
+    // Another thread releases it.
+    let list = description(0) + 32;
+    let before = snapshot.word(list).expect("a list");
+    put(&mut snapshot, first.address, before & !1);
+    put(&mut snapshot, list, first.address | 1);
+    assert_eq!(live(&heap, &snapshot, &found[..2]), [false, true]);
 }
 
 #[test]
