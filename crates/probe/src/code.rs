@@ -77,8 +77,12 @@ impl<'a> Code<'a> {
         }
         tables.sort_unstable();
         tables.dedup();
-        for &table in &tables {
-            code.add_cases(constants, table);
+        // Tables lie side by side, and the offsets of the next one are from its own beginning.
+        let mut end = u64::MAX;
+        for &table in tables.iter().rev() {
+            if code.add_cases(constants, table..end) {
+                end = table;
+            }
         }
         code.branches.sort_unstable();
         code.branches.dedup();
@@ -86,33 +90,36 @@ impl<'a> Code<'a> {
         code
     }
 
-    fn add_cases(&mut self, constants: &[(u64, &[u8])], table: u64) {
+    /// Adds what the table at the beginning of a range leads to, if it leads to code; whether it does so by offsets.
+    fn add_cases(&mut self, constants: &[(u64, &[u8])], range: Range<u64>) -> bool {
+        let table = range.start;
         let Some(bytes) = part_at(constants, table) else {
-            return;
+            return false;
         };
-        for case in bytes.as_chunks::<4>().0.iter().take(MOST_CASES) {
+        let most = usize::try_from(range.end - table).unwrap_or(usize::MAX);
+        let within = &bytes[..bytes.len().min(most)];
+        let before = self.branches.len();
+        let offsets = within.as_chunks::<4>().0.iter().take(MOST_CASES);
+        let from_table = offsets.map(|case| {
             let offset = i64::from(i32::from_le_bytes(*case));
-            let to = table.wrapping_add_signed(offset);
-            if part_at(self.text, to).is_none() {
-                break;
-            }
-            self.branches.push(Branch {
-                to,
-                from: table,
-                kind: Kind::Pointer,
-            });
-        }
-        for case in bytes.as_chunks::<8>().0.iter().take(MOST_CASES) {
-            let to = u64::from_le_bytes(*case);
-            if part_at(self.text, to).is_none() {
-                break;
-            }
-            self.branches.push(Branch {
-                to,
-                from: table,
-                kind: Kind::Pointer,
-            });
-        }
+            table.wrapping_add_signed(offset)
+        });
+        self.add_targets(table, from_table);
+        let has_offsets = self.branches.len() > before;
+        let addresses = bytes.as_chunks::<8>().0.iter().take(MOST_CASES);
+        self.add_targets(table, addresses.map(|case| u64::from_le_bytes(*case)));
+        has_offsets
+    }
+
+    /// Adds places in the code, up to the first that is not in it.
+    fn add_targets(&mut self, from: u64, targets: impl Iterator<Item = u64>) {
+        let text = self.text;
+        let targets = targets.take_while(|&to| part_at(text, to).is_some());
+        self.branches.extend(targets.map(|to| Branch {
+            to,
+            from,
+            kind: Kind::Pointer,
+        }));
     }
 
     /// Places in a range that data, a jump table among them, leads to.

@@ -150,6 +150,28 @@ fn tables_and_pointers_are_targets() {
     }
 }
 
+/// The offsets of a table that lies behind another one are from its own beginning.
+#[test]
+fn a_table_ends_where_the_next_one_begins() {
+    // xor eax, eax; inc eax; lea rdx, [rip + 0x100]; lea rsi, [rip + 0xfd]; ret
+    let bytes = b"\x31\xc0\xff\xc0\x48\x8d\x15\x00\x01\0\0\x48\x8d\x35\xfd\0\0\0\xc3";
+    let text = [(TEXT, &bytes[..])];
+    let range = TEXT..TEXT + bytes.len() as u64;
+    let first = TEXT + 11 + 0x100;
+    let second = first + 4;
+    for (to, is_target) in [(TEXT + 2, true), (TEXT + 6, false)] {
+        let mut tables = ((TEXT + 11).wrapping_sub(first) as u32)
+            .to_le_bytes()
+            .to_vec();
+        // From the first table, an offset to 6 would be one to 2.
+        tables.extend((to.wrapping_sub(second) as u32).to_le_bytes());
+        let constants = [(first, &tables[..])];
+        let code = Code::new(&text, &constants, std::slice::from_ref(&range), &[]);
+        let refused = matches!(plan(&code, &range), Err(Refusal::BranchTarget { .. }));
+        assert_eq!(refused, is_target, "{to:#x}");
+    }
+}
+
 #[test]
 fn relocated_instructions_address_what_they_did() {
     for (bytes, text) in [

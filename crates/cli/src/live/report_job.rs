@@ -90,6 +90,8 @@ pub struct ReportJob {
     is_selective: bool,
     /// Bytes in memory, and when that was looked at.
     resident: Option<(Duration, u64)>,
+    /// A report was asked for and is not finished.
+    is_report_asked: bool,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
     /// The memory of that moment.
@@ -135,6 +137,7 @@ impl ReportJob {
             triggered: args.triggers.of(pid),
             is_selective: args.tracing.is_selective() || !args.tracing.functions.is_empty(),
             resident: None,
+            is_report_asked: false,
             last_account: None,
             pinned: None,
         }
@@ -279,14 +282,41 @@ impl ReportJob {
     }
 
     /// The last report, with the names that are there when nobody waits any longer.
-    fn last_report<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<ReportModel> {
-        let (session, consumer) = (trace.session(), trace.consumer());
-        let _progress = Progress::start("looking up names");
-        let wait = if self.title.is_some() {
+    /// The report that was begun, with all names that come while it may be waited for them.
+    fn named(&mut self, session: &Session, wait: &NameWait) -> Option<ReportModel> {
+        loop {
+            if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
+                return Some(report);
+            }
+            if wait.is_over() {
+                return self.reporter.give_up_names(session);
+            }
+        }
+    }
+
+    fn name_wait(&self) -> NameWait {
+        if self.title.is_some() {
             NameWait::begin_beside_others()
         } else {
             NameWait::begin()
-        };
+        }
+    }
+
+    /// Writes a report that was asked for just before the end: it may say what the last one does not.
+    fn finish_asked(&mut self, session: &Session) {
+        if std::mem::take(&mut self.is_report_asked) {
+            let wait = self.name_wait();
+            if let Some(mut report) = self.named(session, &wait) {
+                report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
+                self.write(&report);
+            }
+        }
+    }
+
+    fn last_report<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<ReportModel> {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let _progress = Progress::start("looking up names");
+        let wait = self.name_wait();
         let handover = self.last_look.as_ref();
         let look = handover.map(|handover| {
             let taken = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -303,15 +333,7 @@ impl ReportJob {
             self.reporter.set_unreachable(sites.clone());
         }
         self.reporter.begin(session, consumer, true);
-        let report = loop {
-            if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
-                break Some(report);
-            }
-            if wait.is_over() {
-                break self.reporter.give_up_names(session);
-            }
-        };
-        let mut report = report?;
+        let mut report = self.named(session, &wait)?;
         let view = self.account_view();
         let pinned = self.pinned.take();
         let pinned =
@@ -368,6 +390,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         }
         let asked = self.triggered.turn(trace);
         if asked.report && self.shows_reports {
+            self.is_report_asked = true;
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);
         } else if asked.report {
@@ -375,6 +398,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         }
         // Names may take their time; a dlopen of the target does not wait for them.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+            self.is_report_asked = false;
             if self.has_account {
                 let view = self.account_view();
                 let account = account_of_trace(trace.session(), trace.consumer(), view);
@@ -434,7 +458,10 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         // Of a program that executes another one, only the recording is kept.
         let mut report = match end {
             End::Executed => None,
-            _ => self.last_report(trace),
+            _ => {
+                self.finish_asked(trace.session());
+                self.last_report(trace)
+            }
         };
         let mut notes = report.as_ref().map_or(Vec::new(), |report| {
             memhook_checkup::notes(report, self.unreachable.as_deref())

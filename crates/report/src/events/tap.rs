@@ -44,10 +44,13 @@ impl EventTap {
         }
     }
 
-    /// Puts right a release that nobody has seen, if the last event is an allocation at its address. The ledger reports that
-    /// first, and then which of the two blocks is gone. A reader knows an address by one block at a time.
+    /// Puts right a release, if the last event is an allocation at its address. The ledger reports that first, and then which
+    /// of the two blocks is gone. A reader knows an address by one block at a time.
     fn goes_before_last(&mut self, free: Item) -> bool {
-        let Item::Free { block: gone, .. } = free else {
+        let Item::Free {
+            block: gone, by, ..
+        } = free
+        else {
             return false;
         };
         let Some(last) = self.batch.last_mut() else {
@@ -77,7 +80,8 @@ impl EventTap {
                 true
             }
             Item::Alloc { block, .. } | Item::Realloc { new: block, .. }
-                if block.address == gone.address =>
+                // Whoever is known to release it does so afterwards.
+                if by.is_none() && block.address == gone.address =>
             {
                 let at = self.batch.len() - 1;
                 self.batch.insert(at, free);
@@ -176,7 +180,7 @@ impl Blocks for EventTap {
             by: by.map(|by| (by.thread, by.stack)),
             time_ns: self.time_ns,
         };
-        if by.is_some() || !self.lost.is_none() || !self.goes_before_last(free) {
+        if !self.lost.is_none() || !self.goes_before_last(free) {
             self.push(free);
         }
     }

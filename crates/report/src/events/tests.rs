@@ -157,6 +157,12 @@ fn an_address_has_one_block_at_a_time() {
     tap.allocated(&block(64, 7), 7);
     tap.reallocated((&block(64, 7), 7), by, (&block(32, 8), 7));
     tap.released(&block(32, 8), 7, None);
+    // It is known who has released what came first.
+    tap.allocated(&block(32, 2), 7);
+    tap.released(&block(32, 2), 7, Some(by));
+    tap.allocated(&block(80, 9), 7);
+    tap.reallocated((&block(80, 9), 7), by, (&block(16, 3), 7));
+    tap.released(&block(16, 3), 7, Some(by));
     tap.finish(EventsEnd::default());
     let mut live = BTreeMap::new();
     for line in written(&queue) {

@@ -143,6 +143,9 @@ pub fn check_commands(program: &Path, own: usize) {
 /// A program with one of the heaps: the allocator, how it is started, and how many blocks of 8 bytes that loses itself.
 type Heap = (&'static str, Command, usize);
 
+/// By it, a copy finds the file that it was made of, and the types that this declares.
+const BUILD_ID: &str = "-Wl,--build-id";
+
 fn all_heaps() -> Vec<Heap> {
     let linked = |library: &str| with(library).map(Command::new);
     let on_musl = |flags: &[&str]| build_on_musl("planted_heap", flags).map(Command::new);
@@ -151,8 +154,12 @@ fn all_heaps() -> Vec<Heap> {
         ("mimalloc 2", linked("libmimalloc.so.2"), 0),
         ("tcmalloc", linked("libtcmalloc_minimal.so.4"), 1),
         ("tcmalloc", linked("libtcmalloc_minimal.a"), 1),
-        ("musl's malloc", on_musl(&["-pthread"]), 0),
-        ("musl's malloc", on_musl(&["-static", "-pthread"]), 0),
+        ("musl's malloc", on_musl(&["-pthread", BUILD_ID]), 0),
+        (
+            "musl's malloc",
+            on_musl(&["-static", "-pthread", BUILD_ID]),
+            0,
+        ),
     ];
     let built = heaps.into_iter();
     built

@@ -185,8 +185,10 @@ impl<'a> Dissection<'a> {
         candidates: &[u64],
     ) -> Dissection<'a> {
         let mut found = Dissection::new(snapshot, layout);
-        let layout = *layout;
-        found.live_check = Some(Arc::new(Live { layout, secret }));
+        found.live_check = Some(Arc::new(Live {
+            layout: *layout,
+            secret,
+        }));
         let mut pages = Vec::new();
         let mut end = 0;
         for &address in candidates {
