@@ -159,11 +159,11 @@ fn a_table_ends_where_the_next_one_begins() {
     let range = TEXT..TEXT + bytes.len() as u64;
     let first = TEXT + 11 + 0x100;
     let second = first + 4;
-    for (to, is_target) in [(TEXT + 2, true), (TEXT + 6, false)] {
+    for (to, is_target) in [(TEXT + 2, true), (TEXT + 11, false)] {
         let mut tables = ((TEXT + 11).wrapping_sub(first) as u32)
             .to_le_bytes()
             .to_vec();
-        // From the first table, an offset to 6 would be one to 2.
+        // From the first table, an offset to 11 would be one to 7.
         tables.extend((to.wrapping_sub(second) as u32).to_le_bytes());
         let constants = [(first, &tables[..])];
         let code = Code::new(&text, &constants, std::slice::from_ref(&range), &[]);
