@@ -98,7 +98,9 @@ impl PageWatch {
     fn register(&mut self, older_ms: u32, now_ms: u32) {
         let maps = mappings(self.pid).unwrap_or_default();
         let before = std::mem::take(&mut self.registered);
-        let left_out = self.left_out(&maps, &before);
+        let apart = apart(&maps, &before);
+        let room = MOST_APART.saturating_sub(self.apart).min(apart.len());
+        let left_out: FxHashSet<u64> = apart[room..].iter().copied().collect();
         let is_wanted = |m: &Mapping| may_have_blocks(m) && !left_out.contains(&m.start);
         let mut now = Vec::new();
         let mut pace = Pace::default();
@@ -126,28 +128,12 @@ impl PageWatch {
                     true => pace.ask(|| self.watch.add_all(found)).0,
                     false => found.members,
                 };
+                let is_apart = |m: &&Watchable| apart.binary_search(&m.part.start).is_ok();
+                self.apart += members.iter().filter(is_apart).count();
                 now.extend(members.into_iter().map(|member| member.part));
             }
         }
         self.registered = joined(&now);
-    }
-
-    /// New mappings that would stay apart from those beside them, beyond how many may: where each begins.
-    fn left_out(&mut self, maps: &[Mapping], before: &[Range<u64>]) -> FxHashSet<u64> {
-        let mut left_out = FxHashSet::default();
-        let may = maps.iter().filter(|m| may_have_blocks(m));
-        for mapping in may.filter(|m| m.path != "[heap]") {
-            let range = mapping.start..mapping.end;
-            let is_new = uncovered(range.clone(), before).first() == Some(&range);
-            if is_new && touches(&range, before) {
-                if self.apart >= MOST_APART {
-                    left_out.insert(mapping.start);
-                } else {
-                    self.apart += 1;
-                }
-            }
-        }
-        left_out
     }
 
     /// Watches the last page of the heap where that has not grown for some time. Whether it is watched.
@@ -217,6 +203,18 @@ pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
     let all = mappings(pid).unwrap_or_default().into_iter();
     let all = all.filter(may_have_blocks);
     all.map(|m| m.start..m.end).collect()
+}
+
+/// New mappings that would stay apart from watched ones beside them: where each begins, in order.
+fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
+    let may = maps
+        .iter()
+        .filter(|m| may_have_blocks(m) && m.path != "[heap]");
+    let is_apart = |m: &&Mapping| {
+        let range = m.start..m.end;
+        uncovered(range.clone(), before).first() == Some(&range) && touches(&range, before)
+    };
+    may.filter(is_apart).map(|m| m.start).collect()
 }
 
 /// Whether heap blocks may be in a mapping.
