@@ -72,3 +72,42 @@ pub fn put(snapshot: &mut Snapshot, place: u64, word: u64) {
     let at = (place - region.start) as usize;
     region.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
+
+/// A change of a word: which one, how, and by what.
+pub type Change = (proptest::sample::Index, u64, u64);
+
+/// Some changes of words.
+pub fn changes() -> impl proptest::strategy::Strategy<Value = Vec<Change>> {
+    use proptest::prelude::*;
+    prop::collection::vec((any::<prop::sample::Index>(), 0u64..6, any::<u64>()), 1..6)
+}
+
+/// Looks at a snapshot while words at some of these places are changed.
+pub fn while_changed<T>(
+    snapshot: &mut Snapshot,
+    places: &[u64],
+    changes: Vec<Change>,
+    look: impl FnOnce(&Snapshot) -> T,
+) -> T {
+    let mut before = Vec::new();
+    for (index, how, random) in changes {
+        let place = *index.get(places);
+        let was = snapshot.word(place).expect("it was copied");
+        let other = snapshot.word(places[random as usize % places.len()]);
+        let now = match how {
+            0 => was ^ 1 << (random % 64),
+            1 => was.wrapping_add(random % 0x10000),
+            2 => was.wrapping_sub(random % 0x10000),
+            3 => other.unwrap_or(0),
+            4 => 0,
+            _ => random,
+        };
+        before.push((place, was));
+        put(snapshot, place, now);
+    }
+    let seen = look(snapshot);
+    for (place, was) in before.into_iter().rev() {
+        put(snapshot, place, was);
+    }
+    seen
+}

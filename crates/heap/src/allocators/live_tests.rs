@@ -3,7 +3,7 @@
 use super::live_check::Standstill;
 use crate::blocks::Block;
 use crate::snapshot::words;
-use crate::testing::{put, shell_on};
+use crate::testing::{changes, shell_on, while_changed};
 use crate::{Heap, Snapshot, dissect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -69,41 +69,22 @@ fn check(library: &str) {
 
     let places = places(&whole, &snapshot);
     assert!(places.len() > 1000, "{}", places.len());
-    let change = (any::<prop::sample::Index>(), 0u64..5, any::<u64>());
-    let changes = prop::collection::vec(change, 1..6);
     let mut runner = TestRunner::new(ProptestConfig::with_cases(150));
     let snapshot = RefCell::new(&mut snapshot);
-    let checked = runner.run(&changes, |changes| {
-        let mut snapshot = snapshot.borrow_mut();
-        let mut before = Vec::new();
-        for (index, how, random) in changes {
-            let place = *index.get(&places);
-            let was = snapshot.word(place).expect("it was copied");
-            let other = snapshot.word(places[random as usize % places.len()]);
-            let now = match how {
-                0 => was ^ 1 << (random % 64),
-                1 => was.wrapping_add(random % 0x10000),
-                2 => other.unwrap_or(0),
-                3 => 0,
-                _ => blocks[random as usize % blocks.len()].address,
-            };
-            before.push((place, was));
-            put(&mut snapshot, place, now);
-        }
-        let live = live(&whole, &snapshot, &blocks);
-        if let Ok(heap) = dissect(&snapshot)
-            && heap.findings.is_empty()
-            && !heap.others.is_empty()
-        {
-            for (block, _) in blocks.iter().zip(live).filter(|(_, is_live)| *is_live) {
-                let found = heap.blocks.find(block.address);
-                prop_assert!(found.is_some_and(|f| f.1 == 0), "{block:x?} is not live");
+    let checked = runner.run(&changes(), |changes| {
+        while_changed(&mut snapshot.borrow_mut(), &places, changes, |snapshot| {
+            let live = live(&whole, snapshot, &blocks);
+            if let Ok(heap) = dissect(snapshot)
+                && heap.findings.is_empty()
+                && !heap.others.is_empty()
+            {
+                for (block, _) in blocks.iter().zip(live).filter(|(_, is_live)| *is_live) {
+                    let found = heap.blocks.find(block.address);
+                    prop_assert!(found.is_some_and(|f| f.1 == 0), "{block:x?} is not live");
+                }
             }
-        }
-        for (place, was) in before.into_iter().rev() {
-            put(&mut snapshot, place, was);
-        }
-        Ok(())
+            Ok(())
+        })
     });
     checked.expect("no damage revives a block");
 }

@@ -2,7 +2,7 @@
 
 use super::roots::dead_stacks;
 use crate::dissect::Heap;
-use crate::ranges::{intersection, joined, run_bytes};
+use crate::ranges::{Runs, intersection, joined, run_bytes};
 use crate::snapshot::{Area, AreaKind, Snapshot};
 
 /// Bytes of anonymous memory, as far as it was written to, in no heap and no stack. What is in there is searched for
@@ -16,16 +16,15 @@ pub fn unknown_memory(snapshot: &Snapshot, heap: &Heap) -> u64 {
     let mut known = heap.ranges.clone();
     known.extend(dead_stacks(snapshot));
     let known = joined(known);
+    let mut written = Runs::new();
     let areas = snapshot.meta.areas.iter();
-    areas
-        .filter(|area| area.kind == AreaKind::Anonymous && !is_stack(area))
-        .filter_map(|area| {
-            let region = snapshot.region(area.start)?;
-            let own = area.start..area.end;
-            let written = intersection(&region.runs, std::slice::from_ref(&own));
-            Some(run_bytes(&written) - run_bytes(&intersection(&written, &known)))
-        })
-        .sum()
+    for area in areas.filter(|area| area.kind == AreaKind::Anonymous && !is_stack(area)) {
+        let runs = snapshot.region(area.start).map_or(&[][..], |r| &r.runs[..]);
+        let first = runs.partition_point(|run| run.end <= area.start);
+        let runs = runs[first..].iter().take_while(|run| run.start < area.end);
+        written.extend(runs.map(|run| run.start.max(area.start)..run.end.min(area.end)));
+    }
+    run_bytes(&written) - run_bytes(&intersection(&written, &known))
 }
 
 #[cfg(test)]

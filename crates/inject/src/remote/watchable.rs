@@ -27,7 +27,7 @@ const ROOM_TO_GROW: u64 = 64 << 20;
 /// By default, nothing is mapped below (vm.mmap_min_addr), and a request for it is refused.
 const LEAST_ADDRESS: u64 = 64 << 10;
 
-/// A request takes one to two microseconds for each mapping, and threads that map or unmap memory wait for it.
+/// Threads that map or unmap memory wait for a request, which takes longer with each mapping in it.
 const MOST_TOGETHER: usize = 256;
 
 /// A mapping, and what to watch of it.

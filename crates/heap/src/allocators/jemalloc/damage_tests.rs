@@ -4,7 +4,7 @@ use super::base_blocks::BaseBlocks;
 use super::layout::LAYOUTS;
 use super::tree::{self, each_word};
 use crate::snapshot::Snapshot;
-use crate::testing::{put, shell_on};
+use crate::testing::{changes, shell_on, while_changed};
 use crate::{Heap, dissect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -56,34 +56,14 @@ fn a_damaged_heap_is_no_wrong_one() {
     check(&whole);
     let places = places(&snapshot);
     assert!(places.len() > 1000);
-    let change = (any::<prop::sample::Index>(), 0u64..6, any::<u64>());
     let mut runner = TestRunner::new(ProptestConfig::with_cases(300));
-    let changes = prop::collection::vec(change, 1..6);
     let snapshot = std::cell::RefCell::new(&mut snapshot);
-    let checked = runner.run(&changes, |changes| {
-        let mut snapshot = snapshot.borrow_mut();
-        let mut before = Vec::new();
-        for (index, how, random) in changes {
-            let place = *index.get(&places);
-            let was = snapshot.word(place).expect("it was copied");
-            let other = snapshot.word(places[random as usize % places.len()]);
-            let now = match how {
-                0 => was ^ 1 << (random % 64),
-                1 => was.wrapping_add(random % 0x10000),
-                2 => was.wrapping_sub(random % 0x10000),
-                3 => other.unwrap_or(0),
-                4 => 0,
-                _ => random,
-            };
-            before.push((place, was));
-            put(&mut snapshot, place, now);
-        }
-        if let Ok(heap) = dissect(&snapshot) {
-            check(&heap);
-        }
-        for (place, was) in before.into_iter().rev() {
-            put(&mut snapshot, place, was);
-        }
+    let checked = runner.run(&changes(), |changes| {
+        while_changed(&mut snapshot.borrow_mut(), &places, changes, |snapshot| {
+            if let Ok(heap) = dissect(snapshot) {
+                check(&heap);
+            }
+        });
         Ok(())
     });
     checked.expect("no damage does harm");

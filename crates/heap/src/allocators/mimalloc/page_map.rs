@@ -10,6 +10,7 @@ use super::segments::{Page, SLICE_BYTES};
 use crate::live_memory::Memory;
 use crate::ranges::{Runs, joined};
 use crate::snapshot::{CopiedRegion, Snapshot, words};
+use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -33,8 +34,10 @@ const OF_ITS_OWN: std::ops::RangeInclusive<u64> = 4..=6;
 const META_ID: u64 = 8;
 /// An arena has a multiple of so many slices (`MI_BCHUNK_BITS`).
 const ARENA_SLICES: u64 = 512;
-/// Far more than an arena has: 1 TiB.
-const MOST_SLICES: u64 = 1 << 24;
+/// As many as all arenas may have: 2 TiB (`MI_MAX_ARENAS`).
+const MOST_SLICES: u64 = 1 << 25;
+/// Words of a program's data that may look like the address of a map.
+const MOST_CANDIDATES: usize = 16;
 
 /// Offsets in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -120,20 +123,15 @@ impl PageMap {
             snapshot.bytes(range.start, end.checked_sub(range.start)?)
         })
         .flat_map(words)
-        .find_map(|word| PageMap::at(snapshot, word))
+        .filter_map(|word| first_table(snapshot, word))
+        .take(MOST_CANDIDATES)
+        .find_map(|table| PageMap::at(snapshot, table))
     }
 
-    /// The one whose table is at this address.
-    fn at(snapshot: &Snapshot, table: u64) -> Option<PageMap> {
-        if table == 0 || !table.is_multiple_of(PAGE_BYTES) {
-            return None;
-        }
-        // The table for address 0 comes right behind.
-        let bytes = snapshot.word(table)?.checked_sub(table)?;
-        let is_size = bytes.is_power_of_two() && (PAGE_BYTES..=MOST_TABLE_BYTES).contains(&bytes);
-        if !is_size {
-            return None;
-        }
+    /// The one whose first table this is.
+    fn at(snapshot: &Snapshot, first: Range<u64>) -> Option<PageMap> {
+        let (table, bytes) = (first.start, first.end - first.start);
+        let mut seen = FxHashSet::default();
         let mut map = PageMap {
             tables: Runs::new(),
             pages: BTreeMap::new(),
@@ -145,7 +143,10 @@ impl PageMap {
             .enumerate()
             .skip(1);
         for (index, table) in second.filter(|&(_, table)| table != 0) {
-            // Not a map if this is no table.
+            // Not a map if this is no table, or one for two places.
+            if !seen.insert(table) {
+                return None;
+            }
             let entries = snapshot.bytes(table, ENTRIES * 8)?;
             map.tables.push(table..table + ENTRIES * 8);
             for (i, page) in words(entries).enumerate().filter(|&(_, page)| page != 0) {
@@ -196,7 +197,17 @@ impl PageMap {
         }
         found.pages.sort_unstable_by_key(|page| page.range.start);
         let used = joined(found.pages.iter().map(|page| page.range.clone()).collect());
+        let mut left = MOST_SLICES;
         for arena in arenas {
+            let slices = arena_at(snapshot, layout, arena).map_or(0, |(slices, _)| slices);
+            match left.checked_sub(slices) {
+                Some(rest) => left = rest,
+                None => {
+                    let what = "arenas are larger than all of them may be";
+                    found.damaged.push((arena..arena + SLICE_BYTES, what));
+                    continue;
+                }
+            }
             found.take_arena(snapshot, layout, arena, &used);
         }
         found
@@ -235,6 +246,17 @@ impl Mapped {
             next += 1;
         }
     }
+}
+
+/// The first table of a map at this address, if there may be one.
+fn first_table(snapshot: &Snapshot, table: u64) -> Option<Range<u64>> {
+    if table == 0 || !table.is_multiple_of(PAGE_BYTES) {
+        return None;
+    }
+    // The table for address 0 comes right behind.
+    let bytes = snapshot.word(table)?.checked_sub(table)?;
+    let is_size = bytes.is_power_of_two() && (PAGE_BYTES..=MOST_TABLE_BYTES).contains(&bytes);
+    is_size.then(|| table..table + bytes)
 }
 
 /// Where the memory of a page is from.

@@ -3,7 +3,7 @@
 use crate::allocators::live_check::Standstill;
 use crate::blocks::Block;
 use crate::snapshot::{ModuleInfo, Snapshot};
-use crate::testing::{put, snapshot};
+use crate::testing::{changes, put, snapshot, while_changed};
 use crate::{Heap, dissect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -144,6 +144,22 @@ fn what_is_released_is_live_no_more() {
     assert_eq!(live(&heap, &snapshot, &found[..2]), [false, true]);
 }
 
+/// Else a program could have one table searched half a million times.
+#[test]
+fn a_table_for_two_places_is_none() {
+    let mut snapshot = heap();
+    put(&mut snapshot, TABLE + 16, SECOND);
+    assert!(dissect(&snapshot).is_err());
+}
+
+/// Arenas that claim more than there can be are not walked.
+#[test]
+fn arenas_without_measure_are_damaged() {
+    let mut snapshot = heap();
+    put(&mut snapshot, ARENA + 40, 1 << 40);
+    assert!(dissect(&snapshot).is_err());
+}
+
 #[test]
 fn a_damaged_map_is_no_wrong_one() {
     let mut snapshot = heap();
@@ -154,33 +170,14 @@ fn a_damaged_map_is_no_wrong_one() {
         let (start, bytes, _) = blocks(page);
         places.extend((0..6).map(|i| start + i * bytes));
     }
-    let change = (any::<prop::sample::Index>(), 0u64..6, any::<u64>());
     let mut runner = TestRunner::new(ProptestConfig::with_cases(1000));
     let snapshot = std::cell::RefCell::new(&mut snapshot);
-    let checked = runner.run(&prop::collection::vec(change, 1..6), |changes| {
-        let mut snapshot = snapshot.borrow_mut();
-        let mut before = Vec::new();
-        for (index, how, random) in changes {
-            let place = *index.get(&places);
-            let was = snapshot.word(place).expect("it is there");
-            let other = snapshot.word(places[random as usize % places.len()]);
-            let now = match how {
-                0 => was ^ 1 << (random % 64),
-                1 => was.wrapping_add(random % 0x10000),
-                2 => was.wrapping_sub(random % 0x10000),
-                3 => other.unwrap_or(0),
-                4 => 0,
-                _ => random,
-            };
-            before.push((place, was));
-            put(&mut snapshot, place, now);
-        }
-        if let Ok(heap) = dissect(&snapshot) {
-            check(&heap);
-        }
-        for (place, was) in before.into_iter().rev() {
-            put(&mut snapshot, place, was);
-        }
+    let checked = runner.run(&changes(), |changes| {
+        while_changed(&mut snapshot.borrow_mut(), &places, changes, |snapshot| {
+            if let Ok(heap) = dissect(snapshot) {
+                check(&heap);
+            }
+        });
         Ok(())
     });
     checked.expect("no damage does harm");
