@@ -36,6 +36,18 @@ pub struct Backtrace {
     pub end: End,
 }
 
+/// Where the frames of a thread begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Where the outermost function goes on (avma).
+    pub pc: u64,
+    /// That function's code (avma).
+    pub function: Range<u64>,
+    /// The lowest stack pointer of all frames. It is not always that of the innermost: a signal handler may run on a
+    /// stack of its own that lies above what it has interrupted.
+    pub lowest: u64,
+}
+
 /// One module.
 struct Module {
     base: u64,
@@ -124,6 +136,40 @@ impl Unwinder {
         None
     }
 
+    /// Follows the frames of a thread to the outermost one. The error is the code at which the way there was lost;
+    /// `None` if more than `depth` frames were there, or one whose code is not known.
+    pub fn to_the_start(
+        &self,
+        mut registers: Registers,
+        read: ReadWord,
+        depth: usize,
+    ) -> Result<Start, Option<u64>> {
+        let mut exact = true;
+        let mut lowest = registers[RSP].ok_or(None)?;
+        for _ in 0..depth {
+            let pc = registers[RA].filter(|&pc| pc != 0).ok_or(None)?;
+            let lookup = pc - u64::from(!exact);
+            match self.step(&registers, lookup, read) {
+                Some(Step::Caller(caller, is_signal))
+                    if is_signal || caller[RSP] > registers[RSP] =>
+                {
+                    registers = *caller;
+                    exact = is_signal;
+                    lowest = lowest.min(registers[RSP].ok_or(None)?);
+                }
+                Some(Step::Caller(..)) | None => return Err(Some(lookup)),
+                Some(Step::Bottom(function)) => {
+                    return Ok(Start {
+                        pc,
+                        function,
+                        lowest,
+                    });
+                }
+            }
+        }
+        Err(None)
+    }
+
     fn follow(
         &self,
         mut registers: Registers,
@@ -147,7 +193,7 @@ impl Unwinder {
                     registers = *caller;
                     exact = is_signal;
                 }
-                Some(Step::Bottom) => return End::Bottom,
+                Some(Step::Bottom(_)) => return End::Bottom,
                 Some(Step::Caller(..)) | None => return End::Lost,
             }
         }
@@ -194,7 +240,10 @@ impl Unwinder {
             let value = match row.register(register) {
                 None if number == RA => return None,
                 None | Some(RegisterRule::SameValue) => continue,
-                Some(RegisterRule::Undefined) if number == RA => return Some(Step::Bottom),
+                Some(RegisterRule::Undefined) if number == RA => {
+                    let avma = |svma: u64| svma.wrapping_add(module.base);
+                    return Some(Step::Bottom(avma(range.start)..avma(range.end)));
+                }
                 Some(RegisterRule::Undefined) => None,
                 Some(RegisterRule::Offset(offset)) => read(cfa.wrapping_add_signed(offset)),
                 Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
@@ -220,7 +269,8 @@ impl Unwinder {
 
 enum Step {
     Caller(Box<Registers>, bool),
-    Bottom,
+    /// The outermost frame, with its function's code (avma).
+    Bottom(Range<u64>),
 }
 
 fn evaluate<R: Reader<Offset = usize>>(

@@ -7,6 +7,7 @@ use crate::capture::Captured;
 use crate::capture::areas::{MAX_AREA_BYTES, is_in_heap, kind};
 use crate::capture::copy::regions_for;
 use crate::capture::modules::{module_info, vtable_names};
+use crate::capture::own_frames::follow;
 use crate::capture::settle::{MallocPlaces, is_inside_by};
 use crate::capture::thread_states;
 use crate::glibc::arenas::find_parameters;
@@ -92,6 +93,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
         regions,
     };
     mark_brk(&mut snapshot, &found.images);
+    follow(&mut snapshot, &found.images);
     find_version(core, &mut snapshot, &found.missing)?;
     let notes = &mut snapshot.meta.notes;
     let missing = found.missing.iter();

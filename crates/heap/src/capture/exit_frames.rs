@@ -4,6 +4,7 @@
 //! more room than they write, and what an earlier call has left there would look like a pointer: by how the
 //! stack happens to be aligned in one run, and not in the next.
 
+use crate::capture::own_frames::by_number;
 use crate::snapshot::Snapshot;
 use memhook_inject::Registers;
 use memhook_process::ModuleImage;
@@ -26,12 +27,7 @@ pub fn innermost_caller(
     let range = libc.start..libc.end;
     let mut unwinder = Unwinder::default();
     unwinder.add_module(libc.base, range.clone(), &libc.bytes);
-    let r = registers;
-    // By DWARF number (x86-64 psABI, figure 3.36).
-    let of_thread = [
-        r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
-        r.r13, r.r14, r.r15, r.rip,
-    ];
+    let of_thread = by_number(registers);
     let read = |address| snapshot.word(address);
     let of_caller = unwinder.caller_outside(of_thread.map(Some), &range, &read, MOST_FRAMES)?;
     let preserved = [3, 6, 12, 13, 14, 15].map(|number: usize| of_caller[number]);

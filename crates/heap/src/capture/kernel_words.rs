@@ -40,7 +40,7 @@ impl KernelWords {
                 longest
             }
             None => {
-                let what = "the signal stacks of its threads, which could not be asked";
+                let what = "the signal stacks of its threads (one could not be asked)";
                 self.unseen.push(what);
                 Duration::ZERO
             }

@@ -9,6 +9,7 @@ pub(crate) mod fork;
 pub(crate) mod kernel_words;
 pub(crate) mod limits;
 pub(crate) mod modules;
+mod own_frames;
 mod pagemap;
 mod pipes;
 mod precopy;
@@ -23,7 +24,7 @@ mod stop;
 use crate::capture::exit_frames::innermost_caller;
 use crate::capture::fork::fork;
 use crate::capture::limits::Limits;
-use crate::capture::modules::module_info;
+use crate::capture::own_frames::by_number;
 use crate::capture::precopy::precopy;
 use crate::capture::prepared::Prepared;
 use crate::capture::residency::{Look, Residency};
@@ -180,8 +181,8 @@ pub fn capture_ending(
     pid: i32,
     images: Vec<ModuleImage>,
 ) -> Result<Captured, Error> {
-    let mut prepared = Prepared::with(pid, Vec::new());
-    prepared.modules = images.iter().map(module_info).collect();
+    let mut prepared = Prepared::with(pid, images);
+    prepared.names_classes = false;
     let threads = child.ending_threads(pid).iter().map(|t| {
         // In a system call, vector registers hold what the last memcpy left: all of them are the
         // caller's to save (psABI 3.2.1), and a call of libc's was made before.
@@ -201,15 +202,18 @@ pub fn capture_ending(
     let snapshot = &mut captured.snapshot;
     for (index, thread) in child.ending_threads(pid).iter().enumerate() {
         if snapshot.meta.threads[index].is_exiting
-            && let Some((rsp, words)) = innermost_caller(snapshot, &images, &thread.registers)
+            && let Some((rsp, words)) =
+                innermost_caller(snapshot, &captured.images, &thread.registers)
         {
             let state = &mut snapshot.meta.threads[index];
+            if state.lowest_frame == Some(state.rsp) {
+                state.lowest_frame = Some(rsp);
+            }
             state.rsp = rsp;
             state.words = words;
             state.words.push(state.fs_base);
         }
     }
-    captured.images = images;
     Ok(captured)
 }
 
@@ -240,6 +244,8 @@ pub(crate) fn thread_states<'a>(
                 fs_base: r.fs_base,
                 is_exiting,
                 words: all,
+                registers: Some(by_number(r)),
+                lowest_frame: None,
             }
         })
         .collect()

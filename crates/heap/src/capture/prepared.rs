@@ -5,6 +5,7 @@ use crate::capture::areas::areas;
 use crate::capture::kernel_words::{KernelWords, kernel_words};
 use crate::capture::limits::Limits;
 use crate::capture::modules::{module_info, vtable_names};
+use crate::capture::own_frames::follow;
 use crate::capture::residency::{Look, Residency};
 use crate::capture::settle::{MallocPlaces, hold_settled};
 use crate::capture::shared_pages::add_untouched;
@@ -54,6 +55,8 @@ pub(crate) struct Prepared {
     pub(super) look: Look,
     /// Whether each thread is asked for what only the kernel knows.
     pub(super) asks_threads: bool,
+    /// Whether names of classes are looked up.
+    pub(super) names_classes: bool,
 }
 
 impl Prepared {
@@ -141,6 +144,7 @@ impl Prepared {
             failed: Vec::new(),
             look: Look::No,
             asks_threads: false,
+            names_classes: true,
         }
     }
 
@@ -291,7 +295,7 @@ impl Prepared {
         let left_out = add_untouched(self.reader, &shot.areas, &mut shot.regions);
         self.unsearched.extend(left_out);
         let mut classes = BTreeMap::new();
-        for image in &self.images {
+        for image in self.images.iter().filter(|_| self.names_classes) {
             vtable_names(image, &mut classes);
         }
         if self.in_malloc > 0 {
@@ -322,6 +326,7 @@ impl Prepared {
             },
             regions: shot.regions,
         };
+        follow(&mut snapshot, &self.images);
         let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
         unsearched.extend(hiding(&snapshot, self.reader, shot.unread).iter().map(
             |Range { start, end }| format!("memory at {start:#x}-{end:#x}, which can't be read"),

@@ -14,6 +14,8 @@ const DESCRIPTOR_ALIGNMENT: u64 = 64;
 const DESCRIPTOR_BYTES: u64 = 4096;
 /// A descriptor lies this near the end of its stack.
 const REACH_BYTES: u64 = 8192;
+/// Nothing is mapped below this (`vm.mmap_min_addr`), so a smaller number is not where a stack begins.
+const LOWEST_MAPPED: u64 = 0x1_0000;
 
 /// The ranges that are such stacks, TLS included.
 pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
@@ -74,6 +76,10 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
 
 /// What the descriptor says of its stack (`stackblock`, `stackblock_size`, whose place differs by
 /// version: any pair of words that encloses it closely).
+///
+/// The initial thread's descriptor states no stack, and what follows it belongs to the loader: a zero
+/// in front of the address of a module that begins right behind is not a stack of the whole address
+/// space below.
 pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
     (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
         let word = |at: u64| snapshot.word(at);
@@ -81,7 +87,7 @@ pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
         let bytes = word(descriptor + i * 8 + 8)?;
         let end = block.checked_add(bytes)?;
         let encloses = block % 4096 == 0
-            && block < descriptor
+            && (LOWEST_MAPPED..descriptor).contains(&block)
             && end % 4096 == 0
             && (descriptor..=descriptor + REACH_BYTES).contains(&end);
         encloses.then_some(block..end)
@@ -114,6 +120,25 @@ mod tests {
         put(descriptor + 0x690, start - 0x1000);
         put(descriptor + 0x698, end - (start - 0x1000));
         (testing::snapshot(vec![(start, memory)]), descriptor)
+    }
+
+    /// The loader keeps its list of modules right behind the initial thread's descriptor.
+    #[test]
+    fn a_zero_and_the_address_behind_are_no_bounds() {
+        let (mut snapshot, descriptor) = stack_snapshot();
+        let region = &snapshot.regions[0];
+        let (start, end) = (region.start, region.start + region.bytes.len() as u64);
+        let stated = bounds(&snapshot, descriptor).unwrap();
+        assert_eq!(stated, start - 0x1000..end);
+        let at = (descriptor + 0x690 - start) as usize;
+        for (block, bytes) in [(0, end), (0x1000, end - 0x1000)] {
+            let mut put = |at: usize, word: u64| {
+                snapshot.regions[0].bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            };
+            put(at, block);
+            put(at + 8, bytes);
+            assert_eq!(bounds(&snapshot, descriptor), None, "{block:#x}");
+        }
     }
 
     #[test]

@@ -111,12 +111,13 @@ pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
 /// The part of a thread's stack that it has not reached or has left.
 ///
 /// It is known only if the stack's bounds are certain: those of the initial thread, and those that `struct
-/// pthread` states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
+/// pthread` states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing, even
+/// where that lies within its own: its frames show whether it does.
 /// Another thread may use a piece of the initial thread's stack (pthread_attr_setstack(3)): below it are
 /// frames that the initial thread is still in.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<Range<u64>> {
     let red_zone = if thread.is_exiting { 0 } else { RED_ZONE_BYTES };
-    let alive = thread.rsp.checked_sub(red_zone)? & !7;
+    let alive = thread.lowest_frame?.checked_sub(red_zone)? & !7;
     let area = snapshot.area(thread.rsp)?;
     if area.kind == AreaKind::Stack && thread.tid == snapshot.meta.pid {
         return Some(area.start..alive.max(area.start));
@@ -138,6 +139,7 @@ mod tests {
         let thread = |tid, rsp| ThreadState {
             tid,
             rsp,
+            lowest_frame: Some(rsp),
             ..ThreadState::default()
         };
         let initial = thread(snapshot.meta.pid, start + 0x4000);

@@ -32,6 +32,6 @@ pub enum Refusal {
     #[error("the large blocks found are not those that malloc counts")]
     OtherCount,
     /// Pointers may be where nobody has looked.
-    #[error("{0} could hold pointers and was not searched")]
+    #[error("{0} could hold pointers, and could not be searched")]
     Unsearched(String),
 }

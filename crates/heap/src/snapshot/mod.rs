@@ -87,6 +87,13 @@ pub struct ThreadState {
     pub is_exiting: bool,
     /// All register words that may be pointers, vector registers included.
     pub words: Vec<u64>,
+    /// All registers, by DWARF number, while the snapshot is taken.
+    #[serde(skip)]
+    pub registers: Option<[u64; 17]>,
+    /// Lowest stack pointer of all frames that the thread will return to. `None` where they could not be followed to
+    /// its start: it may run on a coroutine's stack, which may lie anywhere, even in a frame of the thread's own.
+    #[serde(default)]
+    pub lowest_frame: Option<u64>,
 }
 
 /// What the allocator of musl is called.

@@ -13,6 +13,7 @@ mod reclaim;
 mod reclaim_kernel;
 mod retained;
 mod rust_services;
+mod suspended;
 mod trim;
 mod unknown_heaps;
 mod verdict;

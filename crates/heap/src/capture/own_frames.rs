@@ -1,0 +1,125 @@
+//! How far down its stack a thread has frames.
+//!
+//! What lies below the stack pointer is dead only if the thread is on its own stack, in the order of calls. A
+//! coroutine's stack may be a local array, and so may that of signal handlers: then the frames of other coroutines,
+//! or those that the signal has interrupted, lie below and live on. So frames are followed from the innermost to the
+//! one with which the thread began.
+
+use crate::snapshot::Snapshot;
+use memhook_inject::Registers;
+use memhook_process::ModuleImage;
+use memhook_unwind::reference::{Start, Unwinder};
+
+use super::modules::program_headers;
+
+/// Longer stacks are not followed.
+const MOST_FRAMES: usize = 20_000;
+/// Where the function with which a thread begins has returned, it ends by the system call exit(2) within so many
+/// bytes of code.
+const REACH_BYTES: usize = 32;
+/// `mov $60,%eax`, the number of exit.
+const NUMBER_OF_EXIT: [u8; 5] = [0xb8, 60, 0, 0, 0];
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// By DWARF number (x86-64 psABI, figure 3.36).
+pub type ByNumber = [u64; 17];
+
+/// The registers of a thread as the unwinder takes them.
+pub fn by_number(r: &Registers) -> ByNumber {
+    [
+        r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
+        r.r13, r.r14, r.r15, r.rip,
+    ]
+}
+
+/// Finds the lowest frame of each thread. `images`: the modules, as far as their files are known.
+pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
+    let mut modules = Modules {
+        images,
+        unwinder: Unwinder::default(),
+        added: vec![false; images.len()],
+    };
+    for index in 0..snapshot.meta.threads.len() {
+        let registers = snapshot.meta.threads[index].registers;
+        let lowest = registers.and_then(|registers| modules.lowest(snapshot, registers));
+        snapshot.meta.threads[index].lowest_frame = lowest;
+    }
+}
+
+struct Modules<'a> {
+    images: &'a [ModuleImage],
+    unwinder: Unwinder,
+    /// Those that the unwinder has. Many modules are on no stack, and some have large tables.
+    added: Vec<bool>,
+}
+
+impl Modules<'_> {
+    fn lowest(&mut self, snapshot: &Snapshot, registers: ByNumber) -> Option<u64> {
+        let read = |address| snapshot.word(address);
+        let start = loop {
+            match self
+                .unwinder
+                .to_the_start(registers.map(Some), &read, MOST_FRAMES)
+            {
+                Ok(start) => break start,
+                Err(lost_at) => self.add(lost_at?)?,
+            }
+        };
+        self.begins_a_thread(&start).then_some(start.lowest)
+    }
+
+    /// Adds the module with this code; `None` if there is none, or it was of no use.
+    fn add(&mut self, pc: u64) -> Option<()> {
+        let index = self.images.iter().position(|image| image.contains(pc))?;
+        if std::mem::replace(&mut self.added[index], true) {
+            return None;
+        }
+        let image = &self.images[index];
+        self.unwinder
+            .add_module(image.base, image.start..image.end, &image.bytes);
+        Some(())
+    }
+
+    /// Whether the outermost function is one that threads begin with: the entry point of the program, or the code of
+    /// the C library that calls a thread's function and ends the thread by itself. Coroutines have an outermost
+    /// function, too.
+    fn begins_a_thread(&self, start: &Start) -> bool {
+        let Some(image) = self.images.iter().find(|image| image.contains(start.pc)) else {
+            return false;
+        };
+        let svma = |address: u64| address.wrapping_sub(image.base);
+        if entry_point(&image.bytes).is_some_and(|entry| {
+            (svma(start.function.start)..svma(start.function.end)).contains(&entry)
+        }) {
+            return true;
+        }
+        let code = code_at(&image.bytes, svma(start.pc)).unwrap_or_default();
+        let number = code.windows(NUMBER_OF_EXIT.len());
+        let number = number.clone().position(|w| w == NUMBER_OF_EXIT);
+        number.is_some_and(|at| {
+            let behind = &code[at + NUMBER_OF_EXIT.len()..];
+            behind.windows(SYSCALL.len()).any(|w| w == SYSCALL)
+        })
+    }
+}
+
+/// `e_entry` (elf(5)).
+fn entry_point(elf: &[u8]) -> Option<u64> {
+    let field = elf.get(24..32)?;
+    Some(u64::from_le_bytes(field.try_into().ok()?)).filter(|&entry| entry != 0)
+}
+
+/// The code that follows an address of a module.
+fn code_at(elf: &[u8], svma: u64) -> Option<&[u8]> {
+    let headers = program_headers(elf)?;
+    let segment = headers.iter().find(|header| {
+        header.is_executable()
+            && (header.p_vaddr..header.p_vaddr.saturating_add(header.p_filesz)).contains(&svma)
+    })?;
+    let within = svma - segment.p_vaddr;
+    let at = usize::try_from(segment.p_offset.checked_add(within)?).ok()?;
+    let bytes = usize::try_from(segment.p_filesz - within)
+        .ok()?
+        .min(REACH_BYTES);
+    elf.get(at..at.checked_add(bytes)?)
+}
