@@ -158,7 +158,9 @@ impl Facts {
         let executable = executable_of(pid)?;
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        let groups = proc_text(path("cgroup")).unwrap_or_default();
+        let mut groups = proc_text(path("cgroup")).unwrap_or_default();
+        // It is kept for every process of the machine, and was read into a buffer of a page.
+        groups.shrink_to_fit();
         let pod_uid = pod_uid(&groups);
         Some(Facts {
             pid,
@@ -481,6 +483,17 @@ mod tests {
             assert_eq!(container(&groups).as_ref(), Some(&id), "{groups}");
         }
         assert_eq!(container("0::/user.slice/user-0.slice\n"), None);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_process_is_no_larger_than_it() {
+        let own = std::process::id() as i32;
+        let stat = Stat::of(own, 4096).expect("it lives");
+        let facts = Facts::of(own, stat).expect("it lives");
+        assert!(!facts.groups.is_empty());
+        for text in [&facts.groups, &facts.executable, &facts.name] {
+            assert!(text.capacity() <= text.len() + 64, "{}", text.capacity());
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! arguments are still in the registers, and only its number has to be found. The wait starts over, so it ends late.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::Registers;
@@ -55,6 +56,25 @@ pub(crate) fn remember(tid: i32, saved: &Registers) {
         seen.clear();
     }
     seen.insert(tid, (call(saved), number));
+}
+
+/// Forgets threads that have ended. Nobody who remembers a call meanwhile waits for long.
+pub(crate) fn forget_ended() {
+    let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let before: Vec<_> = lock().iter().map(|(&tid, &seen)| (tid, seen)).collect();
+    let has_ended = |tid: &i32| !Path::new(&format!("/proc/{tid}")).exists();
+    let ended: Vec<_> = before
+        .into_iter()
+        .filter(|(tid, _)| has_ended(tid))
+        .collect();
+    let mut seen = lock();
+    for (tid, of) in ended {
+        // Unless the number has a new owner by now.
+        if seen.get(&tid) == Some(&of) {
+            seen.remove(&tid);
+        }
+    }
+    seen.shrink_to_fit();
 }
 
 fn remembered(tid: i32, saved: &Registers) -> Option<i64> {
@@ -133,22 +153,46 @@ mod tests {
 
     #[test]
     fn a_call_that_was_seen_is_remembered() {
+        // Nobody forgets a thread that is there.
+        // SAFETY: no pointers.
+        let own = unsafe { libc::gettid() };
         let mut stopped = registers([0x5000, 0x89, 0, 0x6000]);
         stopped.orig_rax = libc::SYS_futex as u64;
         let again = registers([0x5000, 0x89, 0, 0x6000]);
         let number = |tid, registers: &Registers| {
             original(tid, libc::SYS_restart_syscall, registers, "", |_, _| false)
         };
-        remember(2, &stopped);
-        assert_eq!(number(2, &again), None, "it was not to be restarted");
+        remember(own, &stopped);
+        assert_eq!(number(own, &again), None, "it was not to be restarted");
         stopped.rax = RESTART_BY_BLOCK as u64;
-        remember(2, &stopped);
-        assert_eq!(number(2, &again), Some(libc::SYS_futex));
-        assert_eq!(number(3, &again), None, "another thread");
+        remember(own, &stopped);
+        assert_eq!(number(own, &again), Some(libc::SYS_futex));
+        assert_eq!(number(own + 1, &again), None, "another thread");
         let other = registers([0x5008, 0x89, 0, 0x6000]);
-        assert_eq!(number(2, &other), None, "another call");
-        let on_its_way = original(3, libc::SYS_futex, &again, "", |_, _| false);
+        assert_eq!(number(own, &other), None, "another call");
+        let on_its_way = original(own + 1, libc::SYS_futex, &again, "", |_, _| false);
         assert_eq!(on_its_way, Some(libc::SYS_futex));
+    }
+
+    /// An agent that traces short processes for weeks keeps nothing of them.
+    #[test]
+    fn threads_that_have_ended_are_forgotten() {
+        let mut stopped = registers([0x7000, 0x89, 0, 0x8000]);
+        stopped.orig_rax = libc::SYS_futex as u64;
+        stopped.rax = RESTART_BY_BLOCK as u64;
+        // SAFETY: no pointers.
+        let own = unsafe { libc::gettid() };
+        // No thread has so large a number (proc_sys_kernel(5), pid_max).
+        let ended = (0..1000).map(|n| i32::MAX - n);
+        for tid in ended.clone().chain([own]) {
+            remember(tid, &stopped);
+        }
+        forget_ended();
+        let known = |tid| remembered(tid, &stopped).is_some();
+        assert!(known(own), "it is still there");
+        assert!(!ended.clone().any(known));
+        let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(seen.capacity() < 1000, "{}", seen.capacity());
     }
 
     #[test]
