@@ -3,6 +3,9 @@
 //! them, and answers come when they come. A thread whose read takes too long is given up and replaced. Until it has come
 //! back, nothing of the same owner is read, which is the pod or the container of the process, or the process itself where it is
 //! in none: so no owner costs more than one thread.
+//!
+//! A thread ends with its work. One that lived on would keep what it has released last of each size (glibc's caches of
+//! threads), wherever in the heap that is, and with it the pages around.
 
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;
@@ -16,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// A read that takes longer is one that may never end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Threads that read while all is well.
+/// Threads that read at a time while all is well.
 const THREADS: usize = 4;
 /// Threads that may hang. Beyond that, nothing is read until one of them has come back.
 const MOST_HUNG: usize = 64;
@@ -62,27 +65,21 @@ struct Asked {
     question: Question,
 }
 
-/// The work of a thread: questions about the processes of one owner at a time.
-#[derive(Default)]
+/// The work of a thread: questions about the processes of one owner.
 struct Desk {
-    /// `None`: it has nothing to do.
-    owner: Option<Owner>,
+    owner: Owner,
+    /// Nothing is left to do, and the thread ends.
+    is_done: bool,
     left: VecDeque<Asked>,
     /// What is being read now, and since when.
     reads: Option<(Instant, (i32, u64))>,
     is_given_up: bool,
 }
 
-/// A thread.
-struct Reader {
-    desk: Arc<Mutex<Desk>>,
-    calls: Sender<()>,
-}
-
 /// The threads.
 pub struct Reads {
-    readers: Vec<Reader>,
-    /// Questions for which no thread is free.
+    desks: Vec<Arc<Mutex<Desk>>>,
+    /// Questions for which there may be no thread yet.
     waiting: VecDeque<Asked>,
     answers: (Sender<Heard>, Receiver<Heard>),
     /// Readable when there is an answer.
@@ -93,7 +90,7 @@ impl Default for Reads {
     fn default() -> Reads {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Reads {
-            readers: Vec::new(),
+            desks: Vec::new(),
             waiting: VecDeque::new(),
             answers: unbounded(),
             bell: bell.ok().map(Arc::new),
@@ -121,12 +118,16 @@ impl Reads {
         }
     }
 
-    /// Gives a question to the thread that works for its owner, or to one that has nothing to do.
+    /// Gives a question to the thread that works for its owner, or to a new one.
     fn hand_over(&mut self, asked: Asked) -> Handed {
-        let (mut idle, mut at_work, mut hung_in_realm) = (None, 0, 0);
-        for reader in &self.readers {
-            let mut desk = lock(&reader.desk);
-            if desk.owner.as_ref() == Some(&asked.owner) {
+        let (mut at_work, mut hung_in_realm) = (0, 0);
+        self.desks.retain(|desk| !lock(desk).is_done);
+        for desk in &self.desks {
+            let mut desk = lock(desk);
+            if desk.is_done {
+                continue;
+            }
+            if desk.owner == asked.owner {
                 if desk.is_given_up {
                     return Handed::Silent(asked);
                 }
@@ -136,57 +137,52 @@ impl Reads {
                 desk.left.push_back(asked);
                 return Handed::Over;
             }
-            let realm = desk.owner.as_ref().map(|owner| &owner.realm);
-            hung_in_realm += usize::from(desk.is_given_up && realm == Some(&asked.owner.realm));
+            let is_in_realm = desk.owner.realm == asked.owner.realm;
+            hung_in_realm += usize::from(desk.is_given_up && is_in_realm);
             at_work += usize::from(!desk.is_given_up);
-            if desk.owner.is_none() && !desk.is_given_up {
-                idle = Some(reader);
-            }
         }
         if hung_in_realm >= MOST_HUNG_IN_REALM {
             return Handed::Silent(asked);
         }
-        let may_start = at_work < THREADS && self.readers.len() < THREADS + MOST_HUNG;
-        let started = (idle.is_none() && may_start).then(|| self.start());
-        let Some(reader) = idle.or(started.as_ref().and_then(Option::as_ref)) else {
+        if at_work >= THREADS || self.desks.len() >= THREADS + MOST_HUNG {
             return Handed::Back(asked);
-        };
-        let mut desk = lock(&reader.desk);
-        desk.owner = Some(asked.owner.clone());
-        desk.left.push_back(asked);
-        drop(desk);
-        let _ = reader.calls.send(());
-        self.readers.extend(started.flatten());
+        }
+        let desk = Arc::new(Mutex::new(Desk {
+            owner: asked.owner.clone(),
+            is_done: false,
+            left: VecDeque::from([asked]),
+            reads: None,
+            is_given_up: false,
+        }));
+        if self.start(Arc::clone(&desk)).is_err()
+            && let Some(asked) = lock(&desk).left.pop_front()
+        {
+            return Handed::Back(asked);
+        }
+        self.desks.push(desk);
         Handed::Over
     }
 
-    /// Starts a thread, if there may be one more.
-    fn start(&self) -> Option<Reader> {
-        let desk = Arc::new(Mutex::new(Desk::default()));
-        let (calls, called) = unbounded();
-        let (own, answers, bell) = (Arc::clone(&desk), self.answers.0.clone(), self.bell.clone());
+    /// Starts a thread.
+    fn start(&self, desk: Arc<Mutex<Desk>>) -> std::io::Result<()> {
+        let (answers, bell) = (self.answers.0.clone(), self.bell.clone());
         let thread = std::thread::Builder::new().name("reader".into());
         let started = thread.spawn(move || {
-            for () in called {
-                // Not locked while something is read.
-                let take = || next(&mut lock(&own));
-                while let Some(asked) = take() {
-                    let answer = read(asked.pid, asked.question);
-                    let _ = answers.send(Heard {
-                        pid: asked.pid,
-                        started: asked.started,
-                        answer,
-                    });
-                    if let Some(bell) = &bell {
-                        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-                    }
-                }
-                if lock(&own).is_given_up {
-                    return;
+            // Not locked while something is read.
+            let take = || next(&mut lock(&desk));
+            while let Some(asked) = take() {
+                let answer = read(asked.pid, asked.question);
+                let _ = answers.send(Heard {
+                    pid: asked.pid,
+                    started: asked.started,
+                    answer,
+                });
+                if let Some(bell) = &bell {
+                    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
                 }
             }
         });
-        started.ok().map(|_| Reader { desk, calls })
+        started.map(drop)
     }
 
     /// What was answered since the last call, and what was given up.
@@ -195,8 +191,8 @@ impl Reads {
             let _ = rustix::io::read(bell, &mut [0; 8]);
         }
         let mut silent = Vec::new();
-        for reader in &self.readers {
-            let mut desk = lock(&reader.desk);
+        for desk in &self.desks {
+            let mut desk = lock(desk);
             let Some((since, of)) = desk.reads else {
                 continue;
             };
@@ -206,11 +202,7 @@ impl Reads {
                 silent.extend(desk.left.drain(..).map(|asked| (asked.pid, asked.started)));
             }
         }
-        // One that has come back has ended.
-        self.readers.retain(|reader| {
-            let desk = lock(&reader.desk);
-            !desk.is_given_up || desk.owner.is_some()
-        });
+        self.desks.retain(|desk| !lock(desk).is_done);
         for asked in std::mem::take(&mut self.waiting) {
             match self.hand_over(asked) {
                 Handed::Over => {}
@@ -229,9 +221,9 @@ impl Reads {
 
     /// How many threads hang.
     pub fn hung(&self) -> usize {
-        let readers = self.readers.iter();
-        readers
-            .filter(|reader| lock(&reader.desk).is_given_up)
+        let desks = self.desks.iter().map(|desk| lock(desk));
+        desks
+            .filter(|desk| desk.is_given_up && !desk.is_done)
             .count()
     }
 
@@ -256,9 +248,7 @@ fn next(desk: &mut Desk) -> Option<Asked> {
     desk.reads = asked
         .as_ref()
         .map(|asked| (Instant::now(), (asked.pid, asked.started)));
-    if asked.is_none() {
-        desk.owner = None;
-    }
+    desk.is_done = asked.is_none();
     asked
 }
 
@@ -278,4 +268,34 @@ fn read(pid: i32, question: Question) -> Answer {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent that is asked about short processes for weeks has as many threads as on its first day.
+    #[test]
+    fn threads_end_with_their_work() {
+        let pid = std::process::id() as i32;
+        let mut reads = Reads::default();
+        let mut answered = 0;
+        let until = Instant::now() + Duration::from_secs(60);
+        for number in 0..100 {
+            let facts = Facts {
+                pid,
+                groups: format!("0::/{number}"),
+                ..Facts::default()
+            };
+            assert!(reads.ask(&facts, Question::Inside { is_pod: false }));
+            assert!(reads.desks.len() <= THREADS);
+        }
+        while answered < 100 || !reads.desks.is_empty() {
+            assert!(Instant::now() < until, "{answered}");
+            std::thread::sleep(Duration::from_millis(1));
+            answered += reads.heard().len();
+        }
+        assert!(reads.waiting.is_empty());
+        assert_eq!((answered, reads.hung()), (100, 0));
+    }
 }

@@ -225,8 +225,27 @@ impl Encoder {
     fn run(mut self, made: &Receiver<Made>) {
         for made in made {
             let bytes = weight(&made.profile);
-            self.encode(made);
+            self.encode_apart(made);
             self.waiting_bytes.fetch_sub(bytes, Relaxed);
+        }
+    }
+
+    /// Encodes on a thread that ends at once. One that lived on would keep what it has released last of each size (glibc's
+    /// caches of threads), wherever in the heap that is, and with it the pages around.
+    fn encode_apart(&mut self, made: Made) {
+        let mut left = Some(made);
+        let thread = std::thread::Builder::new().name("encoder".into());
+        std::thread::scope(|scope| {
+            let work = || left.take().map(|made| self.encode(made));
+            if let Ok(thread) = thread.spawn_scoped(scope, work)
+                && thread.join().is_err()
+            {
+                warn("a profile is lost because of a fault of ours");
+            }
+        });
+        // There is no thread to be had.
+        if let Some(made) = left {
+            self.encode(made);
         }
     }
 
