@@ -3,7 +3,7 @@
 use crate::board::Identity;
 use crate::config::Files;
 use memhook_foreign::OwnDirectory;
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use std::time::SystemTime;
 
 /// How their names begin and end, so that no file of others is ever taken for one of ours.
@@ -21,16 +21,21 @@ pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     let service: String = identity.service.chars().map(plain).take(100).collect();
     let name = format!("{BEGIN}{service}-{}{END}", identity.pid);
     own.write_whole(&name, document.as_bytes())?;
-    remove_oldest(&own, files.keep.max(1) as usize)
+    let is_ours = |name: &str| name.starts_with(BEGIN) && name.ends_with(END);
+    remove_oldest(&own, is_ours, files.keep.max(1) as usize)
 }
 
-fn remove_oldest(own: &OwnDirectory, keep: usize) -> Result<()> {
+/// Removes the oldest files with names of ours, so that as many stay as are to be kept.
+pub fn remove_oldest(
+    own: &OwnDirectory,
+    is_ours: impl Fn(&str) -> bool,
+    keep: usize,
+) -> Result<()> {
     let mut found = Vec::new();
     for entry in own.entries()? {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_ours = name.starts_with(BEGIN) && name.ends_with(END);
-        if let Ok(metadata) = entry.metadata()
-            && is_ours
+        if is_ours(&name)
+            && let Ok(metadata) = entry.metadata()
             && metadata.is_file()
         {
             let time = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -40,7 +45,11 @@ fn remove_oldest(own: &OwnDirectory, keep: usize) -> Result<()> {
     found.sort();
     let more = found.len().saturating_sub(keep);
     for (_, name) in found.into_iter().take(more) {
-        own.remove(&name)?;
+        match own.remove(&name) {
+            // The thread of another process was faster.
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ use crate::advice_files;
 use crate::board::{Advised, Identity, Numbers};
 use crate::config::File;
 use crate::haste::hastened;
+use crate::kept_advice::{Given, Kept};
+use crate::moment::Moment;
 use crate::said::{chain, warn};
 use crate::scanning::{Queue, Searches};
 use crate::worker::Ended;
@@ -47,6 +49,8 @@ pub struct Advising {
     told: BTreeSet<&'static str>,
     /// The answer that was logged last.
     told_answer: Option<Option<String>>,
+    /// The examination that has begun, as it is kept.
+    begun: Option<Kept>,
 }
 
 impl Advising {
@@ -56,12 +60,28 @@ impl Advising {
             every,
             told: BTreeSet::new(),
             told_answer: None,
+            begun: None,
         }
     }
 
     /// Time from one examination to the next.
     pub fn every(&self) -> Duration {
         hastened(self.every)
+    }
+
+    /// Takes what an agent before this one has kept of the process. Returns the time until it may be examined again.
+    pub fn resume(&self, searches: &Searches, numbers: &mut Numbers) -> Duration {
+        let kept = searches.kept_advice();
+        let kept = kept.and_then(|kept| kept.of(searches.identity().pid, searches.executable()));
+        let Some(kept) = kept else {
+            return Duration::ZERO;
+        };
+        numbers.advised = Some(Advised {
+            every: self.every,
+            last: kept.given.map(Arc::new),
+            ..Advised::default()
+        });
+        self.every().saturating_sub(kept.examined.age())
     }
 
     /// Examines the process. A refusal is no error: the next attempt may succeed.
@@ -72,9 +92,12 @@ impl Advising {
         advised.refused = match self.try_round(searches, &mut advised)? {
             Ok(advice) => {
                 self.tell(searches.identity(), &advice);
-                take(&mut advised, &advice);
-                if let (Some(files), Some(document)) =
-                    (searches.files_of_advice(), &advised.document)
+                let given = Arc::new(given(&advice));
+                advised.given += 1;
+                advised.last = Some(Arc::clone(&given));
+                let kept = self.begun.take().map(|begun| begun.with(&given));
+                self.keep(searches, kept);
+                if let (Some(files), Some(document)) = (searches.files_of_advice(), &given.document)
                     && let Err(error) = advice_files::write(files, searches.identity(), document)
                 {
                     let path = files.directory.display();
@@ -95,7 +118,7 @@ impl Advising {
     }
 
     fn try_round(
-        &self,
+        &mut self,
         searches: &Searches,
         advised: &mut Advised,
     ) -> Result<Result<Advice, Why>, Ended> {
@@ -111,6 +134,13 @@ impl Advising {
         if let Ok(Some(other)) = already_traced(pid) {
             return Ok(Err((reason(&other), chain(&other))));
         }
+        // Written down before: whatever becomes of the examination or of the agent, the next one is not early.
+        self.begun = Kept::begins(pid, searches.executable());
+        let kept = self.begun.clone().map(|begun| match &advised.last {
+            Some(last) => begun.with(last),
+            None => begun,
+        });
+        self.keep(searches, kept);
         let limits = searches.halved_limits();
         let root = TargetRoot::of(pid);
         let names = searches.names().map(|readers| SearchPath {
@@ -158,6 +188,18 @@ impl Advising {
         match advice_of(&recording, symbols, resident, true) {
             Ok(advice) => Ok(Ok(advice)),
             Err(error) => failed(chain(&error)),
+        }
+    }
+
+    /// Keeps what is known of the process for the agent after this one.
+    fn keep(&self, searches: &Searches, kept: Option<Kept>) {
+        let (Some(to), Some(kept)) = (searches.kept_advice(), kept) else {
+            return;
+        };
+        if let Err(error) = to.keep(&kept) {
+            warn(&format!(
+                "advice is not kept for the next agent: cannot write it: {error}"
+            ));
         }
     }
 
@@ -218,20 +260,20 @@ fn examination<'a>(
     }
 }
 
-/// Takes what was advised.
-fn take(advised: &mut Advised, advice: &Advice) {
-    advised.given += 1;
-    advised.last = Some(Instant::now());
-    advised.answer = advice.answer.clone();
+/// What is kept of an advice.
+fn given(advice: &Advice) -> Given {
     let mut gains: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for finding in &advice.findings {
         let gain = gains.entry(kind(finding.kind)).or_default();
         gain.0 += finding.gain_bytes;
         gain.1 += finding.gain_bytes_an_hour.unwrap_or(0);
     }
-    advised.gains = gains;
-    let document = serde_json::to_string(advice).ok();
-    advised.document = document.map(Arc::from);
+    Given {
+        made: Moment::now(),
+        answer: advice.answer.clone(),
+        gains,
+        document: serde_json::to_string(advice).ok(),
+    }
 }
 
 /// The word for a kind of findings in documents.
@@ -351,23 +393,18 @@ mod tests {
     #[test]
     fn findings_of_one_kind_add_up() {
         use memhook_advice::Kind::{Leak, ThreadCaches};
-        let mut advised = Advised::default();
-        take(
-            &mut advised,
-            &advice(&[
-                (Leak, 5, Some(50)),
-                (Leak, 6, None),
-                (ThreadCaches, 7, None),
-            ]),
-        );
+        let found = given(&advice(&[
+            (Leak, 5, Some(50)),
+            (Leak, 6, None),
+            (ThreadCaches, 7, None),
+        ]));
         let gains = [("leak", (11, 50)), ("thread_caches", (7, 0))];
         let gains = gains.map(|(kind, gain)| (kind.to_owned(), gain));
-        assert_eq!(advised.gains, BTreeMap::from(gains));
-        let document = advised.document.clone().expect("a document");
+        assert_eq!(found.gains, BTreeMap::from(gains));
+        let document = found.document.expect("a document");
         assert!(document.starts_with(r#"{"schema":"memhook-rs/advice/1","pid":7,"#));
         // What is cured is gone.
-        take(&mut advised, &advice(&[]));
-        assert_eq!((advised.given, advised.gains.len()), (2, 0));
+        assert_eq!(given(&advice(&[])).gains.len(), 0);
     }
 
     #[test]

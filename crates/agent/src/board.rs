@@ -2,6 +2,7 @@
 
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
+use crate::kept_advice::Given;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_process::{Chosen, thread_processor_time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -118,18 +119,12 @@ pub struct Reclaimed {
 pub struct Advised {
     /// The value of the rule's key.
     pub every: Duration,
-    /// Attempts.
+    /// Attempts of this agent.
     pub attempts: u64,
     /// Those that led to advice.
     pub given: u64,
-    /// When the last of them did.
-    pub last: Option<Instant>,
-    /// Its answer; `None` if there was nothing to do.
-    pub answer: Option<String>,
-    /// Bytes that would come back and bytes an hour that would not be added, by the kind of finding.
-    pub gains: BTreeMap<String, (u64, u64)>,
-    /// A document of memhook-rs/advice/1.
-    pub document: Option<Arc<str>>,
+    /// The last advice, by this agent or by one before it.
+    pub last: Option<Arc<Given>>,
     /// How long one thread was held for the attaches, in all.
     pub held: Duration,
     /// Attempts that led to no advice, by the reason.

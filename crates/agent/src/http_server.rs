@@ -69,7 +69,7 @@ fn health(silent: Duration) -> Answer {
 fn answer(board: &Arc<Board>, per_process: bool, path: &str) -> Answer {
     if let Some(pid) = path.strip_prefix("/advice/") {
         return match targets_document::advice(board, pid) {
-            Some(advice) => Answer::ok("application/json", advice.as_bytes().to_vec()),
+            Some(advice) => Answer::ok("application/json", advice.into_bytes()),
             None => Answer::text("404 Not Found", "there is no advice on this process"),
         };
     }

@@ -299,6 +299,8 @@ mod tests {
     use super::*;
     use crate::board::{Advised, Reclaimed};
     use crate::config::Mode;
+    use crate::kept_advice::Given;
+    use crate::moment::Moment;
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -327,7 +329,12 @@ mod tests {
                 advised: Some(Advised {
                     attempts: 3,
                     given: 2,
-                    gains: BTreeMap::from([("leak".into(), (live, 2 * live))]),
+                    last: Some(Arc::new(Given {
+                        made: Moment::now(),
+                        answer: None,
+                        gains: BTreeMap::from([("leak".into(), (live, 2 * live))]),
+                        document: None,
+                    })),
                     refusals: BTreeMap::from([("traced", 1)]),
                     ..Advised::default()
                 }),

@@ -5,6 +5,7 @@ use crate::board::{Growth, Identity, Link, Numbers, Pin};
 use crate::config::{Destination, Files, Reclaim, Rule};
 use crate::facts::executable_of;
 use crate::haste::hastened;
+use crate::kept_advice::KeptAdvice;
 use crate::reclaiming::Reclaims;
 use crate::said::chain;
 use crate::waits::Waits;
@@ -50,6 +51,8 @@ pub struct Means {
     pub has_names: bool,
     /// Where files go, if there is such a place.
     pub files: Option<Files>,
+    /// Advice that outlasts the agent, if it can be kept.
+    pub kept_advice: Option<Arc<KeptAdvice>>,
 }
 
 /// The searches of one process.
@@ -93,6 +96,14 @@ impl Searches {
 
     /// Searches until the process ends, or the target is asked back, or a search fails.
     pub fn run(&self, reclaim: Option<Reclaim>) -> Ended {
+        let ended = self.run_until_then(reclaim);
+        if let (Ended::Gone, Some(kept)) = (&ended, self.kept_advice()) {
+            kept.forget(self.identity.pid);
+        }
+        ended
+    }
+
+    fn run_until_then(&self, reclaim: Option<Reclaim>) -> Ended {
         let _chosen = match self.identity.chosen().keep() {
             Ok(kept) => kept,
             Err(replaced) => return Ended::Refused(replaced.to_string()),
@@ -108,9 +119,13 @@ impl Searches {
             Some(_) => begin + first_pause(interval),
             None => begin,
         };
-        let mut next_advice = advising
-            .as_ref()
-            .map(|advising| begin + first_pause(advising.every().min(hastened(LONGEST_SPREAD))));
+        let mut next_advice = advising.as_ref().map(|advising| {
+            let first = first_pause(advising.every().min(hastened(LONGEST_SPREAD)));
+            begin + first.max(advising.resume(self, &mut numbers))
+        });
+        if numbers.advised.is_some() {
+            self.link.tell(&numbers);
+        }
         self.link.tell_attached();
         loop {
             let next = next_advice.map_or(next_search, |advice| advice.min(next_search));
@@ -251,6 +266,16 @@ impl Searches {
         let mut sent = self.rule.send.iter();
         let is_wanted = sent.any(|to| *to.get_ref() == Destination::Files);
         self.means.files.as_ref().filter(|_| is_wanted)
+    }
+
+    /// Advice that outlasts the agent, if it can be kept.
+    pub fn kept_advice(&self) -> Option<&KeptAdvice> {
+        self.means.kept_advice.as_deref()
+    }
+
+    /// The file that the process executes.
+    pub fn executable(&self) -> Option<&str> {
+        self.executable.as_deref()
     }
 
     /// Who reads files for names, if the agent looks them up.

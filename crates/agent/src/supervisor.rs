@@ -13,6 +13,7 @@ use crate::budget::{Budget, OwnUse, Scarce, Verdict, machine_memory, processors}
 use crate::config::{ConfigError, Experiments, File, Mode, Names, Rule};
 use crate::facts::Machine;
 use crate::journal::State;
+use crate::kept_advice::KeptAdvice;
 use crate::kubernetes::{Kubelet, Namespaces};
 use crate::member::Member;
 use crate::proc_events::ProcEvents;
@@ -79,6 +80,8 @@ pub struct Supervisor {
     pod_lists: u64,
     namespaces: Namespaces,
     state: State,
+    /// Advice that outlasts the agent; `None`: it cannot be kept.
+    kept_advice: Option<Arc<KeptAdvice>>,
     board: Arc<Board>,
     senders: Senders,
     /// Something could not be put back.
@@ -101,6 +104,10 @@ impl Supervisor {
         let now = Instant::now();
         let kubernetes = file.kubernetes.as_ref().map(toml::Spanned::get_ref);
         let kubelet = kubernetes.map(|configured| Kubelet::start(configured, &board));
+        let kept_advice = KeptAdvice::open(state.directory());
+        let kept_advice = kept_advice.inspect_err(|error| {
+            warn(&format!("advice ends with this agent: {error}"));
+        });
         let mut supervisor = Supervisor {
             path,
             experiments,
@@ -129,6 +136,7 @@ impl Supervisor {
             pod_lists: 0,
             namespaces: Namespaces::default(),
             state,
+            kept_advice: kept_advice.ok().map(Arc::new),
             board,
             senders,
             has_failed_to_restore: false,
@@ -377,6 +385,7 @@ impl Supervisor {
                 directory: self.file.agent.state.clone(),
                 has_names: self.file.symbols.names == Names::Agent,
                 files: self.file.files.clone(),
+                kept_advice: self.kept_advice.clone(),
             },
             Arc::new(Link::default()),
             Arc::clone(&self.shared),

@@ -85,6 +85,7 @@ struct Advice {
     attempts: u64,
     given: u64,
     age_seconds: Option<f64>,
+    made_unix_ms: Option<u64>,
     answer: Option<String>,
     gain_bytes: BTreeMap<String, u64>,
     held_ms: f64,
@@ -95,28 +96,34 @@ struct Advice {
 
 impl Advice {
     fn new(pid: i32, of: Advised) -> Advice {
-        let gains = of.gains.into_iter();
+        let last = of.last.as_deref();
+        let gains = last.map(|last| last.gains.iter());
+        let gains = gains.into_iter().flatten();
         Advice {
             every_seconds: of.every.as_secs_f64(),
             attempts: of.attempts,
             given: of.given,
-            age_seconds: of.last.map(|last| last.elapsed().as_secs_f64()),
-            answer: of.answer,
-            gain_bytes: gains.map(|(kind, (now, _))| (kind, now)).collect(),
+            age_seconds: last.map(|last| last.made.age().as_secs_f64()),
+            made_unix_ms: last.map(|last| last.made.unix_ms),
+            answer: last.and_then(|last| last.answer.clone()),
+            gain_bytes: gains.map(|(kind, (now, _))| (kind.clone(), *now)).collect(),
             held_ms: of.held.as_secs_f64() * 1e3,
             refusals: of.refusals,
             refused: of.refused,
-            document: of.document.map(|_| format!("/advice/{pid}")),
+            document: last
+                .filter(|last| last.document.is_some())
+                .map(|_| format!("/advice/{pid}")),
         }
     }
 }
 
 /// The last advice on a process, a document of memhook-rs/advice/1.
-pub fn advice(board: &Board, pid: &str) -> Option<Arc<str>> {
+pub fn advice(board: &Board, pid: &str) -> Option<String> {
     let pid: i32 = pid.parse().ok()?;
     let rows = board.rows();
     let row = rows.iter().find(|row| row.identity.pid == pid)?;
-    row.numbers.as_ref()?.advised.as_ref()?.document.clone()
+    let advised = row.numbers.as_ref()?.advised.as_ref()?;
+    advised.last.as_ref()?.document.clone()
 }
 
 impl From<Reclaimed> for Reclaim {

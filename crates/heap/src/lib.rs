@@ -74,6 +74,6 @@ pub use room::Room;
 pub use scan::Scan;
 pub use snapshot::inside_malloc_note;
 pub use snapshot::{
-    Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, Snapshot, ThreadState,
-    Variable, load, save,
+    Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, ProcessIdentity,
+    Snapshot, ThreadState, Variable, load, save,
 };

@@ -48,14 +48,14 @@ pub(super) fn encode(
         [labels.clone(), vec![(name, value.to_owned())]].concat()
     };
     for (labels, advised) in &shown {
-        if let Some(last) = advised.last {
+        if let Some(last) = &advised.last {
             let age = oldest.entry(labels).or_default();
-            *age = age.max(last.elapsed().as_secs_f64());
-        }
-        for (kind, (now, an_hour)) in &advised.gains {
-            let gain = gains.entry(with(labels, "finding", kind)).or_default();
-            gain.0 += *now as f64;
-            gain.1 += *an_hour as f64;
+            *age = age.max(last.made.age().as_secs_f64());
+            for (kind, (now, an_hour)) in &last.gains {
+                let gain = gains.entry(with(labels, "finding", kind)).or_default();
+                gain.0 += *now as f64;
+                gain.1 += *an_hour as f64;
+            }
         }
         for (reason, count) in &advised.refusals {
             *refusals.entry(with(labels, "reason", reason)).or_default() += *count as f64;
