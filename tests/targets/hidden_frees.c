@@ -1,7 +1,8 @@
 // A program that hides the addresses of blocks, so that they look leaked, and frees some of them when it is told to: by
 // the thread that has allocated them, by another one, by a new one, and by one that ends. What a block holds is then what
 // it held before, as far as the program can bring that about: its first word is the address of the block that is
-// freed before it, which allocators with lists of free blocks write there.
+// freed before it, which allocators with lists of free blocks write there; with the argument "fast", what glibc's fast
+// lists have there, as in a block that was taken from such a list and never written to.
 //
 // Protocol: "ready"; then a command for each line. "p": BLOCKS new blocks. "m", "w", "n", "e": the initial thread, a
 // waiting one, a new one, a new one that ends frees the next FREED of them; "freed ADDRESS" for each. "c": all threads
@@ -12,9 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 
 enum { BLOCKS = 300, FREED = 25, SIZES = 5, MOST_THREADS = 64, AGAIN = 400 };
 static const size_t sizes[SIZES] = {48, 200, 700, 2000, 20000};
+
+static int is_fast;
 
 // Inverted.
 static uintptr_t hidden[BLOCKS];
@@ -42,12 +48,23 @@ __attribute__((noinline)) static void scrub_stack(void) {
   __asm__ volatile("" ::"r"(room) : "memory");
 }
 
+// What free() writes to a block that comes after this one in a fast list: the address of its header, since 2.32 together
+// with that of the place (malloc.c, PROTECT_PTR).
+static uintptr_t fast_link(uintptr_t before, const uintptr_t* place) {
+  uintptr_t link = before ? before - 16 : 0;
+#ifdef __GLIBC__
+  if (atoi(strchr(gnu_get_libc_version(), '.') + 1) >= 32) link ^= (uintptr_t)place >> 12;
+#endif
+  return link;
+}
+
 __attribute__((noinline)) static void plant(void) {
   for (int i = 0; i < BLOCKS; i++) {
     size_t bytes = sizes[i % SIZES];
     uintptr_t* block = (uintptr_t*)malloc(bytes);
     memset(block, 0, bytes);
     block[0] = i < SIZES ? 0 : ~hidden[i - SIZES];
+    if (is_fast) block[0] = fast_link(block[0], block);
     hidden[i] = ~(uintptr_t)block;
   }
   next_freed = 0;
@@ -123,9 +140,10 @@ __attribute__((noinline)) static void list_freed(void) {
   }
 }
 
-int main(void) {
+int main(int argc, char** argv) {
   char command;
   pthread_t ending;
+  is_fast = argc > 1 && strcmp(argv[1], "fast") == 0;
   struct thread* worker = start();
   tell(worker, 'a');
   say("ready\n");

@@ -13,6 +13,7 @@ use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::arenas::Parameters;
 use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap};
 use crate::glibc::free_lists::Kept;
+use crate::glibc::live::Live;
 use crate::glibc::mmapped::Mmapped;
 use crate::glibc::walk::{Finding, Piece};
 use crate::ranges::{Runs, intersection, joined};
@@ -56,6 +57,8 @@ pub struct Heap {
     pub(crate) pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub(crate) kept: Vec<(u64, Kept)>,
+    /// What tells whether a block of glibc's malloc is in such a list of the running process.
+    pub(crate) live: Option<Arc<Live>>,
 }
 
 /// The heap of an allocator other than glibc's, but for its blocks.
@@ -151,6 +154,7 @@ impl Heap {
             mapped: Vec::new(),
             pieces: Vec::new(),
             kept: Vec::new(),
+            live: None,
         }
     }
 
@@ -189,6 +193,7 @@ impl Heap {
         self.mapped = parts.mapped;
         self.pieces = parts.pieces;
         self.kept = parts.kept;
+        self.live = Some(Arc::new(parts.live));
     }
 
     /// Adds the heap of one allocator, and its segments to `segments`; false if another one has some of its memory.

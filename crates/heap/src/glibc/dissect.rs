@@ -5,6 +5,7 @@ use crate::blocks::{Segment, SegmentKind};
 use crate::glibc::arenas::{self, Arena, Parameters};
 use crate::glibc::free_lists::{self, FreeLists, Kept};
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
+use crate::glibc::live::Live;
 use crate::glibc::mmapped::{self, Mmapped};
 use crate::glibc::walk::{Counts, Finding, Piece, find_start, walk};
 use crate::ranges::{Runs, add_run, intersection, joined, without};
@@ -52,6 +53,8 @@ pub(crate) struct GlibcHeap {
     pub pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub kept: Vec<(u64, Kept)>,
+    /// What tells whether a block of the running process is in such a list.
+    pub live: Live,
 }
 
 /// Dissects the heap of glibc's malloc.
@@ -206,6 +209,11 @@ impl Bare {
                 mapped: found,
                 pieces: building.pieces,
                 kept: building.lists.chunks,
+                live: Live {
+                    layout,
+                    arenas: arenas.iter().map(|arena| arena.address).collect(),
+                    cache_distance: building.lists.cache_distance,
+                },
             })),
             ..AllocatorHeap::default()
         }

@@ -25,18 +25,15 @@ pub struct FreeLists {
     pub chunks: Vec<(u64, Kept)>,
     /// User addresses of the thread caches.
     pub caches: Vec<u64>,
+    /// How far below its TCB each thread has the pointer to its cache; `None` if no cache was found.
+    pub cache_distance: Option<u64>,
     /// Lists that are damaged: where, and how.
     pub damaged: Vec<(u64, String)>,
 }
 
 /// Reads the caches of all threads and the fast lists of all arenas.
 pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists {
-    let (caches, damaged) = caches(snapshot, layout);
-    let mut lists = FreeLists {
-        caches,
-        damaged,
-        ..FreeLists::default()
-    };
+    let mut lists = caches(snapshot, layout);
     // Each chunk is in one list at most: a longer list is a ring.
     let mut left = most_chunks(snapshot);
     for cache in lists.caches.clone() {
@@ -142,7 +139,7 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
 /// The caches: each thread has the pointer to its own at the same distance from its TCB (a
 /// `__thread` variable of libc, in static TLS). A thread that has something else there has a cache
 /// that can't be read, so its free chunks would look used: that is reported.
-fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>) {
+fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     let threads = &snapshot.meta.threads;
     let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
     for thread in threads {
@@ -164,27 +161,27 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>
         .into_iter()
         .max_by_key(|&(distance, count)| (count, std::cmp::Reverse(distance)));
     let libc = snapshot.libc();
-    let mut caches = Vec::new();
-    let mut damaged = Vec::new();
+    let mut lists = FreeLists::default();
     let Some((distance, _)) = best else {
-        return (caches, damaged);
+        return lists;
     };
+    lists.cache_distance = Some(distance);
     for thread in threads {
         let at = thread.fs_base.wrapping_sub(distance);
         match snapshot.word(at) {
             Some(0) => {}
             // A thread that has not freed anything yet (2.43, `__tcache_dummy`).
             Some(word) if libc.is_some_and(|m| (m.start..m.end).contains(&word)) => {}
-            Some(word) if is_cache(snapshot, layout, word) => caches.push(word),
+            Some(word) if is_cache(snapshot, layout, word) => lists.caches.push(word),
             _ => {
                 let what = format!("the malloc cache of thread {} cannot be read", thread.tid);
-                damaged.push((at, what));
+                lists.damaged.push((at, what));
             }
         }
     }
-    caches.sort_unstable();
-    caches.dedup();
-    (caches, damaged)
+    lists.caches.sort_unstable();
+    lists.caches.dedup();
+    lists
 }
 
 /// Chunks and bytes in the unsorted, small and large bins of an arena; the error is where a list

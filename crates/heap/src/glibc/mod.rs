@@ -5,5 +5,6 @@ pub(crate) mod dissect;
 pub(crate) mod ended_threads;
 pub(crate) mod free_lists;
 pub(crate) mod layout;
+pub(crate) mod live;
 pub(crate) mod mmapped;
 pub(crate) mod walk;

@@ -92,17 +92,47 @@ impl Candidates {
                 reason: format!("no library of {name} in it exports free()"),
             })?,
         };
+        let mut same = self.unchanged(blocks, u64::MAX);
+        let Some(name) = allocator else {
+            let unsure = self.take_unsure(&mut same);
+            self.release_by(None, free, same, hold, done)?;
+            let live = self.scan.heap.live.clone();
+            // Nothing is unsure without it.
+            let look = live.map(|live| Look::new(live, &self.captured.snapshot));
+            return self.release_by(look.as_ref(), free, unsure, hold, done);
+        };
+        let look = self.look_of(name).ok_or_else(|| no_check(pid, name))?;
+        self.release_by(Some(&look), free, same, hold, done)
+    }
+
+    /// Takes out those blocks of glibc's that would look the same if they had been freed.
+    fn take_unsure(&self, blocks: &mut Vec<u32>) -> Vec<u32> {
+        let heap = &self.scan.heap;
+        let Some(live) = &heap.live else {
+            return Vec::new();
+        };
+        let memory = &self.captured.snapshot;
+        let is_unsure =
+            |&mut number: &mut u32| live.may_look_the_same(memory, &heap.blocks.get(number));
+        blocks.extract_if(.., is_unsure).collect()
+    }
+
+    /// Releases blocks of one allocator, after such a look at them, if there has to be one.
+    fn release_by(
+        &self,
+        look: Option<&Look>,
+        free: u64,
+        mut left: Vec<u32>,
+        hold: &mut HoldAtSafePoint,
+        done: &mut Released,
+    ) -> Result<(), Error> {
+        let pid = self.captured.snapshot.meta.pid;
         // From the end, because the last ones are taken off.
-        let mut left = self.unchanged(blocks, u64::MAX);
         left.reverse();
         let mut time = HoldTime::new();
-        let look = allocator
-            .map(|name| self.look_of(name).ok_or_else(|| no_check(pid, name)))
-            .transpose()?;
         let mut progress = Instant::now();
         while !left.is_empty() && stops() == 0 {
             let others = look
-                .as_ref()
                 .filter(|look| look.needs_standstill())
                 .map(|_| Others::of(pid));
             let mut held = hold()?;
@@ -110,7 +140,7 @@ impl Candidates {
             if !self.is_same_program() {
                 return Err(Error::OtherProgram { pid });
             }
-            let released = match &look {
+            let released = match look {
                 None => self.release_some(&mut held, free, &mut left, &mut time, done),
                 Some(look) => {
                     let live = self.live_of(&mut held, look, others.as_ref(), &mut left);

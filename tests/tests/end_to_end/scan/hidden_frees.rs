@@ -3,6 +3,7 @@
 
 use memhook_heap::{Reclaimer, Request};
 use memhook_inject::{HoldOptions, hold};
+use memhook_tests::releases::Release;
 use memhook_tests::{Target, build_on_musl, build_target, not_run};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -85,6 +86,26 @@ fn with(library: &str) -> Option<Command> {
 #[test]
 fn on_glibc() {
     check(&mut Command::new(build_target("hidden_frees", &[])));
+}
+
+/// In a fast list, nothing of a block that was never written to may change, whether links are mangled (since 2.32) or not.
+#[test]
+fn in_fast_lists_of_glibc() {
+    let here = build_target("hidden_frees", &[]);
+    let releases = Release::all().into_iter();
+    // 2.43 has no such lists.
+    let with_lists = releases.filter(|release| release.glibc_minor() < 43);
+    let elsewhere = with_lists.map(|release| {
+        println!("{}, glibc 2.{}", release.name, release.glibc_minor());
+        release.build_target("hidden_frees", &[])
+    });
+    for program in elsewhere.chain([here]) {
+        check(
+            Command::new(program)
+                .arg("fast")
+                .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
+        );
+    }
 }
 
 #[test]
