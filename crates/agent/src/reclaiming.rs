@@ -245,7 +245,7 @@ fn reason(error: &HeapError) -> &'static str {
         | HeapError::NoShortHold { .. }
         | HeapError::LongCall { .. }
         | HeapError::Inject(HoldError::StopsTooLate { .. }) => "max_hold",
-        HeapError::Inject(HoldError::Starved { .. }) => "starved",
+        HeapError::LongHolds { .. } | HeapError::Inject(HoldError::Starved { .. }) => "starved",
         HeapError::Inject(HoldError::AlreadyTraced { .. }) => "traced",
         HeapError::Inject(_) => "not_held",
         HeapError::OwnFreeHook => "free_hook",

@@ -3,6 +3,7 @@
 use crate::glibc::layout::NEWEST;
 use crate::room::Room;
 use memhook_foreign::size_text;
+use std::time::Duration;
 
 /// Failure of a scan; one line.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +128,17 @@ pub enum Error {
         pid: i32,
         /// What was in the way at the last look.
         why: &'static str,
+    },
+    /// A held thread has to run, and to be let go by a thread of this process.
+    #[error(
+        "holds of process {pid} last {average:?} on average, because it or this process gets next to no processor time, so \
+         nothing more is released: its control group may have a quota, or the machine is too busy"
+    )]
+    LongHolds {
+        /// Process id.
+        pid: i32,
+        /// How long they lasted.
+        average: Duration,
     },
     /// It runs on musl.
     #[error("process {pid} runs on musl, whose heap scan cannot read")]

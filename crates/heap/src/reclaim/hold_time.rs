@@ -4,6 +4,13 @@ use std::time::{Duration, Instant};
 
 /// One thread is to be held no longer than this.
 const HOLD: Duration = Duration::from_micros(1500);
+/// Holds that last longer than this on average are those of a process, or by one, that gets next to no processor time.
+const MOST_ON_AVERAGE: Duration = Duration::from_millis(15);
+/// Less time in all proves nothing, and neither does one that was long.
+const TELLING: Duration = Duration::from_millis(500);
+const FEW_HOLDS: u32 = 3;
+/// A thread is left alone after a hold for as long as that has lasted, and for no longer than this.
+const MOST_REST: Duration = Duration::from_millis(100);
 /// Guesses before anything was measured.
 const FIRST_FINISH: Duration = Duration::from_micros(400);
 const FIRST_CALLS: usize = 32;
@@ -14,6 +21,9 @@ pub struct HoldTime {
     finish: Duration,
     /// What it takes to check and release a block; `None` if not yet known.
     call: Option<Duration>,
+    /// All holds so far, and how many.
+    held: Duration,
+    holds: u32,
 }
 
 impl HoldTime {
@@ -22,6 +32,8 @@ impl HoldTime {
         HoldTime {
             finish: FIRST_FINISH,
             call: None,
+            held: Duration::ZERO,
+            holds: 0,
         }
     }
 
@@ -50,6 +62,23 @@ impl HoldTime {
         });
     }
 
+    /// A hold lasted so long. Returns for how long to leave the threads alone.
+    pub fn held(&mut self, lasted: Duration) -> Duration {
+        self.held += lasted;
+        self.holds += 1;
+        if lasted <= MOST_ON_AVERAGE {
+            return Duration::ZERO;
+        }
+        lasted.min(MOST_REST)
+    }
+
+    /// What holds last on average, if that shows that there is no time for more of them.
+    pub fn starvation(&self) -> Option<Duration> {
+        let average = self.held / self.holds.max(1);
+        let is_telling = self.held >= TELLING && self.holds > FEW_HOLDS;
+        (is_telling && average > MOST_ON_AVERAGE).then_some(average)
+    }
+
     /// From the last call until the thread was let go. What takes very long was waiting for a processor,
     /// which says nothing of the next time.
     pub fn finished(&mut self, took: Duration) {
@@ -73,6 +102,22 @@ mod tests {
         assert_eq!(time.fitting(Duration::ZERO, 500), 1);
         time.called(1, 198 * MICROSECOND);
         assert_eq!(time.fitting(HOLD, 500), 15);
+    }
+
+    #[test]
+    fn long_holds_show_starvation() {
+        let after = |holds: u32, lasted: Duration, then: Duration| {
+            let mut time = HoldTime::new();
+            let rests = (0..holds).map(|_| time.held(lasted)).max();
+            time.held(then);
+            (rests.unwrap_or_default(), time.starvation())
+        };
+        let ms = Duration::from_millis;
+        assert_eq!(after(1000, ms(2), ms(900)), (ms(0), None));
+        assert_eq!(after(2, ms(2), ms(900)), (ms(0), None));
+        assert_eq!(after(10, ms(20), ms(20)), (ms(20), None));
+        assert_eq!(after(30, ms(20), ms(20)), (ms(20), Some(ms(20))));
+        assert_eq!(after(4, ms(300), ms(300)), (MOST_REST, Some(ms(300))));
     }
 
     #[test]

@@ -165,6 +165,10 @@ impl Candidates {
             wait_for_late_threads(LATE_PATIENCE);
             released?;
             held?;
+            std::thread::sleep(time.held(lasted));
+            if let Some(average) = time.starvation() {
+                return Err(Error::LongHolds { pid, average });
+            }
         }
         Ok(())
     }
