@@ -231,6 +231,10 @@ impl LiveMap {
     /// The entry of a block that lives at an address.
     pub fn alive_at(&self, address: u64) -> Option<Entry> {
         let segment = &self.segments[self.segment_of(address)];
+        // One that nothing was ever put into has no places.
+        if segment.places().is_empty() {
+            return None;
+        }
         let index = segment.find(key_of(address), 0).ok()?;
         Some(segment.get(index)).filter(|entry| entry.is_alive())
     }

@@ -97,3 +97,9 @@ fn sums_with_many_blocks() {
     pair.passes(20, 2_000);
     pair.check();
 }
+
+#[test]
+fn no_block_lives_where_nothing_was_ever_allocated() {
+    let ledger = Ledger::new(LedgerOptions::default());
+    assert_eq!(ledger.alive_since(0x5555_0000_1000), None);
+}
