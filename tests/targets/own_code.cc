@@ -1,5 +1,6 @@
 // A program that makes code and changes its own: one function lies in memory that it has made writable, another was
-// written over and is read-only again, a third one is made while it runs.
+// written over and is read-only again, a third one is made while it runs, and a fourth one lies in a file without a
+// name that is mapped once to be written and twice to be run, as compilers at run time have it.
 #include <cstdint>
 #include <sys/mman.h>
 
@@ -33,6 +34,16 @@ int main() {
   CHECK(mprotect(page_of(written_over), 4096, PROT_READ | PROT_EXEC) == 0);
   void* made = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(made != MAP_FAILED);
+  int file = memfd_create("made_code", MFD_CLOEXEC);
+  CHECK(file >= 0 && ftruncate(file, 4096) == 0);
+  void* written = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* run[2];
+  for (void*& place : run) {
+    place = mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_SHARED, file, 0);
+    CHECK(place != MAP_FAILED);
+  }
+  CHECK(written != MAP_FAILED);
+  write_code(written, 43);
   auto* call_made = reinterpret_cast<int (*)(int)>(made);
   ready();
   for (int round = 0; round < 1000; round++) {
@@ -41,6 +52,7 @@ int main() {
     CHECK(call_made(0) == round);
     CHECK(opened(round) == round * 3 + 1);
     CHECK(written_over(round) == 42);
+    for (void* place : run) CHECK(reinterpret_cast<int (*)(int)>(place)(0) == 43);
     CHECK(untouched(round) == round * 3 + 1);
   }
   done();

@@ -123,7 +123,7 @@ pub fn details(pid: i32) -> Vec<Check> {
     program::allocators(&modules)
         .into_iter()
         .chain(program::libc_version(&modules))
-        .chain(program::unreadable(&maps, &modules))
+        .chain(program::unreadable(pid, &maps, &modules))
         .collect()
 }
 

@@ -1,6 +1,7 @@
 //! The file system that a process sees, and how it can be reached from here.
 
 use crate::{Mapping, proc_path};
+use goblin::elf::header::{ELFMAG, SELFMAG};
 use memhook_foreign::{open_below, open_regular};
 use nix::fcntl::OFlag;
 use std::{
@@ -8,7 +9,7 @@ use std::{
     io,
     os::{
         fd::AsRawFd,
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -96,6 +97,14 @@ impl TargetRoot {
         paths
             .find(leads_there)
             .unwrap_or_else(|| proc_path(pid, &format!("map_files/{start:x}-{end:x}")).into())
+    }
+
+    /// Whether the file of a mapping is an ELF file; `None` if it cannot be read.
+    pub(crate) fn is_elf(&self, mapping: &Mapping) -> Option<bool> {
+        let mut magic = [0; SELFMAG];
+        let file = open_regular(&self.readable_path(mapping, 0)).ok()?;
+        let read = file.read_at(&mut magic, 0).ok()?;
+        Some(read == SELFMAG && magic == *ELFMAG)
     }
 }
 

@@ -2,6 +2,7 @@
 //! does not tell whether a thread is at a safe point (`safe_thread.rs`).
 
 use crate::{
+    claim::already_traced,
     config::TraceConfig,
     error::Error,
     pads::{DescribedReach, plan_pads, reach_of_described},
@@ -66,6 +67,9 @@ pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> 
     let is_well = |checks: &[Check]| checks.iter().all(|check| check.ok);
     let mut checks = preflight(pid);
     if is_well(&checks) {
+        checks.extend(other_attacher(pid));
+    }
+    if is_well(&checks) {
         checks.extend(limit_checks(pid, &config));
         checks.extend(details(pid));
         checks.extend(held_thread(pid));
@@ -114,6 +118,18 @@ pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> 
         checks,
         modules: diagnosed_modules,
     })
+}
+
+/// While another one traces the process, its slots hold no allocator's functions, so nothing else can be said of them.
+fn other_attacher(pid: i32) -> Option<Check> {
+    let Error::AlreadyTraced { attacher, .. } = already_traced(pid).ok()?? else {
+        return None;
+    };
+    Some(Check::bad(
+        "attacher",
+        format!("process {pid} is already traced by memhook-rs {attacher}"),
+        "stop that first",
+    ))
 }
 
 /// The modules of the process, and what would be hooked of those that matter.

@@ -5,6 +5,7 @@ use super::{Check, Purpose};
 use crate::allocator_functions::has_own_allocator;
 use crate::arch::native::relocations;
 use crate::hook_copies::is_ours;
+use crate::target_root::TargetRoot;
 use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version, is_static, proc_path};
 use goblin::elf::header;
 use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
@@ -224,25 +225,43 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     found
 }
 
-/// Mapped code whose file could not be read, so that nothing of it can be hooked.
-pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
+/// Code mapped from files that are no modules, so that nothing of it can be hooked: one note a file, however many
+/// mappings it has.
+pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
     // A program may map its own code once more, as V8 does with its built-in functions.
     let is_of = |m: &Mapping, module: &ModuleImage| {
         module.contains(m.start) || (!m.deleted && module.path == m.path)
     };
     let known = |m: &&Mapping| modules.iter().any(|module| is_of(m, module));
-    maps.iter()
-        .filter(|m| m.exec && m.path.starts_with('/'))
-        .filter(|m| !known(m) && !is_ours(m))
-        .map(|m| {
-            let deleted = if m.deleted { " (deleted)" } else { "" };
-            Check::note(
+    let mut found: Vec<(&str, Check)> = Vec::new();
+    let code = maps.iter().filter(|m| m.exec && m.path.starts_with('/'));
+    for mapping in code.filter(|m| !known(m) && !is_ours(m)) {
+        if found.iter().any(|(path, _)| *path == mapping.path) {
+            continue;
+        }
+        let deleted = if mapping.deleted { " (deleted)" } else { "" };
+        let path = format!("{}{deleted}", mapping.path);
+        let check = match TargetRoot::of(pid).is_elf(mapping) {
+            // The saved memory of a runtime, or what a compiler at run time writes through another mapping.
+            Some(false) => Check::note(
+                "code",
+                format!("{path} is mapped as code and is no ELF file: its own calls are not seen"),
+                "nothing to do: calls that its runtime's libraries make for it are seen",
+            ),
+            Some(true) => Check::note(
                 "unreadable",
-                format!("{}{deleted}: its calls are not seen", m.path),
+                format!("{path}: its calls are not seen"),
+                "nothing to do: its file is damaged, or is mapped without the loader",
+            ),
+            None => Check::note(
+                "unreadable",
+                format!("{path}: its calls are not seen"),
                 "run as root: mapped files can then be read although they were deleted or replaced",
-            )
-        })
-        .collect()
+            ),
+        };
+        found.push((&mapping.path, check));
+    }
+    found.into_iter().map(|(_, check)| check).collect()
 }
 
 #[cfg(test)]

@@ -285,6 +285,10 @@ fn a_process_that_we_trace_already() {
     let maps = target.maps();
     expect_refusal(run(&["attach", &pid]), "already traced", "attach");
     expect_refusal(run(&["detach", &pid]), "traced by memhook-rs", "detach");
+    // An attach would be refused, and the doctor has to say so.
+    let (code, found, _) = run(&["doctor", &pid]);
+    let refusal = format!("process {pid} is already traced by memhook-rs ");
+    assert!(code == 2 && found.contains(&refusal), "{found}");
     assert_eq!(target.maps(), maps);
     // The first one was not disturbed.
     target.go();

@@ -206,3 +206,17 @@ fn only_temporary_blocks() {
         "{report}"
     );
 }
+
+/// Code that was made at run time is no file that could not be read, and one file is one note, however often it is
+/// mapped.
+#[test]
+fn code_that_is_in_no_module() {
+    let target = Target::start(&build_target("own_code", &["-O2"]), &[]);
+    let pid = target.pid().to_string();
+    let (code, found, errors) = run(&["doctor", &pid]);
+    assert_eq!(code, 0, "{errors}");
+    let note = "/memfd:made_code (deleted) is mapped as code and is no ELF file";
+    assert_eq!(found.matches(note).count(), 1, "{found}");
+    assert!(!found.contains("unreadable"), "{found}");
+    assert!(target.finish().success());
+}
