@@ -67,7 +67,7 @@ pub enum Error {
         pid: i32,
     },
     /// No thread could be stopped at a point where calling into it is safe.
-    #[error("no thread of process {pid} reached a safe point within {waited:?}: {reason}")]
+    #[error("no thread of process {pid} reached a safe point within {} ms: {reason}", waited.as_millis())]
     NoSafeThread {
         /// Process id.
         pid: i32,
@@ -239,8 +239,9 @@ pub enum Error {
     /// A function called in the target has not returned. It holds locks, so the thread finishes it by itself and then
     /// goes back to its work.
     #[error(
-        "function {function} called in process {pid} has not returned within {waited:?}; its thread finishes the call \
-         and then goes back to its work"
+        "function {function} called in process {pid} has not returned within {} ms; its thread finishes the call \
+         and then goes back to its work",
+        waited.as_millis()
     )]
     CallGoesOn {
         /// Process id.
@@ -253,7 +254,8 @@ pub enum Error {
     /// A function called in the target did not return. The thread was put back although the
     /// function had not finished: it waited for a lock that it did not get.
     #[error(
-        "function {function} called in process {pid} did not return within {waited:?}: a lock it needs is held by another thread"
+        "function {function} called in process {pid} did not return within {} ms: a lock it needs is held by another thread",
+        waited.as_millis()
     )]
     CallTimeout {
         /// Process id.

@@ -294,7 +294,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         t.allocations + t.releases
     };
     let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
-    let has_news = model.coverage.iter().any(|c| is_news(&c));
+    let has_news = !model.gaps.is_empty() || model.coverage.iter().any(|c| is_news(&c));
     let is_healthy =
         t.lost_events + t.truncated_stacks + t.unkept_stacks + t.reentrant_calls == 0 && !has_news;
     if is_healthy && !style.verbose {

@@ -175,6 +175,14 @@ fn the_answer_comes_first() {
         "{shown}"
     );
     assert!(!shown.contains("libc.so.6"), "{shown}");
+    // What happened while nothing was seen is missing, so nothing is complete.
+    model.gaps = vec![UnseenTime {
+        from_s: 0.0,
+        to_s: 0.5,
+    }];
+    let shown = model.text(Style::default());
+    assert!(!shown.contains("complete"), "{shown}");
+    model.gaps.clear();
     model.totals.truncated_stacks = 3;
     let shown = model.text(Style::default());
     assert!(shown.contains("3 stacks cut short"), "{shown}");
