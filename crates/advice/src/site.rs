@@ -32,7 +32,10 @@ impl Site {
     pub fn of_evidence(site: &AllocationSite) -> Site {
         let first = site.stack.iter().position(|frame| !frame.wrapper);
         let frames = &site.stack[first.unwrap_or(0)..];
-        let place = frames.first().map(|frame| short_place(&frame.place()));
+        let place = frames.first().map(|frame| match &frame.file {
+            Some(_) => short_place(&frame.place()),
+            None => frame.module_name().unwrap_or_default().to_owned(),
+        });
         Site {
             name: joined(frames.iter().map(SourceFrame::name)),
             place: place.unwrap_or_default(),
@@ -56,4 +59,30 @@ impl Site {
 
 fn joined(names: impl Iterator<Item = String>) -> String {
     names.take(FRAMES).collect::<Vec<_>>().join(" \u{2190} ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without debug information there is a module instead of a file and line.
+    #[test]
+    fn a_place_is_in_one_pair_of_parentheses() {
+        let mut frame = SourceFrame {
+            function: Some("pool_get".into()),
+            module: Some("/usr/sbin/haproxy".into()),
+            ..SourceFrame::default()
+        };
+        let text = |frame: &SourceFrame| {
+            let stack = vec![frame.clone()];
+            Site::of_evidence(&AllocationSite {
+                stack,
+                ..AllocationSite::default()
+            })
+            .text()
+        };
+        assert_eq!(text(&frame), "pool_get (haproxy)");
+        (frame.file, frame.line) = (Some("pool.c".into()), Some(7));
+        assert_eq!(text(&frame), "pool_get (pool.c:7)");
+    }
 }
