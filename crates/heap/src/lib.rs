@@ -20,6 +20,7 @@ mod error;
 pub mod fuzzing;
 mod glibc;
 mod graph;
+mod large_lists;
 mod live_memory;
 pub mod ranges;
 #[cfg(target_arch = "x86_64")]

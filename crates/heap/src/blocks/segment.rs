@@ -6,6 +6,8 @@
 //! random order. Far from the start of a large block, the number of bits up to the address is the number of
 //! the block, whose bounds are in a list: nothing is searched, however large the block is.
 
+use crate::large_lists::{filled, with_room};
+
 /// What the blocks of a segment are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentKind {
@@ -50,7 +52,7 @@ pub struct Segment {
     pub kind: SegmentKind,
     /// For each 64 units, where blocks begin and where they end; empty if there is only one block.
     pub(crate) bits: Vec<[u64; 2]>,
-    /// How many blocks begin before each line of eight words.
+    /// How many blocks begin before each of these words.
     pub(crate) ranks: Vec<u32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) sizes: Vec<u32>,
@@ -130,17 +132,22 @@ impl Segment {
         if self.offsets.len() < 2 {
             return;
         }
+        // Those of single blocks are looked up in random order.
+        let mut offsets = with_room(self.offsets.len());
+        offsets.append(&mut self.offsets);
+        self.offsets = offsets;
         let words = (self.units() / 64 + 1) as usize;
-        self.bits = vec![[0; 2]; words.next_multiple_of(8)];
+        self.bits = filled(words, [0; 2]);
         for (&offset, &size) in self.offsets.iter().zip(&self.sizes) {
             let end = u64::from(offset) + u64::from(size);
             self.bits[offset as usize / 64][0] |= 1 << (offset % 64);
             self.bits[end as usize / 64][1] |= 1 << (end % 64);
         }
+        self.ranks = with_room(self.bits.len());
         let mut rank = 0;
-        for line in self.bits.chunks(8) {
+        for [begins, _] in &self.bits {
             self.ranks.push(rank);
-            rank += line.iter().map(|w| w[0].count_ones()).sum::<u32>();
+            rank += begins.count_ones();
         }
     }
 
@@ -151,11 +158,8 @@ impl Segment {
         }
         let unit = unit.min(self.bits.len() * 64 - 1);
         let (word, bit) = (unit / 64, unit % 64);
-        let line = word / 8;
-        let full = self.bits.get(line * 8..word)?;
-        let before: u32 = full.iter().map(|w| w[0].count_ones()).sum();
         let last = (self.bits.get(word)?[0] & (u64::MAX >> (63 - bit))).count_ones();
-        (self.ranks.get(line)? + before + last).checked_sub(1)
+        (self.ranks.get(word)? + last).checked_sub(1)
     }
 
     /// The unit in which the last block at or before `unit` begins.

@@ -3,15 +3,17 @@
 /// Asks for huge pages (madvise(2), MADV_HUGEPAGE) for memory of ours that is about to be filled: with
 /// small ones, nearly every access to another block waits for the page tables too. It has no effect where
 /// there are no huge pages.
-pub fn prefer_huge_pages(bytes: &mut [u8]) {
+pub fn prefer_huge_pages<T>(memory: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
-    let first = bytes.as_ptr().align_offset(PAGE_BYTES);
-    let Some(whole) = bytes.get_mut(first..) else {
+    let first = memory.as_mut_ptr().cast::<u8>();
+    let before = first.align_offset(PAGE_BYTES);
+    let Some(left) = size_of_val(memory).checked_sub(before) else {
         return;
     };
-    let length = whole.len() / PAGE_BYTES * PAGE_BYTES;
+    let length = left / PAGE_BYTES * PAGE_BYTES;
+    let first = first.wrapping_add(before);
     // SAFETY: the range is memory of ours, borrowed for the call; the advice does not change its contents.
-    unsafe { libc::madvise(whole.as_mut_ptr().cast(), length, libc::MADV_HUGEPAGE) };
+    unsafe { libc::madvise(first.cast(), length, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(test)]
@@ -24,6 +26,11 @@ mod tests {
         prefer_huge_pages(&mut bytes);
         assert!(bytes.iter().all(|&b| b == 7));
         prefer_huge_pages(&mut bytes[..3]);
-        prefer_huge_pages(&mut []);
+        prefer_huge_pages::<u8>(&mut []);
+        let mut numbers = Vec::with_capacity(1 << 20);
+        prefer_huge_pages(numbers.spare_capacity_mut());
+        numbers.extend(0..1u32 << 20);
+        prefer_huge_pages(&mut numbers);
+        assert!(numbers.into_iter().eq(0..1 << 20));
     }
 }

@@ -11,6 +11,7 @@
 //! steps. The last step of semi-NCA walks up likewise, once for each node, and has shortcuts for that ([`Ways`]).
 
 use super::search::{Edges, NONE, Numbered};
+use crate::large_lists::{filled, with_room};
 use std::ops::{ControlFlow, Range};
 
 /// The dominator tree by the numbers of the search.
@@ -34,9 +35,8 @@ struct Link {
 pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> Dominators {
     let mut numbered = numbered;
     let count = numbered.len();
-    // It follows from the numbers, and is needed again only when all is done.
-    numbered.node = Vec::new();
-    let mut links: Vec<Link> = Vec::with_capacity(count as usize);
+    numbered.end();
+    let mut links: Vec<Link> = with_room(count as usize);
     links.extend(numbered.parent.iter().map(|&above| Link {
         above,
         lowest: NONE,
@@ -72,7 +72,7 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
         ways.add(at, found);
     }
     drop((parent, ways));
-    let mut node = vec![NONE; count as usize];
+    let mut node = filled(count as usize, NONE);
     for (i, &number) in number.iter().enumerate() {
         if number != NONE {
             node[number as usize] = i as u32;
@@ -95,8 +95,8 @@ impl Ways {
     /// The ways of a tree that consists of its top, and will have so many nodes.
     fn new(count: u32) -> Ways {
         Ways {
-            depth: vec![0; count as usize],
-            shortcut: vec![0; count as usize],
+            depth: filled(count as usize, 0),
+            shortcut: filled(count as usize, 0),
         }
     }
 

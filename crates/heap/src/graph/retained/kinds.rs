@@ -3,6 +3,7 @@
 use super::tree::Tree;
 use crate::dissect::Heap;
 use crate::graph::types::Types;
+use crate::large_lists::with_room;
 use rustc_hash::FxHashMap;
 
 /// What blocks are; those of one type and size are of one kind.
@@ -23,7 +24,7 @@ impl Kinds {
         let cache = types.number_of("malloc's cache of a thread");
         let mut numbers: FxHashMap<(u32, u64), u32> = FxHashMap::default();
         // In address order, in which memory is read far faster.
-        let mut by_block = Vec::with_capacity(heap.blocks.len() as usize);
+        let mut by_block = with_room(heap.blocks.len() as usize);
         for (number, block) in heap.blocks.iter() {
             let number = match heap.caches.contains(&block.address) {
                 true => cache,
@@ -36,11 +37,9 @@ impl Kinds {
             by_block.push(kind);
         }
         let kind_of = |at| by_block.get(tree.node(at) as usize).copied();
-        let at = (0..tree.len()).map(|at| kind_of(at).unwrap_or(HOLDER));
-        Kinds {
-            at: at.collect(),
-            kinds,
-        }
+        let mut at = with_room(tree.len() as usize);
+        at.extend((0..tree.len()).map(|at| kind_of(at).unwrap_or(HOLDER)));
+        Kinds { at, kinds }
     }
 
     /// The kind at a position.

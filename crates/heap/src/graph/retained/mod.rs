@@ -27,9 +27,8 @@ pub(crate) use self::variables::holding_blocks;
 use self::dominators::dominators;
 use self::holders::{Holders, PROCESS};
 use self::kinds::Kinds;
-use self::search::{Edges, NONE, Numbered};
+use self::search::{Edges, Numbered};
 use self::tree::Tree;
-use crate::blocks::BlockSet;
 use crate::dissect::Heap;
 use crate::graph::leaks::leaks;
 use crate::graph::mark::{Finder, MarkOptions, Marked};
@@ -75,9 +74,9 @@ struct HeapEdges<'a> {
     blocks: u32,
 }
 
-/// Bytes of a block that one step passes, so that the steps of any block can be counted in 32 bits.
-fn step_bytes(block: Block) -> u64 {
-    8 << (block.bytes >> 35)
+/// Bytes of a block that one step passes, as a power of two, so that the steps of any block can be counted in 32 bits.
+fn step_bits(block: Block) -> u32 {
+    3 + (block.bytes >> 35)
         .checked_ilog2()
         .map_or(0, |bits| bits + 1)
 }
@@ -98,13 +97,13 @@ impl Edges for HeapEdges<'_> {
             return;
         }
         let (block, segment) = self.finder.block(node);
-        let step_bytes = step_bytes(block);
-        let start = block.address + u64::from(from) * step_bytes;
+        let step_bits = step_bits(block);
+        let start = block.address + (u64::from(from) << step_bits);
         for (address, bytes) in self.finder.pieces(block, segment) {
             let first = (start.saturating_sub(address) / 8) as usize;
             for index in first..bytes.len() / 8 {
                 let at = address + index as u64 * 8;
-                let step = ((at - block.address) / step_bytes) as u32;
+                let step = ((at - block.address) >> step_bits) as u32;
                 let mut flow = ControlFlow::Continue(());
                 self.finder.at_word(bytes, index, |to| {
                     if flow.is_continue() {
@@ -138,7 +137,7 @@ impl Retained {
             holders: &holders,
             blocks,
         };
-        let mut numbered = Numbered::new(edges.nodes());
+        let mut numbered = Numbered::new(edges.nodes(), blocks as usize);
         let top = blocks + PROCESS;
         numbered.search(&edges, top, 0);
         numbered.begin();
@@ -148,14 +147,8 @@ impl Retained {
             numbered.search(&edges, blocks + holder, 0);
         }
         numbered.begin();
-        let mut reached = BlockSet::new(blocks);
-        for block in 0..blocks {
-            if numbered.number[block as usize] != NONE {
-                reached.insert(block);
-            }
-        }
         let marked = Marked {
-            reached,
+            reached: numbered.reached.clone(),
             scanned_bytes: 0,
             took: Duration::ZERO,
         };

@@ -1,8 +1,13 @@
-//! A depth-first search that numbers what it reaches, in 16 bytes a node.
+//! A depth-first search that numbers what it reaches.
 //!
-//! It has no stack of its own: each node's parent is the way back, and where a node was left to go deeper is in a
-//! word that is free until the node is done. So a list of millions of blocks takes no more memory than a flat heap.
+//! It reads a node once, when it gets there, and looks at all of its edges side by side: one at a time, each would wait
+//! for the memory anew, and once more on the way back, when nothing of the node is in the cache any more. Targets that
+//! nothing has reached yet wait on a stack of their own. That stack is bounded: of a node with more of them, and of all
+//! nodes where it is full, the search remembers where to go on, and reads it again. A node takes 13 bytes, the stack
+//! four, and a list of nodes that are read again, eight each, at most.
 
+use crate::blocks::BlockSet;
+use crate::large_lists::{filled, with_room};
 use std::ops::ControlFlow;
 
 /// A directed graph whose nodes are numbered from 0.
@@ -20,13 +25,17 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// How many buckets the numbers are counted in.
 const BUCKETS: usize = 1 << 14;
+/// Of [`Numbered::left`]: how many targets of the node wait.
+const WAITING: u8 = 0x7f;
+/// Of [`Numbered::left`]: it has more edges behind those.
+const MORE: u8 = 0x80;
 
 /// Nodes in the order in which they were reached.
 pub(crate) struct Numbered {
-    /// The number of each node; [`NONE`] if nothing has reached it.
+    /// The number of each node. Before it is reached: that of the first node with an edge to it, or [`NONE`].
     pub number: Vec<u32>,
-    /// The node of each number.
-    pub node: Vec<u32>,
+    /// Which nodes were reached.
+    pub reached: BlockSet,
     /// The number of the node from which each one was reached; the first node's is 0.
     pub parent: Vec<u32>,
     /// The lowest number of a node with an edge to it, among those with a lower number than its own.
@@ -35,24 +44,45 @@ pub(crate) struct Numbered {
     pub returning: Vec<u64>,
     /// Where the numbers of each search begin. Its edges to what earlier ones have reached do not count.
     searches: Vec<u32>,
+    waiting: Waiting,
+}
+
+/// Targets that a search has seen, and goes on with later.
+#[derive(Default)]
+struct Waiting {
+    /// Those of the nodes on the way to the current one, a node's behind those of the nodes before it.
+    targets: Vec<u32>,
+    /// What is left of each node, by its number.
+    left: Vec<u8>,
+    /// Nodes that have more edges than wait, and the step to go on with.
+    more: Vec<(u32, u32)>,
+    /// How many targets wait at most, unless a node is the only one.
+    most: usize,
 }
 
 impl Numbered {
-    /// For so many nodes, with none reached.
-    pub fn new(nodes: u32) -> Numbered {
+    /// For so many nodes, with none reached. `most` is how many of them may wait.
+    pub fn new(nodes: u32, most: usize) -> Numbered {
+        let count = nodes as usize;
         Numbered {
-            number: vec![NONE; nodes as usize],
-            node: Vec::with_capacity(nodes as usize),
-            parent: Vec::with_capacity(nodes as usize),
-            lowest: Vec::with_capacity(nodes as usize),
+            number: filled(count, NONE),
+            reached: BlockSet::new(nodes),
+            parent: with_room(count),
+            lowest: with_room(count),
             returning: vec![0; BUCKETS],
             searches: Vec::new(),
+            waiting: Waiting {
+                targets: Vec::new(),
+                left: with_room(count),
+                more: Vec::new(),
+                most,
+            },
         }
     }
 
     /// Nodes reached.
     pub fn len(&self) -> u32 {
-        self.node.len() as u32
+        self.parent.len() as u32
     }
 
     /// The bucket of [`Numbered::returning`] that counts edges to this number.
@@ -64,11 +94,7 @@ impl Numbered {
     #[inline]
     pub fn returns(&self, from: u32, to: u32) -> bool {
         // There are very few of them.
-        to < from
-            && !self
-                .searches
-                .iter()
-                .any(|&first| to < first && from >= first)
+        returns(&self.searches, from, to)
     }
 
     /// Begins a search, whose edges to what has been reached so far do not count.
@@ -76,57 +102,109 @@ impl Numbered {
         self.searches.push(self.len());
     }
 
-    fn enter(&mut self, node: u32, parent: u32) -> u32 {
-        let number = self.len();
-        self.number[node as usize] = number;
-        self.node.push(node);
-        self.parent.push(parent);
-        // Until the node is done: the step at which it goes on.
-        self.lowest.push(0);
-        number
+    /// Gives back what only a search needs.
+    pub fn end(&mut self) {
+        self.reached = BlockSet::default();
+        self.waiting = Waiting::default();
     }
 
-    /// Numbers all that can be reached from a node and has no number yet; `parent` is that of the node.
+    fn enter(&mut self, node: u32, parent: u32) -> u32 {
+        let at = self.len();
+        self.reached.insert(node);
+        let number = &mut self.number[node as usize];
+        // The first one that has seen it has the lowest number of all that could.
+        self.lowest.push(parent.min(*number));
+        *number = at;
+        self.parent.push(parent);
+        self.waiting.left.push(0);
+        at
+    }
+
+    /// Numbers all that can be reached from a node and was not yet; `parent` is that of the node.
     pub fn search(&mut self, graph: &impl Edges, start: u32, parent: u32) {
-        if self.number[start as usize] != NONE {
+        if self.reached.contains(start) {
             return;
         }
-        let nodes = graph.nodes();
         let first = self.enter(start, parent);
+        self.look(graph, start, 0, first);
         let mut at = first;
         loop {
-            let mut next = None;
-            graph.each(
-                self.node[at as usize],
-                self.lowest[at as usize],
-                |step, to| {
-                    let number = self.number[to as usize];
-                    if number == NONE {
-                        next = Some((step, to));
-                        return ControlFlow::Break(());
-                    }
-                    if number > at {
-                        // It is done, as whatever is not has a lower number than the node in which the search is.
-                        let lowest = &mut self.lowest[number as usize];
-                        *lowest = at.min(*lowest);
-                    } else if self.returns(at, number) {
-                        self.returning[Numbered::bucket(nodes, number)] += 1;
-                    }
-                    ControlFlow::Continue(())
-                },
-            );
-            if let Some((step, to)) = next {
-                // The step is looked at once more: it may have more edges.
-                self.lowest[at as usize] = step;
-                at = self.enter(to, at);
-                continue;
-            }
-            let parent = self.parent[at as usize];
-            self.lowest[at as usize] = parent;
-            if at == first {
+            if let Some(node) = self.next(graph, at) {
+                at = self.enter(node, at);
+                self.look(graph, node, 0, at);
+            } else if at == first {
                 return;
+            } else {
+                at = self.parent[at as usize];
             }
-            at = parent;
         }
     }
+
+    /// Looks at the edges of a node from this step on.
+    fn look(&mut self, graph: &impl Edges, node: u32, from: u32, at: u32) {
+        let nodes = graph.nodes();
+        let waiting = &mut self.waiting.targets;
+        let before = waiting.len();
+        let most = match before < self.waiting.most {
+            true => usize::from(WAITING),
+            false => 1,
+        };
+        let mut more = None;
+        graph.each(node, from, |step, to| {
+            let number = self.number[to as usize];
+            if !self.reached.contains(to) {
+                let is_repeated = waiting.len() > before && waiting.last() == Some(&to);
+                if !is_repeated && waiting.len() - before == most {
+                    // The step is looked at once more: it may have more edges.
+                    more = Some((node, step));
+                    return ControlFlow::Break(());
+                }
+                if !is_repeated {
+                    waiting.push(to);
+                }
+                if number == NONE {
+                    self.number[to as usize] = at;
+                }
+            } else if number > at {
+                // Reached by way of an edge before this one.
+                let lowest = &mut self.lowest[number as usize];
+                *lowest = at.min(*lowest);
+            } else if returns(&self.searches, at, number) {
+                self.returning[Numbered::bucket(nodes, number)] += 1;
+            }
+            ControlFlow::Continue(())
+        });
+        let left = &mut self.waiting.left[at as usize];
+        *left = (waiting.len() - before) as u8;
+        if let Some(more) = more {
+            *left |= MORE;
+            self.waiting.more.push(more);
+        }
+    }
+
+    /// The next target of a node that nothing has reached; all nodes behind it are done.
+    fn next(&mut self, graph: &impl Edges, at: u32) -> Option<u32> {
+        loop {
+            let left = &mut self.waiting.left[at as usize];
+            if *left & WAITING > 0 {
+                *left -= 1;
+                let to = self.waiting.targets.pop()?;
+                if !self.reached.contains(to) {
+                    return Some(to);
+                }
+            } else if *left & MORE > 0 {
+                let (node, from) = self.waiting.more.pop()?;
+                self.look(graph, node, from, at);
+            } else {
+                return None;
+            }
+        }
+    }
+}
+
+/// Whether an edge counts from a node to one with a lower number, with searches that begin at these numbers.
+#[inline]
+fn returns(searches: &[u32], from: u32, to: u32) -> bool {
+    // There are very few of them.
+    to < from && !searches.iter().any(|&first| to < first && from >= first)
 }

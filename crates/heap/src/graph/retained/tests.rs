@@ -44,7 +44,7 @@ fn reachable(edges: &[Vec<u32>], from: u32, without: u32) -> BTreeSet<u32> {
 }
 
 fn tree_of(edges: &Listed, window: u64) -> Tree {
-    let mut numbered = Numbered::new(edges.nodes());
+    let mut numbered = Numbered::new(edges.nodes(), window as usize);
     numbered.search(edges, 0, 0);
     Tree::new(dominators(edges, numbered, window), |node| 1 << (node % 40))
 }
@@ -65,6 +65,20 @@ fn check(edges: Vec<Vec<u32>>, window: u64) -> Result<(), TestCaseError> {
         prop_assert_eq!(tree.path(at).last().copied(), Some(at));
     }
     Ok(())
+}
+
+/// More targets than may wait at a time, which are connected among each other.
+#[test]
+fn a_node_with_many_targets_is_read_in_parts() {
+    let count = 400;
+    let mut edges: Vec<Vec<u32>> = (0..count)
+        .map(|node| vec![(node * 7 + 3) % count, (node * node + 1) % count])
+        .collect();
+    edges[0] = (1..count).filter(|node| node % 3 != 0).collect();
+    edges[1] = (1..count).rev().chain(1..count).collect();
+    for most in [1, 200, u64::MAX] {
+        check(edges.clone(), most).expect("the same as without each node");
+    }
 }
 
 /// A long list, to whose last node many are tied that its first one points to as well: each of them is dominated by the
@@ -98,7 +112,7 @@ impl Edges for Ladder {
 #[test]
 fn a_long_way_up_takes_few_steps() {
     let ladder = Ladder { length: 500_000 };
-    let mut numbered = Numbered::new(ladder.nodes());
+    let mut numbered = Numbered::new(ladder.nodes(), usize::MAX);
     numbered.search(&ladder, 0, 0);
     let found = dominators(&ladder, numbered, u64::MAX);
     for (node, dominator) in found.node.iter().zip(&found.dominator) {

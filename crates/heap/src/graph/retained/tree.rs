@@ -1,6 +1,7 @@
 //! The dominator tree, laid out so that what a node retains lies behind it without a gap.
 
 use super::dominators::Dominators;
+use crate::large_lists::{filled, with_room};
 use std::ops::Range;
 
 /// A dominator tree in preorder: each node is followed by all that it dominates. Positions are those of this order.
@@ -18,13 +19,13 @@ impl Tree {
     pub fn new(dominators: Dominators, bytes: impl Fn(u32) -> u64) -> Tree {
         let Dominators { node, dominator } = dominators;
         let count = node.len();
-        let mut sizes = vec![1u32; count];
+        let mut sizes = filled(count, 1u32);
         for at in (1..count).rev() {
             sizes[dominator[at] as usize] += sizes[at];
         }
         // The position of each number takes the place of its dominator, which is needed no more then.
         let mut positions = dominator;
-        let mut free = vec![0u32; count];
+        let mut free = filled(count, 0u32);
         for at in 0..count {
             let position = match at {
                 0 => 0,
@@ -39,16 +40,16 @@ impl Tree {
             free[at] = position + 1;
         }
         drop(free);
-        let mut ends = vec![0; count];
+        let mut ends = filled(count, 0);
         for (&position, size) in positions.iter().zip(sizes) {
             ends[position as usize] = position + size;
         }
-        let mut nodes = vec![0; count];
+        let mut nodes = filled(count, 0);
         for (&position, node) in positions.iter().zip(node) {
             nodes[position as usize] = node;
         }
         drop(positions);
-        let mut sums = Vec::with_capacity(count + 1);
+        let mut sums = with_room(count + 1);
         let mut sum = 0;
         for &node in &nodes {
             sums.push(sum);
