@@ -25,6 +25,8 @@ static Node* volatile registry;
 static Node* volatile second;
 static std::map<int, int> table;
 static Session* volatile sessions;
+static Node* volatile left;
+static Node* volatile right;
 
 [[gnu::noinline]] static void add_session() {
   auto* session = new Session;
@@ -53,6 +55,9 @@ static Session* volatile sessions;
   b->b = x;
   registry = r;
   second = e;
+  Node* both = node(1500);
+  left = both;
+  right = both;
   for (int i = 0; i < 100; i++) table[i] = i;
   for (int i = 0; i < 10; i++) add_session();
 }

@@ -5,6 +5,7 @@ mod census;
 mod groups;
 mod growth;
 mod list;
+mod not_reported;
 mod page;
 #[cfg(target_arch = "x86_64")]
 mod reclaim_round;
@@ -21,17 +22,13 @@ pub use census::CensusReport;
 pub use growth::GrowthReport;
 pub use retained::RetainedReport;
 
-use crate::units::bytes;
 use groups::group;
-use memhook_heap::{Finding, Leak, Scan, Snapshot, Types, unknown_memory};
+use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};
+use not_reported::not_reported;
 use serde::Serialize;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/scan/1";
-
-/// Memory in no heap is told of if it is so much, and more than one in so many bytes of all blocks.
-const MUCH_BYTES: u64 = 1 << 20;
-const MUCH_SHARE: u64 = 4;
 
 /// A whole report.
 #[derive(Clone, Debug, Serialize)]
@@ -139,26 +136,7 @@ pub fn scan_report(
     groups.truncate(top);
     let meta = &snapshot.meta;
     let mut notes = meta.notes.clone();
-    for module in &meta.modules {
-        if let Some(allocator) = &module.allocator
-            && heap.allocator_of(module).is_none()
-        {
-            notes.push(format!(
-                "the process has {allocator} too ({}): its blocks are searched for pointers, not reported",
-                module.name()
-            ));
-        }
-    }
-    for undissected in &heap.undissected {
-        notes.push(format!("{undissected}: its blocks are not reported"));
-    }
-    let unknown = unknown_memory(snapshot, heap);
-    if unknown >= MUCH_BYTES && unknown > all_bytes / MUCH_SHARE {
-        notes.push(format!(
-            "{} of memory are in no heap that is known, the program's own or another allocator's: searched for pointers, not reported",
-            bytes(unknown)
-        ));
-    }
+    notes.extend(not_reported(snapshot, heap, all_bytes));
     if !heap.mmapped_exact {
         let (count, bytes) = heap.mmapped;
         notes.push(match heap.parameters {

@@ -1,6 +1,7 @@
 //! What holders, types and blocks of a heap retain: JSON with the schema `memhook-rs/retained/1`, and text.
 
 use super::census::told_text;
+use super::not_reported::not_reported;
 use crate::units::{bytes, count, counted, percent};
 use crate::{Document, Style};
 use memhook_foreign::visible;
@@ -15,6 +16,10 @@ use std::fmt::Write;
 const SCHEMA: &str = "memhook-rs/retained/1";
 /// Variables of a module that the text lists.
 const VARIABLES: usize = 8;
+/// Of several holders that point to a block, how many the text names.
+const NAMES: usize = 3;
+/// The row of what several holders or variables reach, and none retains.
+const TOGETHER: &str = "several of these together";
 
 /// The whole report.
 #[derive(Clone, Debug, Serialize)]
@@ -66,6 +71,8 @@ impl RetainedReport {
         } = retained.all();
         let (holders, more_holders) = retained.holders(top);
         let (type_rows, more_types) = retained.types(types, top);
+        let mut notes = snapshot.meta.notes.clone();
+        notes.extend(not_reported(snapshot, heap, all_bytes));
         RetainedReport {
             schema: SCHEMA,
             pid: snapshot.meta.pid,
@@ -81,7 +88,7 @@ impl RetainedReport {
             picture: retained.picture(heap, types),
             search_ms: retained.took.as_secs_f64() * 1e3,
             whole: heap.is_whole(),
-            notes: snapshot.meta.notes.clone(),
+            notes,
         }
     }
 
@@ -108,6 +115,7 @@ impl RetainedReport {
                 out,
                 "; {size} ({share}) is held by several holders together"
             );
+            self.most_of(None, self.shared.bytes, out);
         } else if let Some(first) = first {
             let holder = first.variables.first().filter(|variable| {
                 variable.retained_bytes.saturating_mul(2) >= first.retained_bytes
@@ -121,9 +129,24 @@ impl RetainedReport {
             };
             let (name, size) = (visible(&name), bytes(retained));
             let _ = write!(out, "; {name} retains {size} ({})", share(retained));
+            if holder.is_none() {
+                self.most_of(Some(&first.name), retained, out);
+            }
         }
         out.push('\n');
         told_text(out, &self.types_told, self.bytes);
+    }
+
+    /// Says who points to the block by way of which a holder, or several together, hold most of what they do.
+    fn most_of(&self, holder: Option<&str>, held: u64, out: &mut String) {
+        let is_most = |block: &&LargestBlock| {
+            block.held_by.as_deref() == holder && block.retained_bytes.saturating_mul(2) >= held
+        };
+        let block = self.largest.iter().find(is_most);
+        if let Some(block) = block.filter(|block| !block.pointed_to_by.is_empty()) {
+            let size = bytes(block.retained_bytes);
+            let _ = write!(out, ", {size} of it by {}", names(&block.pointed_to_by));
+        }
     }
 
     fn holder_table(&self, out: &mut String) {
@@ -140,6 +163,10 @@ impl RetainedReport {
                 let sum = (variable.retained_bytes, variable.retained_blocks);
                 line(out, sum, &variable.name, "    ");
             }
+            let together = row.together.filter(|sum| sum.blocks > 0);
+            if let Some(Sum { bytes, blocks }) = together {
+                line(out, (bytes, blocks), TOGETHER, "    ");
+            }
             let more = row.variables.len().saturating_sub(VARIABLES) as u64 + row.more_variables;
             if more > 0 {
                 let text = counted(more, "more variable");
@@ -148,9 +175,28 @@ impl RetainedReport {
         }
         if self.shared.blocks > 0 {
             let sum = (self.shared.bytes, self.shared.blocks);
-            line(out, sum, "several of these together", "");
+            line(out, sum, TOGETHER, "");
         }
         more(out, self.more_holders, "more holder");
+    }
+}
+
+/// Those that point to what several hold, as a list, the first of them if they are many.
+fn names(names: &[String]) -> String {
+    // The others lead to it by way of other blocks.
+    if let [one] = names {
+        return format!("{} and others", visible(one));
+    }
+    let (first, more) = names.split_at(names.len().min(NAMES));
+    let first: Vec<String> = first.iter().map(|name| visible(name).to_string()).collect();
+    let last = match more.len() {
+        0 => None,
+        more => Some(format!("{} more", count(more as u64))),
+    };
+    let all: Vec<String> = first.into_iter().chain(last).collect();
+    match all.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => all.concat(),
     }
 }
 
@@ -200,13 +246,16 @@ impl Document for RetainedReport {
 }
 
 fn largest_text(block: &LargestBlock, out: &mut String) {
-    let holder = block.held_by.as_deref().unwrap_or("several together");
+    let holder = match (&block.pointed_to_by[..], &block.held_by) {
+        ([], Some(holder)) => visible(holder).to_string(),
+        ([], None) => "several together".into(),
+        (pointing, _) => names(pointing),
+    };
     let _ = writeln!(
         out,
-        "{:>12} {:>10}  {}",
+        "{:>12} {:>10}  {holder}",
         bytes(block.retained_bytes),
         count(block.retained_blocks),
-        visible(holder)
     );
     for step in &block.path {
         let _ = writeln!(out, "{:25}-> {}", "", step_text(step));

@@ -49,15 +49,35 @@ fn check(report: &Value, program: &str) {
     let session = usable(24);
     let sessions = 10 * (session + usable(300));
     assert_eq!(variable("sessions"), (sessions, 20));
-    let all = registry + usable(4000) + table + sessions + usable(600);
-    assert_eq!(retained(module), (all, 6 + 1 + 100 + 20 + 1));
+    // One block is reached by way of two variables, another one both point to.
+    let together = usable(600) + usable(1500);
+    let all = registry + usable(4000) + table + sessions + together;
+    assert_eq!(retained(module), (all, 6 + 1 + 100 + 20 + 2));
+    let of_module = |name: &str| module["together"][name].as_u64();
+    assert_eq!(of_module("bytes"), Some(together));
+    assert_eq!(of_module("blocks"), Some(2));
+    let first_bytes =
+        |row: &&Value, bytes| row["path"][0]["block_bytes"].as_u64() == Some(usable(bytes));
+    let mut rows = array(report, "largest").iter();
+    let shared = rows
+        .find(|row| first_bytes(row, 1500))
+        .expect("a shared block");
+    let mut pointing: Vec<&str> = array(shared, "pointed_to_by")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    pointing.sort_unstable();
+    let file = program.rsplit('/').next().expect("a name");
+    assert_eq!(
+        pointing,
+        [format!("left of {file}"), format!("right of {file}")]
+    );
     let leaked = find(report, "holders", "kind", "leaked");
     assert_eq!(retained(leaked), (sum(&[1100, 1200]), 2));
     // A thread holds what it has on its stack, and what that holds.
-    let first = |row: &&Value| row["path"][0]["block_bytes"].as_u64() == Some(usable(5000));
-    let own = array(report, "largest")
-        .iter()
-        .find(first)
+    let mut rows = array(report, "largest").iter();
+    let own = rows
+        .find(|row| first_bytes(row, 5000))
         .expect("the thread's");
     assert_eq!(retained(own), (sum(&[5000, 900]), 2));
     let holder = own["held_by"].as_str().expect("a holder");
@@ -95,7 +115,12 @@ fn what_is_retained_is_exact() {
     );
     let (code, text, err) = run(&["scan", "--load", &file, "--retained"]);
     assert_eq!(code, 0, "{err}");
-    for words in ["registry", "nothing (leaked)"] {
+    for words in [
+        "registry",
+        "nothing (leaked)",
+        "    several of these together",
+        "left of ",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let page = folder.path("page.html");

@@ -143,6 +143,20 @@ impl Holders {
         &self.targets[self.starts[holder] as usize..self.starts[holder + 1] as usize]
     }
 
+    /// Which holders point to each of these blocks; modules do so by their variables.
+    pub fn pointing_to(&self, blocks: &[u32]) -> FxHashMap<u32, Vec<u32>> {
+        let mut found: FxHashMap<u32, Vec<u32>> =
+            blocks.iter().map(|&block| (block, Vec::new())).collect();
+        for holder in 0..self.len() {
+            for block in self.targets(holder) {
+                if let Some(holders) = found.get_mut(block) {
+                    holders.push(holder);
+                }
+            }
+        }
+        found
+    }
+
     /// Sets what is leaked.
     pub fn set_leaked(&mut self, blocks: impl Iterator<Item = u32>) {
         self.targets.extend(blocks);

@@ -143,16 +143,24 @@ impl Retained {
 
     /// The largest blocks that only holders hold, each with the structures that most of what it retains is in.
     pub fn largest_blocks(&self, heap: &Heap, types: &Types, top: usize) -> Vec<LargestBlock> {
-        let positions = self.largest(top).into_iter();
-        let rows = positions.map(|position| {
+        let positions = self.largest(top);
+        let nodes: Vec<u32> = positions.iter().map(|&at| self.tree.node(at)).collect();
+        let mut pointing = self.holders.pointing_to(&nodes);
+        let rows = positions.into_iter().zip(nodes).map(|(position, node)| {
             let path = self.tree.path(position);
             let mut holders = path.iter().filter_map(|&at| match self.at(at) {
-                Node::Holder(holder) if holder > 0 => Some(self.full_name(holder)),
+                Node::Holder(holder) if holder > 0 => Some(holder),
                 _ => None,
             });
+            let held_by = holders.next_back();
+            let is_shared = held_by
+                .is_none_or(|holder| self.holders.all[holder as usize].kind == HolderKind::Module);
+            let pointing = pointing.remove(&node).filter(|_| is_shared);
+            let names = pointing.into_iter().flatten();
             let sum = self.sum(position);
             LargestBlock {
-                held_by: holders.next_back(),
+                held_by: held_by.map(|holder| self.full_name(holder)),
+                pointed_to_by: names.map(|holder| self.full_name(holder)).collect(),
                 retained_bytes: sum.bytes,
                 retained_blocks: sum.blocks,
                 path: self.way_down(heap, types, position),
@@ -231,6 +239,10 @@ impl Retained {
 pub struct LargestBlock {
     /// What holds it; `None` if several do.
     pub held_by: Option<String>,
+    /// If several do, or several variables of a module: those that point to it. None does if all of them point to other
+    /// blocks, which lead to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pointed_to_by: Vec<String>,
     /// Usable bytes that it retains.
     pub retained_bytes: u64,
     /// How many blocks those are.

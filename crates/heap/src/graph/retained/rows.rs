@@ -23,6 +23,9 @@ pub struct HolderRow {
     pub variables: Vec<VariableRow>,
     /// Variables that hold something and are not listed.
     pub more_variables: u64,
+    /// Of a module: what several of its variables reach, and none retains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub together: Option<Sum>,
 }
 
 /// What one variable retains.
@@ -137,6 +140,7 @@ impl Retained {
             let mut variables = self.variables(position);
             let more_variables = variables.len().saturating_sub(top) as u64;
             variables.truncate(top);
+            let is_module = holder.kind == HolderKind::Module;
             HolderRow {
                 kind: holder.kind,
                 name: holder.name.clone(),
@@ -144,6 +148,7 @@ impl Retained {
                 retained_blocks: blocks,
                 variables,
                 more_variables,
+                together: is_module.then(|| self.held_together(position)),
             }
         });
         (rows.collect(), more)
