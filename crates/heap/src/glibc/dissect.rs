@@ -4,7 +4,7 @@ use crate::allocators::dissector::{AllocatorHeap, HeapDissector, NotDissected};
 use crate::blocks::{Segment, SegmentKind};
 use crate::glibc::arenas::{self, Arena, Parameters};
 use crate::glibc::free_lists::{self, FreeLists, Kept};
-use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
+use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_SIZES, Layout, NEWEST};
 use crate::glibc::live::Live;
 use crate::glibc::mmapped::{self, Mmapped};
 use crate::glibc::walk::{Counts, Finding, Piece, find_start, walk};
@@ -370,7 +370,15 @@ impl Building<'_> {
     fn heap_pieces(&mut self, index: u32, arena: &Arena) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut seen = BTreeSet::new();
-        let mut heap = arena.top & !(HEAP_MAX_BYTES - 1);
+        let begins = |most: u64| arena.top & !(most - 1);
+        // An earlier heap of the same arena may lie where a larger one would begin.
+        let is_its = |&most: &u64| {
+            let size = self.snapshot.word(begins(most) + 16);
+            self.snapshot.word(begins(most)) == Some(arena.address)
+                && size.is_some_and(|size| arena.top - begins(most) < size)
+        };
+        let most = HEAP_SIZES.into_iter().find(is_its).unwrap_or(HEAP_SIZES[0]);
+        let mut heap = begins(most);
         loop {
             let word = |offset| self.snapshot.word(heap.wrapping_add(offset));
             let (Some(owner), Some(before), Some(size)) = (word(0), word(8), word(16)) else {
@@ -380,7 +388,7 @@ impl Building<'_> {
                 );
                 return pieces;
             };
-            let sound = owner == arena.address && size <= HEAP_MAX_BYTES && size % 4096 == 0;
+            let sound = owner == arena.address && size <= most && size % 4096 == 0;
             // A heap that is met again means that the list is a ring.
             if !sound || !seen.insert(heap) {
                 let what = format!("no heap of the arena at {:#x}", arena.address);

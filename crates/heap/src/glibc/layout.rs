@@ -17,6 +17,13 @@ pub const NON_MAIN_ARENA: u64 = 4;
 pub const FLAGS: u64 = 7;
 /// HEAP_MAX_SIZE: 2 * DEFAULT_MMAP_THRESHOLD_MAX; heaps of other arenas are aligned to it.
 pub const HEAP_MAX_BYTES: u64 = 64 << 20;
+/// What it is instead where arenas ask for huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four of
+/// 2 MiB, or of 1 GiB.
+const HUGE_HEAP_BYTES: [u64; 2] = [8 << 20, 4 << 30];
+/// Every heap of an arena is aligned to this, whatever its size.
+pub const HEAP_ALIGNMENT: u64 = HUGE_HEAP_BYTES[0];
+/// All sizes that the heaps of a process may have; the usual one first.
+pub const HEAP_SIZES: [u64; 3] = [HEAP_MAX_BYTES, HUGE_HEAP_BYTES[0], HUGE_HEAP_BYTES[1]];
 /// NFASTBINS.
 pub const FASTBINS: u64 = 10;
 /// NBINS; bin 0 does not exist, bin 1 is the unsorted one.

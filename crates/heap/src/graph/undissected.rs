@@ -7,13 +7,16 @@
 
 use crate::dissect::Heap;
 use crate::glibc::arenas::find_bins;
-use crate::glibc::layout::{ALIGNMENT, FLAGS, HEADER_BYTES, HEAP_MAX_BYTES, IS_MMAPPED};
+use crate::glibc::layout::{
+    ALIGNMENT, FLAGS, HEADER_BYTES, HEAP_ALIGNMENT, HEAP_MAX_BYTES, IS_MMAPPED,
+};
 use crate::glibc::walk::{Piece, in_use};
 use crate::ranges::{Runs, add_run};
 use crate::snapshot::{AreaKind, Snapshot};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 
+const PAGE_BYTES: u64 = 4096;
 /// `heap_info` and `malloc_state` take less than this.
 const MOST_HEADERS_BYTES: u64 = 8192;
 
@@ -81,7 +84,7 @@ fn pieces(snapshot: &Snapshot) -> Option<Vec<InUse>> {
     let areas = snapshot.meta.areas.iter();
     ranges.extend(
         areas
-            .filter(|area| area.start.is_multiple_of(HEAP_MAX_BYTES))
+            .filter(|area| area.start.is_multiple_of(HEAP_ALIGNMENT))
             .filter_map(|area| arena_heap(snapshot, area.start)),
     );
     let walked = ranges.into_iter().enumerate().map(|(number, range)| {
@@ -108,7 +111,8 @@ fn pieces(snapshot: &Snapshot) -> Option<Vec<InUse>> {
 fn arena_heap(snapshot: &Snapshot, start: u64) -> Option<Range<u64>> {
     let arena = snapshot.word(start)?;
     let size = snapshot.word(start + 16)?;
-    let first = arena & !(HEAP_MAX_BYTES - 1);
+    // The arena is behind the header of its first heap.
+    let first = arena & !(PAGE_BYTES - 1);
     let fits = arena != first
         && snapshot.word(first) == Some(arena)
         && size > 0

@@ -3,7 +3,7 @@
 use crate::allocators::AllocatorStatistics;
 use crate::capture::residency::Residency;
 use crate::dissect::Heap;
-use crate::glibc::layout::{HEADER_BYTES, HEAP_MAX_BYTES};
+use crate::glibc::layout::HEADER_BYTES;
 use crate::glibc::walk::Piece;
 use crate::graph::types::Types;
 use crate::ranges::{Runs, joined};
@@ -156,14 +156,9 @@ pub fn account<'a>(
     account
 }
 
-/// The pages that a piece of an arena is on, with the headers before its first chunk.
+/// The pages that a piece of an arena is on. The headers before its first chunk are on the first one.
 fn pages_of(piece: &Piece) -> Range<u64> {
-    let before = if piece.arena == 0 {
-        PAGE_BYTES
-    } else {
-        HEAP_MAX_BYTES
-    };
-    piece.start & !(before - 1)..piece.end.next_multiple_of(PAGE_BYTES)
+    piece.start & !(PAGE_BYTES - 1)..piece.end.next_multiple_of(PAGE_BYTES)
 }
 
 impl Account {

@@ -1,12 +1,12 @@
 //! The heaps of glibc's arenas, found by their headers alone, in a process that nobody holds.
 
-use crate::glibc::layout::HEAP_MAX_BYTES;
+use crate::glibc::layout::{HEAP_ALIGNMENT, HEAP_MAX_BYTES};
 use crate::ranges::Runs;
 use memhook_process::MappingUse;
 use std::collections::BTreeMap;
 
 /// Every heap of an arena but those of the main one begins with it (arena.c, `heap_info`), at a multiple of
-/// HEAP_MAX_SIZE.
+/// HEAP_MAX_SIZE, which is [`HEAP_ALIGNMENT`] at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeapHeader {
     /// Its arena: behind the header of the first heap.
@@ -33,8 +33,8 @@ pub fn arena_heaps(
 ) -> Runs {
     // Not by mapping: a program may have reserved terabytes.
     let places = resident.iter().flat_map(|run| {
-        let first = run.start.next_multiple_of(HEAP_MAX_BYTES);
-        (first..run.end).step_by(HEAP_MAX_BYTES as usize)
+        let first = run.start.next_multiple_of(HEAP_ALIGNMENT);
+        (first..run.end).step_by(HEAP_ALIGNMENT as usize)
     });
     let candidates = places.filter_map(|place| {
         let at = mappings.partition_point(|used| used.mapping.end <= place);
@@ -70,7 +70,7 @@ pub fn arena_heaps(
         heap.before == 0 && heap.arena > place && heap.arena - place <= MOST_HEADER_BYTES
     };
     let is_one = |place: u64, heap: &HeapHeader| {
-        let first = heap.arena & !(HEAP_MAX_BYTES - 1);
+        let first = heap.arena & !(PAGE_BYTES - 1);
         let has_first = heaps
             .get(&first)
             .is_some_and(|found| is_first(first, found) && found.arena == heap.arena);

@@ -84,6 +84,18 @@ fn planted_blocks_many_threads() {
     check_here(100, "stop");
 }
 
+/// Heaps of arenas are then four huge pages large instead of 64 MiB, and aligned to that.
+#[test]
+fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
+    for threads in ["8", "40"] {
+        let mut command = Command::new(plant());
+        command
+            .arg(threads)
+            .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2");
+        check_plant(&mut command, "precopy");
+    }
+}
+
 /// From glibc 2.31 to the newest.
 #[test]
 fn planted_blocks_on_other_releases() {
