@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """An hour of an agent with 200 processes, while its store is away twice.
 
-    agent_hour.py run MEMHOOK_RS RECEIVER FOLDER [MINUTES [mixed=100,idle=60,forking=20,redis=20]]
+    agent_hour.py run MEMHOOK_RS RECEIVER FOLDER [MINUTES [mixed=100,idle=60,forking=20,spawning=0,redis=20]]
     agent_hour.py fit FOLDER [SVG]
 
 `run` writes FOLDER/samples.csv and FOLDER/threads.csv, one sample each ten seconds. RECEIVER is fleet/demo/receiver,
@@ -27,7 +27,7 @@ AWAY = [(11, 13), (15, 18)]
 SETTLED = 10
 
 # What a process does: mixed work (maps, strings, vectors, and computing between them), nothing but a few allocations a
-# minute, or children that live for eight seconds.
+# minute, children that live for eight seconds, or five programs a second that live for one and a half.
 PROGRAM = r"""
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +38,7 @@ PROGRAM = r"""
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <signal.h>
+#include <spawn.h>
 #include <unistd.h>
 
 static unsigned long long random_state;
@@ -72,6 +73,17 @@ int main(int, char** argv) {
   random_state = 88172645463325252ull + static_cast<unsigned long long>(atoi(argv[2])) * 2654435761u;
   usleep(next() % 100000);
   if (!strcmp(argv[1], "mixed")) for (;;) requests(1000);
+  if (!strcmp(argv[1], "brief")) return requests(15), 0;
+  if (!strcmp(argv[1], "spawning"))
+    for (unsigned number = 0;; number++) {
+      std::string text = std::to_string(1000 + number);
+      char brief[] = "brief";
+      char* arguments[] = {argv[0], brief, text.data(), nullptr};
+      pid_t child;
+      posix_spawn(&child, argv[0], nullptr, nullptr, arguments, environ);
+      usleep(200000);
+      while (waitpid(-1, nullptr, WNOHANG) > 0) {}
+    }
   if (!strcmp(argv[1], "idle")) for (;;) { request(); sleep(20); }
   for (;;) {
     if (fork() == 0) {
@@ -123,7 +135,7 @@ def start_targets(folder, counts):
     redis = os.path.join(folder_of_programs, "redis-server")
     shutil.copy(shutil.which("redis-server"), redis)
     targets = []
-    for kind in ("mixed", "idle", "forking"):
+    for kind in ("mixed", "idle", "forking", "spawning"):
         for _ in range(counts.get(kind, 0)):
             targets.append(subprocess.Popen([program, kind, str(len(targets) + 1)]))
     for number in range(counts.get("redis", 0)):

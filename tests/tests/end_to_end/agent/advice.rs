@@ -5,6 +5,7 @@ use memhook_tests::agents::{Agent, wrapped_slots};
 use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, run, until};
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -114,6 +115,72 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     sick.finish();
+}
+
+/// What was advised is told by the next agent, which does not examine the process too early.
+#[test]
+fn advice_outlasts_the_agent() {
+    let folder = Arc::new(Folder::new("agent-advice-kept"));
+    let sick = Sick::start(&folder, "leak");
+    let pid = sick.pid();
+    let file = PathBuf::from(folder.path("state")).join(format!("advice/{pid}.json"));
+    // A minute is 0.6 seconds, and ten minutes are six seconds; a day is a quarter of an hour.
+    let start = |every: &str| {
+        let keys = KEYS.replace("10m", every);
+        Agent::start_hastily(&folder, &rule(&sick.program, &keys), 100)
+    };
+    let advice = |agent: &Agent| {
+        let mut target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
+        target["numbers"]["advice"].take()
+    };
+    let examined = || {
+        let kept = std::fs::read(&file).expect("it is kept");
+        let kept: Value = serde_json::from_slice(&kept).expect("JSON");
+        let examined = &kept["examined"]["since_boot_ms"];
+        examined.as_u64().expect("a moment")
+    };
+    let agent = start("10m");
+    let mut made = Value::Null;
+    until("there is advice", || {
+        made = advice(&agent);
+        !made["document"].is_null()
+    });
+    let document = agent.get(made["document"].as_str().expect("a document"));
+    let mode = std::fs::metadata(&file).expect("a file").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    agent.kill();
+    let first = examined();
+
+    let agent = start("daily");
+    let mut told = Value::Null;
+    until("the next agent tells it", || {
+        told = advice(&agent);
+        !told["document"].is_null()
+    });
+    for key in ["made_unix_ms", "answer", "gain_bytes", "document"] {
+        assert_eq!(told[key], made[key], "{key} in {told}");
+    }
+    assert_eq!((&told["attempts"], &told["given"]), (&0.into(), &0.into()));
+    let path = told["document"].as_str().expect("a path");
+    assert_eq!(agent.get(path), document);
+    let of_process = format!("pid=\"{pid}\"");
+    let age = agent.metric("memhook_target_advice_age_seconds", &[&of_process]);
+    assert!(age > Some(0.0), "{age:?}");
+    agent.kill();
+
+    let agent = start("10m");
+    until("it is examined again", || examined() != first);
+    assert!(examined() >= first + 6000, "{first}, {}", examined());
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    // What has ended is forgotten, by an agent that comes later, too.
+    let other = rule(&sick.program, "");
+    sick.finish();
+    assert!(file.exists());
+    let agent = Agent::start(&folder, &other);
+    assert!(!file.exists());
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
 }
 
 /// Who comes first is left alone, and the agent ends in the middle of an examination without advice.

@@ -7,6 +7,7 @@ mod budgets;
 mod certificates;
 mod collectors;
 mod configuration;
+mod crowds;
 mod dead_files;
 mod endings;
 mod faults;

@@ -1,0 +1,98 @@
+//! Processes that come and go faster than an agent follows, and a state directory that goes while it runs.
+
+use super::served::{ask, expect_untouched, rule, service};
+use memhook_tests::agents::Agent;
+use memhook_tests::programs::{Folder, copy_program};
+use memhook_tests::{build_target, patience, until};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+/// A program of this test alone.
+fn own_program(folder: &Folder, name: &str) -> PathBuf {
+    let program = PathBuf::from(folder.path(name));
+    copy_program(build_target(name, &["-O2"]), &program);
+    program
+}
+
+fn start(program: &PathBuf, argument: &str) -> Child {
+    Command::new(program)
+        .arg(argument)
+        .spawn()
+        .expect("it runs")
+}
+
+/// The agent is well, and has forgotten all of them.
+fn expect_forgotten(folder: &Folder, agent: Agent) {
+    assert_eq!(agent.get("/healthz").trim(), "ok");
+    let attached = folder.path("state/attached");
+    until("nothing is attached to", || {
+        std::fs::read_to_string(&attached).is_ok_and(|text| text.is_empty())
+            && agent.targets().is_empty()
+    });
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("fault of ours"), "{said}");
+}
+
+/// Each of them may fork and execute a program at any moment: after it was chosen, while it is attached to, and while it is
+/// traced.
+#[test]
+fn programs_that_fork_and_execute_all_the_time_suffer_nothing() {
+    let folder = Arc::new(Folder::new("agent-executes"));
+    let program = own_program(&folder, "executes_itself");
+    let agent = Agent::start(&folder, &rule(&program, "mode = \"exact\""));
+    for _ in 0..4 {
+        let started: Vec<Child> = (0..12)
+            .map(|n| start(&program, &format!("{}", 40 + n)))
+            .collect();
+        for mut child in started {
+            let status = patience::end_of(&mut child);
+            assert!(status.success(), "{status}: {}", agent.said());
+        }
+    }
+    assert!(agent.said().contains("traced pid="), "{}", agent.said());
+    expect_forgotten(&folder, agent);
+}
+
+/// Many more at once than there may be targets.
+#[test]
+fn a_crowd_that_appears_at_once_suffers_nothing() {
+    let folder = Arc::new(Folder::new("agent-crowd"));
+    let program = own_program(&folder, "executes_itself");
+    let agent = Agent::start(&folder, &rule(&program, "max_targets = 8"));
+    let started: Vec<Child> = (0..300).map(|_| start(&program, "6")).collect();
+    for mut child in started {
+        let status = patience::end_of(&mut child);
+        assert!(status.success(), "{status}: {}", agent.said());
+    }
+    expect_forgotten(&folder, agent);
+}
+
+/// Where nothing can be written down, nothing new is attached to, and what is traced goes on.
+#[test]
+fn a_state_directory_that_is_gone_harms_nobody() {
+    let folder = Arc::new(Folder::new("agent-stateless"));
+    let (mut traced, program) = service(&folder);
+    let mut agent = Agent::start(&folder, &rule(&program, "mode = \"exact\""));
+    agent.await_phase(traced.pid(), "traced");
+    std::fs::remove_dir_all(folder.path("state")).expect("removed");
+    let (mut other, _) = service(&folder);
+    agent.await_phase(other.pid(), "refused");
+    agent.hear("the list of attached processes cannot be written");
+    expect_untouched(other.pid());
+    ask(&mut traced, "l");
+    agent.await_number(traced.pid(), "live_bytes", 100_000);
+    ask(&mut other, "l");
+    assert!(traced.finish().success());
+    let pid = other.pid();
+    until("it is forgotten", || {
+        agent.targets().keys().eq([&u64::from(pid)])
+    });
+    assert!(agent.lives());
+    assert_eq!(agent.get("/healthz").trim(), "ok");
+    let (code, said) = agent.end();
+    assert_eq!(code, Some(0), "{said}");
+    expect_untouched(other.pid());
+    assert!(other.finish().success());
+}
