@@ -14,6 +14,13 @@ pub fn open_memory(pid: i32) -> Result<File, Error> {
     Ok(memory)
 }
 
+/// Whether the process still executes what it did when this was [opened](open_memory): while one of its threads is held, that
+/// can end only by the death of the process. Nothing is read of an address space that has ended, and that is no error, as it
+/// is where nothing is mapped (`mem_rw` of fs/proc/base.c).
+pub fn is_executed_still(memory: &File) -> bool {
+    !matches!(memory.read_at(&mut [0], 0), Ok(0))
+}
+
 /// Opens the page tables of a process (proc_pid_pagemap(5)).
 pub fn open_pagemap(pid: i32) -> Result<File, Error> {
     by_living_thread(pid, "pagemap", |path| File::open(path), |_| false)
@@ -122,6 +129,8 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn words_of_this_process() {
@@ -138,6 +147,34 @@ mod tests {
             Some(words[5])
         );
         assert_eq!(read_word(pid, RemoteAddress(8)), None);
+    }
+
+    #[test]
+    fn another_program_in_the_same_process() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exec sleep 60"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let id = child.id();
+        let name = || std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+        while name() != "sh\n" {
+            std::thread::yield_now();
+        }
+        let memory = open_memory(id as i32).unwrap();
+        let before = is_executed_still(&memory);
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"\n").unwrap();
+        while name() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        let after = is_executed_still(&memory);
+        let of_sleep = open_memory(id as i32).unwrap();
+        let again = is_executed_still(&of_sleep);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let at_last = is_executed_still(&of_sleep);
+        assert_eq!((before, after, again, at_last), (true, false, true, false));
     }
 
     #[test]

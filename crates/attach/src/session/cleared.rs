@@ -7,7 +7,8 @@ use crate::hook::loading::{hook_to_emit, hook_to_record};
 use crate::leave::residue::{Residue, residue};
 use crate::survey::process::Surveyed;
 use memhook_inject::{IdleThreads, prepare_to_hold};
-use memhook_process::{Mapping, ModuleFiles, mappings};
+use memhook_process::{Mapping, ModuleFiles, mappings, open_memory};
+use std::fs::File;
 use std::time::Duration;
 
 /// A process that nobody else attaches to meanwhile.
@@ -19,6 +20,8 @@ pub(super) struct Cleared {
     /// What of ours is in it by now.
     pub residue: Residue,
     pub files: ModuleFiles,
+    /// Its memory, opened before anything was looked at.
+    pub memory: File,
     /// For how long a thread was held, at most.
     pub held: Duration,
 }
@@ -30,6 +33,7 @@ impl Cleared {
         let claim = claim(pid)?;
         prepare_to_hold();
         let idle = IdleThreads::of(pid);
+        let memory = open_memory(pid)?;
         let maps = mappings(pid)?;
         // A probe that was killed has left its pads.
         crate::probes::remove(pid)?;
@@ -48,6 +52,7 @@ impl Cleared {
             idle,
             residue,
             files,
+            memory,
             held,
         })
     }

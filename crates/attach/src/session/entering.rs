@@ -12,7 +12,7 @@ use crate::leave::residue::Place;
 use crate::survey::target_facts::{is_filtered, loading_is_filtered, thread_numbers};
 use memhook_abi::{self as abi, hook_error};
 use memhook_inject::{Held, move_region, set_inherited, unmap_region};
-use memhook_process::RemoteAddress;
+use memhook_process::{RemoteAddress, is_executed_still};
 use std::time::Duration;
 
 /// How long a thread is looked for that may call the loader, before the hook is mapped without it.
@@ -49,6 +49,11 @@ impl Prepared {
         let pid = self.pid;
         let (address, bytes) = self.region_at(&entry.region);
         let (mut held, mut way) = self.hold_to_load(reach, entry.way)?;
+        // All addresses are those of the program that was looked at.
+        if !is_executed_still(&entry.memory) {
+            held.release()?;
+            return Err(Error::OtherProgram { pid });
+        }
         // The loader reads and closes its file by a number, which another thread could close.
         let is_in_danger = entry.region.was_disturbed && !held.others_stand_still();
         let is_filtered = matches!(way, Loading::ByLoader(_)) && loading_is_filtered(&held);

@@ -28,6 +28,7 @@ use memhook_process::{
     seccomp_filters, vdso,
 };
 use memhook_stream::{Config, Region, barrier};
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +74,8 @@ pub(super) struct Prepared {
 pub(super) struct Entry {
     pub way: Loading,
     pub region: Place,
+    /// The process's memory, while it executes what was looked at.
+    pub memory: File,
 }
 
 impl Prepared {
@@ -91,6 +94,7 @@ impl Prepared {
             idle,
             residue,
             files,
+            memory,
             held,
         } = cleared;
         let Found {
@@ -167,7 +171,11 @@ impl Prepared {
         let anywhere = survey.object.image(0)?;
         prepared.tables.prepare(&prepared.region, &[anywhere]);
         let way = survey.loading;
-        let entry = Entry { way, region: place };
+        let entry = Entry {
+            way,
+            region: place,
+            memory,
+        };
         Ok((prepared, entry))
     }
 

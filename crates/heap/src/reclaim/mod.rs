@@ -12,6 +12,6 @@ mod verdict;
 pub use candidates::{Candidates, Reclaimer};
 pub use choose::refusal;
 pub use refusal::Refusal;
+pub(crate) use release::exported;
 pub use release::{HoldAtSafePoint, Released};
-pub(crate) use release::{exported, is_same_program};
 pub use verdict::Verdict;

@@ -9,9 +9,9 @@ use crate::blocks::SegmentKind;
 use crate::snapshot::MUSL;
 use crate::{Error, Heap};
 use memhook_inject::{Held, Others, stops, wait_for_late_threads};
-use memhook_process::{ElfView, ModuleImage, ModulePart, RemoteAddress, module_part};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use memhook_process::{
+    ElfView, ModuleImage, ModulePart, RemoteAddress, is_executed_still, module_part,
+};
 use std::time::{Duration, Instant};
 
 /// How much of each block is compared while a thread is held for it; all of it was compared just before.
@@ -137,7 +137,7 @@ impl Candidates {
                 .map(|_| Others::of(pid));
             let mut held = hold()?;
             done.holds += 1;
-            if !self.is_same_program() {
+            if !is_executed_still(&self.memory) {
                 return Err(Error::OtherProgram { pid });
             }
             let released = match look {
@@ -225,14 +225,6 @@ impl Candidates {
             begin = now;
         }
         Ok(())
-    }
-
-    /// Whether the process still executes what it did at the snapshot.
-    fn is_same_program(&self) -> bool {
-        let mut modules = self.captured.snapshot.meta.modules.iter();
-        // A block may be gone, with its page.
-        let start = modules.next().map(|module| module.start);
-        start.is_some_and(|start| is_same_program(&self.memory, start))
     }
 
     /// How to look at blocks of an allocator once more.
@@ -370,50 +362,9 @@ pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u6
     exported(library, "free")
 }
 
-/// Whether the address space is still that of the snapshot: nothing can be read of one that has ended.
-/// While one of its threads is held, it can end only by the death of the process.
-pub(crate) fn is_same_program(memory: &File, address: u64) -> bool {
-    matches!(memory.read_at(&mut [0], address), Ok(1))
-}
-
 /// The address of a function or a variable that a module exports.
 pub(crate) fn exported(image: &ModuleImage, name: &str) -> Option<u64> {
     let elf = ElfView::parse(&image.bytes).ok()?;
     let found = elf.exported(name).filter(|e| !e.is_ifunc)?;
     Some(image.base + found.svma)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use memhook_process::mappings;
-    use std::io::Write;
-    use std::process::{Command, Stdio};
-
-    #[test]
-    fn another_program_in_the_same_process() {
-        let mut child = Command::new("sh")
-            .args(["-c", "read line; exec sleep 60"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let id = child.id();
-        let name = || std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
-        while name() != "sh\n" {
-            std::thread::yield_now();
-        }
-        let memory = File::open(format!("/proc/{id}/mem")).unwrap();
-        let maps = mappings(id as i32).unwrap();
-        let stack = maps.iter().find(|m| m.path == "[stack]").unwrap();
-        let before = is_same_program(&memory, stack.end - 8);
-        let mut input = child.stdin.take().unwrap();
-        input.write_all(b"\n").unwrap();
-        while name() != "sleep\n" {
-            std::thread::yield_now();
-        }
-        let after = is_same_program(&memory, stack.end - 8);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!((before, after), (true, false));
-    }
 }

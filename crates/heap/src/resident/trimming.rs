@@ -9,13 +9,13 @@
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
 use crate::glibc::walk::{ChunkKind, each_chunk};
-use crate::reclaim::{HoldAtSafePoint, exported, is_same_program};
+use crate::reclaim::{HoldAtSafePoint, exported};
 use crate::resident::account::Account;
 use crate::resident::look::account_of;
 use crate::resident::pages::PAGE_BYTES;
 use crate::resident::trim;
 use crate::{Error, Heap, dissect};
-use memhook_process::{ModuleImage, RemoteAddress, memory_use, proc_path};
+use memhook_process::{ModuleImage, RemoteAddress, is_executed_still, memory_use, proc_path};
 use memmap2::MmapMut;
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -30,7 +30,6 @@ const CAUTION: u32 = 2;
 /// A process whose heap may be trimmed.
 pub struct Trimmer {
     captured: Captured,
-    heap: Heap,
     /// The process's memory, opened before it was copied: it ends with an execve.
     memory: File,
     /// What is resident, and what a trim would give back.
@@ -86,7 +85,6 @@ impl Trimmer {
         let estimate = estimate(&captured, &heap, account.trim_bytes);
         Ok(Trimmer {
             captured,
-            heap,
             memory,
             account,
             estimate,
@@ -124,10 +122,9 @@ impl Trimmer {
             pid,
             reason: "its C library exports no malloc_trim()".into(),
         })?;
-        let main_arena = self.heap.arenas.first().map_or(0, |arena| arena.address);
         let before = memory_use(pid)?.rss;
         let mut held = hold()?;
-        if !is_same_program(&self.memory, main_arena) {
+        if !is_executed_still(&self.memory) {
             return Err(Error::OtherProgram { pid });
         }
         let begin = Instant::now();

@@ -8,6 +8,7 @@ mod containers;
 mod deep_stacks;
 mod endings;
 mod exact;
+mod executions;
 mod forbidding;
 mod functions;
 mod gaps;
