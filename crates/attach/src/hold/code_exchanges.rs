@@ -4,6 +4,7 @@ use crate::error::Error;
 use memhook_inject::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
 use memhook_probe::JUMP_BYTES;
 use memhook_process::{Mapping, RemoteAddress, read_memory};
+use std::fs::File;
 use std::time::Duration;
 
 /// The shortest pause before code is tried again that a thread was in.
@@ -21,10 +22,11 @@ pub(crate) fn pause_after(held: Duration) -> Duration {
 const TRIES: u32 = 40;
 
 /// Exchanges code with all threads held, and tries again where threads are in it. `after_hold` sees each hold. Returns
-/// what is exchanged, and what is not, with the reason.
+/// what is exchanged, and what is not, with the reason. `memory` is that of [`exchange_code`].
 #[allow(clippy::type_complexity)] // both halves of what was handed over
 pub(crate) fn exchange_each<T>(
     pid: i32,
+    memory: &File,
     mut open: Vec<(T, CodeExchange)>,
     needs_thread_pointers: bool,
     mut after_hold: impl FnMut(&CodeExchanges),
@@ -37,7 +39,7 @@ pub(crate) fn exchange_each<T>(
         }
         std::thread::sleep(pause);
         let exchanges: Vec<CodeExchange> = open.iter().map(|(_, e)| e.clone()).collect();
-        let result = exchange_code(pid, &exchanges, &[], needs_thread_pointers)?;
+        let result = exchange_code(pid, memory, &exchanges, &[], needs_thread_pointers)?;
         pause = pause_after(result.held);
         after_hold(&result);
         for ((of, exchange), done) in std::mem::take(&mut open).into_iter().zip(result.done) {

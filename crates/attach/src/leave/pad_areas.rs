@@ -6,7 +6,7 @@ use memhook_inject::{CodeExchange, Exchanged, exchange_code};
 use memhook_probe::{REDIRECT_HEADER_BYTES, RedirectEntry, read_redirects, redirect_journal_bytes};
 use memhook_process::{
     Behind, HookCopy, Mapping, ModuleImage, RemoteAddress, Slot, SlotKind, behind, mappings,
-    read_memory, read_word,
+    open_memory, read_memory, read_word,
 };
 use std::time::Duration;
 
@@ -116,7 +116,8 @@ pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
         if attempt > 0 {
             std::thread::sleep(pause_after(last));
         }
-        let result = exchange_code(pid, &exchanges, &[], false)?;
+        let memory = open_memory(pid)?;
+        let result = exchange_code(pid, &memory, &exchanges, &[], false)?;
         last = result.held;
         held = held.max(last);
         let done = result.done.iter();

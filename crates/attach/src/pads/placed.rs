@@ -17,10 +17,11 @@ use memhook_abi::{
 use memhook_inject::{CodeArea, CodeExchange, write_bytes};
 use memhook_probe::{RedirectEntry, Redirected, Redirects, redirect_bytes};
 use memhook_process::{
-    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, read_memory,
-    read_word, thread_ids,
+    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, open_memory,
+    read_memory, read_word, thread_ids,
 };
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::time::Duration;
 
 /// What the memory is called in /proc.
@@ -47,6 +48,7 @@ impl Pads {
         plan: PadPlan,
         is_wanted: &dyn Fn(usize) -> bool,
     ) -> Result<Pads, Error> {
+        let memory = open_memory(pid)?;
         let mut pads = Pads {
             pid,
             placed: Vec::new(),
@@ -65,7 +67,7 @@ impl Pads {
         pads.placed.retain(|(pad, _)| is_wanted(pad.function));
         // Failing from here on drops `pads`, which puts everything back.
         match reach {
-            Reach::Running => pads.exchange()?,
+            Reach::Running => pads.exchange(&memory)?,
             Reach::AtStart(_) => pads.exchange_at_start(reach)?,
         }
         pads.refusal_of_described().map_or(Ok(pads), Err)
@@ -138,7 +140,7 @@ impl Pads {
     }
 
     /// Writes the jumps with all threads held.
-    fn exchange(&mut self) -> Result<(), Error> {
+    fn exchange(&mut self, memory: &File) -> Result<(), Error> {
         let open = std::mem::take(&mut self.placed).into_iter();
         let open = open
             .map(|one| {
@@ -146,7 +148,7 @@ impl Pads {
                 (one, exchange)
             })
             .collect();
-        let (placed, in_the_way) = exchange_each(self.pid, open, false, |exchanges| {
+        let (placed, in_the_way) = exchange_each(self.pid, memory, open, false, |exchanges| {
             self.held = self.held.max(exchanges.held);
         })?;
         self.placed = placed;

@@ -12,7 +12,7 @@ use crate::hold::code_exchanges::exchange_each;
 use crate::leave::probe_areas;
 use memhook_inject::{CodeExchange, TimeStampClock};
 use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad, StackCounts, Values};
-use memhook_process::{Mapping, ModuleImage, RemoteAddress};
+use memhook_process::{Mapping, ModuleImage, RemoteAddress, open_memory};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -68,6 +68,7 @@ impl Probes {
         // What a killed attacher left.
         removal::remove(pid)?;
         let layout = plan.layout();
+        let memory = open_memory(pid)?;
         let mapped = match map_all(pid, &plan, &layout) {
             Ok(mapped) => mapped,
             Err(error) => {
@@ -91,7 +92,7 @@ impl Probes {
             _claim: claim,
         };
         // Failing from here on drops `probes`, which puts everything back.
-        probes.exchange(&mapped.areas, mapped.header)?;
+        probes.exchange(&memory, &mapped.areas, mapped.header)?;
         probes.placed_in = begin.elapsed();
         if !probes.is_placed.contains(&true) {
             let why = probes
@@ -104,7 +105,12 @@ impl Probes {
         Ok(probes)
     }
 
-    fn exchange(&mut self, mapped: &[Mapped], header: AreaHeader) -> Result<(), Error> {
+    fn exchange(
+        &mut self,
+        memory: &File,
+        mapped: &[Mapped],
+        header: AreaHeader,
+    ) -> Result<(), Error> {
         // What is still to be done: function, exchange.
         let mut open: Vec<(usize, CodeExchange)> = Vec::new();
         let mut refused: Vec<(usize, String)> = Vec::new();
@@ -132,7 +138,7 @@ impl Probes {
             }
         }
         open.retain(|(number, _)| refused.iter().all(|(other, _)| other != number));
-        let (_, in_the_way) = exchange_each(self.pid, open, true, |exchanges| {
+        let (_, in_the_way) = exchange_each(self.pid, memory, open, true, |exchanges| {
             self.held = self.held.max(exchanges.held);
             self.names.learn(self.pid, &exchanges.thread_pointers);
         })?;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::{AllHeld, Error, hold_all, memory_sharers};
-use memhook_process::{RemoteAddress, mappings, open_memory};
+use memhook_process::{RemoteAddress, mappings};
 
 /// Code to be exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,23 +64,24 @@ const RED_ZONE: u64 = 128;
 /// lies in one page, and thus is one copy in the kernel (`__access_remote_vm`, mm/memory.c): a process that is killed
 /// at any moment leaves the old or the new bytes, never a mixture.
 ///
-/// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target.
+/// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target. `memory` is that
+/// file, opened before what the exchanges lead to was mapped: if the process executes another program, which may have the
+/// same code at the same address, all of them differ.
 pub fn exchange_code(
     pid: i32,
+    memory: &File,
     exchanges: &[CodeExchange],
     ranges: &[Range<u64>],
     needs_thread_pointers: bool,
 ) -> Result<CodeExchanges, Error> {
-    // Opened before the threads are held: it stays bound to the address space that was looked at.
-    let memory = open_memory(pid).map_err(|error| Error::of_process(pid, error))?;
     let held = hold_all(pid)?;
     if let Some(&other) = memory_sharers(pid).first() {
         return Err(Error::SharesMemory { pid, other });
     }
     if needs_thread_pointers {
-        check_thread_pointers(&held, &memory)?;
+        check_thread_pointers(&held, memory)?;
     }
-    let used = Used::of(&held, &memory, exchanges, ranges);
+    let used = Used::of(&held, memory, exchanges, ranges);
     let done = exchanges.iter().map(|exchange| {
         let inside = exchange.at.0 + 1..exchange.at.0 + exchange.from.len() as u64;
         if used.has(&inside) {
@@ -188,6 +189,7 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memhook_process::open_memory;
     use memmap2::MmapMut;
 
     /// What is below a gap is seen, and what is behind it is not needed.
