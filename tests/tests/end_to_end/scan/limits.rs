@@ -117,10 +117,13 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     assert!(report["snapshot"]["held_bytes"].as_u64() < Some(1 << 20));
 
     let pid = target.pid().to_string();
+    let mut refused = (0, String::new(), String::new());
     until("it is not caught up with again", || {
-        run(&["scan", &pid, "--max-hold", "2ms"]).0 == 2
+        refused = run(&["scan", &pid, "--max-hold", "2ms"]);
+        refused.0 == 2
     });
-    let why = refused(&target, &["--max-hold", "2ms"]);
+    let (_, out, why) = refused;
+    assert_eq!((out.as_str(), why.lines().count()), ("", 1), "{why}");
     assert!(why.contains("would be held for longer than 2 ms"), "{why}");
     for method in ["by precopy", "by fork", "by stop", "--max-hold"] {
         assert!(why.contains(method), "{why}");
