@@ -131,8 +131,9 @@ pub enum Error {
     },
     /// A held thread has to run, and to be let go by a thread of this process.
     #[error(
-        "holds of process {pid} last {average:?} on average, because it or this process gets next to no processor time, so \
-         nothing more is released: its control group may have a quota, or the machine is too busy"
+        "holds of process {pid} last {} ms on average, because it or this process gets next to no processor time, so \
+         nothing more is released: its control group may have a quota, or the machine is too busy",
+        average.as_millis()
     )]
     LongHolds {
         /// Process id.

@@ -58,7 +58,7 @@ pub use all_threads::{AllHeld, InVain, hold_all, hold_all_within};
 pub use call_with_data::MAX_CALL_DATA;
 pub use clock::Clock as TimeStampClock;
 pub use code_area::{CodeArea, map_code_area};
-pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
+pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code, memory_of_code};
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words, force_words_of_held};

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
-use memhook_inject::{CodeExchange, Exchanged, exchange_code};
+use memhook_inject::{CodeExchange, Exchanged, exchange_code, memory_of_code};
 use memhook_probe::{REDIRECT_HEADER_BYTES, RedirectEntry, read_redirects, redirect_journal_bytes};
 use memhook_process::{
     Behind, HookCopy, Mapping, ModuleImage, RemoteAddress, Slot, SlotKind, behind, mappings,
-    open_memory, read_memory, read_word,
+    read_memory, read_word,
 };
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
         if attempt > 0 {
             std::thread::sleep(pause_after(last));
         }
-        let memory = open_memory(pid)?;
+        let memory = memory_of_code(pid)?;
         let result = exchange_code(pid, &memory, &exchanges, &[], false)?;
         last = result.held;
         held = held.max(last);

@@ -11,9 +11,11 @@ use crate::hold::reach::Reach;
 use crate::hook::presence::{any_point, hook_in_use};
 use crate::survey::limits::REGION_PATH;
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
-use memhook_inject::{Held, create_region, exchange_code, hold, unmap_unfinished, write_bytes};
+use memhook_inject::{
+    Held, create_region, exchange_code, hold, memory_of_code, unmap_unfinished, write_bytes,
+};
 use memhook_process::{
-    HookCopy, Mapping, ModuleFiles, RemoteAddress, hook_copies, open_memory, proc_path, read_word,
+    HookCopy, Mapping, ModuleFiles, RemoteAddress, hook_copies, proc_path, read_word,
     unfinished_copies,
 };
 use memhook_stream::{Birth, Region};
@@ -360,7 +362,7 @@ fn is_left(pid: i32, hook: &HookCopy) -> Result<bool, Error> {
     let code = hook.base..hook.end;
     let code = std::slice::from_ref(&code);
     for _ in 0..LOOKS {
-        let memory = open_memory(pid)?;
+        let memory = memory_of_code(pid)?;
         let looked = exchange_code(pid, &memory, &[], code, false)?;
         if looked.unused == [true] {
             return Ok(true);

@@ -14,11 +14,11 @@ use memhook_abi::{
     DescribedFunction, DescribedRole, FIRST_DESCRIBED, HOOKED_FUNCTIONS, MAX_DESCRIBED,
     MAX_VARIANTS,
 };
-use memhook_inject::{CodeArea, CodeExchange, write_bytes};
+use memhook_inject::{CodeArea, CodeExchange, memory_of_code, write_bytes};
 use memhook_probe::{RedirectEntry, Redirected, Redirects, redirect_bytes};
 use memhook_process::{
-    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, open_memory,
-    read_memory, read_word, thread_ids,
+    Behind, HookCopy, ModuleImage, RemoteAddress, Slot, SlotScan, behind, mappings, read_memory,
+    read_word, thread_ids,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -48,7 +48,7 @@ impl Pads {
         plan: PadPlan,
         is_wanted: &dyn Fn(usize) -> bool,
     ) -> Result<Pads, Error> {
-        let memory = open_memory(pid)?;
+        let memory = memory_of_code(pid)?;
         let mut pads = Pads {
             pid,
             placed: Vec::new(),

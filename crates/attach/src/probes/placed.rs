@@ -10,9 +10,9 @@ use crate::claim::{Claim, claim};
 use crate::error::Error;
 use crate::hold::code_exchanges::exchange_each;
 use crate::leave::probe_areas;
-use memhook_inject::{CodeExchange, TimeStampClock};
+use memhook_inject::{CodeExchange, TimeStampClock, memory_of_code};
 use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad, StackCounts, Values};
-use memhook_process::{Mapping, ModuleImage, RemoteAddress, open_memory};
+use memhook_process::{Mapping, ModuleImage, RemoteAddress};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ impl Probes {
         // What a killed attacher left.
         removal::remove(pid)?;
         let layout = plan.layout();
-        let memory = open_memory(pid)?;
+        let memory = memory_of_code(pid)?;
         let mapped = match map_all(pid, &plan, &layout) {
             Ok(mapped) => mapped,
             Err(error) => {

@@ -9,9 +9,9 @@ use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
 use crate::hook::presence::any_point;
 use crate::leave::probe_areas::{AREA_PATH, CODE_PATH, Found, areas, is_of_probes};
-use memhook_inject::{CodeExchange, Exchanged, exchange_code, hold};
+use memhook_inject::{CodeExchange, Exchanged, exchange_code, hold, memory_of_code};
 use memhook_probe::CountsLayout;
-use memhook_process::{Mapping, mappings, open_memory, process_ids};
+use memhook_process::{Mapping, mappings, process_ids};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn try_remove(pid: i32) -> Result<Option<u64>, Error> {
         if attempt > 0 {
             std::thread::sleep(pause_after(held));
         }
-        let memory = open_memory(pid)?;
+        let memory = memory_of_code(pid)?;
         let result = exchange_code(pid, &memory, &exchanges, &ranges, false)?;
         held = result.held;
         left = result

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::{AllHeld, Error, hold_all, memory_sharers};
-use memhook_process::{RemoteAddress, mappings};
+use memhook_process::{RemoteAddress, mappings, open_memory};
 
 /// Code to be exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,14 @@ const MOST_STACK_BYTES: u64 = 16 << 20;
 /// What signal handlers leave untouched below the stack pointer.
 const RED_ZONE: u64 = 128;
 
+/// The memory of a process, by which code is exchanged for as long as the process executes what it does now.
+///
+/// # Errors
+/// [`Error::TargetGone`], or what forbids it.
+pub fn memory_of_code(pid: i32) -> Result<File, Error> {
+    open_memory(pid).map_err(|error| Error::of_process(pid, error))
+}
+
 /// Exchanges code with all threads held, and says which of `ranges` are not in use.
 ///
 /// An exchange is left out if a program counter, or any word on the stack of a thread, points between its first and
@@ -65,7 +73,7 @@ const RED_ZONE: u64 = 128;
 /// at any moment leaves the old or the new bytes, never a mixture.
 ///
 /// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target. `memory` is that
-/// file, opened before what the exchanges lead to was mapped: if the process executes another program, which may have the
+/// file ([`memory_of_code`]), opened before what the exchanges lead to was mapped: if the process executes another program, which may have the
 /// same code at the same address, all of them differ.
 pub fn exchange_code(
     pid: i32,
@@ -189,7 +197,6 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memhook_process::open_memory;
     use memmap2::MmapMut;
 
     /// What is below a gap is seen, and what is behind it is not needed.
