@@ -288,7 +288,9 @@ mod tests {
                 ..Facts::default()
             };
             assert!(reads.ask(&facts, Question::Inside { is_pod: false }));
-            assert!(reads.desks.len() <= THREADS);
+            // One that has just ended is still in the list.
+            let at_work = reads.desks.iter().filter(|desk| !lock(desk).is_done);
+            assert!(at_work.count() <= THREADS);
         }
         while answered < 100 || !reads.desks.is_empty() {
             assert!(Instant::now() < until, "{answered}");
