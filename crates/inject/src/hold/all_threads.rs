@@ -11,7 +11,7 @@ use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, Registers, late, ptrace, regs, restart, starvation, watchdog};
-use memhook_process::{Activity, sleeps, thread_ids, thread_state};
+use memhook_process::{Activity, sleeps, thread_ids, thread_state, tracer};
 use tracing::debug;
 
 /// For how long nothing is stopped because a thread sleeps uninterruptibly.
@@ -257,7 +257,11 @@ impl AllHeld {
         self.let_stopped_go();
         self.in_vain.longest = self.in_vain.longest.max(self.stopped_at.elapsed());
         let mut pace = Pace::start();
-        while self.threads.is_empty() && !self.seized.is_empty() {
+        // It may be another thread of ours that has to let it go.
+        while self.threads.is_empty()
+            && (!self.seized.is_empty() || late::is_ours(tracer(self.pid, tid)))
+        {
+            late::let_late_threads_go();
             if Instant::now() >= until {
                 let pid = self.pid;
                 return Err(match self.limit {

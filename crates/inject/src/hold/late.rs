@@ -5,6 +5,7 @@
 //! are remembered and looked at from time to time. The end of this process lets all of them go.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::wait::{self, Stop};
@@ -36,6 +37,12 @@ pub fn let_late_threads_go() {
 /// moment, and stays stopped until then.
 pub fn has_late_threads() -> bool {
     !LATE.with_borrow(Vec::is_empty)
+}
+
+/// Whether a tracer, as the kernel names it, is a thread of this process.
+pub(crate) fn is_ours(tracer: i32) -> bool {
+    // A tracer is told by its thread's id, and 0 is none (proc(5), TracerPid).
+    tracer != 0 && Path::new(&format!("/proc/self/task/{tracer}")).exists()
 }
 
 /// The same as [`let_late_threads_go`], repeated until no thread is left or `limit` is over.
@@ -135,6 +142,36 @@ mod tests {
         assert!(matches!(held, Err(Error::StopsTooLate { .. })));
         send(program.pid(), libc::SIGUSR1);
         is_let_go(program, rounds);
+    }
+
+    /// A thread that another thread of ours is about to let go is waited for: nobody else traces it.
+    #[test]
+    fn a_thread_that_another_one_of_ours_lets_go_late_is_held_after_it() {
+        for all in [false, true] {
+            let mut program = Program::start("busy", &[]);
+            program.addresses();
+            let pid = program.pid();
+            let (seized, is_seized) = std::sync::mpsc::channel();
+            let other = std::thread::spawn(move || {
+                let sleep = stop::seize(pid, pid, None).unwrap();
+                assert!(sleep.is_some());
+                let_go_later(pid, pid);
+                seized.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+                wait_for_late_threads(Duration::from_secs(20));
+                assert!(!has_late_threads());
+            });
+            is_seized.recv().unwrap();
+            if all {
+                drop(crate::hold_all(pid).unwrap());
+            } else {
+                let mut options = anywhere();
+                options.thread = Some(pid);
+                stop::hold(pid, &options).unwrap().release().unwrap();
+            }
+            other.join().unwrap();
+            assert_eq!(tracer(pid, pid), 0);
+        }
     }
 
     /// Who stops this process meanwhile does not stop the thread with it.

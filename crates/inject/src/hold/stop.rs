@@ -80,7 +80,15 @@ pub(crate) fn hold_with(
                 next = candidates.next()?;
                 continue;
             }
-            match try_hold(pid, tid, options, &survey)? {
+            let attempt = match try_hold(pid, tid, options, &survey) {
+                // One that stopped late is let go as soon as it has stopped.
+                Err(Error::DoesNotStop { .. }) if late::is_ours(tracer(pid, tid)) => {
+                    late::let_late_threads_go();
+                    Attempt::Unsafe(format!("thread {tid} does not stop"))
+                }
+                attempt => attempt?,
+            };
+            match attempt {
                 Attempt::Held(held) => {
                     debug!(pid, tid, "a thread is held");
                     return Ok(*held);
@@ -108,6 +116,7 @@ pub(crate) fn hold_with(
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
+        late::let_late_threads_go();
         candidates = Candidates::of(pid, options.thread);
         next = candidates.next()?;
         survey.refresh(pid)?;
@@ -183,6 +192,9 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
         // Stopped by a tracer.
         't' => {
             let tracer = tracer(pid, tid);
+            if late::is_ours(tracer) {
+                return Ok(None);
+            }
             if tracer != 0 {
                 return Err(Error::AlreadyTraced { pid, tracer });
             }
@@ -311,6 +323,8 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
         Some(libc::ESRCH) => Ok(None),
         Some(libc::EPERM) => match tracer(pid, tid) {
             0 => Err(Error::Permission { pid, cause }),
+            // It was told to stop before, and is let go when it has.
+            tracer if late::is_ours(tracer) => Err(Error::DoesNotStop { pid, tid }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
         },
         _ => Err(Error::ptrace(pid, tid, "SEIZE", cause)),
