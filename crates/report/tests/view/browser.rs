@@ -1,19 +1,94 @@
 //! Headless Chromium, spoken to through its debugging pipe: JSON messages with a zero byte behind each.
+//!
+//! It takes far longer to start than to open a page, so a process is kept for the next test. Each page is in a context of
+//! its own, as in a new profile: nothing of another page is there.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Processes without a page.
+static IDLE: Mutex<Vec<Process>> = Mutex::new(Vec::new());
+
+/// A process of Chromium. It ends when its pipe is closed, which the end of the tests does too.
+struct Process {
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// Its files, which are removed behind it.
+    profile: PathBuf,
+    next: u64,
+}
+
+impl Process {
+    fn start() -> Process {
+        static PROCESSES: AtomicUsize = AtomicUsize::new(0);
+        let number = PROCESSES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("memhook-browser-{}-{number}", std::process::id());
+        let profile = std::env::temp_dir().join(name);
+        // The pipe is at 3 and 4; root may not use the sandbox.
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg("chromium --user-data-dir=\"$0\" \"$@\" 3<&0 4>&1; rm -rf \"$0\"")
+            .arg(&profile)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--remote-debugging-pipe",
+            ])
+            .args([
+                "--disable-background-networking",
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+            ])
+            .arg("about:blank")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| panic!("sh: {e}"));
+        Process {
+            input: child.stdin.take().expect("piped"),
+            output: BufReader::new(child.stdout.take().expect("piped")),
+            profile,
+            next: 0,
+        }
+    }
+
+    /// Sends a message; `event` gets what else comes before its answer.
+    fn call(&mut self, mut message: Value, mut event: impl FnMut(&Value)) -> Value {
+        self.next += 1;
+        let id = json!(self.next);
+        message["id"] = id.clone();
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        self.input.write_all(&bytes).expect("the browser listens");
+        loop {
+            let mut line = Vec::new();
+            self.output
+                .read_until(0, &mut line)
+                .expect("the browser speaks");
+            let has_ended = "chromium has ended; .ci/run installs it";
+            assert_eq!(line.pop(), Some(0), "{has_ended}");
+            let mut answer: Value = serde_json::from_slice(&line).expect("JSON");
+            if answer["id"] == id {
+                assert!(answer["error"].is_null(), "{message}: {answer}");
+                return answer["result"].take();
+            }
+            event(&answer);
+        }
+    }
+}
 
 /// A browser with one page.
 pub struct Browser {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    profile: std::path::PathBuf,
-    session: Option<String>,
-    next: u64,
+    /// Taken when it is closed.
+    process: Option<Process>,
+    context: Value,
+    session: Value,
     /// Errors of scripts and on the console, and requests that would have left the machine.
     pub complaints: Vec<String>,
 }
@@ -31,45 +106,23 @@ impl Browser {
         (width, height): (u32, u32),
         ready: &str,
     ) -> Browser {
-        static BROWSERS: AtomicUsize = AtomicUsize::new(0);
-        let number = BROWSERS.fetch_add(1, Ordering::Relaxed);
-        let profile = page.with_extension(format!("browser-{number}"));
-        // The pipe is at 3 and 4; root may not use the sandbox.
-        let mut child = Command::new("sh")
-            .arg("-c")
-            .arg("exec chromium \"$@\" 3<&0 4>&1")
-            .args([
-                "chromium",
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--remote-debugging-pipe",
-            ])
-            .args([
-                "--disable-background-networking",
-                "--no-first-run",
-                "--disable-dev-shm-usage",
-            ])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg("about:blank")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|e| panic!("chromium: {e}; .ci/run installs it"));
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut process = idle.unwrap_or_else(Process::start);
+        let mut ask = |method: &str, parameters: Value| {
+            let message = json!({ "method": method, "params": parameters });
+            process.call(message, |_| {})
+        };
+        let context = ask("Target.createBrowserContext", json!({}))["browserContextId"].take();
+        let create = json!({ "url": "about:blank", "browserContextId": context });
+        let target = ask("Target.createTarget", create)["targetId"].take();
+        let attach = json!({ "targetId": target, "flatten": true });
+        let session = ask("Target.attachToTarget", attach)["sessionId"].take();
         let mut browser = Browser {
-            input: child.stdin.take().expect("piped"),
-            output: BufReader::new(child.stdout.take().expect("piped")),
-            child,
-            profile,
-            session: None,
-            next: 0,
+            process: Some(process),
+            context,
+            session,
             complaints: Vec::new(),
         };
-        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
-        let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let session = browser.call("Target.attachToTarget", attach);
-        browser.session = session["sessionId"].as_str().map(str::to_owned);
         for domain in ["Runtime", "Log", "Page", "Network"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
@@ -82,28 +135,11 @@ impl Browser {
 
     /// A call of the protocol; returns its result.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
-        self.next += 1;
-        let id = self.next;
-        let mut message = json!({ "id": id, "method": method, "params": parameters });
-        if let Some(session) = &self.session {
-            message["sessionId"] = json!(session);
-        }
-        let mut bytes = message.to_string().into_bytes();
-        bytes.push(0);
-        self.input.write_all(&bytes).expect("the browser listens");
-        loop {
-            let mut line = Vec::new();
-            self.output
-                .read_until(0, &mut line)
-                .expect("the browser speaks");
-            assert_eq!(line.pop(), Some(0), "chromium has ended; is it installed?");
-            let answer: Value = serde_json::from_slice(&line).expect("JSON");
-            if answer["id"] == json!(id) {
-                assert!(answer["error"].is_null(), "{method}: {answer}");
-                return answer["result"].clone();
-            }
-            self.note(&answer);
-        }
+        let message = json!({ "method": method, "params": parameters, "sessionId": self.session });
+        let mut process = self.process.take().expect("it is open");
+        let result = process.call(message, |event| self.note(event));
+        self.process = Some(process);
+        result
     }
 
     /// Gives the window another size.
@@ -115,6 +151,10 @@ impl Browser {
     }
 
     fn note(&mut self, event: &Value) {
+        // The page before this one may have had a last word.
+        if event["sessionId"] != self.session {
+            return;
+        }
         let is_bad = match event["method"].as_str() {
             Some("Runtime.exceptionThrown" | "Log.entryAdded") => true,
             Some("Runtime.consoleAPICalled") => event["params"]["type"] == "error",
@@ -238,7 +278,9 @@ impl Browser {
 
     /// What a click on an element downloads.
     pub fn download(&mut self, selector: &str) -> String {
-        let directory = self.profile.join("downloads");
+        let process = self.process.as_ref().expect("it is open");
+        let session = self.session.as_str().expect("a name");
+        let directory = process.profile.join(session);
         std::fs::create_dir_all(&directory).expect("a directory");
         let behavior = json!({ "behavior": "allow", "downloadPath": directory });
         self.call("Page.setDownloadBehavior", behavior);
@@ -288,8 +330,16 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.profile);
+        // Whatever state a test has failed in, no other one sees it.
+        if std::thread::panicking() {
+            return;
+        }
+        if let Some(mut process) = self.process.take() {
+            let parameters = json!({ "browserContextId": self.context });
+            let close = json!({ "method": "Target.disposeBrowserContext", "params": parameters });
+            process.call(close, |_| {});
+            let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push(process);
+        }
     }
 }
