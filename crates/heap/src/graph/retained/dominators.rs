@@ -12,7 +12,11 @@
 
 use super::search::{Edges, NONE, Numbered};
 use crate::large_lists::{filled, with_room};
+use memhook_abi::prefetch;
 use std::ops::{ControlFlow, Range};
+
+/// How many edges ahead of a look-up its memory is asked for.
+const AHEAD: usize = 16;
 
 /// The dominator tree by the numbers of the search.
 pub(crate) struct Dominators {
@@ -49,6 +53,7 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
             let mut lowest = numbered.lowest[at as usize];
             for edges in &mut found {
                 while let Some(edge) = edges.pop_if(|edge| (*edge >> 32) as u32 == at) {
+                    ask_ahead(&links, edges);
                     lowest = lowest.min(lowest_above(&mut links, edge as u32, at));
                 }
             }
@@ -179,27 +184,48 @@ fn edges_of(
     nodes: Range<u32>,
 ) -> Vec<u64> {
     let mut edges = Vec::new();
+    // Numbers are asked for well before they are looked at.
+    let mut asked = [(0, 0); AHEAD];
+    let mut next = 0;
+    let mut look = |(from, to): (u32, u32)| {
+        let to = numbered.number[to as usize];
+        if from > window.start && window.contains(&to) && numbered.returns(from, to) {
+            let edge = u64::from(to) << 32 | u64::from(from);
+            // An array often points to one thing many times.
+            if edges.last() != Some(&edge) {
+                edges.push(edge);
+            }
+        }
+    };
     for node in nodes {
         let from = numbered.number[node as usize];
         // Only edges to lower numbers are wanted.
         if from == NONE || from <= window.start {
             continue;
         }
-        let first = edges.len();
         graph.each(node, 0, |_, to| {
-            let to = numbered.number[to as usize];
-            if window.contains(&to) && numbered.returns(from, to) {
-                let edge = u64::from(to) << 32 | u64::from(from);
-                // An array often points to one thing many times.
-                if edges[first..].last() != Some(&edge) {
-                    edges.push(edge);
-                }
-            }
+            prefetch(&numbered.number[to as usize]);
+            look(std::mem::replace(&mut asked[next % AHEAD], (from, to)));
+            next += 1;
             ControlFlow::Continue(())
         });
     }
+    for last in next..next + AHEAD {
+        look(asked[last % AHEAD]);
+    }
     edges.sort_unstable();
     edges
+}
+
+/// Asks for the first two links of the ways from edges that are looked at soon, which wait for the memory at random places.
+fn ask_ahead(links: &[Link], edges: &[u64]) {
+    let from = |before: usize| Some(edges[edges.len().checked_sub(before)?] as u32);
+    if let Some(from) = from(2 * AHEAD) {
+        prefetch(&links[from as usize]);
+    }
+    if let Some(from) = from(AHEAD) {
+        prefetch(&links[links[from as usize].above as usize]);
+    }
 }
 
 /// The lowest semidominator on the way up from a node to those below `end` or at it, which are left out. Halves the way
