@@ -112,7 +112,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
 // when it was missing twice, and a look may have begun before the wait. So after so many, all that could be freed is.
 inline constexpr uint64_t sweeps_for_all = 3;
 // An attacher that is that slow is taken for dead elsewhere, too.
-inline constexpr uint64_t longest_wait_for_ring_ns = 2'000'000'000;
+inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_patience_ns : 2'000'000'000;
 
 // Rings of threads that have ended are free only when the attacher has noticed. Who waits when a ring is full waits
 // for that, too. One wait in vain is enough: there are more living threads than rings, and nobody waits again.
@@ -208,7 +208,7 @@ inline constexpr int64_t wait_allowance_ns = 20'000'000, longest_wait_ns = 10'00
 // How long a thread waits, if its ring is full of releases, for an attacher that gets no processor. Not as short as
 // the others: on a machine where everybody waits for a processor it would lose events that a few milliseconds more
 // would have kept.
-inline constexpr int64_t starved_attacher_ns = 100'000'000;
+inline constexpr int64_t starved_attacher_ns = has_test_patience ? test_patience_ns : 100'000'000;
 inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_allowance_ns;
 
 // What of the allowance a thread has spent that has been waiting for `waited_ns` now.

@@ -5,8 +5,17 @@
 
 namespace memhook {
 
+// Tests allow their attacher, which may get no processor for seconds, this much time for everything.
+#ifdef MEMHOOK_TEST_PATIENCE_NS
+inline constexpr bool has_test_patience = true;
+inline constexpr int64_t test_patience_ns = MEMHOOK_TEST_PATIENCE_NS;
+#else
+inline constexpr bool has_test_patience = false;
+inline constexpr int64_t test_patience_ns = 0;
+#endif
+
 // A clock word that does not advance for this long means that the attacher is dead.
-inline constexpr int64_t dead_attacher_ns = 300'000'000;
+inline constexpr int64_t dead_attacher_ns = has_test_patience ? test_patience_ns : 300'000'000;
 
 // Under a seccomp filter a system call of ours might be the program's end.
 inline bool may_call_kernel() {

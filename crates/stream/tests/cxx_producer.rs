@@ -19,7 +19,9 @@ const SAMPLE_BYTES: u64 = 4096;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[]))
+    // These tests drain the rings on a thread that may stand still for seconds, and no event may be lost by that.
+    let patience = "-DMEMHOOK_TEST_PATIENCE_NS=60000000000";
+    PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[patience]))
 }
 
 /// Where glibc's `struct pthread` has the thread's number.
