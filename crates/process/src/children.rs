@@ -32,11 +32,12 @@ pub fn parent(pid: i32) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_child_of_any_thread_is_found() {
         let own = std::process::id() as i32;
-        let start = || std::process::Command::new("sleep").arg("30").spawn();
+        let start = || std::process::Command::new("sleep").arg("600").spawn();
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
         let (tell, started) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
@@ -44,10 +45,14 @@ mod tests {
             let _ = wait.recv();
         });
         let made = [start().unwrap(), started.recv().unwrap()];
-        let found = children(own);
+        // One may be left out while threads and children of other tests end.
+        let until = Instant::now() + Duration::from_secs(60);
+        let ids = made.each_ref().map(|child| child.id() as i32);
+        while !ids.iter().all(|id| children(own).contains(id)) {
+            assert!(Instant::now() < until, "{ids:?}: {:?}", children(own));
+        }
         for mut child in made {
             let pid = child.id() as i32;
-            assert!(found.contains(&pid), "{pid}: {found:?}");
             assert_eq!(parent(pid), Some(own));
             child.kill().unwrap();
             child.wait().unwrap();

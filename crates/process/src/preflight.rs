@@ -130,6 +130,7 @@ pub fn details(pid: i32) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn refusals_name_cause_and_remedy() {
@@ -147,10 +148,18 @@ mod tests {
         );
     }
 
+    /// Waits until it is so, but not for ever.
+    fn wait_for(is_so: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !is_so() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn a_normal_process_passes() {
         let mut child = std::process::Command::new("sleep")
-            .arg("30")
+            .arg("600")
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
@@ -161,22 +170,12 @@ mod tests {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
             name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with(&sleeping))
         };
-        for _ in 0..1000 {
-            if is_up() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        wait_for(is_up);
         let (checks, details) = (preflight(pid), details(pid));
         child.kill().unwrap();
         // A killed process takes a moment to become a zombie.
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        for _ in 0..1000 {
-            if state().contains(") Z") {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        wait_for(|| state().contains(") Z"));
         let zombie = preflight(pid);
         child.wait().unwrap();
         assert_eq!(first_failure(&checks), None);

@@ -240,7 +240,7 @@ Private_Hugetlb:      16 kB
     fn the_sum_is_that_of_the_kernel() {
         // Of a process that sleeps, so that nothing changes in between.
         let mut child = std::process::Command::new("sleep")
-            .arg("60")
+            .arg("600")
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
