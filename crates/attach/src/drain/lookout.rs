@@ -185,6 +185,12 @@ impl Watched {
         true
     }
 
+    /// Has the drain thread rely on the lookout again; whether it did not.
+    #[cfg(test)]
+    pub(crate) fn trusts_again(&self) -> bool {
+        self.distrusted_until_ns.swap(0, Relaxed) != 0
+    }
+
     /// What a lookout does in each round. Returns whether there is anything left to look after.
     fn look(&self, round: u32) -> bool {
         if self.is_finished() || !self.has_lookout() {
