@@ -82,6 +82,7 @@ fn kill_descendants() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Read};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -91,11 +92,13 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .expect("sh");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut text = String::new();
+        // It says so when both are there.
+        output.read_line(&mut text).expect("text");
         let limit = Limit::start(Duration::from_millis(100));
         // Both have the pipe open: it ends when both have.
-        let mut text = String::new();
-        let mut output = child.stdout.take().expect("piped");
-        std::io::Read::read_to_string(&mut output, &mut text).expect("text");
+        output.read_to_string(&mut text).expect("text");
         drop(limit);
         let status = child.wait().expect("a child of ours");
         assert!(!status.success(), "{status}");
