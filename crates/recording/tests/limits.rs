@@ -6,7 +6,7 @@ use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_recording::{Error, Meta, Mode, Options, Recording, RecordingEnd, Writer, WriterState};
 use program::*;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_full_file_ends_the_recording_and_stays_readable() {
@@ -28,6 +28,19 @@ fn a_full_file_ends_the_recording_and_stays_readable() {
     recording.replay(LedgerOptions::default()).unwrap();
 }
 
+/// Waits until more is written than before: parts are as large as they may be only if the writer keeps up.
+fn wait_for_bytes(writer: &Writer, before: u64) {
+    // At first there may be no full frame yet.
+    let patience = Duration::from_millis(if before == 0 { 200 } else { 60_000 });
+    let until = Instant::now() + patience;
+    while writer.written_bytes() == before
+        && writer.state() == WriterState::Running
+        && Instant::now() < until
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn every_part_can_be_read_alone() {
     let dir = Dir::new("parts");
@@ -45,12 +58,7 @@ fn every_part_can_be_read_alone() {
         record(&program.run(10, 1000), &mut writer, &mut ledger, 0);
         // Frames are handed over once a second, or when they are full.
         program.now_ns += 1_000_000_000;
-        for _ in 0..200 {
-            if writer.written_bytes() != before {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_for_bytes(&writer, before);
     }
     assert_eq!(writer.finish(), RecordingEnd::Finished);
     ledger.finish();
@@ -131,12 +139,7 @@ fn later_parts_overwrite_nothing() {
             if matches!(writer.state(), memhook_recording::WriterState::Ended(_)) {
                 break;
             }
-            for _ in 0..200 {
-                if writer.written_bytes() != before {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_for_bytes(&writer, before);
         }
         let end = writer.finish();
         assert!(
@@ -177,7 +180,12 @@ fn inner_full_disk() {
         return;
     };
     let path = std::path::Path::new(&dir).join("run.mhk");
-    let mut writer = Writer::create(&path, &Meta::default(), &Options::default()).unwrap();
+    let options = Options {
+        // Whoever writes may stand still for a while.
+        max_queued_bytes: usize::MAX,
+        ..Options::default()
+    };
+    let mut writer = Writer::create(&path, &Meta::default(), &options).unwrap();
     let mut ledger = Ledger::new(LedgerOptions::default());
     let mut program = Program::new(1, 2);
     for _ in 0..2000 {
@@ -185,6 +193,10 @@ fn inner_full_disk() {
         if writer.state() != WriterState::Running {
             break;
         }
+    }
+    let until = Instant::now() + Duration::from_secs(60);
+    while writer.state() == WriterState::Running && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert!(matches!(
         writer.state(),
