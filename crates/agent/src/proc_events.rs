@@ -181,22 +181,30 @@ mod tests {
     /// Only where it is permitted: the agent does without it elsewhere.
     #[test]
     fn the_kernel_tells_of_a_child() {
-        let Ok(events) = ProcEvents::listen() else {
-            return eprintln!("not run: process events are not permitted here");
-        };
-        let mut child = std::process::Command::new("true").spawn().expect("true");
-        let pid = child.id() as i32;
-        child.wait().expect("reaped");
-        let until = Instant::now() + Duration::from_secs(20);
-        let mut seen = Vec::new();
-        while !seen.contains(&News::Ended(pid)) {
-            if Instant::now() > until {
-                // A network namespace other than the first one gets none.
-                return eprintln!("not run: no process events come here");
+        // Where many processes come and go while this thread stands still, there is no room for all events.
+        for _ in 0..20 {
+            let Ok(events) = ProcEvents::listen() else {
+                return eprintln!("not run: process events are not permitted here");
+            };
+            let mut child = std::process::Command::new("true").spawn().expect("true");
+            let pid = child.id() as i32;
+            child.wait().expect("reaped");
+            let until = Instant::now() + Duration::from_secs(20);
+            let mut seen = Vec::new();
+            while !seen.contains(&News::Ended(pid)) && !seen.contains(&News::Missed) {
+                if Instant::now() > until {
+                    // A network namespace other than the first one gets none.
+                    return eprintln!("not run: no process events come here");
+                }
+                seen.extend(events.news().expect("readable"));
+                std::thread::sleep(Duration::from_millis(5));
             }
-            seen.extend(events.news().expect("readable"));
-            std::thread::sleep(Duration::from_millis(5));
+            if !seen.contains(&News::Missed) {
+                let made = [News::Forked(pid), News::Executes(pid)];
+                assert!(made.iter().all(|news| seen.contains(news)), "{seen:?}");
+                return;
+            }
         }
-        assert!(seen.contains(&News::Forked(pid)) && seen.contains(&News::Executes(pid)));
+        panic!("events are missed each time");
     }
 }

@@ -1,6 +1,8 @@
 //! Snapshots made by hand, for tests.
 
+use crate::Error;
 use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, Snapshot};
+use std::time::{Duration, Instant};
 
 /// A snapshot with this memory, all of it anonymous.
 pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
@@ -59,9 +61,36 @@ pub fn shell_on(library: &str) -> Snapshot {
         .read_line(&mut line)
         .expect("it says so");
     assert_eq!(line, "ready\n");
-    let captured = crate::capture(shell.id() as i32, crate::Request::to_search());
+    // It says so before it is done with the memory for that.
+    let reads = || {
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", shell.id()));
+        call.is_ok_and(|call| call.starts_with("0 0x0 "))
+    };
+    let until = Instant::now() + LONG;
+    while !reads() {
+        assert!(Instant::now() < until, "it does not wait for a line");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let captured = captured(shell.id() as i32, crate::Request::to_search());
     shell.kill().and_then(|()| shell.wait()).expect("it ends");
-    captured.expect("its memory is copied").snapshot
+    captured.snapshot
+}
+
+/// How long a test waits for what a busy machine may delay.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Copies the memory of a process. On a busy machine its threads may not stop in time, or be let go before it is done.
+pub fn captured(pid: i32, request: crate::Request) -> crate::Captured {
+    let until = Instant::now() + LONG;
+    loop {
+        match crate::capture(pid, request) {
+            Err(Error::Inject(_) | Error::TooLong { .. }) if Instant::now() < until => {
+                memhook_inject::let_late_threads_go();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            captured => return captured.expect("its memory is copied"),
+        }
+    }
 }
 
 /// Changes a word of a snapshot.

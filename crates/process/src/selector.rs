@@ -354,12 +354,12 @@ mod tests {
     #[test]
     fn a_running_process_is_found() {
         let mut child = std::process::Command::new("/bin/sleep")
-            .arg("30")
+            .arg("600")
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
         let is_listed = || named("/bin/sleep").look().iter().any(|c| c.pid == pid);
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !is_listed() && std::time::Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -10,7 +10,8 @@ use crate::graph::why::why;
 use crate::reclaim::choose::reclaimable;
 use crate::reclaim::refusal;
 use crate::snapshot::{load, save};
-use crate::{Error, Method, Request, Snapshot, capture, dissect};
+use crate::testing::captured;
+use crate::{Error, Method, Request, Snapshot, dissect};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -38,14 +39,13 @@ fn real() -> &'static (Value, Vec<u8>) {
             .unwrap()
             .read_exact(&mut answer)
             .unwrap();
-        let captured = capture(
+        let captured = captured(
             child.id() as i32,
             Request {
                 method: Some(Method::Stop),
                 ..Request::default()
             },
-        )
-        .unwrap();
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         let mut file = Vec::new();
