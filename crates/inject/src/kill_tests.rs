@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{self, Program, anywhere};
+use crate::common::{self, LONG, Program, anywhere, is_for_want_of_a_processor, patiently};
 use memhook_process::{RemoteAddress, read_memory, read_word};
 
 use crate::map_tests::map_and_call;
@@ -13,16 +13,26 @@ use crate::stop::hold_with;
 use crate::timing::Timing;
 use crate::write_watch::take_userfault;
 use crate::{
-    Dlopen, Error, ForkPlan, Held, HoldOptions, Others, create_region, hold_all, load_object,
-    restart, steps,
+    Dlopen, Error, ForkPlan, Held, Others, create_region, hold_all, load_object, restart, steps,
 };
 
 /// Where the attacher, which is this test program started once more, finds its target.
-const TARGET: &str = "MEMHOOK_TEST_TARGET";
+pub(crate) const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
 /// Holds a thread that goes home soon when the attacher is killed.
 pub(crate) fn hold(pid: u64) -> Held {
-    hold_with(pid as i32, &anywhere(), Timing::QUICK).unwrap()
+    patiently(|| hold_with(pid as i32, &anywhere(), Timing::QUICK))
+}
+
+/// The exit status of an attacher that got no processor for so long that its target was let go. It runs once more.
+pub(crate) const STARVED: i32 = 77;
+
+/// What the work of an attacher came to.
+pub(crate) fn done<T>(result: Result<T, Error>) -> T {
+    match result {
+        Err(error) if is_for_want_of_a_processor(&error) => std::process::exit(STARVED),
+        result => result.unwrap(),
+    }
 }
 
 /// The process id of the target, in an attacher that a test has started.
@@ -49,31 +59,30 @@ fn attacher() {
     let object = std::fs::read(std::env::var("MEMHOOK_TEST_OBJECT").unwrap()).unwrap();
     let others = Others::of(pid as i32);
     let mut held = hold(pid);
-    held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
-    assert_eq!(held.call(getpid, &[]).unwrap(), pid);
-    held.call(spoil, &[1, 2, 3, 4, 5, 6]).unwrap();
+    done(held.syscall(libc::SYS_getpid, [0; 6]));
+    assert_eq!(done(held.call(getpid, &[])), pid);
+    done(held.call(spoil, &[1, 2, 3, 4, 5, 6]));
     let many: Vec<u64> = (0..400).collect();
-    let until = Instant::now() + Duration::from_secs(1);
-    assert_eq!(held.call_each(spoil, &many, until).unwrap(), many.len());
-    let patience = Duration::from_secs(1);
-    let called = held.call_each_to_its_end(spoil, &many, until, patience);
-    assert_eq!(called.unwrap(), many.len());
-    create_region(&mut held, c"memhook-region", 1 << 16).unwrap();
+    let until = Instant::now() + LONG;
+    assert_eq!(done(held.call_each(spoil, &many, until)), many.len());
+    let called = held.call_each_to_its_end(spoil, &many, until, LONG);
+    assert_eq!(done(called), many.len());
+    done(create_region(&mut held, c"memhook-region", 1 << 16));
     let dlopen = Dlopen {
         address: dlopen,
         internal_mode: false,
     };
-    held.stop_others(&others).unwrap();
-    load_object(&mut held, dlopen, &object).unwrap();
+    done(held.stop_others(&others));
+    done(load_object(&mut held, dlopen, &object));
     held.let_others_go();
-    map_and_call(&mut held);
+    done(map_and_call(&mut held));
     // Not every kernel has it.
     drop(take_userfault(&mut held));
-    held.release().unwrap();
+    done(held.release());
     let mut plan = ForkPlan::of(pid as i32).unwrap();
     plan.survey.timing = Timing::QUICK;
-    let mut all = hold_all(pid as i32).unwrap();
-    let copy = all.fork(&plan).unwrap();
+    let mut all = patiently(|| hold_all(pid as i32));
+    let copy = done(all.fork(&plan));
     all.release();
     read_memory(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
@@ -87,11 +96,11 @@ fn caller_again() {
         return;
     };
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    hold(numbers[0]).release().unwrap();
+    done(hold(numbers[0]).release());
     let mut held = hold(numbers[0]);
     let getpid = RemoteAddress(numbers[1]);
-    assert_eq!(held.call(getpid, &[]).unwrap(), numbers[0]);
-    held.release().unwrap();
+    assert_eq!(done(held.call(getpid, &[])), numbers[0]);
+    done(held.release());
 }
 
 /// The other tests start it with [`TARGET`] set. The thread is held as if the stop had come when the kernel had set its
@@ -113,12 +122,12 @@ fn caller_on_the_way() {
         if step.is_multiple_of(2) {
             registers.orig_rax = u64::MAX;
         }
-        held.write_registers(&registers).unwrap();
+        done(held.write_registers(&registers));
         held.saved.registers = registers;
     }
     let getpid = RemoteAddress(numbers[1]);
-    assert_eq!(held.call(getpid, &[]).unwrap(), numbers[0]);
-    held.release().unwrap();
+    assert_eq!(done(held.call(getpid, &[])), numbers[0]);
+    done(held.release());
 }
 
 /// The other tests start it with [`TARGET`] set; it leaves nothing in the target when it is done.
@@ -137,11 +146,11 @@ fn caller() {
     match held.call(RemoteAddress(numbers[1]), &[]) {
         // A test has stopped and continued this process, or made it stand still.
         Err(Error::WentHome { .. }) if has_lost_time() => {}
-        result => assert_eq!(result.unwrap(), numbers[0]),
+        result => assert_eq!(done(result), numbers[0]),
     }
     match held.release() {
         Err(Error::WentHome { .. }) if has_lost_time() => {}
-        released => drop(released.unwrap()),
+        released => drop(done(released)),
     }
 }
 
@@ -149,135 +158,6 @@ fn has_lost_time() -> bool {
     [steps::SIGNAL, steps::BLOCK, steps::SPIN]
         .iter()
         .any(|variable| std::env::var(variable).is_ok())
-}
-
-/// The other tests start it with [`TARGET`] set. Its call waits for a lock with another one held, until it is killed.
-#[test]
-#[ignore = "the process to be killed, started by the other tests"]
-fn caller_that_waits() {
-    let Ok(target) = std::env::var(TARGET) else {
-        return;
-    };
-    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    let options = HoldOptions {
-        thread: Some(numbers[0] as i32),
-        ..anywhere()
-    };
-    let mut held = hold_with(numbers[0] as i32, &options, Timing::QUICK).unwrap();
-    let minute = Duration::from_secs(60);
-    let _ = held.call_to_its_end(RemoteAddress(numbers[1]), &mut [], minute, |_| vec![7]);
-    panic!("it was not killed");
-}
-
-/// The other tests start it with [`TARGET`] set. Its `dlopen` waits for a lock of the loader, until it is killed.
-#[test]
-#[ignore = "the process to be killed, started by the other tests"]
-fn loader_that_waits() {
-    let Ok(target) = std::env::var(TARGET) else {
-        return;
-    };
-    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    let options = HoldOptions {
-        thread: Some(numbers[0] as i32),
-        ..anywhere()
-    };
-    let object = std::fs::read(std::env::var("MEMHOOK_TEST_OBJECT").unwrap()).unwrap();
-    let mut held = hold_with(numbers[0] as i32, &options, Timing::QUICK).unwrap();
-    let dlopen = Dlopen {
-        address: RemoteAddress(numbers[1]),
-        internal_mode: false,
-    };
-    // The locks are not asked for, so that it does wait.
-    let loaded = load_object(&mut held, dlopen, &object);
-    panic!("it was not killed: {loaded:?}");
-}
-
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The attacher is killed while its `dlopen` waits for a lock that another thread of the target keeps: the thread goes
-/// on when it gets the lock, and home when the object is loaded, and nobody is left with a lock.
-fn loading_that_waits(arguments: &[&str]) {
-    let object = common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]);
-    let mut program = Program::start("keeps_loader", arguments);
-    let at = program.addresses();
-    let pid = program.pid();
-    let number = |name: &str| read_word(pid, RemoteAddress(at[name])).unwrap();
-    let before = status(pid, "SigBlk:");
-    let mut attacher = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill_tests::loader_that_waits", "--ignored"])
-        .env(TARGET, format!("{pid} {}", at["dlopen"]))
-        .env("MEMHOOK_TEST_OBJECT", &object)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let waits_for_lock = || {
-        let call = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall"));
-        let futex = format!("{} ", libc::SYS_futex);
-        call.is_ok_and(|call| call.starts_with(&futex)) && status(pid, "TracerPid:") != "0"
-    };
-    wait_for("it waits for the lock", waits_for_lock);
-    let rounds = number("rounds");
-    attacher.kill().unwrap();
-    attacher.wait().unwrap();
-    // It still waits, in nobody's hands.
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!((number("rounds"), number("works") as u32), (rounds, 0));
-    assert_eq!(status(pid, "TracerPid:"), "0");
-    crate::write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
-    wait_for("it goes on with its work", || number("rounds") > rounds + 5);
-    wait_for("no lock is kept", || number("works") as u32 == 1);
-    assert_eq!(status(pid, "SigBlk:"), before);
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .unwrap()
-        .flatten();
-    let mut files = files.flat_map(|file| std::fs::read_link(file.path()));
-    assert!(!files.any(|to| to.to_string_lossy().contains("memhook")));
-    common::send(pid, libc::SIGTERM);
-    program.ends_well();
-    let _ = std::fs::remove_file(object);
-}
-
-#[test]
-fn a_dlopen_that_waits_for_the_list_of_modules_outlives_the_attacher() {
-    loading_that_waits(&["list"]);
-}
-
-#[test]
-fn a_dlopen_that_waits_for_another_one_outlives_the_attacher() {
-    let library = common::build("waiting_constructor", &["-shared", "-fPIC"]);
-    loading_that_waits(&["load", library.to_str().unwrap()]);
-    let _ = std::fs::remove_file(library);
-}
-
-/// The attacher is killed while the thread waits in a call of ours: the thread gets the lock when it is free, lets go of
-/// all that it has taken, and goes home.
-#[test]
-fn a_call_that_waits_outlives_the_attacher() {
-    let mut program = Program::start("enters", &[]);
-    let at = program.addresses();
-    let pid = program.pid();
-    let number = |name: &str| read_word(pid, RemoteAddress(at[name])).unwrap() as u32;
-    let mut attacher = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill_tests::caller_that_waits", "--ignored"])
-        .env(TARGET, format!("{pid} {}", at["enter"]))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    wait_for("it has one lock", || number("entered") == 1);
-    attacher.kill().unwrap();
-    attacher.wait().unwrap();
-    crate::write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
-    wait_for("it has let go of both", || number("left") == 1);
-    let rounds = number("rounds");
-    wait_for("it goes on with its work", || number("rounds") > rounds + 5);
-    common::send(pid, libc::SIGTERM);
-    program.ends_well();
 }
 
 pub(crate) struct Target {
@@ -344,7 +224,11 @@ impl Target {
         if let Some(delay) = delay_us {
             command.env(steps::DELAY_US, delay.to_string());
         }
-        let output = command.output().unwrap();
+        let until = Instant::now() + LONG;
+        let mut output = command.output().unwrap();
+        while output.status.code() == Some(STARVED) && Instant::now() < until {
+            output = command.output().unwrap();
+        }
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let pid = self.program.pid();
         assert!(
@@ -362,7 +246,7 @@ impl Target {
     pub fn works(&self, when: &str) {
         let pid = self.program.pid();
         let begin = Instant::now();
-        let until = begin + Duration::from_secs(20);
+        let until = begin + LONG;
         let start = self.count();
         while self.count() < start + 3 || status(pid, "SigBlk:") != self.blocked {
             assert!(
@@ -406,7 +290,7 @@ impl Target {
 
     /// Checks that the mappings come to be these again.
     pub fn has_only(&self, mappings: &str, when: &str) {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + LONG;
         while self.mappings() != mappings {
             let now = self.mappings();
             assert!(Instant::now() < until, "{when}: {now}\nbefore: {mappings}");
@@ -430,7 +314,7 @@ fn children(pid: i32) -> String {
     files.flat_map(std::fs::read_to_string).collect()
 }
 
-fn status(pid: i32, name: &str) -> String {
+pub(crate) fn status(pid: i32, name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the target lives");
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap().trim().to_owned()
@@ -467,8 +351,8 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         step += 1;
     }
     // In each of two holds: from the request to stop over the wait up to the read of the registers. The
-    // numbers differ by one or two between runs.
-    assert!(interrupting.len() <= 10, "EINTR at {interrupting:?}");
+    // numbers differ by one or two between runs, and by more where an attacher had to begin again.
+    assert!(interrupting.len() <= 20, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
         let at = 1 + random(&mut state, step);

@@ -50,6 +50,8 @@ mod steps;
 #[cfg(test)]
 mod stop_tests;
 #[cfg(test)]
+mod waiting_call_tests;
+#[cfg(test)]
 extern crate self as memhook_inject;
 
 pub use access_marks::{RangeMarks, clear_access_marks};

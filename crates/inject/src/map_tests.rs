@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 
 use memhook_process::{RemoteAddress, mappings, read_memory, read_word, unfinished_copies};
 
-use crate::common::{self, Program, anywhere};
+use crate::common::{self, Program, anywhere, patiently, with_held};
 use crate::descriptor::open_here;
-use crate::kill_tests::Target;
+use crate::kill_tests::{Target, done};
 use crate::region::{MemfdFor, memfd};
 use crate::scratch::word;
 use crate::{Error, Held, ObjectImage, hold, map_object, unmap_unfinished};
@@ -33,7 +33,7 @@ fn contents(base: u64) -> Vec<u8> {
 }
 
 /// Maps it and calls it.
-pub(crate) fn map_and_call(held: &mut Held) {
+pub(crate) fn map_and_call(held: &mut Held) -> Result<(), Error> {
     let object = ObjectImage {
         name: crate::load::NAME,
         bytes: 4 * PAGE,
@@ -42,9 +42,10 @@ pub(crate) fn map_and_call(held: &mut Held) {
         zeros: 3 * PAGE..4 * PAGE,
         contents: &contents,
     };
-    let base = map_object(held, &object).unwrap();
-    let answer = held.call(RemoteAddress(base + PAGE), &[]).unwrap();
+    let base = map_object(held, &object)?;
+    let answer = held.call(RemoteAddress(base + PAGE), &[])?;
     assert_eq!(answer, base);
+    Ok(())
 }
 
 /// Those of ours, as start, end and protection.
@@ -56,13 +57,18 @@ fn ours(pid: i32) -> Vec<String> {
 
 #[test]
 fn a_mapped_object_is_whole_and_nothing_of_it_is_writable_code() {
+    // With another program each time: an object may be left unfinished.
+    patiently(objects_are_whole);
+}
+
+fn objects_are_whole() -> Result<(), Error> {
     let mut program = Program::start("busy", &[]);
     program.addresses();
     let pid = program.pid();
     for _ in 0..3 {
-        let mut held = hold(pid, &anywhere()).unwrap();
-        map_and_call(&mut held);
-        held.release().unwrap();
+        let mut held = hold(pid, &anywhere())?;
+        map_and_call(&mut held)?;
+        held.release()?;
     }
     let maps = mappings(pid).unwrap();
     assert!(unfinished_copies(pid, &maps).is_empty());
@@ -92,6 +98,7 @@ fn a_mapped_object_is_whole_and_nothing_of_it_is_writable_code() {
     assert_eq!(count, 3);
     common::send(pid, libc::SIGTERM);
     program.ends_well();
+    Ok(())
 }
 
 #[test]
@@ -108,13 +115,10 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
         zeros: 3 * PAGE..1 << 62,
         contents: &contents,
     };
-    let mut held = hold(pid, &anywhere()).unwrap();
-    let result = map_object(&mut held, &object);
-    assert!(
-        matches!(result, Err(Error::RemoteSyscall { name: "mmap", .. })),
-        "{result:?}"
-    );
-    held.release().unwrap();
+    with_held(pid, &anywhere(), |held| match map_object(held, &object) {
+        Err(Error::RemoteSyscall { name: "mmap", .. }) => Ok(()),
+        other => panic!("{:?}", other?),
+    });
     assert_eq!(ours(pid), Vec::<String>::new());
     common::send(pid, libc::SIGTERM);
     program.ends_well();
@@ -125,33 +129,33 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
 fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     let mut program = Program::start("canary", &[]);
     program.addresses();
-    let mut held = hold(program.pid(), &anywhere()).unwrap();
-    let number = memfd(&mut held, c"memhook-region", MemfdFor::Data).unwrap();
-    // What the way home does before it closes it.
-    let opened = held.scratch().unwrap().words() + word::OPENED;
-    held.write(opened, &[0; 8]).unwrap();
-    let is_refused = |result| matches!(result, Err(Error::WentHome { .. }));
-    assert!(is_refused(open_here(&held, number).map(drop)));
-    let resized = held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, 1]);
-    assert!(is_refused(resized.map(drop)));
-    assert!(is_refused(held.close_opened()));
-    held.release().unwrap();
+    with_held(program.pid(), &anywhere(), |held| {
+        let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
+        // What the way home does before it closes it.
+        let opened = held.scratch()?.words() + word::OPENED;
+        held.write(opened, &[0; 8])?;
+        let is_refused = |result| matches!(result, Err(Error::WentHome { .. }));
+        assert!(is_refused(open_here(held, number).map(drop)));
+        let resized = held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, 1]);
+        assert!(is_refused(resized.map(drop)));
+        assert!(is_refused(held.close_opened()));
+        Ok(())
+    });
     common::send(program.pid(), libc::SIGTERM);
     program.ends_well();
 }
 
 /// Has the target open a descriptor for us, and then, as another thread of it might, close that and open a file, which
 /// gets the number.
-fn replaced_descriptor(held: &mut Held) -> u64 {
-    let number = memfd(held, c"memhook-region", MemfdFor::Data).unwrap();
-    held.checked_syscall("close", libc::SYS_close, &[number])
-        .unwrap();
-    let path = held.scratch().unwrap().data();
-    held.write(path, b"/dev/full\0").unwrap();
+fn replaced_descriptor(held: &mut Held) -> Result<u64, Error> {
+    let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
+    held.checked_syscall("close", libc::SYS_close, &[number])?;
+    let path = held.scratch()?.data();
+    held.write(path, b"/dev/full\0")?;
     let read_only = [libc::AT_FDCWD as u64, path.0, 0];
-    let opened = held.checked_syscall("openat", libc::SYS_openat, &read_only);
-    assert_eq!(opened.unwrap(), number);
-    number
+    let opened = held.checked_syscall("openat", libc::SYS_openat, &read_only)?;
+    assert_eq!(opened, number);
+    Ok(number)
 }
 
 /// What a descriptor of the target leads to.
@@ -164,18 +168,19 @@ fn a_file_that_has_the_number_of_a_descriptor_of_ours_stays_open() {
     let mut program = Program::start("canary", &[]);
     program.addresses();
     let pid = program.pid();
-    let mut held = hold(pid, &anywhere()).unwrap();
-    let number = replaced_descriptor(&mut held);
-    let file = Some("/dev/full".into());
-    held.close_opened().unwrap();
-    assert_eq!(leads_to(pid, number), file);
-    // One that an earlier attacher has left.
-    held.close_if(number, (1, 2)).unwrap();
-    assert_eq!(leads_to(pid, number), file);
-    let found = std::fs::metadata(format!("/proc/{pid}/fd/{number}")).unwrap();
-    held.close_if(number, (found.dev(), found.ino())).unwrap();
-    assert_eq!(leads_to(pid, number), None);
-    held.release().unwrap();
+    with_held(pid, &anywhere(), |held| {
+        let number = replaced_descriptor(held)?;
+        let file = Some("/dev/full".into());
+        held.close_opened()?;
+        assert_eq!(leads_to(pid, number), file);
+        // One that an earlier attacher has left.
+        held.close_if(number, (1, 2))?;
+        assert_eq!(leads_to(pid, number), file);
+        let found = std::fs::metadata(format!("/proc/{pid}/fd/{number}")).unwrap();
+        held.close_if(number, (found.dev(), found.ino()))?;
+        assert_eq!(leads_to(pid, number), None);
+        Ok(())
+    });
     common::send(pid, libc::SIGTERM);
     program.ends_well();
 }
@@ -188,7 +193,7 @@ fn replacer() {
         return;
     };
     let mut held = crate::kill_tests::hold(pid);
-    replaced_descriptor(&mut held);
+    done(replaced_descriptor(&mut held));
     common::send(std::process::id() as i32, libc::SIGKILL);
 }
 
@@ -201,7 +206,8 @@ fn a_killed_attacher_has_no_file_closed() {
     target.works("replaced");
     let numbers = (0..64).map(|number| leads_to(pid, number));
     let files = numbers.filter(|file| *file == Some("/dev/full".into()));
-    assert_eq!(files.count(), 1);
+    // Another one of an attacher that had to begin again.
+    assert_ne!(files.count(), 0);
     common::send(pid, libc::SIGTERM);
 }
 
@@ -213,8 +219,8 @@ fn mapper() {
         return;
     };
     let mut held = crate::kill_tests::hold(pid);
-    map_and_call(&mut held);
-    held.release().unwrap();
+    done(map_and_call(&mut held));
+    done(held.release());
 }
 
 /// Whatever a killed attacher was at, what it leaves is found and can be taken away, and the next one has room.
@@ -223,31 +229,31 @@ fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
     let target = Target::start("canary", &[]);
     let pid = target.program.pid();
     // The first call may make the main thread's stack grow.
-    hold(pid, &anywhere())
-        .unwrap()
-        .syscall(libc::SYS_getpid, [0; 6])
-        .unwrap();
+    with_held(pid, &anywhere(), |held| {
+        held.syscall(libc::SYS_getpid, [0; 6])
+    });
     target.works("undisturbed");
     let before = target.mappings();
     let (mut step, mut unfinished, mut whole) = (1, 0, 0);
     while !target.run("map_tests::mapper", step, None) {
         target.works(&format!("killed at step {step}"));
         target.has_no_file_of_ours(&format!("killed at step {step}"));
-        let mut held = hold(pid, &anywhere()).unwrap();
-        let maps = mappings(pid).unwrap();
-        for place in unfinished_copies(pid, &maps) {
-            unfinished += 1;
-            unmap_unfinished(&mut held, place).unwrap();
-        }
-        // Whole ones are kept by those who come next; here they are in the way.
-        let maps = mappings(pid).unwrap();
-        let first =
-            |m: &&memhook_process::Mapping| m.path == "/memfd:memhook-hook" && m.offset == 0;
-        for m in maps.iter().filter(first) {
-            whole += 1;
-            unmap_unfinished(&mut held, m.start..m.start + 4 * PAGE).unwrap();
-        }
-        held.release().unwrap();
+        with_held(pid, &anywhere(), |held| {
+            let maps = mappings(pid).unwrap();
+            for place in unfinished_copies(pid, &maps) {
+                unfinished += 1;
+                unmap_unfinished(held, place)?;
+            }
+            // Whole ones are kept by those who come next; here they are in the way.
+            let maps = mappings(pid).unwrap();
+            let first =
+                |m: &&memhook_process::Mapping| m.path == "/memfd:memhook-hook" && m.offset == 0;
+            for m in maps.iter().filter(first) {
+                whole += 1;
+                unmap_unfinished(held, m.start..m.start + 4 * PAGE)?;
+            }
+            Ok(())
+        });
         target.has_only(&before, &format!("killed at step {step}"));
         step += 1;
     }

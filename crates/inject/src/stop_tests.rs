@@ -5,13 +5,13 @@ use std::process::{Child, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::common::{send, state};
+use crate::common::{patiently, send, state};
 use crate::kill_tests::{Target, target_of_attacher};
 use crate::{hold_all, steps};
 use memhook_process::tracer;
 
-/// Many times as long as a watchdog may need.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Many times as long as a watchdog may need, also where it gets no processor for seconds.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// It is killed when the test ends early, because a target that it holds could not be ended.
 struct Attacher(Option<Child>);
@@ -43,11 +43,12 @@ fn holder_of_all() {
     let Some(pid) = target_of_attacher() else {
         return;
     };
-    let held = hold_all(pid as i32).unwrap();
+    let held = patiently(|| hold_all(pid as i32));
     if let Ok(cgroup) = std::env::var(STARVED_IN) {
         wait_for_a_starved_thread(&cgroup);
     } else {
-        std::thread::sleep(Duration::from_secs(30));
+        // On a busy machine each look at it counts for less.
+        std::thread::sleep(5 * LIMIT);
     }
     held.release();
 }
@@ -174,33 +175,34 @@ fn who_is_continued_during_a_hold_does_not_stop_after_it() {
 fn lets_go(variable: &str, milliseconds: &str) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in WHILE_HOLDING {
-        let mut command = target.attacher("kill_tests::caller", step);
-        let mut attacher = Attacher(Some(command.env(variable, milliseconds).spawn().unwrap()));
-        let pid = target.program.pid();
-        let until = Instant::now() + LIMIT;
-        let mut was_held = false;
-        while attacher.child().try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "it does not end");
-            let is_held = tracer(pid, pid) != 0;
-            if was_held && !is_held {
-                break;
-            }
-            was_held = is_held;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // It has been held, and is not any more, while the attacher still hangs.
-        assert!(was_held, "step {step}");
-        assert!(
-            attacher.child().try_wait().unwrap().is_none(),
-            "step {step}"
-        );
-        target.works(&format!("while the attacher hangs at step {step}"));
-        let Output { status, stderr, .. } = attacher.output();
-        let errors = String::from_utf8_lossy(&stderr);
-        assert!(status.success(), "step {step}: {status}: {errors}");
-        target.works(&format!("after step {step}"));
+        // It hangs for a while only, and whoever lets go, or sees that, may come too late.
+        let is_seen = (0..10).any(|_| is_let_go(&target, step, variable, milliseconds));
+        assert!(is_seen, "step {step}");
     }
     target.ends_well();
+}
+
+/// Whether it was seen that the target was held, and was not any more while the attacher still hung.
+fn is_let_go(target: &Target, step: u64, variable: &str, milliseconds: &str) -> bool {
+    let mut command = target.attacher("kill_tests::caller", step);
+    let mut attacher = Attacher(Some(command.env(variable, milliseconds).spawn().unwrap()));
+    let pid = target.program.pid();
+    let until = Instant::now() + LIMIT;
+    let (mut was_held, mut is_seen) = (false, false);
+    while !is_seen && attacher.child().try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it does not end");
+        let is_held = tracer(pid, pid) != 0;
+        is_seen = was_held && !is_held;
+        was_held = is_held;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    is_seen = is_seen && attacher.child().try_wait().unwrap().is_none();
+    target.works(&format!("while the attacher hangs at step {step}"));
+    let Output { status, stderr, .. } = attacher.output();
+    let errors = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "step {step}: {status}: {errors}");
+    target.works(&format!("after step {step}"));
+    is_seen
 }
 
 #[test]
@@ -215,7 +217,7 @@ fn an_attacher_in_an_endless_loop_lets_go() {
 
 #[test]
 fn an_attacher_that_never_leaves_its_loop_is_ended() {
-    ended_by_the_watchdog(steps::SPIN, "60000", || {});
+    ended_by_the_watchdog(steps::SPIN, "600000", || {});
 }
 
 /// At every third step: as if it were killed there, but it lives.

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use common::{Program, anywhere, send};
+use common::{LONG, Program, anywhere, is_for_want_of_a_processor, patiently, send};
 use memhook_inject::{
     Dlopen, Error, HoldOptions, Others, create_region, hold, load_object, unmap_region, write_bytes,
 };
@@ -22,6 +22,13 @@ fn initial(pid: i32) -> HoldOptions<'static> {
     }
 }
 
+/// Where this thread gets no processor for a while, the one that it holds is let go.
+fn is_late_at_most<T>(result: Result<T, Error>) {
+    if let Err(error) = result {
+        assert!(is_for_want_of_a_processor(&error), "{error:?}");
+    }
+}
+
 /// What was made is ours, and the target's own file, which may get the number of our descriptor, stays as it was.
 #[test]
 fn a_number_that_has_become_a_files_is_not_used() {
@@ -32,7 +39,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
     let options = initial(pid);
     let (mut made, mut lost) = (0u64, 0);
     for round in 1..=300u64 {
-        let mut held = hold(pid, &options).expect("it can be held");
+        let mut held = patiently(|| hold(pid, &options));
         match create_region(&mut held, c"memhook-region", BYTES) {
             Ok(region) => {
                 let file = File::from(region.fd);
@@ -40,7 +47,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
                     .expect("it is ours");
                 assert_eq!(file.metadata().expect("a file").len(), BYTES);
                 assert_eq!(read_word(pid, region.address), Some(round));
-                unmap_region(&mut held, region.address, BYTES).expect("it is there");
+                is_late_at_most(unmap_region(&mut held, region.address, BYTES));
                 made += 1;
             }
             Err(error) => {
@@ -48,7 +55,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
                 lost += 1;
             }
         }
-        held.release().expect("it goes on");
+        is_late_at_most(held.release());
     }
     println!("{made} made, {lost} lost");
     assert_eq!(std::fs::read(&path).expect("its file"), b"mine");
@@ -72,9 +79,10 @@ fn objects_load_while_the_others_stand_still() {
     let object = common::build("object", &flags);
     let bytes = std::fs::read(&object).expect("it is built");
     let (mut loaded, mut awake) = (0, 0);
-    for _ in 0..60 {
+    let until = Instant::now() + LONG;
+    while loaded + awake < 60 || loaded == 0 && Instant::now() < until {
         let others = Others::of(pid);
-        let mut held = hold(pid, &initial(pid)).expect("it can be held");
+        let mut held = patiently(|| hold(pid, &initial(pid)));
         // On a busy machine it may take too long to stop the other one.
         if !held.stop_others(&others).expect("it lives") {
             awake += 1;
@@ -82,15 +90,16 @@ fn objects_load_while_the_others_stand_still() {
         }
         let result = load_object(&mut held, dlopen, &bytes);
         let stood_still = held.others_stand_still();
-        held.release().expect("it goes on");
+        is_late_at_most(held.release());
         match result {
             Ok(_) => loaded += 1,
             Err(Error::DescriptorLost { .. }) if !stood_still => awake += 1,
+            Err(Error::WentHome { .. }) => awake += 1,
             Err(error) => panic!("{error}"),
         }
     }
     // One that stopped too late is ours until we let it go: its process could not even end.
-    memhook_inject::wait_for_late_threads(Duration::from_secs(20));
+    memhook_inject::wait_for_late_threads(LONG);
     println!("{loaded} loaded, {awake} times the other thread ran");
     assert!(loaded > 0, "{awake} times the other thread ran");
     assert_eq!(std::fs::read(&path).expect("its file"), b"mine");
@@ -102,14 +111,19 @@ fn objects_load_while_the_others_stand_still() {
 /// Threads that stand still run again by themselves when it takes too long.
 #[test]
 fn nobody_stands_still_for_a_call_that_waits() {
+    // With another program each time, because a call that waits cannot be made again.
+    patiently(a_call_waits_while_others_run);
+}
+
+fn a_call_waits_while_others_run() -> Result<(), Error> {
     let mut program = Program::start("enters", &[]);
     let at = program.addresses();
     let pid = program.pid();
     let others = Others::of(pid);
     // On a busy machine it may take too long to stop the other one.
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     let mut held = loop {
-        let mut held = hold(pid, &initial(pid)).expect("it can be held");
+        let mut held = hold(pid, &initial(pid))?;
         if held.stop_others(&others).expect("it lives") {
             break held;
         }
@@ -119,15 +133,15 @@ fn nobody_stands_still_for_a_call_that_waits() {
     let patience = Duration::from_millis(300);
     let enter = RemoteAddress(at["enter"]);
     // The other thread has to open the way.
-    let called = held.call_to_its_end(enter, &mut [0; 8], patience, |_| vec![7]);
-    assert!(
-        matches!(called, Err(Error::CallGoesOn { .. })),
-        "{called:?}"
-    );
+    match held.call_to_its_end(enter, &mut [0; 8], patience, |_| vec![7]) {
+        Err(Error::CallGoesOn { .. }) => {}
+        other => panic!("{:?}", other?),
+    }
     assert!(!held.others_stand_still());
     assert!(begin.elapsed() >= patience);
-    held.release().expect("it goes on");
+    is_late_at_most(held.release());
     write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).expect("it is there");
     send(pid, libc::SIGTERM);
     program.ends_well();
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Program;
+use common::{LONG, Program, patiently, with_held};
 use memhook_inject::{Error, HoldOptions, hold, write_bytes};
 use memhook_process::{RemoteAddress, read_memory};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ fn number(pid: i32, at: u64) -> u32 {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -38,17 +38,22 @@ fn options(pid: i32) -> HoldOptions<'static> {
 
 #[test]
 fn a_call_that_takes_too_long_is_finished_by_its_thread() {
+    // With another program each time, because a call that waits cannot be made again.
+    patiently(a_call_is_finished_by_its_thread);
+}
+
+fn a_call_is_finished_by_its_thread() -> Result<(), Error> {
     let (program, at) = started();
     let pid = program.pid();
-    let mut held = hold(pid, &options(pid)).unwrap();
+    let mut held = hold(pid, &options(pid))?;
     let patience = Duration::from_millis(300);
     let mut data = [0; 8];
     let called = held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, patience, |_| vec![7]);
     match called {
         Err(Error::CallGoesOn { waited, .. }) => assert!(waited >= patience),
-        other => panic!("{other:?}"),
+        other => panic!("{:?}", other?),
     }
-    held.release().unwrap();
+    held.release()?;
     assert_eq!(
         (number(pid, at["entered"]), number(pid, at["left"])),
         (1, 0)
@@ -62,10 +67,10 @@ fn a_call_that_takes_too_long_is_finished_by_its_thread() {
         number(pid, at["rounds"]) > rounds + 5
     });
     // All that was there for the call has gone, and the thread can be held again.
-    let mut held = hold(pid, &options(pid)).unwrap();
-    let again = held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, patience, |_| vec![9]);
-    assert_eq!(again.unwrap(), 9);
-    held.release().unwrap();
+    let again = with_held(pid, &options(pid), |held| {
+        held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, LONG, |_| vec![9])
+    });
+    assert_eq!(again, 9);
     let maps = memhook_process::mappings(pid).unwrap();
     assert!(
         !maps.iter().any(|m| m.exec && m.path.is_empty()),
@@ -73,6 +78,7 @@ fn a_call_that_takes_too_long_is_finished_by_its_thread() {
     );
     common::send(pid, libc::SIGTERM);
     program.ends_well();
+    Ok(())
 }
 
 #[test]
@@ -80,15 +86,12 @@ fn a_call_that_returns_hands_its_data_back() {
     let (program, at) = started();
     let pid = program.pid();
     write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
-    let mut held = hold(pid, &options(pid)).unwrap();
-    let patience = Duration::from_secs(10);
     let mut data = *b"unchanged";
-    let called = held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, patience, |at| {
-        vec![at.0]
+    let called = with_held(pid, &options(pid), |held| {
+        held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, LONG, |at| vec![at.0])
     });
-    assert_ne!(called.unwrap(), 0);
+    assert_ne!(called, 0);
     assert_eq!(&data, b"unchanged");
-    held.release().unwrap();
     common::send(pid, libc::SIGTERM);
     program.ends_well();
 }

@@ -4,9 +4,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::Program;
-use memhook_inject::hold_all_within;
+use common::{Program, patiently};
+use memhook_inject::{hold_all_within, write_bytes};
 use memhook_process::{RemoteAddress, read_word};
+
+/// Others stand still for longer where they wait for the end of a sleep, unless that happens to come soon.
+const SHORT_NS: u64 = 200_000_000;
+/// So many more holds must be short than are long.
+const CLEARLY: i32 = 8;
 
 /// The thread that a hold has to wait for sleeps for .7 s at a time.
 #[test]
@@ -14,17 +19,21 @@ fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
     let mut program = Program::start("vfork_loop", &[]);
     let longest = RemoteAddress(program.addresses()["longest"]);
     let pid = program.pid();
-    let mut in_vain = 0;
-    for _ in 0..6 {
-        let held =
-            hold_all_within(pid, Some(Duration::from_millis(10))).expect("all are held in the end");
+    let (mut in_vain, mut lead) = (0, 0);
+    let mut all = Vec::new();
+    while lead < CLEARLY {
+        // A busy machine may keep us from letting go for a while, and others from measuring, but not most of the time.
+        assert!(all.len() < 100, "others stood still for {all:?} ns");
+        write_bytes(pid, longest, &0u64.to_le_bytes()).expect("it lives");
+        let limit = Some(Duration::from_millis(10));
+        let held = patiently(|| hold_all_within(pid, limit));
         in_vain += held.in_vain().holds;
         assert_eq!(held.threads().count(), 4);
         held.release();
         std::thread::sleep(Duration::from_millis(20));
+        let longest = read_word(pid, longest).expect("it lives");
+        lead += if longest < SHORT_NS { 1 } else { -1 };
+        all.push(longest);
     }
-    let longest = read_word(pid, longest).expect("it lives");
-    println!("the longest hold: {longest} ns; {in_vain} holds were given up");
-    // A busy machine may keep us from letting go for a while.
-    assert!(longest < 350_000_000, "others stood still for {longest} ns");
+    println!("others stood still for {all:?} ns; {in_vain} holds were given up");
 }

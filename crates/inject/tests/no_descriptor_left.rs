@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Program, anywhere, state};
+use common::{Program, anywhere, patiently, state};
 use memhook_inject::hold;
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ fn the_target_is_let_go() {
     let mut program = Program::start("busy", &[]);
     program.addresses();
     let pid = program.pid();
-    let held = hold(pid, &anywhere()).expect("it can be held");
+    let held = patiently(|| hold(pid, &anywhere()));
     let tid = held.tid();
     let before = limit_descriptors(0);
     // It stands still for so long that it is told. Where the machine is busy, the watchdog looks late.
-    let has_let_go = (0..20).any(|_| {
+    let has_let_go = (0..60).any(|_| {
         std::thread::sleep(Duration::from_secs(1));
         // SAFETY: a live number. A thread that is held answers, another one is not ours (ptrace(2), ESRCH).
         unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &mut 0u64) != 0 }

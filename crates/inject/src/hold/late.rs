@@ -87,14 +87,20 @@ fn has_gone(pid: i32, tid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::{Program, anywhere, send, state};
+    use crate::common::{LONG, Program, anywhere, send, state};
     use crate::timing::Timing;
     use crate::{Error, stop, survey::Survey};
-    use memhook_process::{RemoteAddress, read_word, tracer};
+    use memhook_process::{RemoteAddress, children, read_word, tracer};
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
 
+    /// Ends the sleep, and checks that the thread goes on.
     fn is_let_go(mut program: Program, rounds: u64) {
         let pid = program.pid();
-        let until = Instant::now() + Duration::from_secs(20);
+        for child in children(pid) {
+            send(child, libc::SIGKILL);
+        }
+        let until = Instant::now() + LONG;
         while read_word(pid, RemoteAddress(rounds)).unwrap() < 3 {
             assert!(
                 Instant::now() < until,
@@ -117,7 +123,8 @@ mod tests {
         let mut program = Program::start("vforks", &[]);
         let rounds = program.addresses()["rounds"];
         let pid = program.pid();
-        while state(pid, pid) != 'D' {
+        // With a child, it does not sleep for another reason.
+        while children(pid).is_empty() || state(pid, pid) != 'D' {
             std::thread::sleep(Duration::from_millis(1));
         }
         (program, rounds)
@@ -177,27 +184,67 @@ mod tests {
     /// Who stops this process meanwhile does not stop the thread with it.
     #[test]
     fn this_process_is_not_stopped_for_long_as_long_as_a_thread_may_be_late() {
+        // In a process of its own, because a stop is for all threads of a process.
+        let mut stopped = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hold::late::tests::stopped_with_a_late_thread"])
+            .args(["--ignored", "--nocapture"])
+            .env(STOPPED, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(stopped.stdout.take().unwrap()).lines();
+        let (tell, goes_on) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if line == GOES_ON {
+                    let _ = tell.send(());
+                }
+            }
+        });
+        if goes_on.recv_timeout(2 * LONG).is_err() {
+            let _ = stopped.kill();
+            panic!("it stands still, or has failed: {:?}", stopped.wait());
+        }
+        send(stopped.id() as i32, libc::SIGCONT);
+        stopped.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let status = stopped.wait().unwrap();
+        assert!(status.success(), "{status}");
+        reader.join().unwrap();
+    }
+
+    /// Set for the process that is stopped.
+    const STOPPED: &str = "MEMHOOK_TEST_STOPPED";
+    /// What it says when its watchdog has continued it.
+    const GOES_ON: &str = "it goes on";
+
+    /// The test above starts it.
+    #[test]
+    #[ignore = "the process to be stopped, started by another test"]
+    fn stopped_with_a_late_thread() {
+        if std::env::var(STOPPED).is_err() {
+            return;
+        }
         let (program, rounds) = sleeper();
         let pid = program.pid();
         let survey = Survey::of(pid, Timing::QUICK).unwrap();
         let held = stop::try_hold(pid, pid, &anywhere(), &survey);
         assert!(matches!(held, Err(Error::DoesNotStop { .. })));
-        let own = std::process::id() as i32;
-        // Who wants it to go on takes the stop back, so that it is not made up for later.
-        let friend = format!("sleep 3; kill -CONT {own}");
-        let mut friend = std::process::Command::new("sh")
-            .args(["-c", &friend])
-            .spawn()
-            .unwrap();
-        let begin = Instant::now();
-        send(own, libc::SIGSTOP);
+        send(std::process::id() as i32, libc::SIGSTOP);
+        let until = Instant::now() + LONG;
         // It takes a moment until every thread has stopped.
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(
-            begin.elapsed() < Duration::from_millis(2500),
-            "it stood still"
-        );
-        friend.wait().unwrap();
+        while !watchdog::has_continued() {
+            assert!(Instant::now() < until, "it is not stopped");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        println!("\n{GOES_ON}");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        // Who wants it to go on has taken the stop back, so that it is not made up for later.
+        while watchdog::has_continued() {
+            assert!(Instant::now() < until + LONG, "it would stop again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         send(pid, libc::SIGUSR1);
         is_let_go(program, rounds);
     }

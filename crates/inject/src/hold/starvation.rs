@@ -147,7 +147,11 @@ mod tests {
 
     #[test]
     fn whoever_gets_its_turns_does_not_wait() {
-        // With a deadline that has passed.
-        assert!(matches!(wait_for_a_processor(1, Instant::now()), Ok(false)));
+        let until = Instant::now() + Duration::from_secs(60);
+        // With a deadline that has passed. On a busy machine it may not get its turns at first.
+        while !matches!(wait_for_a_processor(1, Instant::now()), Ok(false)) {
+            assert!(Instant::now() < until, "it waits");
+            std::thread::sleep(SLEEP);
+        }
     }
 }

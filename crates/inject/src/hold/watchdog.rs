@@ -86,6 +86,12 @@ pub(super) fn take_back_stops() {
     CONTINUED.store(0, SeqCst);
 }
 
+/// Whether it has, and nobody else since.
+#[cfg(test)]
+pub(super) fn has_continued() -> bool {
+    CONTINUED.load(SeqCst) != 0
+}
+
 /// The time that the watchdog has to go on duty, which takes a dozen system calls.
 const READY_LIMIT: Duration = Duration::from_secs(2);
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kill_tests::{STARVED, done};
 use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
@@ -36,10 +37,10 @@ fn launcher() {
             _ => StartPoint::Entry,
         };
         assert_eq!(reached, expected);
-        let mut held = child.hold(pid).unwrap();
-        held.syscall(libc::SYS_getuid, [0; 6]).unwrap();
-        held.release().unwrap();
-        child.set_off(pid).unwrap();
+        let mut held = done(child.hold(pid));
+        done(held.syscall(libc::SYS_getuid, [0; 6]));
+        done(held.release());
+        done(child.set_off(pid));
         match child.next_event(None).unwrap() {
             Some((_, Event::Executed)) => continue,
             Some((_, Event::Ending(_))) => child.let_end(pid),
@@ -53,7 +54,8 @@ fn launcher() {
     }
 }
 
-/// Runs the launcher, which dies at a step; `true` if it came to its end.
+/// Runs the launcher, which dies at a step; `true` if it came to its end, and `None` if it got no processor for a while, which
+/// is as if it had died elsewhere.
 fn start(
     point: &str,
     program: &Path,
@@ -61,7 +63,7 @@ fn start(
     kind: &str,
     step: u64,
     delay: Option<u64>,
-) -> bool {
+) -> Option<bool> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let words = format!("{point} {} {} {kind}", program.display(), file.display());
     command
@@ -75,15 +77,18 @@ fn start(
         command.env(steps::DELAY_US, delay.to_string());
     }
     let status = command.status().unwrap();
+    if status.code() == Some(STARVED) {
+        return None;
+    }
     assert!(
         status.success() || status.signal() == Some(libc::SIGKILL),
         "launcher at step {step}: {status}"
     );
-    status.success()
+    Some(status.success())
 }
 
 fn runs_to_its_end(file: &Path, expected: &str, when: &str) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + common::LONG;
     loop {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         if text == expected {
@@ -98,11 +103,17 @@ fn runs_to_its_end(file: &Path, expected: &str, when: &str) {
 fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     let program = common::build("started", &[]);
     let file = program.with_extension(format!("{point}.out"));
-    assert!(start(point, &program, &file, kind, u64::MAX, None));
+    let start = |step, delay| loop {
+        match start(point, &program, &file, kind, step, delay) {
+            Some(is_done) => return is_done,
+            None => runs_to_its_end(&file, expected, "let go early"),
+        }
+    };
+    assert!(start(u64::MAX, None));
     runs_to_its_end(&file, expected, "undisturbed");
     // The first step is to seize the child; if it is killed there, the launcher has not yet told the child to go on.
     let mut step = 2;
-    while !start(point, &program, &file, kind, step, None) {
+    while !start(step, None) {
         runs_to_its_end(&file, expected, &format!("killed at step {step}"));
         step += 1;
     }
@@ -111,7 +122,7 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     assert!(step > 50, "only {step} steps");
     for round in 0..60 {
         let (at, delay) = (2 + round * 37 % (step - 2), round * 89 % 400);
-        start(point, &program, &file, kind, at, Some(delay));
+        start(at, Some(delay));
         runs_to_its_end(
             &file,
             expected,
@@ -142,9 +153,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());
         let _ = tell.send(());
     });
-    ended
-        .recv_timeout(Duration::from_secs(20))
-        .expect("the child ends");
+    ended.recv_timeout(common::LONG).expect("the child ends");
     assert!(!file.exists());
     std::fs::remove_file(&program).unwrap();
 }

@@ -69,7 +69,7 @@ fn exchange(pid: i32, word: &WordExchange) -> Result<bool, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::{Program, send};
+    use crate::common::{Program, patiently, send};
 
     #[test]
     fn a_word_that_is_gone_does_not_prevent_the_others() {
@@ -87,9 +87,9 @@ mod tests {
             exchange(word, 7, 2),
             exchange(word, 1, 0),
         ];
-        let (done, _) = force_words(program.pid(), &words, &|| true).unwrap();
+        let (done, _) = patiently(|| force_words(program.pid(), &words, &|| true));
         assert_eq!(done, [false, true, false, true]);
-        let (done, _) = force_words(program.pid(), &words[1..2], &|| false).unwrap();
+        let (done, _) = patiently(|| force_words(program.pid(), &words[1..2], &|| false));
         assert_eq!(done, [false]);
         send(program.pid(), libc::SIGTERM);
         program.ends_well();

@@ -260,7 +260,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::{build, send, state};
+    use crate::common::{LONG, build, patiently, send, state};
     use crate::hold_all;
     use memhook_process::{thread_ids, thread_state};
     use std::io::{BufRead, BufReader};
@@ -286,7 +286,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let plan = ForkPlan::of(pid).unwrap();
-        let mut all = hold_all(pid).unwrap();
+        let mut all = patiently(|| hold_all(pid));
         assert!(all.threads().count() > 1);
         send(pid, libc::SIGKILL);
         while thread_ids(pid)
@@ -298,7 +298,7 @@ mod tests {
         }
         assert!(matches!(all.fork(&plan), Err(Error::TargetGone { .. })));
         drop(all);
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + LONG;
         while thread_state(pid, pid).is_some() {
             assert!(Instant::now() < until, "the process does not end");
             std::thread::sleep(Duration::from_millis(5));

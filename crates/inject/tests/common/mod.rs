@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memhook_inject::HoldOptions;
+use memhook_inject::{Error, Held, HoldOptions, hold, let_late_threads_go};
 
 /// Compiles `tests/programs/NAME.c` and returns the path of the result.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
@@ -79,8 +79,10 @@ impl Program {
 
     /// Waits for the program to end by itself, and checks that it has succeeded.
     pub fn ends_well(mut self) {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + LONG;
         while Instant::now() < until {
+            // A thread that stopped late could not end.
+            let_late_threads_go();
             if let Some(status) = self.child.try_wait().expect("wait") {
                 assert!(status.success(), "the program ended with {status}");
                 return;
@@ -99,9 +101,57 @@ impl Drop for Program {
     }
 }
 
+/// How long a test waits for what comes by itself: a busy machine gives a thread no processor for seconds.
+pub const LONG: Duration = Duration::from_secs(60);
+
 /// Options that take any thread.
 pub fn anywhere() -> HoldOptions<'static> {
-    HoldOptions::anywhere(Duration::from_secs(5))
+    HoldOptions::anywhere(LONG)
+}
+
+/// Whether an error says no more than that we, or the target, got no processor for a while.
+pub fn is_for_want_of_a_processor(error: &Error) -> bool {
+    match error {
+        Error::Starved { .. }
+        | Error::DoesNotStop { .. }
+        | Error::StopsTooLate { .. }
+        | Error::WentHome { .. } => true,
+        // A thread of ours that is about to let it go.
+        Error::AlreadyTraced { tracer, .. } => {
+            Path::new(&format!("/proc/self/task/{tracer}")).exists()
+        }
+        _ => false,
+    }
+}
+
+/// Tries again what was given up for want of a processor.
+pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
+    let until = Instant::now() + LONG;
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(error) if is_for_want_of_a_processor(&error) && Instant::now() < until => {
+                println!("once more: {error}");
+                let_late_threads_go();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Works with a held thread and releases it. The work is done once more if the thread was let go in the middle of it.
+pub fn with_held<T>(
+    pid: i32,
+    options: &HoldOptions<'_>,
+    mut work: impl FnMut(&mut Held) -> Result<T, Error>,
+) -> T {
+    patiently(|| {
+        let mut held = hold(pid, options)?;
+        let done = work(&mut held)?;
+        held.release()?;
+        Ok(done)
+    })
 }
 
 pub fn send(pid: i32, signal: i32) {
@@ -137,10 +187,10 @@ pub fn state(pid: i32, tid: i32) -> char {
         .unwrap_or('?')
 }
 
-/// Waits until the only thread of `pid` is blocked in a system call.
+/// Waits until the only thread of `pid` is blocked in a system call, or has been, and has ended.
 pub fn wait_until_blocked(pid: i32) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while state(pid, pid) != 'S' {
+    let until = Instant::now() + LONG;
+    while !matches!(state(pid, pid), 'S' | 'Z') {
         assert!(Instant::now() < until, "the program does not block");
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -1,8 +1,9 @@
-// Sleeps uninterruptibly for some seconds, as the parent of a vfork(2), and then counts rounds. Says "heard" when
-// SIGUSR1 has come. Ends well on SIGTERM.
+// Sleeps uninterruptibly, as the parent of a vfork(2), until somebody ends the child, and then counts rounds. Says "heard"
+// when SIGUSR1 has come. Ends well on SIGTERM.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,8 +19,9 @@ int main(void) {
     fflush(stdout);
     pid_t child = vfork();
     if (child == 0) {
-        struct timespec longer_than_any_stop = {4, 0};
-        nanosleep(&longer_than_any_stop, NULL);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        struct timespec longer_than_any_test = {3600, 0};
+        nanosleep(&longer_than_any_test, NULL);
         _exit(0);
     }
     int said = 0;

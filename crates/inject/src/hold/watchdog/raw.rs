@@ -195,20 +195,22 @@ mod tests {
                 });
             }
             let own = std::process::id() as i32;
-            let mut found = BTreeSet::new();
-            each_thread(own, |tid| _ = found.insert(tid));
             let directory = std::fs::File::open(format!("/proc/{own}/task")).unwrap();
-            for _ in 0..2 {
-                let mut again = BTreeSet::new();
-                each_thread_in(directory.as_raw_fd() as usize, |tid| _ = again.insert(tid));
-                assert!(found.intersection(&again).count() > 100);
-            }
-            let listed: BTreeSet<i32> = memhook_process::thread_ids(own)
-                .unwrap()
-                .into_iter()
-                .collect();
-            // Other tests start and end threads meanwhile.
-            assert!(found.intersection(&listed).count() > 100);
+            let is_listed_alike = || {
+                let mut found = BTreeSet::new();
+                each_thread(own, |tid| _ = found.insert(tid));
+                let listed: BTreeSet<i32> = memhook_process::thread_ids(own)
+                    .unwrap()
+                    .into_iter()
+                    .collect();
+                (0..2).all(|_| {
+                    let mut again = BTreeSet::new();
+                    each_thread_in(directory.as_raw_fd() as usize, |tid| _ = again.insert(tid));
+                    found.intersection(&again).count() > 100
+                }) && found.intersection(&listed).count() > 100
+            };
+            // Other tests start and end threads meanwhile, and the kernel may leave out what follows one that ends.
+            assert!((0..1000).any(|_| is_listed_alike()));
             drop(done);
         });
     }
