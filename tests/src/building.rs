@@ -3,6 +3,7 @@
 use crate::releases::Release;
 use crate::requirements::not_run;
 use std::{
+    collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -167,6 +168,12 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let path = folder().join(format!("{name}-telling-{compiler}{}", flags.join("")));
+    // One that runs must keep its file. That of an earlier run has an earlier runtime.
+    static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
+    if !built.insert(path.clone()) {
+        return path;
+    }
     let variable = match compiler {
         "clang++" => "clang_flags",
         _ => "gcc_flags",
@@ -191,7 +198,12 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
 
 /// Builds `tests/targets/NAME.c` with extra flags; returns the program's path.
 pub fn build_c_target(name: &str, flags: &[&str]) -> PathBuf {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let path = folder().join(format!("{name}-c{}", flags.join("")));
+    if path.exists() {
+        return path;
+    }
     compile_by(
         "cc",
         &["-std=gnu11"],

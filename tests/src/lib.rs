@@ -29,7 +29,7 @@ pub use debian_sources::debian_source;
 pub use debug_server::{DebugServer, build_id};
 pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
-pub use patience::{stop, until};
+pub use patience::{patiently, stop, until};
 pub use probing::{Prober, calls, changed_code};
 pub use processor_box::ProcessorBox;
 pub use requirements::{can_pass_by_filters, not_run};
@@ -41,16 +41,22 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
 };
 
-/// Runs a target traced from "ready" to "done" and returns the report; its self-check passes.
+/// Runs a target traced from "ready" to "done" and returns the report; its self-check passes. Another one is traced where
+/// this one went on untraced for a time.
 pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
-    let mut target = Target::start(program, &[]);
-    let attacher = Attacher::start(&target, options);
-    target.go();
-    target.expect("done");
-    let report = attacher.finish();
-    let status = target.finish();
-    assert!(status.success(), "the target's self-check: {status}");
-    report
+    for _ in 0..patience::TRIES {
+        let mut target = Target::start(program, &[]);
+        let attacher = Attacher::start(&target, options);
+        target.go();
+        target.expect("done");
+        let report = attacher.finish_unless_late();
+        let status = target.finish();
+        assert!(status.success(), "the target's self-check: {status}");
+        if let Some(report) = report {
+            return report;
+        }
+    }
+    panic!("{}: it goes on untraced each time", program.display());
 }
 
 /// A running target; killed when the test ends early.
@@ -222,10 +228,16 @@ impl Attacher {
     }
 
     fn attached(words: &[&str], options: &[&str]) -> Attacher {
-        let mut attacher = Attacher::spawn(words, options);
-        let line = patience::line(&mut attacher.errors);
-        assert!(line.starts_with("Attached to"), "{line}");
-        attacher
+        for tries in 1.. {
+            let mut attacher = Attacher::spawn(words, options);
+            let line = patience::line(&mut attacher.errors);
+            if line.starts_with("Attached to") {
+                return attacher;
+            }
+            let may_be_tried_again = patience::is_for_want_of_a_processor(&line);
+            assert!(may_be_tried_again && tries < patience::TRIES, "{line}");
+        }
+        unreachable!("the last one is attached, or the test has failed")
     }
 
     /// Attaches to what the options say, JSON output; returns at once.
@@ -297,6 +309,18 @@ impl Attacher {
     pub fn finish(self) -> serde_json::Value {
         self.signal(libc::SIGINT);
         self.last_report()
+    }
+
+    /// The same; `None` where the target went on untraced for a time, as there was no processor for the attacher.
+    pub fn finish_unless_late(self) -> Option<serde_json::Value> {
+        self.signal(libc::SIGINT);
+        let (status, output, errors) = self.outcome();
+        if status.code() == Some(1) && patience::is_for_want_of_a_processor(&errors) {
+            return None;
+        }
+        assert!(status.success(), "{status}: {errors}");
+        let last = output.lines().last().expect("a report");
+        Some(serde_json::from_str(last).expect("JSON"))
     }
 
     /// Waits for an attacher that ends by itself; returns the final report.
@@ -395,8 +419,20 @@ pub fn run(args: &[&str]) -> (i32, String, String) {
     run_with(args, &[])
 }
 
-/// The same with environment variables. Of the user's it has no cache and no servers.
+/// The same with environment variables. Of the user's it has no cache and no servers. What is refused because there is no
+/// processor is tried again.
 pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+    let mut ended = run_once(args, variables);
+    for _ in 1..patience::TRIES {
+        if ended.0 != 2 || !patience::is_for_want_of_a_processor(&ended.2) {
+            break;
+        }
+        ended = run_once(args, variables);
+    }
+    ended
+}
+
+fn run_once(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = Command::new(binary());
     command
         .args(args)

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The group; removed when the test is over. Its processes must have ended by then.
@@ -14,7 +15,10 @@ pub struct MemoryBox {
 impl MemoryBox {
     /// Makes one, of version 1 or 2, whichever this machine has. `None`: we may not.
     pub fn new(name: &str, limit: u64) -> Option<MemoryBox> {
-        let name = format!("memhook-{name}-{}", std::process::id());
+        // Tests beside each other may give theirs the same name.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("memhook-{name}-{}-{count}", std::process::id());
         let kinds = [
             (
                 "/sys/fs/cgroup/memory",
@@ -70,7 +74,7 @@ impl MemoryBox {
 impl Drop for MemoryBox {
     fn drop(&mut self) {
         // A process that has just ended may still be counted.
-        for _ in 0..100 {
+        for _ in 0..1000 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;
             }

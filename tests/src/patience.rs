@@ -76,6 +76,48 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// What memhook-rs says where it, or its target, has not got a processor in time. Each of these is right on a machine that
+/// is busy, and where it is said, nothing else of a test was shown.
+const SAID_WITHOUT_A_PROCESSOR: [&str; 7] = [
+    // Nothing was held, or not for long enough.
+    "waits for a processor",
+    "get a processor too rarely",
+    "next to no processor time",
+    "Starved {",
+    "LongHolds {",
+    // A thread went home meanwhile.
+    "this process was stopped or delayed",
+    // The target went on untraced.
+    "waited too long for memhook-rs",
+];
+
+/// Whether memhook-rs says that there was no processor for it or for its target.
+pub fn is_for_want_of_a_processor(said: &str) -> bool {
+    let mut all = SAID_WITHOUT_A_PROCESSOR.iter();
+    all.any(|words| said.contains(words))
+}
+
+/// How often something is tried that a busy machine may keep from happening.
+pub const TRIES: usize = 6;
+
+/// Runs a test, and once more where it fails with words that say that there was no processor for memhook-rs. What fails each
+/// time fails.
+pub fn patiently(test: impl Fn()) {
+    for _ in 1..TRIES {
+        let run = std::panic::AssertUnwindSafe(&test);
+        let Err(panic) = std::panic::catch_unwind(|| run()) else {
+            return;
+        };
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        if !text.is_some_and(is_for_want_of_a_processor) {
+            std::panic::resume_unwind(panic);
+        }
+        eprintln!("once more, as there was no processor");
+    }
+    test();
+}
+
 /// The exit status of a child; one that does not end is killed.
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let start = Instant::now();

@@ -3,8 +3,9 @@
 //! A kubelet needs a container runtime and an API server; what an agent asks of it is one list.
 
 use crate::agents::read;
+use crate::until;
 use serde_json::{Value, json};
-use std::io::{BufReader, Write};
+use std::io::{BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,16 +34,30 @@ impl PodGroup {
         let top = tops
             .into_iter()
             .find(|top| Path::new(top).join("cgroup.procs").exists())?;
-        let mut folder = PathBuf::from(top);
         let mut folders = Vec::new();
-        for part in parts {
-            folder.push(part);
-            match std::fs::create_dir(&folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return None,
-                _ => folders.push(folder.clone()),
+        until("the groups are made", || {
+            folders = parts
+                .iter()
+                .scan(PathBuf::from(top), |folder, part| {
+                    folder.push(part);
+                    Some(folder.clone())
+                })
+                .collect();
+            let made = folders.iter().find_map(|folder| {
+                std::fs::create_dir(folder)
+                    .err()
+                    .filter(|error| error.kind() != ErrorKind::AlreadyExists)
+            });
+            // Another test has just removed those above, which were empty.
+            let is_gone = made
+                .as_ref()
+                .is_some_and(|error| error.kind() == ErrorKind::NotFound);
+            if made.is_some() && !is_gone {
+                folders.clear();
             }
-        }
-        Some(PodGroup {
+            !is_gone
+        });
+        (!folders.is_empty()).then_some(PodGroup {
             folders,
             uid,
             container,
@@ -87,7 +102,7 @@ impl Drop for PodGroup {
     fn drop(&mut self) {
         for folder in self.folders.iter().rev() {
             // A process that has just ended may still be counted; groups above are those of other tests, too.
-            for _ in 0..50 {
+            for _ in 0..1000 {
                 let gone = std::fs::remove_dir(folder).is_ok() || !folder.exists();
                 if gone || std::fs::read_dir(folder).is_ok_and(|mut of| of.any(is_group)) {
                     break;

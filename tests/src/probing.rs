@@ -20,10 +20,16 @@ impl Prober {
 
     /// The same for any process.
     pub fn of(pid: u32, functions: &str, options: &[&str]) -> Prober {
-        let mut prober = Prober::spawn(pid, functions, options);
-        let line = patience::line(&mut prober.errors);
-        assert!(line.starts_with("Probing"), "{line}");
-        prober
+        for tries in 1.. {
+            let mut prober = Prober::spawn(pid, functions, options);
+            let line = patience::line(&mut prober.errors);
+            if line.starts_with("Probing") {
+                return prober;
+            }
+            let may_be_tried_again = patience::is_for_want_of_a_processor(&line);
+            assert!(may_be_tried_again && tries < patience::TRIES, "{line}");
+        }
+        unreachable!("the last one probes, or the test has failed")
     }
 
     /// The same; returns at once.

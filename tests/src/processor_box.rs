@@ -67,7 +67,7 @@ impl ProcessorBox {
 impl Drop for ProcessorBox {
     fn drop(&mut self) {
         // A process that has just ended may still be counted.
-        for _ in 0..100 {
+        for _ in 0..1000 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;
             }

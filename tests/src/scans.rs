@@ -1,6 +1,6 @@
 //! What `memhook-rs scan --list` says of a process.
 
-use crate::{Target, run};
+use crate::{Target, patience::TRIES, run};
 use std::collections::BTreeMap;
 
 /// Blocks by address, and the other lines.
@@ -43,12 +43,20 @@ impl List {
     }
 }
 
-/// Runs `memhook-rs scan`, which must succeed; returns its output.
+/// Runs `memhook-rs scan`, which must succeed; returns its output. Where its threads would be held for too long, as they or
+/// this machine have too much to do, it is tried again.
 pub fn scan(pid: u32, options: &[&str]) -> String {
     let pid = pid.to_string();
     let mut args = vec!["scan", &pid];
     args.extend(options);
-    let (code, out, err) = run(&args);
+    let mut ended = run(&args);
+    for _ in 1..TRIES {
+        if ended.0 != 2 || !ended.2.contains("would be held for longer than") {
+            break;
+        }
+        ended = run(&args);
+    }
+    let (code, out, err) = ended;
     assert_eq!(code, 0, "{out}{err}");
     out
 }
