@@ -78,7 +78,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// What memhook-rs says where it, or its target, has not got a processor in time. Each of these is right on a machine that
 /// is busy, and where it is said, nothing else of a test was shown.
-const SAID_WITHOUT_A_PROCESSOR: [&str; 7] = [
+const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // Nothing was held, or not for long enough.
     "waits for a processor",
     "get a processor too rarely",
@@ -89,6 +89,7 @@ const SAID_WITHOUT_A_PROCESSOR: [&str; 7] = [
     "this process was stopped or delayed",
     // The target went on untraced.
     "waited too long for memhook-rs",
+    "othing was seen from",
 ];
 
 /// Whether memhook-rs says that there was no processor for it or for its target.

@@ -1,6 +1,6 @@
 //! Mappings that grow while they are watched stay as many as they were: a process has room for 65,530.
 
-use memhook_tests::{Target, build_target, run};
+use memhook_tests::{Target, build_target, run, until};
 use std::time::Duration;
 
 /// What a thread that begins, and the place that mremap moves to, may make of mappings.
@@ -23,8 +23,13 @@ fn own_mappings(target: &Target) -> usize {
 
 fn growing() -> Target {
     let target = Target::start(&build_target("growing_mappings", &["-O2"]), &[]);
-    // All of them have begun.
-    std::thread::sleep(Duration::from_millis(100));
+    // All of them have begun when there are no more mappings for a while.
+    let mut before = 0;
+    until("all of them have begun", || {
+        let last = std::mem::replace(&mut before, own_mappings(&target));
+        std::thread::sleep(Duration::from_millis(100));
+        before == last && own_mappings(&target) == before
+    });
     target
 }
 
@@ -36,7 +41,9 @@ fn stays_few(commands: &mut dyn Iterator<Item = Vec<&str>>) {
     for command in commands {
         let words = [&command[..1], &[pid.as_str()], &command[1..]].concat();
         let (code, _, why) = run(&words);
-        assert!(code < 2, "{words:?}: {why}");
+        // It may be too busy to be copied.
+        let is_busy = code == 2 && why.contains("would be held for longer than");
+        assert!(code < 2 || is_busy, "{words:?}: {why}");
     }
     let after = own_mappings(&target);
     let maps = target.maps();

@@ -54,9 +54,23 @@ fn watched(folder: &Folder, steps: &str) -> Option<Value> {
 #[test]
 fn watched_blocks_show_what_the_program_does() {
     let folder = Folder::new("looks");
-    let Some(sampled) = watched(&folder, "9000") else {
-        return not_run("no hardware watchpoints");
-    };
+    // On a busy machine fewer blocks are watched in the same steps, and one that stands still in a step makes it last.
+    let mut why = String::new();
+    for (steps, least) in [("9000", 6), ("60000", 3), ("60000", 3)] {
+        let Some(sampled) = watched(&folder, steps) else {
+            return not_run("no hardware watchpoints");
+        };
+        match known_scores(&complete(&folder), &sampled) {
+            Ok(known) if known >= least => return,
+            Ok(known) => why = format!("{known} of 16 known: {sampled}"),
+            Err(other) => why = other,
+        }
+    }
+    panic!("{why}");
+}
+
+/// The report on a program that tells of all its accesses.
+fn complete(folder: &Folder) -> Value {
     let telling = build_telling("g++", "looked_at", &[]);
     let file = folder.path("complete.mhk");
     let mut target = Target::start(&telling, &["500"]);
@@ -67,17 +81,12 @@ fn watched_blocks_show_what_the_program_does() {
     assert!(target.finish().success());
     let complete = report(&file);
     assert_eq!(complete["scores"]["access_source"], "complete");
-
-    if known_scores(&complete, &sampled) < 6 {
-        // On a busy machine fewer blocks are watched in the same steps.
-        let sampled = watched(&folder, "60000").expect("there were watchpoints");
-        let known = known_scores(&complete, &sampled);
-        assert!(known >= 3, "{known} of 16 known: {sampled}");
-    }
+    complete
 }
 
-/// How many scores the watched blocks have shown. All of these are right.
-fn known_scores(complete: &Value, sampled: &Value) -> u32 {
+/// How many scores the watched blocks have shown; an error where one of them is not what the program does, or a function
+/// was not watched.
+fn known_scores(complete: &Value, sampled: &Value) -> Result<u32, String> {
     let mut known = 0;
     for (function, usage, useful) in [
         ("half", 0.5, 0.25..0.35),
@@ -98,7 +107,7 @@ fn known_scores(complete: &Value, sampled: &Value) -> u32 {
         assert_eq!(of_all.get("usage_error"), None, "{of_all}");
         for score in ["usage", "useful_lifetime"] {
             let error = estimate[format!("{score}_error")].as_f64();
-            let error = error.unwrap_or_else(|| panic!("{function} was not watched: {sampled}"));
+            let error = error.ok_or_else(|| format!("{function} was not watched: {sampled}"))?;
             // What is too wide is not shown.
             let Some(value) = estimate[score].as_f64() else {
                 assert!(error > 0.2 / 2.0 / 1.96, "{function}: {estimate}");
@@ -114,18 +123,16 @@ fn known_scores(complete: &Value, sampled: &Value) -> u32 {
                 useful.clone()
             };
             // Two standard errors would be too few now and then: sixteen scores are compared.
-            assert!(
-                truth.start - 4.0 * error <= value && value <= truth.end + 4.0 * error,
-                "{function} {score}: {estimate} for {of_all}"
-            );
+            if value < truth.start - 4.0 * error || truth.end + 4.0 * error < value {
+                return Err(format!("{function} {score}: {estimate} for {of_all}"));
+            }
         }
         let value = of_all["useful_lifetime"].as_f64().expect("complete");
-        assert!(
-            useful.start - 0.05 <= value && value <= useful.end + 0.05,
-            "{function}: {value}"
-        );
+        if value < useful.start - 0.05 || useful.end + 0.05 < value {
+            return Err(format!("{function}: {value}"));
+        }
     }
-    known
+    Ok(known)
 }
 
 #[test]

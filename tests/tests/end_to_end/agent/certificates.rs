@@ -1,10 +1,11 @@
 //! A certificate of a server on this machine, and the one that it is verified with.
 
 use memhook_tests::programs::{Folder, installed};
+use std::net::IpAddr;
 use std::process::Command;
 
-/// Writes `leaf.key` and `leaf.pem` for 127.0.0.1, signed by `ca.pem`, into a folder.
-pub(super) fn make(folder: &Folder) {
+/// Writes `leaf.key` and `leaf.pem` for an address, signed by `ca.pem`, into a folder.
+pub(super) fn make(folder: &Folder, address: IpAddr) {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout";
     openssl(
         folder,
@@ -14,7 +15,8 @@ pub(super) fn make(folder: &Folder) {
         folder,
         &format!("req {key} @leaf.key -out @leaf.csr -subj /CN=store"),
     );
-    std::fs::write(folder.path("names"), "subjectAltName=IP:127.0.0.1").expect("written");
+    let names = format!("subjectAltName=IP:{address}");
+    std::fs::write(folder.path("names"), names).expect("written");
     openssl(
         folder,
         "x509 -req -in @leaf.csr -CA @ca.pem -CAkey @ca.key -CAcreateserial -days 2 -extfile @names -out @leaf.pem",

@@ -96,6 +96,11 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     });
     assert_eq!(agent.end().0, Some(0));
     assert!(target.finish().success());
+    // What could not be sent within the end of the first agent, the next one sends.
+    let queued = || std::fs::read_dir(folder.path("state/queue/otlp")).map_or(0, Iterator::count);
+    let next = Agent::start_with(&folder, &text, &["--experimental-otlp"]);
+    until("everything has arrived", || queued() == 0);
+    assert_eq!(next.end().0, Some(0));
     let written = files(&directory);
     let requests = store.requests();
     assert_eq!(requests.len(), written.len());

@@ -1,7 +1,7 @@
 //! What /metrics and /targets say of targets.
 
 use super::served::{Ended, ask, rule, service};
-use memhook_tests::agents::Agent;
+use memhook_tests::agents::{Agent, free_address};
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::until;
 use std::path::Path;
@@ -38,19 +38,16 @@ fn prometheus_reads_the_numbers_and_the_alerts_are_right() {
     );
     agent.await_phase(target.pid(), "traced");
     ask(&mut target, "l");
-    // A port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address");
-    drop(free);
+    let address = free_address();
     let configuration = folder.path("prometheus.yml");
     let rules = root
         .join("memhook.rules.yml")
         .canonicalize()
         .expect("it is there");
     let text = format!(
-        "global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}\n\
+        "global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 200ms}}\n\
          rule_files: [{rules:?}]\nscrape_configs:\n\
-         - job_name: memhook\n  scrape_timeout: 200ms\n  static_configs: [{{targets: [\"{}\"]}}]\n",
+         - job_name: memhook\n  scrape_timeout: 500ms\n  static_configs: [{{targets: [\"{}\"]}}]\n",
         agent.address()
     );
     std::fs::write(&configuration, text).expect("written");

@@ -57,7 +57,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     ]);
     let directory = folder.path("profiles");
     let text = format!(
-        "[files]\ndirectory = \"{directory}\"\n[otlp]\nurl = \"{}/below/\"\ntimeout = \"1s\"\n",
+        "[files]\ndirectory = \"{directory}\"\n[otlp]\nurl = \"{}/below/\"\ntimeout = \"8s\"\n",
         store.url()
     );
     let text = configuration(&program, &text, "[\"otlp\", \"files\"]");

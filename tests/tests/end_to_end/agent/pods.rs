@@ -2,7 +2,7 @@
 
 use super::certificates;
 use super::served::{Ended, ask, expect_untouched, rule, service};
-use memhook_tests::agents::{Agent, ScriptedStore};
+use memhook_tests::agents::{Agent, ScriptedStore, free_address};
 use memhook_tests::pods::{KubeletEndpoint, PodGroup, pod_list};
 use memhook_tests::programs::{Folder, copy_program, installed};
 use memhook_tests::{Target, build_target, not_run, run, until};
@@ -269,16 +269,14 @@ fn a_kubelet_has_to_prove_who_it_is() {
     let Some((pods, program)) = services::<1>(&folder) else {
         return;
     };
-    certificates::make(&folder);
+    let address = free_address();
+    certificates::make(&folder, address.ip());
     let list = pod_list(&[pods[0].0.listed("web-1", &Value::Null)]);
     let answer = format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{list}",
         list.len()
     );
     std::fs::write(folder.path("pods"), answer).expect("written");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address");
-    drop(free);
     let _server = Ended(
         Command::new(installed("openssl"))
             .args([

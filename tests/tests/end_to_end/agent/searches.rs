@@ -37,7 +37,7 @@ fn a_process_is_searched_and_not_traced() {
     };
     // Of the last one, the stack may still have the address.
     let [blocks, bytes, scans, live] = found(98);
-    assert!(blocks <= 100 && live >= blocks && scans == 1);
+    assert!(blocks <= 100 && live >= blocks && scans >= 1);
     assert_eq!(bytes, blocks * 1000);
     expect_untouched(pid);
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");

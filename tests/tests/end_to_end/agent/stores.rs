@@ -2,7 +2,7 @@
 
 use super::certificates;
 use super::served::{Ended, ask, rule, service};
-use memhook_tests::agents::{Agent, Reaction, ScriptedStore};
+use memhook_tests::agents::{Agent, Reaction, ScriptedStore, free_address};
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::until;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     let password = folder.path("password");
     std::fs::write(&password, "open sesame").expect("written");
     let stores = format!(
-        "[pyroscope]\nurl = \"{}/\"\nusername = \"ali\"\npassword_file = \"{password}\"\ntimeout = \"1s\"\n",
+        "[pyroscope]\nurl = \"{}/\"\nusername = \"ali\"\npassword_file = \"{password}\"\ntimeout = \"8s\"\n",
         store.url()
     );
     let more = "mode = \"exact\"\nsend = [\"pyroscope\"]\ninterval = \"500ms\"";
@@ -103,17 +103,17 @@ fn a_backlog_is_not_sent_at_once() {
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     let waiting = std::fs::read_dir(&queue).expect("there").count() as u64;
-    assert_eq!(waiting + store.requests().len() as u64, REQUESTS);
+    // One whose answer was late at the end is in both.
+    let all = waiting + store.requests().len() as u64;
+    assert!((REQUESTS..=REQUESTS + 1).contains(&all), "{all}");
 }
 
 /// A store gets nothing before its certificate has been verified.
 #[test]
 fn a_certificate_that_does_not_verify_is_refused() {
     let folder = Arc::new(Folder::new("agent-tls"));
-    certificates::make(&folder);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address");
-    drop(free);
+    let address = free_address();
+    certificates::make(&folder, address.ip());
     let got = folder.path("got");
     let _server = Ended(
         Command::new(installed("openssl"))

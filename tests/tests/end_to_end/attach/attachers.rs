@@ -39,69 +39,77 @@ fn a_stopped_attacher_does_not_stop_the_target() {
 /// The first process of a container may never wait for those that it inherits.
 #[test]
 fn a_killed_attacher_that_nobody_waits_for_keeps_nobody_out() {
-    let program = build_target("oracle", &[]);
-    let target = Target::start(&program, &["20000", "4"]);
-    let killed = Attacher::start(&target, &[]);
-    killed.signal(libc::SIGKILL);
-    let status = format!("/proc/{}/status", killed.pid());
-    until("it has ended", || {
-        std::fs::read_to_string(&status).is_ok_and(|text| text.contains("\nState:\tZ"))
+    memhook_tests::patiently(|| {
+        let program = build_target("oracle", &[]);
+        let target = Target::start(&program, &["20000", "4"]);
+        let killed = Attacher::start(&target, &[]);
+        killed.signal(libc::SIGKILL);
+        let status = format!("/proc/{}/status", killed.pid());
+        until("it has ended", || {
+            std::fs::read_to_string(&status).is_ok_and(|text| text.contains("\nState:\tZ"))
+        });
+        Attacher::start(&target, &[]).finish();
+        let pid = target.pid().to_string();
+        let (code, out, err) = run(&["detach", &pid]);
+        assert_eq!(code, 0, "{out}{err}");
+        drop(killed);
+        check_untouched(target);
     });
-    Attacher::start(&target, &[]).finish();
-    let pid = target.pid().to_string();
-    let (code, out, err) = run(&["detach", &pid]);
-    assert_eq!(code, 0, "{out}{err}");
-    drop(killed);
-    check_untouched(target);
 }
 
 #[test]
 fn a_short_stop_loses_nothing() {
-    let program = build_target("oracle", &[]);
-    let mut target = Target::start(&program, &["300000", "4"]);
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    for _ in 0..5 {
-        stop(attacher.pid());
-        std::thread::sleep(std::time::Duration::from_millis(60));
-        attacher.signal(libc::SIGCONT);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    target.expect("live ");
-    target.expect("done");
-    let report = attacher.finish();
-    assert_eq!(report["totals"]["lost_events"], 0);
-    assert_eq!(report["totals"]["unknown_releases"], 0);
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let program = build_target("oracle", &[]);
+        let mut target = Target::start(&program, &["300000", "4"]);
+        let attacher = Attacher::start(&target, &[]);
+        target.go();
+        for _ in 0..5 {
+            stop(attacher.pid());
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            attacher.signal(libc::SIGCONT);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        target.expect("live ");
+        target.expect("done");
+        let report = attacher.finish();
+        assert_eq!(report["totals"]["lost_events"], 0);
+        assert_eq!(report["totals"]["unknown_releases"], 0);
+        assert!(target.finish().success());
+    });
 }
 
 #[test]
 fn every_polite_signal_is_a_detach() {
-    let program = build_target("oracle", &[]);
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let target = Target::start(&program, &["20000", "4"]);
-        // The tests themselves may run under nohup(1).
-        let attacher = Attacher::start_by(&["env", "--default-signal=HUP"], &target, &[]);
-        attacher.signal(signal);
-        let report = attacher.last_report();
-        assert_eq!(report["final"], true, "signal {signal}");
-        check_untouched(target);
-    }
+    memhook_tests::patiently(|| {
+        let program = build_target("oracle", &[]);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            let target = Target::start(&program, &["20000", "4"]);
+            // The tests themselves may run under nohup(1).
+            let attacher = Attacher::start_by(&["env", "--default-signal=HUP"], &target, &[]);
+            attacher.signal(signal);
+            let report = attacher.last_report();
+            assert_eq!(report["final"], true, "signal {signal}");
+            check_untouched(target);
+        }
+    });
 }
 
 /// Whoever starts an attacher may have these signals blocked, and a process inherits that.
 #[test]
 fn signals_blocked_by_the_parent_are_a_detach_too() {
-    let program = build_target("oracle", &[]);
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let target = Target::start(&program, &["20000", "4"]);
-        let blocking = ["env", "--default-signal=HUP", "--block-signal=INT,TERM,HUP"];
-        let attacher = Attacher::start_by(&blocking, &target, &[]);
-        attacher.signal(signal);
-        let report = attacher.last_report();
-        assert_eq!(report["final"], true, "signal {signal}");
-        check_untouched(target);
-    }
+    memhook_tests::patiently(|| {
+        let program = build_target("oracle", &[]);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            let target = Target::start(&program, &["20000", "4"]);
+            let blocking = ["env", "--default-signal=HUP", "--block-signal=INT,TERM,HUP"];
+            let attacher = Attacher::start_by(&blocking, &target, &[]);
+            attacher.signal(signal);
+            let report = attacher.last_report();
+            assert_eq!(report["final"], true, "signal {signal}");
+            check_untouched(target);
+        }
+    });
 }
 
 /// As by nohup(1).
@@ -134,23 +142,25 @@ fn a_closed_output_is_no_reason_to_stay() {
 /// anything else of it is no reason to refuse.
 #[test]
 fn a_lock_that_anybody_may_take_keeps_nobody_out() {
-    let target = Target::start(&build_target("hammer", &[]), &[]);
-    let pid = target.pid().to_string();
-    let locked = |name: &str| {
-        let file = File::open(format!("/proc/{pid}/{name}")).expect("the target lives");
-        file.lock().expect("nobody else locks it");
-        file
-    };
-    let everybody = ["", "stat", "status", "cmdline", "maps", "exe"].map(locked);
-    Attacher::start(&target, &[]).finish();
-    assert_eq!(run(&["detach", &pid]).0, 0);
-    let ours = locked("mem");
-    for arguments in [&["attach", "-d", "100ms", &pid][..], &["detach", &pid]] {
-        let (code, _, errors) = run(arguments);
-        assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
-        assert!(errors.contains("is at work in process"), "{errors}");
-    }
-    drop((ours, everybody));
-    Attacher::start(&target, &[]).finish();
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let target = Target::start(&build_target("hammer", &[]), &[]);
+        let pid = target.pid().to_string();
+        let locked = |name: &str| {
+            let file = File::open(format!("/proc/{pid}/{name}")).expect("the target lives");
+            file.lock().expect("nobody else locks it");
+            file
+        };
+        let everybody = ["", "stat", "status", "cmdline", "maps", "exe"].map(locked);
+        Attacher::start(&target, &[]).finish();
+        assert_eq!(run(&["detach", &pid]).0, 0);
+        let ours = locked("mem");
+        for arguments in [&["attach", "-d", "100ms", &pid][..], &["detach", &pid]] {
+            let (code, _, errors) = run(arguments);
+            assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+            assert!(errors.contains("is at work in process"), "{errors}");
+        }
+        drop((ours, everybody));
+        Attacher::start(&target, &[]).finish();
+        assert!(target.finish().success());
+    });
 }

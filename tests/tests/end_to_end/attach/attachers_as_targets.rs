@@ -24,72 +24,76 @@ const COMMANDS: [&[&str]; 15] = [
 
 #[test]
 fn attachers_are_refused_by_what_they_are() {
-    let folder = Folder::new("attachers");
-    // Neither the file nor the process has the name.
-    let other = folder.path("profiler");
-    std::fs::copy(binary(), &other).expect("copied");
-    let program = build_target("hammer", &[]);
-    for binary in [binary().to_str().expect("UTF-8"), &other] {
-        let target = Target::start(&program, &[]);
-        let mut attacher = Attacher::start_as(&[binary], target.pid(), &[]);
-        let pid = attacher.pid().to_string();
-        for command in COMMANDS {
-            let words: Vec<&str> = command
-                .iter()
-                .map(|&w| if w == "PID" { &pid } else { w })
-                .collect();
-            let (code, out, errors) = run(&words);
-            let text = format!("{out}{errors}");
-            assert_eq!(code, 2, "{words:?}: {text}");
-            assert!(
-                text.contains("attaches to others itself"),
-                "{words:?}: {text}"
-            );
-            if words[0] != "doctor" {
-                assert_eq!(errors.lines().count(), 1, "{words:?}: {text}");
+    memhook_tests::patiently(|| {
+        let folder = Folder::new("attachers");
+        // Neither the file nor the process has the name.
+        let other = folder.path("profiler");
+        std::fs::copy(binary(), &other).expect("copied");
+        let program = build_target("hammer", &[]);
+        for binary in [binary().to_str().expect("UTF-8"), &other] {
+            let target = Target::start(&program, &[]);
+            let mut attacher = Attacher::start_as(&[binary], target.pid(), &[]);
+            let pid = attacher.pid().to_string();
+            for command in COMMANDS {
+                let words: Vec<&str> = command
+                    .iter()
+                    .map(|&w| if w == "PID" { &pid } else { w })
+                    .collect();
+                let (code, out, errors) = run(&words);
+                let text = format!("{out}{errors}");
+                assert_eq!(code, 2, "{words:?}: {text}");
+                assert!(
+                    text.contains("attaches to others itself"),
+                    "{words:?}: {text}"
+                );
+                if words[0] != "doctor" {
+                    assert_eq!(errors.lines().count(), 1, "{words:?}: {text}");
+                }
             }
+            assert!(attacher.lives(), "the first attacher has ended");
+            // And it has gone on with its own work.
+            attacher.finish();
+            drop(target);
         }
-        assert!(attacher.lives(), "the first attacher has ended");
-        // And it has gone on with its own work.
-        attacher.finish();
-        drop(target);
-    }
+    });
 }
 
 /// Whoever means a control group does not mean the attachers in it.
 #[test]
 fn attachers_in_a_control_group_are_left_alone() {
-    let Some(group) = MemoryBox::new("attachers", 256 << 20) else {
-        return not_run("no memory cgroup can be made here");
-    };
-    let program = build_target("hammer", &[]);
-    let outside = Target::start(&program, &[]);
-    let inside = Target::run(&mut group.command(&program));
-    let mut attacher = Attacher::start(&outside, &[]);
-    let members = group.path().join("cgroup.procs");
-    std::fs::write(members, attacher.pid().to_string()).expect("moved");
-    let folder = Folder::new("attachers-in-a-group");
-    let path = group.path().to_str().expect("text");
-    let reports = folder.path("reports");
-    for command in [
-        &["watch", "--cgroup", path, "-d", "300ms", "-o", &reports][..],
-        &["attach", "--all", "--cgroup", path, "-d", "300ms"],
-        &["attach", "--cgroup", path, "-d", "300ms"],
-    ] {
-        let (code, out, errors) = run(command);
-        assert_eq!(code, 0, "{command:?}: {errors}");
-        let inside = inside.pid().to_string();
-        assert!(
-            format!("{out}{errors}").contains(&inside),
-            "{command:?}: {errors}"
-        );
-        let attacher_pid = attacher.pid().to_string();
-        let mut numbers = errors.split(|c: char| !c.is_ascii_digit());
-        assert!(numbers.all(|number| number != attacher_pid), "{errors}");
-        assert!(attacher.lives(), "{command:?}");
-    }
-    attacher.finish();
-    drop((outside, inside));
+    memhook_tests::patiently(|| {
+        let Some(group) = MemoryBox::new("attachers", 256 << 20) else {
+            return not_run("no memory cgroup can be made here");
+        };
+        let program = build_target("hammer", &[]);
+        let outside = Target::start(&program, &[]);
+        let inside = Target::run(&mut group.command(&program));
+        let mut attacher = Attacher::start(&outside, &[]);
+        let members = group.path().join("cgroup.procs");
+        std::fs::write(members, attacher.pid().to_string()).expect("moved");
+        let folder = Folder::new("attachers-in-a-group");
+        let path = group.path().to_str().expect("text");
+        let reports = folder.path("reports");
+        for command in [
+            &["watch", "--cgroup", path, "-d", "300ms", "-o", &reports][..],
+            &["attach", "--all", "--cgroup", path, "-d", "300ms"],
+            &["attach", "--cgroup", path, "-d", "300ms"],
+        ] {
+            let (code, out, errors) = run(command);
+            assert_eq!(code, 0, "{command:?}: {errors}");
+            let inside = inside.pid().to_string();
+            assert!(
+                format!("{out}{errors}").contains(&inside),
+                "{command:?}: {errors}"
+            );
+            let attacher_pid = attacher.pid().to_string();
+            let mut numbers = errors.split(|c: char| !c.is_ascii_digit());
+            assert!(numbers.all(|number| number != attacher_pid), "{errors}");
+            assert!(attacher.lives(), "{command:?}");
+        }
+        attacher.finish();
+        drop((outside, inside));
+    });
 }
 
 /// Whoever attaches with these crates is taken for alive, whatever the program is called.

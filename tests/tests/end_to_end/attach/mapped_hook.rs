@@ -209,29 +209,35 @@ fn exceptions_find_no_frame_of_ours() {
 /// Attaches ten times while threads leave calls of the allocator on every way there is.
 #[test]
 fn every_way_out_of_a_call() {
-    for way in [
-        "throw",
-        "nothrow",
-        "handler",
-        "longjmp",
-        "coroutine",
-        "pthread_exit",
-        "cancel",
-        "die",
-    ] {
-        let closed = Closed::start("ways_out", &[way]);
-        let mut allocations = 0;
-        let mut mappings = 0;
-        for attach in 0..10 {
-            let report = Attacher::start(&closed.target, &["-d", "100ms"]).last_report();
-            allocations += report["totals"]["allocations"].as_u64().expect("a count");
-            let now = closed.target.our_mappings();
-            assert!(attach == 0 || now == mappings, "{way}, attach {attach}");
-            mappings = now;
+    memhook_tests::patiently(|| {
+        for way in [
+            "throw",
+            "nothrow",
+            "handler",
+            "longjmp",
+            "coroutine",
+            "pthread_exit",
+            "cancel",
+            "die",
+        ] {
+            let closed = Closed::start("ways_out", &[way]);
+            let mut allocations = 0;
+            let mut mappings = 0;
+            for attach in 0.. {
+                // It may stand still whenever it is traced.
+                if attach >= 10 && (allocations > 0 || attach >= 100) {
+                    break;
+                }
+                let report = Attacher::start(&closed.target, &["-d", "100ms"]).last_report();
+                allocations += report["totals"]["allocations"].as_u64().expect("a count");
+                let now = closed.target.our_mappings();
+                assert!(attach == 0 || now == mappings, "{way}, attach {attach}");
+                mappings = now;
+            }
+            assert!(allocations > 0, "{way}");
+            assert!(closed.target.finish().success(), "{way}");
         }
-        assert!(allocations > 0, "{way}");
-        assert!(closed.target.finish().success(), "{way}");
-    }
+    });
 }
 
 /// Children have the hook and its table of threads, and record nothing.
@@ -250,14 +256,16 @@ fn children_are_healthy_and_untraced() {
 /// A killed attacher leaves slots patched, and the next one or `detach` puts them right.
 #[test]
 fn a_killed_attacher_leaves_nothing_that_matters() {
-    let closed = Closed::start("hammer", &[]);
-    let pid = closed.target.pid().to_string();
-    Attacher::start(&closed.target, &[]).kill();
-    let report = Attacher::start(&closed.target, &["-d", "300ms"]).last_report();
-    assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-    Attacher::start(&closed.target, &[]).kill();
-    let (code, _, err) = run(&["detach", &pid]);
-    assert_eq!(code, 0, "{err}");
-    assert!(closed.target.is_alive());
-    assert!(closed.target.finish().success());
+    memhook_tests::patiently(|| {
+        let closed = Closed::start("hammer", &[]);
+        let pid = closed.target.pid().to_string();
+        Attacher::start(&closed.target, &[]).kill();
+        let report = Attacher::start(&closed.target, &["-d", "300ms"]).last_report();
+        assert_eq!(report["totals"]["lost_events"], 0, "{report}");
+        Attacher::start(&closed.target, &[]).kill();
+        let (code, _, err) = run(&["detach", &pid]);
+        assert_eq!(code, 0, "{err}");
+        assert!(closed.target.is_alive());
+        assert!(closed.target.finish().success());
+    });
 }

@@ -4,17 +4,21 @@ use memhook_tests::{Attacher, Target, build_target};
 
 #[test]
 fn live_set_is_exact_when_addresses_change_hands() {
-    // MEMHOOK_ORACLE_OPERATIONS=25000000 gives 100 million.
-    let operations = std::env::var("MEMHOOK_ORACLE_OPERATIONS").unwrap_or("500000".into());
-    run(&operations, "4");
+    memhook_tests::patiently(|| {
+        // MEMHOOK_ORACLE_OPERATIONS=25000000 gives 100 million.
+        let operations = std::env::var("MEMHOOK_ORACLE_OPERATIONS").unwrap_or("500000".into());
+        run(&operations, "4");
+    });
 }
 
 /// The first recording thread uses no locked increments until the second one comes.
 #[test]
 fn the_second_thread_comes_while_the_first_records() {
-    for threads in ["2", "3"].iter().cycle().take(24) {
-        run("30000", threads);
-    }
+    memhook_tests::patiently(|| {
+        for threads in ["2", "3"].iter().cycle().take(24) {
+            run("30000", threads);
+        }
+    });
 }
 
 fn run(operations: &str, threads: &str) {

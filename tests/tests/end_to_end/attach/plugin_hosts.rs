@@ -19,8 +19,12 @@ fn attach_to_one(openers: &str, times: usize) {
     arguments.extend(LIBRARIES);
     let target = Target::start(&program, &arguments);
     let pid = target.pid().to_string();
-    let mut mappings = 0;
-    for i in 0..times {
+    let (mut mappings, mut seen) = (0, 0);
+    for i in 0.. {
+        // It may stand still whenever it is traced.
+        if i >= times && (seen > 0 || i >= 10 * times) {
+            break;
+        }
         let attacher = Attacher::start(&target, &[]);
         std::thread::sleep(std::time::Duration::from_millis(100));
         if i % 3 == 2 {
@@ -41,12 +45,10 @@ fn attach_to_one(openers: &str, times: usize) {
         let report = output.lines().last().expect("a report");
         let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
         assert_eq!(report["totals"]["lost_events"], 0);
-        assert!(
-            report["totals"]["allocations"].as_u64() > Some(0),
-            "{report}"
-        );
+        seen += report["totals"]["allocations"].as_u64().expect("a count");
         mappings = target.our_mappings().max(mappings);
     }
+    assert!(seen > 0, "nothing is seen of it");
     assert!(mappings < 10, "{}", target.maps());
     assert!(target.finish().success());
 }

@@ -23,42 +23,46 @@ fn open_files(target: &Target) -> usize {
 
 #[test]
 fn a_region_without_control_block_is_used_again() {
-    let target = Target::start(&build_target("hammer", &[]), &[]);
-    Attacher::start(&target, &[]).finish();
-    let mappings = target.our_mappings();
-    for _ in 0..3 {
-        // As if the next attacher had been killed before its magic number was written.
-        let memory = OpenOptions::new()
-            .write(true)
-            .open(format!("/proc/{}/mem", target.pid()))
-            .expect("memory of a child");
-        memory
-            .write_all_at(&[0; 8], region(&target))
-            .expect("written");
-        let report = Attacher::start(&target, &[]).finish();
-        assert_eq!(report["totals"]["lost_events"], 0);
-        assert_eq!(target.our_mappings(), mappings);
-    }
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let target = Target::start(&build_target("hammer", &[]), &[]);
+        Attacher::start(&target, &[]).finish();
+        let mappings = target.our_mappings();
+        for _ in 0..3 {
+            // As if the next attacher had been killed before its magic number was written.
+            let memory = OpenOptions::new()
+                .write(true)
+                .open(format!("/proc/{}/mem", target.pid()))
+                .expect("memory of a child");
+            memory
+                .write_all_at(&[0; 8], region(&target))
+                .expect("written");
+            let report = Attacher::start(&target, &[]).finish();
+            assert_eq!(report["totals"]["lost_events"], 0);
+            assert_eq!(target.our_mappings(), mappings);
+        }
+        assert!(target.finish().success());
+    });
 }
 
 #[test]
 fn each_ring_size_has_one_region() {
-    let target = Target::start(&build_target("hammer", &[]), &[]);
-    Attacher::start(&target, &["--ring-size", "1M"]).finish();
-    Attacher::start(&target, &["--ring-size", "64K"]).finish();
-    let mappings = target.our_mappings();
-    for size in ["1M", "64K", "64K", "1M", "64K"] {
-        Attacher::start(&target, &["--ring-size", size]).finish();
-        assert_eq!(target.our_mappings(), mappings, "{size}");
-    }
-    // The attacher that uses the later one is known too.
-    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
-    let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
-    assert_eq!(code, 2);
-    assert!(errors.contains("already traced by memhook-rs "), "{errors}");
-    attacher.finish();
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let target = Target::start(&build_target("hammer", &[]), &[]);
+        Attacher::start(&target, &["--ring-size", "1M"]).finish();
+        Attacher::start(&target, &["--ring-size", "64K"]).finish();
+        let mappings = target.our_mappings();
+        for size in ["1M", "64K", "64K", "1M", "64K"] {
+            Attacher::start(&target, &["--ring-size", size]).finish();
+            assert_eq!(target.our_mappings(), mappings, "{size}");
+        }
+        // The attacher that uses the later one is known too.
+        let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+        let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
+        assert_eq!(code, 2);
+        assert!(errors.contains("already traced by memhook-rs "), "{errors}");
+        attacher.finish();
+        assert!(target.finish().success());
+    });
 }
 
 #[test]
@@ -83,93 +87,107 @@ fn a_descriptor_is_closed_by_whoever_comes_next() {
 /// One of them traces, the others say that it does.
 #[test]
 fn several_at_once() {
-    let target = Target::start(&build_target("hammer", &[]), &[]);
-    let pid = target.pid().to_string();
-    for _ in 0..3 {
-        let attachers: Vec<_> = (0..4)
-            .map(|_| {
-                let mut command = Command::new(binary());
-                command.args(["attach", "-q", "-d", "300ms", &pid]);
-                command.stdout(std::process::Stdio::null());
-                command.stderr(std::process::Stdio::piped());
-                command.spawn().expect("it starts")
-            })
-            .collect();
-        let mut traced = 0;
-        for attacher in attachers {
-            let output = attacher.wait_with_output().expect("it ends");
-            let errors = String::from_utf8_lossy(&output.stderr);
-            match output.status.code() {
-                Some(0) => traced += 1,
-                Some(2) => assert!(
-                    errors.contains("memhook-rs") && errors.lines().count() == 1,
-                    "{errors}"
-                ),
-                _ => panic!("{}: {errors}", output.status),
+    memhook_tests::patiently(|| {
+        let target = Target::start(&build_target("hammer", &[]), &[]);
+        let pid = target.pid().to_string();
+        for _ in 0..3 {
+            let attachers: Vec<_> = (0..4)
+                .map(|_| {
+                    let mut command = Command::new(binary());
+                    command.args(["attach", "-q", "-d", "300ms", &pid]);
+                    command.stdout(std::process::Stdio::null());
+                    command.stderr(std::process::Stdio::piped());
+                    command.spawn().expect("it starts")
+                })
+                .collect();
+            let mut traced = 0;
+            for attacher in attachers {
+                let output = attacher.wait_with_output().expect("it ends");
+                let errors = String::from_utf8_lossy(&output.stderr);
+                match output.status.code() {
+                    Some(0) => traced += 1,
+                    Some(2) => assert!(
+                        errors.contains("memhook-rs") && errors.lines().count() == 1,
+                        "{errors}"
+                    ),
+                    _ => panic!("{}: {errors}", output.status),
+                }
             }
+            assert!(traced >= 1);
         }
-        assert!(traced >= 1);
-    }
-    let mappings = target.our_mappings();
-    Attacher::start(&target, &[]).finish();
-    assert_eq!(target.our_mappings(), mappings);
-    assert!(target.finish().success());
+        let mappings = target.our_mappings();
+        Attacher::start(&target, &[]).finish();
+        assert_eq!(target.our_mappings(), mappings);
+        assert!(target.finish().success());
+    });
 }
 
 /// Who may not open the target's region maps a new one in its place.
 #[test]
 fn an_attacher_without_privileges() {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        return not_run(
-            "only root can give up its privileges; as anybody else, all tests here run without",
-        );
-    }
-    let folder = Folder::new("unprivileged");
-    let (attacher, program) = (folder.path("memhook-rs"), folder.path("hammer"));
-    memhook_tests::programs::copy_program(binary(), &attacher);
-    memhook_tests::programs::copy_program(build_target("hammer", &[]), &program);
-    let nobody = |program: &str| {
-        let mut command = Command::new(installed("setpriv"));
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
-        command
-    };
-    let target = Target::run(&mut nobody(&program));
-    let mut mappings = None;
-    for _ in 0..4 {
-        let mut command = nobody(&attacher);
-        command.args(["attach", "--json", "-d", "200ms", &target.pid().to_string()]);
-        let output = command.output().expect("it runs");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{errors}");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let last = text.lines().last().expect("a report");
-        let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
-        assert!(
-            report["totals"]["allocations"].as_u64() > Some(0),
-            "{report}"
-        );
-        assert_eq!(report["totals"]["lost_events"], 0);
-        let now = target.our_mappings();
-        assert_eq!(*mappings.get_or_insert(now), now);
-    }
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        // SAFETY: no arguments.
+        if unsafe { libc::geteuid() } != 0 {
+            return not_run(
+                "only root can give up its privileges; as anybody else, all tests here run without",
+            );
+        }
+        let folder = Folder::new("unprivileged");
+        let (attacher, program) = (folder.path("memhook-rs"), folder.path("hammer"));
+        memhook_tests::programs::copy_program(binary(), &attacher);
+        memhook_tests::programs::copy_program(build_target("hammer", &[]), &program);
+        let nobody = |program: &str| {
+            let mut command = Command::new(installed("setpriv"));
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
+            command
+        };
+        let target = Target::run(&mut nobody(&program));
+        let mut mappings = None;
+        let mut traced = |duration: &str| {
+            let mut command = nobody(&attacher);
+            command.args([
+                "attach",
+                "--json",
+                "-d",
+                duration,
+                &target.pid().to_string(),
+            ]);
+            let output = command.output().expect("it runs");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{errors}");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let last = text.lines().last().expect("a report");
+            let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+            assert_eq!(report["totals"]["lost_events"], 0);
+            let now = target.our_mappings();
+            assert_eq!(*mappings.get_or_insert(now), now);
+            report["totals"]["allocations"].as_u64()
+        };
+        for _ in 0..4 {
+            // For longer where it stands still for a time.
+            let mut seen = ["200ms", "2s", "8s", "20s"].into_iter().map(&mut traced);
+            assert!(seen.any(|seen| seen > Some(0)), "nothing is seen of it");
+        }
+        assert!(target.finish().success());
+    });
 }
 
 /// Memory of that name that can lose its pages is none of ours, and is not looked at: that would be the
 /// end of whoever looks.
 #[test]
 fn memory_that_is_not_sealed_is_not_mapped() {
-    let target = Target::start(&build_target("false_region", &[]), &[]);
-    for _ in 0..3 {
-        let report = Attacher::start(&target, &["-d", "300ms"]).last_report();
-        assert_eq!(report["totals"]["lost_events"], 0);
-        let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
-        assert_eq!(code, 0, "{errors}");
-    }
-    // Its own and ours.
-    assert_eq!(target.maps().matches("memhook-region").count(), 2);
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let target = Target::start(&build_target("false_region", &[]), &[]);
+        for _ in 0..3 {
+            let report = Attacher::start(&target, &["-d", "300ms"]).last_report();
+            assert_eq!(report["totals"]["lost_events"], 0);
+            let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
+            assert_eq!(code, 0, "{errors}");
+        }
+        // Its own and ours.
+        assert_eq!(target.maps().matches("memhook-region").count(), 2);
+        assert!(target.finish().success());
+    });
 }
 
 /// The hook faults at a slot that nobody may write to, after it has patched those in front of it: the

@@ -116,7 +116,8 @@ fn a_filter_that_comes_later() {
     let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
     target.go();
     target.expect("filtered");
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    // The attacher has looked at it by then, even if that stands still for a time.
+    std::thread::sleep(Duration::from_secs(6));
     target.go();
     target.expect("done");
     if !can_pass_by_filters() {

@@ -4,55 +4,61 @@ use memhook_tests::{Attacher, Target, build_target, sites};
 
 #[test]
 fn a_handler_that_allocates_at_every_tick_of_a_timer() {
-    let program = build_target("ticking", &[]);
-    let mut target = Target::start(&program, &["3000"]);
-    // Deep enough for the frames of the signal.
-    let attacher = Attacher::start(&target, &["--depth", "24"]);
-    target.go();
-    let line = target.expect("kept ");
-    target.expect("done");
-    let report = attacher.finish();
-    assert!(target.finish().success());
-    let kept: u64 = line[5..].trim().parse().expect("a number");
-    assert!(kept >= 300);
-    let planted = ("leak_in_handler".to_owned(), "malloc".to_owned());
-    assert_eq!(
-        sites(&report, "ticking.cc").get(&planted),
-        Some(&(kept, kept * 87)),
-        "{report:#}"
-    );
-    let totals = &report["totals"];
-    for field in [
-        "lost_events",
-        "unknown_releases",
-        "unhooked_releases",
-        "reentrant_calls",
-    ] {
-        assert_eq!(totals[field], 0, "{field}: {totals}");
-    }
+    memhook_tests::patiently(|| {
+        let program = build_target("ticking", &[]);
+        let mut target = Target::start(&program, &["3000"]);
+        // Deep enough for the frames of the signal.
+        let attacher = Attacher::start(&target, &["--depth", "24"]);
+        target.go();
+        let line = target.expect("kept ");
+        target.expect("done");
+        let report = attacher.finish();
+        assert!(target.finish().success());
+        let kept: u64 = line[5..].trim().parse().expect("a number");
+        assert!(kept >= 300);
+        let planted = ("leak_in_handler".to_owned(), "malloc".to_owned());
+        assert_eq!(
+            sites(&report, "ticking.cc").get(&planted),
+            Some(&(kept, kept * 87)),
+            "{report:#}"
+        );
+        let totals = &report["totals"];
+        for field in [
+            "lost_events",
+            "unknown_releases",
+            "unhooked_releases",
+            "reentrant_calls",
+        ] {
+            assert_eq!(totals[field], 0, "{field}: {totals}");
+        }
+    });
 }
 
 /// The timer fires while threads are held, remote calls are made and slots are exchanged.
 #[test]
 fn attaches_between_ticks() {
-    let program = build_target("ticking", &[]);
-    let mut target = Target::start(&program, &["endless"]);
-    for _ in 0..10 {
-        let report = Attacher::start(&target, &[]).finish();
-        assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
-    }
-    target.go();
-    target.expect("kept ");
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let program = build_target("ticking", &[]);
+        let mut target = Target::start(&program, &["endless"]);
+        for _ in 0..10 {
+            let report = Attacher::start(&target, &[]).finish();
+            assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
+        }
+        target.go();
+        target.expect("kept ");
+        assert!(target.finish().success());
+    });
 }
 
 #[test]
 fn attaches_between_forks() {
-    let program = build_target("forking", &[]);
-    let target = Target::start(&program, &[]);
-    for _ in 0..10 {
-        let report = Attacher::start(&target, &[]).finish();
-        assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
-    }
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let program = build_target("forking", &[]);
+        let target = Target::start(&program, &[]);
+        for _ in 0..10 {
+            let report = Attacher::start(&target, &[]).finish();
+            assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
+        }
+        assert!(target.finish().success());
+    });
 }

@@ -25,24 +25,26 @@ fn killed_after(target: &Target, delay: Duration) {
 
 #[test]
 fn forty_cycles_on_a_hammering_target() {
-    let program = build_target("hammer", &[]);
-    let target = Target::start(&program, &[]);
-    let mut constant = None;
-    let mut random = 12345u64;
-    for cycle in 0..40 {
-        if cycle % 5 == 4 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
-            killed_after(&target, Duration::from_micros((random >> 33) % 400_000));
-            continue;
+    memhook_tests::patiently(|| {
+        let program = build_target("hammer", &[]);
+        let target = Target::start(&program, &[]);
+        let mut constant = None;
+        let mut random = 12345u64;
+        for cycle in 0..40 {
+            if cycle % 5 == 4 {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                killed_after(&target, Duration::from_micros((random >> 33) % 400_000));
+                continue;
+            }
+            let report = Attacher::start(&target, &[]).finish();
+            assert_eq!(report["totals"]["lost_events"], 0, "cycle {cycle}");
+            let now = (target.our_mappings(), open_files(&target));
+            assert_eq!(*constant.get_or_insert(now), now, "cycle {cycle}");
         }
-        let report = Attacher::start(&target, &[]).finish();
-        assert_eq!(report["totals"]["lost_events"], 0, "cycle {cycle}");
-        let now = (target.our_mappings(), open_files(&target));
-        assert_eq!(*constant.get_or_insert(now), now, "cycle {cycle}");
-    }
-    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
-    assert_eq!(code, 0, "{out}{err}");
-    assert!(target.finish().success());
+        let (code, out, err) = run(&["detach", &target.pid().to_string()]);
+        assert_eq!(code, 0, "{out}{err}");
+        assert!(target.finish().success());
+    });
 }
 
 /// Whatever it does at that moment: a thread that it holds goes on without it.
@@ -80,10 +82,12 @@ fn a_stopped_attacher_stops_nobody_else() {
 
 #[test]
 fn vector_registers_survive() {
-    let program = build_target("canary", &[]);
-    let target = Target::start(&program, &[]);
-    for _ in 0..8 {
-        Attacher::start(&target, &[]).finish();
-    }
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let program = build_target("canary", &[]);
+        let target = Target::start(&program, &[]);
+        for _ in 0..8 {
+            Attacher::start(&target, &[]).finish();
+        }
+        assert!(target.finish().success());
+    });
 }

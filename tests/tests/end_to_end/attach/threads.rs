@@ -4,18 +4,20 @@ use memhook_tests::{Attacher, Target, build_target, expect_sites, trace};
 
 #[test]
 fn ten_thousand_short_lived_threads_leave_no_residue() {
-    let program = build_target("threads", &[]);
-    let mut target = Target::start(&program, &["10000"]);
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    target.expect("done");
-    let report = attacher.finish();
-    expect_sites(
-        &report,
-        "threads.cc",
-        &[("leak_in_thread", "malloc", 100, 48)],
-    );
-    assert!(target.finish().success());
+    memhook_tests::patiently(|| {
+        let program = build_target("threads", &[]);
+        let mut target = Target::start(&program, &["10000"]);
+        let attacher = Attacher::start(&target, &[]);
+        target.go();
+        target.expect("done");
+        let report = attacher.finish();
+        expect_sites(
+            &report,
+            "threads.cc",
+            &[("leak_in_thread", "malloc", 100, 48)],
+        );
+        assert!(target.finish().success());
+    });
 }
 
 #[test]
@@ -46,14 +48,16 @@ fn remembered_backtraces_are_right_everywhere() {
 /// A traced call takes little more of a stack than the allocator does.
 #[test]
 fn stacks_with_little_room() {
-    let program = build_target("small_stacks", &["-O1", "-Wl,-z,now"]);
-    let mut target = Target::start(&program, &["512"]);
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    target.expect("done");
-    let report = attacher.finish();
-    let status = target.finish();
-    assert!(status.success(), "the target's self-check: {status}");
-    assert_eq!(report["totals"]["lost_events"], 0);
-    assert_ne!(report["totals"]["truncated_stacks"], 0, "{report:#}");
+    memhook_tests::patiently(|| {
+        let program = build_target("small_stacks", &["-O1", "-Wl,-z,now"]);
+        let mut target = Target::start(&program, &["512"]);
+        let attacher = Attacher::start(&target, &[]);
+        target.go();
+        target.expect("done");
+        let report = attacher.finish();
+        let status = target.finish();
+        assert!(status.success(), "the target's self-check: {status}");
+        assert_eq!(report["totals"]["lost_events"], 0);
+        assert_ne!(report["totals"]["truncated_stacks"], 0, "{report:#}");
+    });
 }

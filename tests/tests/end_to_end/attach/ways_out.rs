@@ -9,7 +9,11 @@ fn regions(target: &Target) -> usize {
 fn leaves_one_region(way: &str) {
     let target = Target::start(&build_target("ways_out", &[]), &[way]);
     let mut allocations = 0;
-    for attach in 0..10 {
+    for attach in 0.. {
+        // It may stand still whenever it is traced.
+        if attach >= 10 && (allocations > 0 || attach >= 100) {
+            break;
+        }
         let report = Attacher::start(&target, &["-d", "100ms"]).last_report();
         allocations += report["totals"]["allocations"].as_u64().expect("a count");
         assert_eq!(regions(&target), 1, "{way}, attach {attach}");
@@ -20,23 +24,29 @@ fn leaves_one_region(way: &str) {
 
 #[test]
 fn exceptions() {
-    for way in ["throw", "nothrow", "handler"] {
-        leaves_one_region(way);
-    }
+    memhook_tests::patiently(|| {
+        for way in ["throw", "nothrow", "handler"] {
+            leaves_one_region(way);
+        }
+    });
 }
 
 #[test]
 fn jumps() {
-    for way in ["longjmp", "coroutine"] {
-        leaves_one_region(way);
-    }
+    memhook_tests::patiently(|| {
+        for way in ["longjmp", "coroutine"] {
+            leaves_one_region(way);
+        }
+    });
 }
 
 #[test]
 fn ends_of_threads() {
-    for way in ["pthread_exit", "cancel", "die"] {
-        leaves_one_region(way);
-    }
+    memhook_tests::patiently(|| {
+        for way in ["pthread_exit", "cancel", "die"] {
+            leaves_one_region(way);
+        }
+    });
 }
 
 /// Calls below a frame that was left by longjmp look as if they were part of the call that was left.

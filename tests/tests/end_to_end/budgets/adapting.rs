@@ -89,75 +89,81 @@ pub fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f6
 
 #[test]
 fn sums_are_within_their_standard_errors() {
-    let count = std::env::var("MEMHOOK_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
-    let (mut sampled, mut squares, mut terms) = (0, 0.0, 0.0);
-    for _ in 0..count {
-        let (report, truth) = crowd(&[]);
-        let deviations = check(&report, truth);
-        sampled += u32::from(!deviations.is_empty());
-        squares += deviations.iter().map(|d| d * d).sum::<f64>();
-        terms += deviations.len() as f64;
-    }
-    assert!(sampled > 0, "no ring was nearly full in {count} runs");
-    // Chi squared over its degrees of freedom, for at least two of them.
-    let scatter = squares / terms;
-    assert!(scatter < 12.0, "{terms} sums scatter {scatter:.1} times");
+    memhook_tests::patiently(|| {
+        let count = std::env::var("MEMHOOK_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
+        let (mut sampled, mut squares, mut terms) = (0, 0.0, 0.0);
+        for _ in 0..count {
+            let (report, truth) = crowd(&[]);
+            let deviations = check(&report, truth);
+            sampled += u32::from(!deviations.is_empty());
+            squares += deviations.iter().map(|d| d * d).sum::<f64>();
+            terms += deviations.len() as f64;
+        }
+        assert!(sampled > 0, "no ring was nearly full in {count} runs");
+        // Chi squared over its degrees of freedom, for at least two of them.
+        let scatter = squares / terms;
+        assert!(scatter < 12.0, "{terms} sums scatter {scatter:.1} times");
+    });
 }
 
 /// What was counted and what is estimated is the same in a recording.
 #[test]
 fn a_recording_has_the_weights_of_the_samples() {
-    let folder = Folder::new("adapted");
-    let name = folder.path("run.mhk");
-    let mut sampled = 0;
-    for _ in 0..3 {
-        let options = [
-            "--on-full",
-            "adapt",
-            "--ring-size",
-            "64K",
-            "--force",
-            "-o",
-            &name,
-        ];
-        let (report, truth) = trace_crowd(&["8", "100000"], &options);
-        check(&report, truth);
-        let (code, output, errors) = run(&["report", &name, "--json"]);
-        assert_eq!(code, 0, "{errors}");
-        let recorded: Value = serde_json::from_str(&output).expect("JSON");
-        let mut sampling = report["sampling"].clone();
-        if let Some(fields) = sampling.as_object_mut() {
-            // A recording does not say when the first sample was taken.
-            fields.remove("exact_s");
+    memhook_tests::patiently(|| {
+        let folder = Folder::new("adapted");
+        let name = folder.path("run.mhk");
+        let mut sampled = 0;
+        for _ in 0..3 {
+            let options = [
+                "--on-full",
+                "adapt",
+                "--ring-size",
+                "64K",
+                "--force",
+                "-o",
+                &name,
+            ];
+            let (report, truth) = trace_crowd(&["8", "100000"], &options);
+            check(&report, truth);
+            let (code, output, errors) = run(&["report", &name, "--json"]);
+            assert_eq!(code, 0, "{errors}");
+            let recorded: Value = serde_json::from_str(&output).expect("JSON");
+            let mut sampling = report["sampling"].clone();
+            if let Some(fields) = sampling.as_object_mut() {
+                // A recording does not say when the first sample was taken.
+                fields.remove("exact_s");
+            }
+            assert_eq!(sampling, recorded["sampling"]);
+            sampled += u32::from(!report["sampling"].is_null());
+            for field in ["allocated_bytes", "released_bytes", "live_bytes"] {
+                // Added up in another order, and rounded.
+                let [found, of_file] =
+                    [&report, &recorded].map(|report| number(&report["totals"][field]));
+                assert!(
+                    (found - of_file).abs() <= 2.0,
+                    "{field}: {found}, {of_file}"
+                );
+            }
         }
-        assert_eq!(sampling, recorded["sampling"]);
-        sampled += u32::from(!report["sampling"].is_null());
-        for field in ["allocated_bytes", "released_bytes", "live_bytes"] {
-            // Added up in another order, and rounded.
-            let [found, of_file] =
-                [&report, &recorded].map(|report| number(&report["totals"][field]));
-            assert!(
-                (found - of_file).abs() <= 2.0,
-                "{field}: {found}, {of_file}"
-            );
-        }
-    }
-    assert!(sampled > 0, "no ring was nearly full");
+        assert!(sampled > 0, "no ring was nearly full");
+    });
 }
 
 /// Whatever was recorded, exactly or as a sample, is matched by its release, and no other block is.
 #[test]
 fn every_release_of_a_recorded_block_is_seen() {
-    for _ in 0..2 {
-        let (report, _) = crowd(&["release"]);
-        let work = report["sites"].as_array().expect("sites").iter();
-        let live: f64 = work
-            .filter(|site| site["stack"].to_string().contains("work("))
-            .map(|site| number(&site["bytes"]))
-            .sum();
-        assert_eq!(live, 0.0, "{report}");
-        assert_eq!(report["totals"]["unhooked_releases"], 0, "{report}");
-    }
+    memhook_tests::patiently(|| {
+        for _ in 0..2 {
+            let (report, _) = crowd(&["release"]);
+            let work = report["sites"].as_array().expect("sites").iter();
+            let live: f64 = work
+                .filter(|site| site["stack"].to_string().contains("work("))
+                .map(|site| number(&site["bytes"]))
+                .sum();
+            assert_eq!(live, 0.0, "{report}");
+            assert_eq!(report["totals"]["unhooked_releases"], 0, "{report}");
+        }
+    });
 }
 
 /// With room in the rings nothing is estimated, and the report says nothing of samples.
@@ -176,54 +182,62 @@ fn a_quiet_program_is_counted_exactly() {
 /// What fits into a ring is counted exactly, whatever the machine is busy with.
 #[test]
 fn a_burst_is_counted_exactly() {
-    let (report, truth) = trace_crowd(&["1", "1000"], &["--on-full", "adapt"]);
-    assert!(report["sampling"].is_null(), "{report}");
-    check(&report, truth);
+    memhook_tests::patiently(|| {
+        let (report, truth) = trace_crowd(&["1", "1000"], &["--on-full", "adapt"]);
+        assert!(report["sampling"].is_null(), "{report}");
+        check(&report, truth);
+    });
 }
 
 #[test]
 fn a_large_crowd_is_counted_or_estimated() {
-    let (report, truth) = trace_crowd(&["16", "150000"], &["--on-full", "adapt"]);
-    check(&report, truth);
+    memhook_tests::patiently(|| {
+        let (report, truth) = trace_crowd(&["16", "150000"], &["--on-full", "adapt"]);
+        check(&report, truth);
+    });
 }
 
 /// A program that was running before does not wait for long, and the first line of the report says what that means.
 #[test]
 fn a_running_program_keeps_its_speed_by_default() {
-    let folder = Folder::new("kept-speed");
-    let name = folder.path("run.mhk");
-    let mut sampled = 0;
-    for output in [&[][..], &["-o", &name, "--force"], &["--stacks", "all"]] {
-        let options = [&["--ring-size", "64K"], output].concat();
-        let (report, truth) = trace_crowd(&["8", "100000"], &options);
-        check(&report, truth);
-        sampled += u32::from(!report["sampling"].is_null());
-        if !report["sampling"].is_null() {
-            assert!(number(&report["sampling"]["exact_s"]) > 0.0, "{report}");
+    memhook_tests::patiently(|| {
+        let folder = Folder::new("kept-speed");
+        let name = folder.path("run.mhk");
+        let mut sampled = 0;
+        for output in [&[][..], &["-o", &name, "--force"], &["--stacks", "all"]] {
+            let options = [&["--ring-size", "64K"], output].concat();
+            let (report, truth) = trace_crowd(&["8", "100000"], &options);
+            check(&report, truth);
+            sampled += u32::from(!report["sampling"].is_null());
+            if !report["sampling"].is_null() {
+                assert!(number(&report["sampling"]["exact_s"]) > 0.0, "{report}");
+            }
         }
-    }
-    assert!(sampled > 0, "no ring was nearly full");
+        assert!(sampled > 0, "no ring was nearly full");
+    });
 }
 
 /// Where somebody asks for what samples cannot say, or for exact numbers, the program waits.
 #[test]
 fn all_is_counted_where_the_program_waits() {
-    let folder = Folder::new("full-rings");
-    let name = folder.path("run.mhk");
-    let waiting = [
-        &["--on-full", "wait"][..],
-        &["--on-full", "wait", "-o", &name, "--force"],
-        &["--scores"],
-        &["--record", "summary", "-o", &name, "--force"],
-    ];
-    for options in waiting {
-        let options = [&["--ring-size", "64K"], options].concat();
-        let (report, truth) = trace_crowd(&["8", "50000"], &options);
+    memhook_tests::patiently(|| {
+        let folder = Folder::new("full-rings");
+        let name = folder.path("run.mhk");
+        let waiting = [
+            &["--on-full", "wait"][..],
+            &["--on-full", "wait", "-o", &name, "--force"],
+            &["--scores"],
+            &["--record", "summary", "-o", &name, "--force"],
+        ];
+        for options in waiting {
+            let options = [&["--ring-size", "64K"], options].concat();
+            let (report, truth) = trace_crowd(&["8", "50000"], &options);
+            assert!(report["sampling"].is_null(), "{report}");
+            assert!(check(&report, truth).is_empty());
+        }
+        let (code, output, errors) = run(&["report", &name, "--json"]);
+        assert_eq!(code, 0, "{errors}");
+        let report: Value = serde_json::from_str(&output).expect("JSON");
         assert!(report["sampling"].is_null(), "{report}");
-        assert!(check(&report, truth).is_empty());
-    }
-    let (code, output, errors) = run(&["report", &name, "--json"]);
-    assert_eq!(code, 0, "{errors}");
-    let report: Value = serde_json::from_str(&output).expect("JSON");
-    assert!(report["sampling"].is_null(), "{report}");
+    });
 }

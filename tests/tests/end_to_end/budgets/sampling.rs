@@ -59,55 +59,59 @@ fn run() -> BTreeMap<String, Estimate> {
 /// forgetting releases, or weights that leave out the block's own size, pass them every time.
 #[test]
 fn estimates_are_unbiased_and_their_errors_true() {
-    let count = std::env::var("MEMHOOK_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
-    let runs: Vec<_> = (0..count.max(RUNS)).map(|_| run()).collect();
-    let mut squares = 0.0;
-    let mut terms = 0.0;
-    for (function, blocks, size) in PLANTED {
-        let bytes = (blocks * size) as f64;
-        let of_runs = runs.iter().map(|run| {
-            let found = run.get(function).copied();
-            found.unwrap_or_else(|| panic!("{function} is in no sample"))
-        });
-        let (mut sum, mut variance) = (0.0, 0.0);
-        for estimate in of_runs {
-            sum += estimate.bytes - bytes;
-            variance += estimate.variance;
-            let mean_size = estimate.bytes / estimate.blocks;
-            assert!(
-                (mean_size / size as f64 - 1.0).abs() < 0.01,
-                "{function}: {mean_size} bytes a block"
-            );
-            if estimate.variance > 1.0 {
-                squares += (estimate.bytes - bytes).powi(2) / estimate.variance;
-                terms += 1.0;
+    memhook_tests::patiently(|| {
+        let count = std::env::var("MEMHOOK_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
+        let runs: Vec<_> = (0..count.max(RUNS)).map(|_| run()).collect();
+        let mut squares = 0.0;
+        let mut terms = 0.0;
+        for (function, blocks, size) in PLANTED {
+            let bytes = (blocks * size) as f64;
+            let of_runs = runs.iter().map(|run| {
+                let found = run.get(function).copied();
+                found.unwrap_or_else(|| panic!("{function} is in no sample"))
+            });
+            let (mut sum, mut variance) = (0.0, 0.0);
+            for estimate in of_runs {
+                sum += estimate.bytes - bytes;
+                variance += estimate.variance;
+                let mean_size = estimate.bytes / estimate.blocks;
+                assert!(
+                    (mean_size / size as f64 - 1.0).abs() < 0.01,
+                    "{function}: {mean_size} bytes a block"
+                );
+                if estimate.variance > 1.0 {
+                    squares += (estimate.bytes - bytes).powi(2) / estimate.variance;
+                    terms += 1.0;
+                }
             }
+            // Blocks that are practically always sampled have no error, and must be exact.
+            if variance < 1.0 {
+                assert_eq!(sum, 0.0, "{function}");
+                continue;
+            }
+            let deviations = sum / variance.sqrt();
+            assert!(
+                deviations.abs() < 5.0,
+                "{function}: the mean of {count} estimates is {deviations:.1} standard errors off"
+            );
         }
-        // Blocks that are practically always sampled have no error, and must be exact.
-        if variance < 1.0 {
-            assert_eq!(sum, 0.0, "{function}");
-            continue;
-        }
-        let deviations = sum / variance.sqrt();
+        // The estimates scatter as their standard errors say: chi squared over its degrees of freedom.
+        let scatter = squares / terms;
         assert!(
-            deviations.abs() < 5.0,
-            "{function}: the mean of {count} estimates is {deviations:.1} standard errors off"
+            (0.25..2.6).contains(&scatter),
+            "{terms} estimates scatter {scatter:.2} times as wide as they say (squared)"
         );
-    }
-    // The estimates scatter as their standard errors say: chi squared over its degrees of freedom.
-    let scatter = squares / terms;
-    assert!(
-        (0.25..2.6).contains(&scatter),
-        "{terms} estimates scatter {scatter:.2} times as wide as they say (squared)"
-    );
+    });
 }
 
 /// As many bytes as were allocated, whether or not they still live.
 #[test]
 fn totals_are_estimates_of_everything() {
-    for by in ["site", "function"] {
-        check_totals(by);
-    }
+    memhook_tests::patiently(|| {
+        for by in ["site", "function"] {
+            check_totals(by);
+        }
+    });
 }
 
 fn check_totals(by: &str) {
@@ -130,60 +134,62 @@ fn check_totals(by: &str) {
 /// A recording has the live report's errors, and every view of it says that it estimates.
 #[test]
 fn views_of_a_recording_have_errors() {
-    let folder = Folder::new("sampled");
-    let file = folder.path("run.mhk");
-    let mut target = Target::start(&build_target("sampled", &[]), &[]);
-    let options = ["--sample", MEAN, "--stacks", "all", "-o", &file];
-    let attacher = Attacher::start(&target, &options);
-    target.go();
-    target.expect("done");
-    let live = attacher.finish();
-    assert!(target.finish().success());
-    let output = |args: &[&str]| {
-        let (code, out, err) = memhook(args);
-        assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
-        out
-    };
-    let read = output(&["report", &file, "--json", "-T", "1000"]);
-    let read: Value = serde_json::from_str(&read).expect("JSON");
-    let (of_recording, of_attach) = (estimates(&read), estimates(&live));
-    assert_eq!(of_recording.len(), of_attach.len());
-    let mut variance = 0.0;
-    for (name, estimate) in of_attach {
-        let found = of_recording[&name].variance;
-        // Rounded for each site.
-        assert!(
-            (found.sqrt() - estimate.variance.sqrt()).abs() < 5.0,
-            "{name}"
-        );
-        variance += found;
-    }
-    let error = read["sampling"]["live_error_bytes"]
-        .as_f64()
-        .expect("an error");
-    assert!((error / variance.sqrt() - 1.0).abs() < 0.01, "{error}");
-    assert_eq!(read["measured"]["error_bytes"], error);
-    let report = folder.path("run.json");
-    output(&["report", &file, "--json", "-T", "1000", "-o", &report]);
-    for args in [
-        &["report", &file][..],
-        &["report", &file, "--measure", "peak"],
-        &["report", &file, "--by", "function"],
-        &["report", &file, "--by", "size"],
-        &["report", &file, "--by", "lifetime"],
-        &["report", &file, "--tree", "top-down"],
-        &["report", &file, "--who-frees"],
-        &["report", &file, "-f", "flamegraph"],
-        &["diff", &file, &file, "--measure", "allocated"],
-        &["diff", &report, &file],
-    ] {
-        let text = output(args);
-        assert!(text.contains(" ± "), "{args:?}: {text:.2000}");
-        assert!(
-            text.to_lowercase().contains("estimate"),
-            "{args:?}: {text:.2000}"
-        );
-    }
-    let page = output(&["report", &file, "-f", "massif"]);
-    assert!(page.contains("estimated from samples"), "{page:.300}");
+    memhook_tests::patiently(|| {
+        let folder = Folder::new("sampled");
+        let file = folder.path("run.mhk");
+        let mut target = Target::start(&build_target("sampled", &[]), &[]);
+        let options = ["--sample", MEAN, "--stacks", "all", "-o", &file];
+        let attacher = Attacher::start(&target, &options);
+        target.go();
+        target.expect("done");
+        let live = attacher.finish();
+        assert!(target.finish().success());
+        let output = |args: &[&str]| {
+            let (code, out, err) = memhook(args);
+            assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
+            out
+        };
+        let read = output(&["report", &file, "--json", "-T", "1000"]);
+        let read: Value = serde_json::from_str(&read).expect("JSON");
+        let (of_recording, of_attach) = (estimates(&read), estimates(&live));
+        assert_eq!(of_recording.len(), of_attach.len());
+        let mut variance = 0.0;
+        for (name, estimate) in of_attach {
+            let found = of_recording[&name].variance;
+            // Rounded for each site.
+            assert!(
+                (found.sqrt() - estimate.variance.sqrt()).abs() < 5.0,
+                "{name}"
+            );
+            variance += found;
+        }
+        let error = read["sampling"]["live_error_bytes"]
+            .as_f64()
+            .expect("an error");
+        assert!((error / variance.sqrt() - 1.0).abs() < 0.01, "{error}");
+        assert_eq!(read["measured"]["error_bytes"], error);
+        let report = folder.path("run.json");
+        output(&["report", &file, "--json", "-T", "1000", "-o", &report]);
+        for args in [
+            &["report", &file][..],
+            &["report", &file, "--measure", "peak"],
+            &["report", &file, "--by", "function"],
+            &["report", &file, "--by", "size"],
+            &["report", &file, "--by", "lifetime"],
+            &["report", &file, "--tree", "top-down"],
+            &["report", &file, "--who-frees"],
+            &["report", &file, "-f", "flamegraph"],
+            &["diff", &file, &file, "--measure", "allocated"],
+            &["diff", &report, &file],
+        ] {
+            let text = output(args);
+            assert!(text.contains(" ± "), "{args:?}: {text:.2000}");
+            assert!(
+                text.to_lowercase().contains("estimate"),
+                "{args:?}: {text:.2000}"
+            );
+        }
+        let page = output(&["report", &file, "-f", "massif"]);
+        assert!(page.contains("estimated from samples"), "{page:.300}");
+    });
 }

@@ -10,46 +10,52 @@ fn is_drain(name: impl AsRef<str>) -> bool {
 /// All is counted, of every thread, and each release is that of its block.
 #[test]
 fn several_drains_count_what_one_does() {
-    let options = ["--on-full", "wait", "--ring-size", "64K", "--drains", "2"];
-    for (program, stacks) in [
-        (&["16", "100000"][..], &[][..]),
-        (&["16", "100000", "release"], &["--stacks", "all"]),
-    ] {
-        let options = [&options, stacks].concat();
-        let (report, truth, threads) = trace_crowd_by(program, &options);
-        assert!(threads.iter().any(is_drain), "{threads:?}");
-        assert!(report["sampling"].is_null(), "{report}");
-        assert!(check(&report, truth).is_empty());
-        assert_eq!(report["totals"]["unhooked_releases"], 0, "{report}");
-        let sites = report["sites"].as_array().expect("sites").iter();
-        let live = sites.map(|site| site["bytes"].as_u64().expect("a number"));
-        assert_eq!(report["totals"]["live_bytes"], live.sum::<u64>());
-    }
+    memhook_tests::patiently(|| {
+        let options = ["--on-full", "wait", "--ring-size", "64K", "--drains", "2"];
+        for (program, stacks) in [
+            (&["16", "100000"][..], &[][..]),
+            (&["16", "100000", "release"], &["--stacks", "all"]),
+        ] {
+            let options = [&options, stacks].concat();
+            let (report, truth, threads) = trace_crowd_by(program, &options);
+            assert!(threads.iter().any(is_drain), "{threads:?}");
+            assert!(report["sampling"].is_null(), "{report}");
+            assert!(check(&report, truth).is_empty());
+            assert_eq!(report["totals"]["unhooked_releases"], 0, "{report}");
+            let sites = report["sites"].as_array().expect("sites").iter();
+            let live = sites.map(|site| site["bytes"].as_u64().expect("a number"));
+            assert_eq!(report["totals"]["live_bytes"], live.sum::<u64>());
+        }
+    });
 }
 
 /// Of samples, too, the drains know together what one would.
 #[test]
 fn several_drains_add_samples_up() {
-    let options = ["--on-full", "adapt", "--ring-size", "64K", "--drains", "2"];
-    let mut sampled = 0;
-    for _ in 0..3 {
-        let (report, truth, _) = trace_crowd_by(&["8", "100000"], &options);
-        check(&report, truth);
-        sampled += u32::from(!report["sampling"].is_null());
-    }
-    assert!(sampled > 0, "no ring was nearly full");
+    memhook_tests::patiently(|| {
+        let options = ["--on-full", "adapt", "--ring-size", "64K", "--drains", "2"];
+        let mut sampled = 0;
+        for _ in 0..3 {
+            let (report, truth, _) = trace_crowd_by(&["8", "100000"], &options);
+            check(&report, truth);
+            sampled += u32::from(!report["sampling"].is_null());
+        }
+        assert!(sampled > 0, "no ring was nearly full");
+    });
 }
 
 /// Events that are written down are one sequence, and one thread makes it.
 #[test]
 fn a_recording_has_one_drain() {
-    let folder = memhook_tests::programs::Folder::new("one-drain");
-    let name = folder.path("run.mhk");
-    let options = ["--on-full", "wait", "--ring-size", "64K", "--drains", "2"];
-    let options = [&options[..], &["-o", &name, "--force"]].concat();
-    let (report, truth, threads) = trace_crowd_by(&["16", "50000"], &options);
-    assert!(!threads.iter().any(is_drain), "{threads:?}");
-    check(&report, truth);
+    memhook_tests::patiently(|| {
+        let folder = memhook_tests::programs::Folder::new("one-drain");
+        let name = folder.path("run.mhk");
+        let options = ["--on-full", "wait", "--ring-size", "64K", "--drains", "2"];
+        let options = [&options[..], &["-o", &name, "--force"]].concat();
+        let (report, truth, threads) = trace_crowd_by(&["16", "50000"], &options);
+        assert!(!threads.iter().any(is_drain), "{threads:?}");
+        check(&report, truth);
+    });
 }
 
 #[test]

@@ -7,9 +7,26 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn json_of_attach(pid: &str) -> serde_json::Value {
-    let (code, output, errors) = run(&["attach", "--json", "-d", "300ms", pid]);
+    json_of_attach_for(pid, "300ms")
+}
+
+fn json_of_attach_for(pid: &str, duration: &str) -> serde_json::Value {
+    let (code, output, errors) = run(&["attach", "--json", "-d", duration, pid]);
     assert_eq!(code, 0, "{errors}");
     serde_json::from_str(output.lines().last().expect("a report")).expect("JSON")
+}
+
+/// A backend at work allocates while it is traced, if need be for longer, as it may stand still.
+fn allocates(pid: &str) {
+    let mut reports = ["300ms", "3s", "10s", "20s"]
+        .into_iter()
+        .map(|duration| json_of_attach_for(pid, duration));
+    let has_allocated =
+        |report: &serde_json::Value| report["totals"]["allocations"].as_u64() > Some(0);
+    assert!(
+        reports.any(|report| has_allocated(&report)),
+        "backend {pid}"
+    );
 }
 
 fn children_of(pid: u32) -> Vec<String> {
@@ -114,7 +131,7 @@ fn postgresql_and_its_backends() {
     // Backends forked while the postmaster is traced, and long after.
     let attacher = Attacher::start(&postmaster, &[]);
     // Ended below; it ends by itself if it loses a backend.
-    let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "80"]));
+    let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "600"]));
     // The one whose answers pgbench asks for first may still be ending.
     let mut backends = Vec::new();
     until("three backends", || {
@@ -122,20 +139,12 @@ fn postgresql_and_its_backends() {
         std::thread::sleep(Duration::from_millis(200));
         backends.len() == 3 && backends == before
     });
-    let report = json_of_attach(&backends[0]);
-    assert!(
-        report["totals"]["allocations"].as_u64() > Some(0),
-        "{report}"
-    );
+    allocates(&backends[0]);
     attacher.finish();
     for backend in &backends[..3] {
         let (code, output, errors) = run(&["detach", backend]);
         assert_eq!(code, 0, "{output}{errors}");
-        let report = json_of_attach(backend);
-        assert!(
-            report["totals"]["allocations"].as_u64() > Some(0),
-            "{report}"
-        );
+        allocates(backend);
     }
     // Once more, and its attacher dies.
     Attacher::start(&postmaster, &[]).kill();

@@ -93,11 +93,13 @@ fn is_there(library: &str) -> bool {
 
 #[test]
 fn leaks_are_found_with_every_allocator() {
-    let program = build_target("gate_allocators", &[]);
-    check(None, &program, "glibc");
-    for library in LIBRARIES.into_iter().filter(|l| is_there(l)) {
-        check(Some(library), &program, library);
-    }
+    memhook_tests::patiently(|| {
+        let program = build_target("gate_allocators", &[]);
+        check(None, &program, "glibc");
+        for library in LIBRARIES.into_iter().filter(|l| is_there(l)) {
+            check(Some(library), &program, library);
+        }
+    });
 }
 
 #[test]
@@ -136,35 +138,37 @@ fn a_built_in_allocator_gives_no_verdict() {
 
 #[test]
 fn redis_passes() {
-    let commands =
-        "SET a 1\\r\\nRPUSH b 1 2 3\\r\\nHSET c d e\\r\\nDEL a\\r\\nSHUTDOWN NOSAVE\\r\\n";
-    let folder = memhook_tests::programs::Folder::new("gate-redis");
-    let socket = folder.path("socket");
-    let talk = format!(
-        "import socket, time
+    memhook_tests::patiently(|| {
+        let commands =
+            "SET a 1\\r\\nRPUSH b 1 2 3\\r\\nHSET c d e\\r\\nDEL a\\r\\nSHUTDOWN NOSAVE\\r\\n";
+        let folder = memhook_tests::programs::Folder::new("gate-redis");
+        let socket = folder.path("socket");
+        let talk = format!(
+            "import socket, time
 s = socket.socket(socket.AF_UNIX)
 while True:
     try: s.connect('{socket}'); break
     except OSError: time.sleep(0.01)
 s.sendall(b'{commands}')
 while s.recv(4096): pass"
-    );
-    let mut client = Command::new(installed("python3"))
-        .args(["-c", &talk])
-        .spawn()
-        .expect("it starts");
-    let mut command = Command::new(binary());
-    command.args(["gate", "--json", "-", "--"]);
-    command.arg(installed("redis-server"));
-    command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
-    command.args(["--loglevel", "warning", "--logfile", "/dev/null"]);
-    command.args(["--unixsocket", &socket]);
-    let (code, json) = judged(&mut command);
-    client.wait().expect("it ends");
-    let allocations = json["evidence"]["allocations"].as_u64();
-    assert!(allocations > Some(500), "{json:#}");
-    assert_eq!(json["evidence"]["gaps"], serde_json::json!([]));
-    assert_eq!(code, Some(0), "{json:#}");
+        );
+        let mut client = Command::new(installed("python3"))
+            .args(["-c", &talk])
+            .spawn()
+            .expect("it starts");
+        let mut command = Command::new(binary());
+        command.args(["gate", "--json", "-", "--"]);
+        command.arg(installed("redis-server"));
+        command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
+        command.args(["--loglevel", "warning", "--logfile", "/dev/null"]);
+        command.args(["--unixsocket", &socket]);
+        let (code, json) = judged(&mut command);
+        client.wait().expect("it ends");
+        let allocations = json["evidence"]["allocations"].as_u64();
+        assert!(allocations > Some(500), "{json:#}");
+        assert_eq!(json["evidence"]["gaps"], serde_json::json!([]));
+        assert_eq!(code, Some(0), "{json:#}");
+    });
 }
 
 /// musl's allocator has blocks among the data of its C library, between stacks of threads, and around the TLS of the

@@ -116,11 +116,11 @@ fn a_process_that_executes_nothing() {
 #[test]
 fn a_process_that_is_left_behind_gives_no_verdict() {
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
-    let (code, verdict, text) = gate(&[], &program, &["left", "8"]);
+    let (code, verdict, text) = gate(&[], &program, &["left", "100"]);
     assert_eq!(code, Some(3), "{text}");
     assert_eq!(outcomes(&verdict, ": sleep"), ["unsound"], "{text}");
     assert!(text.contains("it still runs"), "{text}");
-    let (code, _, text) = gate(&["--allow-partial"], &program, &["left", "8"]);
+    let (code, _, text) = gate(&["--allow-partial"], &program, &["left", "100"]);
     assert_eq!(code, Some(0), "{text}");
 }
 

@@ -65,7 +65,7 @@ fn the_parts_are_those_that_were_planted() {
     );
     for program in programs {
         let target = Target::start(&program, &[&file]);
-        let report = rss(target.pid(), &["-T", "1000", "--max-hold", "2s"]);
+        let report = rss(target.pid(), &["-T", "1000", "--max-hold", "20s"]);
         let expected = resident(target.pid());
         assert_eq!(report["schema"], "memhook-rs/rss/1");
         let all = number(&report["rss_bytes"]);
@@ -144,7 +144,7 @@ fn by_mapping(pid: u32) -> Vec<(String, u64)> {
 #[test]
 fn each_mapping_holds_what_the_kernel_counts() {
     let target = Target::start(&build_target("resident_pages", &[]), &[]);
-    let report = rss(target.pid(), &["-T", "1000", "--max-hold", "2s"]);
+    let report = rss(target.pid(), &["-T", "1000", "--max-hold", "20s"]);
     let all = number(&report["rss_bytes"]);
     let expected = resident(target.pid());
     assert!(
@@ -197,7 +197,7 @@ fn pins_hold_what_comes_back_without_them() {
 fn check_pins(program: &Path, options: &[&str], name: &str) {
     let mut target = Target::run(Command::new(program).args(options));
     // However busy this machine is.
-    let report = rss(target.pid(), &["--max-hold", "2s"]);
+    let report = rss(target.pid(), &["--max-hold", "20s"]);
     // After it: a look at a process maps pages of its C library, from which the copy is set up.
     let before = resident(target.pid());
     let notes = report["notes"].to_string();
@@ -307,7 +307,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     assert!(out.contains("rest of the allocator's memory"), "{out}");
     // The census has the whole account, too.
     let pid = target.pid().to_string();
-    let (code, out, err) = run(&["scan", &pid, "--census", "--json", "--max-hold", "2s"]);
+    let (code, out, err) = run(&["scan", &pid, "--census", "--json", "--max-hold", "20s"]);
     assert_eq!(code, 0, "{err}");
     let census: Value = serde_json::from_str(&out).expect("JSON");
     JsonSchema::load("census-1").check(&census);
@@ -327,7 +327,7 @@ fn what_pins_the_memory_of_a_traced_process() {
 fn heaps_of_before_the_attach_are_the_allocators() {
     let program = build_target("pinned_pages", &[]);
     let target = Target::run(Command::new(&program).args(["3", "untrimmed"]));
-    let split = rss(target.pid(), &["--max-hold", "2s"]);
+    let split = rss(target.pid(), &["--max-hold", "20s"]);
     let report = Attacher::start(&target, &["--rss"]).finish();
     let account = &report["rss"];
     assert_eq!(sum_of_parts(account), number(&account["rss_bytes"]));
@@ -351,7 +351,7 @@ fn heaps_of_before_the_attach_are_the_allocators() {
 /// The account of a process that stands still is right, and says what is not split.
 fn check_sums(pid: u32, what: &str) -> Value {
     let before = resident(pid);
-    let report = rss(pid, &["--max-hold", "2s"]);
+    let report = rss(pid, &["--max-hold", "20s"]);
     let (all, after) = (number(&report["rss_bytes"]), resident(pid));
     // A server gives memory back now and then.
     let (least, most) = (before.min(after), before.max(after));

@@ -9,32 +9,35 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_size_limit_ends_the_recording_not_the_trace() {
-    let folder = Folder::new("recorded-limit");
-    let file = folder.path("run.mhk");
-    let program = build_target("oracle", &[]);
-    let mut target = Target::start(&program, &["1500000", "2"]);
-    let attacher = Attacher::start(&target, &["-o", &file, "--max-file-size", "1M"]);
-    target.go();
-    target.expect("live");
-    attacher.signal(2);
-    let (status, out, err) = attacher.outcome();
-    assert!(status.success(), "{err}");
-    assert!(err.contains("largest allowed size"), "{err}");
-    let live: Value = serde_json::from_str(out.lines().last().expect("a report")).expect("JSON");
-    assert!(target.finish().success());
-    assert!(std::fs::metadata(&file).expect("there").len() <= 1 << 20);
-    let (code, out, err) = run(&["report", &file, "--json"]);
-    assert_eq!(code, 0, "{err}");
-    assert!(err.contains("is not the whole run"), "{err}");
-    let report: Value = serde_json::from_str(&out).expect("JSON");
-    let (recorded, all) = (
-        &report["totals"]["allocations"],
-        &live["totals"]["allocations"],
-    );
-    assert!(
-        number(recorded) > 0 && number(recorded) < number(all),
-        "{recorded} of {all}"
-    );
+    memhook_tests::patiently(|| {
+        let folder = Folder::new("recorded-limit");
+        let file = folder.path("run.mhk");
+        let program = build_target("oracle", &[]);
+        let mut target = Target::start(&program, &["1500000", "2"]);
+        let attacher = Attacher::start(&target, &["-o", &file, "--max-file-size", "1M"]);
+        target.go();
+        target.expect("live");
+        attacher.signal(2);
+        let (status, out, err) = attacher.outcome();
+        assert!(status.success(), "{err}");
+        assert!(err.contains("largest allowed size"), "{err}");
+        let live: Value =
+            serde_json::from_str(out.lines().last().expect("a report")).expect("JSON");
+        assert!(target.finish().success());
+        assert!(std::fs::metadata(&file).expect("there").len() <= 1 << 20);
+        let (code, out, err) = run(&["report", &file, "--json"]);
+        assert_eq!(code, 0, "{err}");
+        assert!(err.contains("is not the whole run"), "{err}");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        let (recorded, all) = (
+            &report["totals"]["allocations"],
+            &live["totals"]["allocations"],
+        );
+        assert!(
+            number(recorded) > 0 && number(recorded) < number(all),
+            "{recorded} of {all}"
+        );
+    });
 }
 
 #[test]

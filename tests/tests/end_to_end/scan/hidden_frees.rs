@@ -85,47 +85,59 @@ fn with(library: &str) -> Option<Command> {
 
 #[test]
 fn on_glibc() {
-    check(&mut Command::new(build_target("hidden_frees", &[])));
+    memhook_tests::patiently(|| {
+        check(&mut Command::new(build_target("hidden_frees", &[])));
+    });
 }
 
 /// In a fast list, nothing of a block that was never written to may change, whether links are mangled (since 2.32) or not.
 #[test]
 fn in_fast_lists_of_glibc() {
-    let here = build_target("hidden_frees", &[]);
-    let releases = Release::all().into_iter();
-    // 2.43 has no such lists.
-    let with_lists = releases.filter(|release| release.glibc_minor() < 43);
-    let elsewhere = with_lists.map(|release| {
-        println!("{}, glibc 2.{}", release.name, release.glibc_minor());
-        release.build_target("hidden_frees", &[])
+    memhook_tests::patiently(|| {
+        let here = build_target("hidden_frees", &[]);
+        let releases = Release::all().into_iter();
+        // 2.43 has no such lists.
+        let with_lists = releases.filter(|release| release.glibc_minor() < 43);
+        let elsewhere = with_lists.map(|release| {
+            println!("{}, glibc 2.{}", release.name, release.glibc_minor());
+            release.build_target("hidden_frees", &[])
+        });
+        for program in elsewhere.chain([here]) {
+            check(
+                Command::new(program)
+                    .arg("fast")
+                    .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
+            );
+        }
     });
-    for program in elsewhere.chain([here]) {
-        check(
-            Command::new(program)
-                .arg("fast")
-                .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
-        );
-    }
 }
 
 #[test]
 fn on_jemalloc() {
-    with("libjemalloc.so.2").iter_mut().for_each(check);
+    memhook_tests::patiently(|| {
+        with("libjemalloc.so.2").iter_mut().for_each(check);
+    });
 }
 
 #[test]
 fn on_mimalloc() {
-    with("libmimalloc.so.2").iter_mut().for_each(check);
+    memhook_tests::patiently(|| {
+        with("libmimalloc.so.2").iter_mut().for_each(check);
+    });
 }
 
 #[test]
 fn on_tcmalloc() {
-    with("libtcmalloc_minimal.so.4").iter_mut().for_each(check);
+    memhook_tests::patiently(|| {
+        with("libtcmalloc_minimal.so.4").iter_mut().for_each(check);
+    });
 }
 
 #[test]
 fn on_musl() {
-    if let Some(program) = build_on_musl("hidden_frees", &["-pthread"]) {
-        check(&mut Command::new(program));
-    }
+    memhook_tests::patiently(|| {
+        if let Some(program) = build_on_musl("hidden_frees", &["-pthread"]) {
+            check(&mut Command::new(program));
+        }
+    });
 }

@@ -48,7 +48,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
     let count = |state: &str| want.values().filter(|block| block.0 == state).count();
     // Memory that was released and planted again is in the list once.
     assert!(count("leak") == LEAKED && count("live") == LIVE, "{want:?}");
-    let mut distracted = 0;
+    let (mut distracted, mut distraction) = (0, Vec::new());
     let (mut scans, mut vain) = (0, 0);
     while scans < SCANS {
         let found = List::parse(&scan(target.pid(), &["--list"]));
@@ -58,8 +58,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
             assert!(vain < 10 * SCANS, "the machine is too busy");
             continue;
         }
-        scans += 1;
-        let mut missed = 0;
+        let mut missed = Vec::new();
         for (address, (state, bytes)) in &want {
             let block = found.blocks.get(address);
             match state.as_str() {
@@ -70,7 +69,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
                 ),
                 _ => {
                     // In a part that a thread was changing, nothing is called leaked, nor told at all.
-                    missed += usize::from(!block.is_some_and(|b| b.0));
+                    missed.extend((!block.is_some_and(|b| b.0)).then_some(*address));
                     let usable = bytes.next_multiple_of(8);
                     assert!(
                         block.is_none_or(|b| b.1 == usable),
@@ -83,8 +82,20 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
         let others: Vec<_> = leaks.filter(|(at, _)| !want.contains_key(at)).collect();
         assert_eq!(others.len(), own, "nothing else is leaked: {others:x?}");
         assert!(others.iter().all(|(_, block)| block.1 == 8), "{others:x?}");
-        distracted += usize::from(missed > 0);
-        assert!(missed <= 5, "{missed} leaks were missed: {:?}", found.rest);
+        assert!(
+            missed.len() <= 5,
+            "{missed:x?} were missed: {:?}",
+            found.rest
+        );
+        // A thread that stands still there does so for many scans.
+        if !missed.is_empty() && missed == distraction {
+            vain += 1;
+            assert!(vain < 10 * SCANS, "a leak is missed again and again");
+            continue;
+        }
+        scans += 1;
+        distracted += usize::from(!missed.is_empty());
+        distraction = missed;
     }
     println!("{allocator}: {distracted} of {SCANS} scans missed a leak");
     assert!(distracted <= DISTRACTED, "{distracted} scans missed leaks");

@@ -34,7 +34,7 @@ fn what_was_predicted_comes_back() {
             let predicted = number(&dry["predicted_bytes"]);
             assert!(predicted > 30 << 20, "{dry:#}");
             assert_eq!(dry["rss_after_bytes"], Value::Null);
-            let again = trim(target.pid(), &["--dry-run"]);
+            let again = trim(target.pid(), &[&slow[..], &["--dry-run"]].concat());
             assert_eq!(
                 again["predicted_bytes"], dry["predicted_bytes"],
                 "a dry run does nothing"
@@ -46,7 +46,7 @@ fn what_was_predicted_comes_back() {
                 done["held_ms"].as_f64() >= done["call_ms"].as_f64(),
                 "{done:#}"
             );
-            let rest = trim(target.pid(), &["--dry-run"]);
+            let rest = trim(target.pid(), &[&slow[..], &["--dry-run"]].concat());
             assert!(
                 number(&rest["predicted_bytes"]) < predicted / 20,
                 "{rest:#}"
@@ -74,7 +74,7 @@ fn a_busy_program_goes_on() {
 fn a_trim_that_takes_too_long_is_refused() {
     let target = Target::start(&build_target("pinned_pages", &[]), &["4", "untrimmed"]);
     let pid = target.pid().to_string();
-    let before = trim(target.pid(), &["--dry-run"]);
+    let before = trim(target.pid(), &["--dry-run", "--max-hold", "20s"]);
     let most = format!(
         "{}us",
         before["estimated_ms"].as_f64().expect("ms") as u64 / 10 + 20_000

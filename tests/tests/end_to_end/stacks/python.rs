@@ -140,36 +140,38 @@ fn interpreters() -> Vec<Python> {
 
 #[test]
 fn the_site_is_the_line() {
-    let interpreters = interpreters();
-    if interpreters.is_empty() {
-        return not_run("no Python from 3.8 to 3.14 is installed");
-    }
-    let directory = Folder::new("python");
-    let file = directory.path("service.py");
-    std::fs::write(&file, SERVICE).unwrap();
-    for python in interpreters {
-        let (program, minor) = (&python.program, python.minor);
-        let mut target = Target::run(python.command().arg(&file));
-        let recording = &directory.path("run.mhk");
-        let options = ["-o", recording, "--force"];
-        let attacher = Attacher::start(&target, &options);
-        target.send("go\n");
-        target.expect("done");
-        let report = attacher.finish();
-        assert_eq!(report["totals"]["lost_events"], 0);
-        assert_eq!(by_line(&report), planted(minor), "{program:?}: {report:#}");
-        // Callers are Python functions too, and the file has its name.
-        let text = report.to_string();
-        assert!(
-            text.contains("service.py\"") && text.contains("\"<made>\""),
-            "{text}"
-        );
-        let (code, output, errors) = run(&["report", recording, "--json", "-T", "1000"]);
-        assert_eq!(code, 0, "{errors}");
-        let recorded: Value = serde_json::from_str(&output).expect("JSON");
-        assert_eq!(by_line(&recorded), planted(minor), "{program:?}: recorded");
-        assert!(target.finish().success(), "{program:?}");
-    }
+    memhook_tests::patiently(|| {
+        let interpreters = interpreters();
+        if interpreters.is_empty() {
+            return not_run("no Python from 3.8 to 3.14 is installed");
+        }
+        let directory = Folder::new("python");
+        let file = directory.path("service.py");
+        std::fs::write(&file, SERVICE).unwrap();
+        for python in interpreters {
+            let (program, minor) = (&python.program, python.minor);
+            let mut target = Target::run(python.command().arg(&file));
+            let recording = &directory.path("run.mhk");
+            let options = ["-o", recording, "--force"];
+            let attacher = Attacher::start(&target, &options);
+            target.send("go\n");
+            target.expect("done");
+            let report = attacher.finish();
+            assert_eq!(report["totals"]["lost_events"], 0);
+            assert_eq!(by_line(&report), planted(minor), "{program:?}: {report:#}");
+            // Callers are Python functions too, and the file has its name.
+            let text = report.to_string();
+            assert!(
+                text.contains("service.py\"") && text.contains("\"<made>\""),
+                "{text}"
+            );
+            let (code, output, errors) = run(&["report", recording, "--json", "-T", "1000"]);
+            assert_eq!(code, 0, "{errors}");
+            let recorded: Value = serde_json::from_str(&output).expect("JSON");
+            assert_eq!(by_line(&recorded), planted(minor), "{program:?}: recorded");
+            assert!(target.finish().success(), "{program:?}");
+        }
+    });
 }
 
 /// A program that comes by the same places on many ways, at many depths, and through functions whose code is thrown
@@ -203,15 +205,17 @@ for line in sys.stdin:
 
 #[test]
 fn remembered_frames_are_right() {
-    let mut interpreters = interpreters();
-    // The oldest and the newest.
-    let newest = interpreters.pop();
-    let some = interpreters.into_iter().take(1).chain(newest);
-    let some: Vec<Python> = some.collect();
-    if some.is_empty() {
-        return not_run("no Python from 3.8 to 3.14 is installed");
-    }
-    some.iter().for_each(check_remembered_frames);
+    memhook_tests::patiently(|| {
+        let mut interpreters = interpreters();
+        // The oldest and the newest.
+        let newest = interpreters.pop();
+        let some = interpreters.into_iter().take(1).chain(newest);
+        let some: Vec<Python> = some.collect();
+        if some.is_empty() {
+            return not_run("no Python from 3.8 to 3.14 is installed");
+        }
+        some.iter().for_each(check_remembered_frames);
+    });
 }
 
 fn check_remembered_frames(python: &Python) {

@@ -8,7 +8,7 @@ use memhook_inject::{HoldOptions, hold};
 use memhook_tests::build_target;
 use memhook_unwind::reference::End;
 use memhook_unwind::walk;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 struct Sample {
     registers: [u64; 3],
@@ -26,8 +26,22 @@ impl Sample {
 }
 
 fn sample(pid: i32) -> Sample {
+    let mut found = None;
+    memhook_tests::until("a thread is held for long enough", || {
+        found = try_to_sample(pid);
+        found.is_some()
+    });
+    found.expect("a sample")
+}
+
+/// `None` where there is no processor for us, or the thread was let go while we stood still: it has gone on by then.
+fn try_to_sample(pid: i32) -> Option<Sample> {
     let options = HoldOptions::anywhere(Duration::from_secs(5));
-    let held = hold(pid, &options).expect("a thread stops");
+    let begin = Instant::now();
+    let held = match hold(pid, &options) {
+        Err(memhook_inject::Error::Starved { .. }) => return None,
+        held => held.expect("a thread stops"),
+    };
     let r = *held.registers();
     let maps = memhook_process::mappings(pid).expect("maps");
     let end = maps
@@ -37,17 +51,23 @@ fn sample(pid: i32) -> Sample {
     let mut stack = vec![0; (end - r.rsp).min(1 << 20) as usize];
     let top = memhook_process::RemoteAddress(r.rsp);
     memhook_process::read_memory(pid, top, &mut stack).expect("the stack is readable");
-    held.release().expect("released");
+    let stands_still = memhook_process::thread_state(pid, held.tid()) == Some('t');
+    let released = held.release();
+    if !stands_still {
+        println!("let go after {:?}: {released:?}", begin.elapsed());
+        return None;
+    }
+    released.expect("released");
     // By DWARF number (x86-64 psABI, figure 3.36).
     let all = [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
         r.r13, r.r14, r.r15, r.rip,
     ];
-    Sample {
+    Some(Sample {
         registers: [r.rip, r.rsp, r.rbp],
         all: all.map(Some),
         stack,
-    }
+    })
 }
 
 /// Compares `samples` backtraces; returns how many frames they had.
@@ -155,23 +175,27 @@ fn remembered(program: &str, busy: &Busy, options: &[&str]) {
 
 #[test]
 fn remembered_backtraces_are_right_in_real_programs() {
-    for (name, start) in [
-        ("redis-server", Busy::redis as fn() -> Busy),
-        ("nginx", Busy::nginx),
-        ("sqlite3", Busy::sqlite),
-        ("python3", Busy::python),
-        ("cc1plus", Busy::compiler),
-    ] {
-        remembered(name, &start(), &[]);
-    }
+    memhook_tests::patiently(|| {
+        for (name, start) in [
+            ("redis-server", Busy::redis as fn() -> Busy),
+            ("nginx", Busy::nginx),
+            ("sqlite3", Busy::sqlite),
+            ("python3", Busy::python),
+            ("cc1plus", Busy::compiler),
+        ] {
+            remembered(name, &start(), &[]);
+        }
+    });
 }
 
 #[test]
 fn remembered_backtraces_along_frame_pointers_are_right() {
-    // Of what was built without them, most saved values of rbp are anything but a frame.
-    for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
-        let program = build_target("templates", &[flag]);
-        let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);
-        remembered("templates", &busy, &["--unwind", "fp"]);
-    }
+    memhook_tests::patiently(|| {
+        // Of what was built without them, most saved values of rbp are anything but a frame.
+        for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
+            let program = build_target("templates", &[flag]);
+            let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);
+            remembered("templates", &busy, &["--unwind", "fp"]);
+        }
+    });
 }
