@@ -4,7 +4,7 @@ use memhook_tests::programs::{Folder, installed};
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{JsonSchema, Target, binary, build_target, run, until};
 use serde_json::Value;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const OTHER: &str = "These blocks come from ";
 const HIDDEN: &str = "Python cuts objects of up to 512 bytes from its own arenas";
@@ -174,13 +174,16 @@ fn only_temporary_blocks() {
     let text = "print('ready', flush=True)\nwhile True: bytearray(100_000)";
     let mut python = Command::new(installed("python3"));
     let target = Target::run(python.env("PYTHONMALLOC", "malloc").args(["-c", text]));
-    let report = attached(&target, &["--min-size", "50000"]);
     let hint = format!(
         "Who allocates it: attach {} -o run.mhk, then report run.mhk --measure allocated",
         target.pid()
     );
-    let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
-    assert!(is_said && report.contains(&hint), "{report}");
+    // It may stand still while it is traced.
+    until("it is said", || {
+        let report = attached(&target, &["--min-size", "50000"]);
+        let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
+        is_said && report.contains(&hint)
+    });
     // What is to be typed works.
     let folder = Folder::new("hints-temporary");
     let file = folder.path("run.mhk");
@@ -194,12 +197,20 @@ fn only_temporary_blocks() {
     // One that keeps what it allocates is not told so.
     let mut kept = Target::start(&build_target("leaks", &[]), &[]);
     let pid = kept.pid().to_string();
-    let attacher = std::thread::spawn(move || run(&["attach", &pid, "-q", "-d", "3s"]));
-    until("the attach", || kept.our_mappings() > 0);
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let attacher = Command::new(binary())
+        .args(["attach", &pid, "-q"])
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    // A trace that takes a mark has begun.
+    until("the attach", || run(&["mark", &pid, "begin"]).0 == 0);
     kept.go();
     kept.expect("done");
-    let (_, report, _) = attacher.join().expect("attach runs");
+    // SAFETY: plain integers; the child has not been waited for.
+    unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };
+    let report = attacher.wait_with_output().expect("it ends").stdout;
+    let report = String::from_utf8(report).expect("text");
     assert!(report.contains("#1 "), "{report}");
     assert!(
         !report.contains(NOTHING) && !report.contains("Nearly all"),

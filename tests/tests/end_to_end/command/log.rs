@@ -49,7 +49,8 @@ fn is_off_until_it_is_wanted() {
     let (code, _, holds) = run_with(&attach, &wanted);
     assert_eq!(code, 0, "{holds}");
     assert!(!holds.is_empty());
-    let is_of_hold = |line: &str| line.contains("DEBUG memhook_inject::hold::");
+    // What a busy machine keeps from being done in time is a warning.
+    let is_of_hold = |line: &str| line.contains(" memhook_inject::hold::");
     assert!(holds.lines().all(is_of_hold), "{holds}");
 
     let (code, out, why) = run_with(&attach, &[("MEMHOOK_LOG", "memhook_inject=much")]);

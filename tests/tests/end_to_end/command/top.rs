@@ -95,12 +95,9 @@ fn a_recording_that_comes_through_a_pipe() {
         "'{program}' attach {pid} -q -o - 2>/dev/null | '{program}' top --from - -i 200ms; echo exit=$?; sleep 1000"
     );
     let terminal = Terminal::start("top-from", &command);
-    until("the attach", || {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
-        maps.is_ok_and(|maps| maps.contains("memfd:memhook"))
-    });
-    // Slots are patched a moment later.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pid = pid.to_string();
+    // A trace that takes a mark has begun.
+    until("the attach", || run(&["mark", &pid, "begin"]).0 == 0);
     target.go();
     target.expect("done");
     terminal.wait_for("leak_in_other_thread");
@@ -406,9 +403,10 @@ fn the_end_of_a_family_and_of_a_recording() {
         let file = file.clone();
         move || run(&["attach", &pid.to_string(), "-q", "-o", &file])
     });
-    until("the attach", || target.our_mappings() > 0);
-    // Slots are patched a moment later.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // A trace that takes a mark has begun.
+    until("the attach", || {
+        run(&["mark", &pid.to_string(), "begin"]).0 == 0
+    });
     let words = format!("--from '{file}'");
     let terminal = Terminal::start("top-from-end", &inside(&folder, &top_words(&words)));
     target.go();
