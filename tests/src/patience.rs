@@ -106,7 +106,7 @@ pub const TRIES: usize = 6;
 pub fn patiently(test: impl Fn()) {
     for _ in 1..TRIES {
         let run = std::panic::AssertUnwindSafe(&test);
-        let Err(panic) = std::panic::catch_unwind(|| run()) else {
+        let Err(panic) = std::panic::catch_unwind(run) else {
             return;
         };
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -321,7 +321,7 @@ fn judged(
     is_it: impl Fn(&(i32, String, String)) -> bool,
 ) -> (i32, String, String) {
     let mut last = (0, String::new(), String::new());
-    for duration in durations {
+    for &duration in durations {
         last = run(&[&["gate", "-d", duration], options].concat());
         if is_it(&last) {
             break;
