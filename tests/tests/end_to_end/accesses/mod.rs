@@ -7,3 +7,4 @@ mod looks;
 mod scores;
 mod stale;
 mod told;
+mod watching;
