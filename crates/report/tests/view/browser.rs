@@ -199,7 +199,7 @@ impl Browser {
 
     /// Waits until an expression is true; a page that never gets there is stopped by the test's own limit.
     pub fn wait(&mut self, expression: &str) {
-        for _ in 0..600 {
+        for _ in 0..4800 {
             if self.value(expression) == json!(true) {
                 return;
             }
@@ -299,7 +299,7 @@ impl Browser {
                 Some(entry.path()).filter(is_done)
             })
         };
-        for _ in 0..600 {
+        for _ in 0..4800 {
             if let Some(path) = file() {
                 let text = std::fs::read_to_string(&path).expect("the download");
                 // On a slow machine it may have its name before its text.

@@ -83,7 +83,7 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
 }
 
 /// More than a busy machine refuses in a row.
-const MOST_ATTEMPTS: u64 = 6;
+const MOST_ATTEMPTS: u64 = 12;
 
 /// Waits for an attempt that ends as it should. What others leave in shared memory of this machine may keep one from searching
 /// everything, and on a busy machine a process may get no processor for so long that it has no time to give away.
@@ -94,7 +94,9 @@ fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Val
             return found;
         }
         assert!(found["refused"].is_string(), "{found}");
-        assert_eq!(found["freed_blocks"], 0, "{found}");
+        // Holds that took too long may have ended one in the middle.
+        let is_starved = found["refusals"]["starved"].is_u64();
+        assert!(is_starved || found["freed_blocks"] == 0, "{found}");
     }
     panic!("not in {MOST_ATTEMPTS} attempts: {}", agent.said());
 }
@@ -280,7 +282,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
 /// It has freed what it says, or all of it if it was fast.
 fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let folder = Arc::new(Folder::new("agent-reclaim-ended"));
-    let mut losing = Losing::start(&folder, &["200000"], &[]);
+    let mut losing = Losing::start(&folder, &["60000"], &[]);
     let before = losing.used();
     let agent = freeing(&folder, &mut losing);
     let (code, said) = agent.end();
@@ -301,7 +303,7 @@ fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
 
 fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
     let folder = Arc::new(Folder::new("agent-reclaim-killed"));
-    let mut losing = Losing::start(&folder, &["200000"], &[]);
+    let mut losing = Losing::start(&folder, &["60000"], &[]);
     let pid = losing.pid();
     let before = losing.used();
     let agent = freeing(&folder, &mut losing);
