@@ -1,5 +1,6 @@
 //! Giving back signals that were taken off a thread during remote work.
 
+use crate::late;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
+        // The thread that has to make room may be one of them.
+        late::let_late_threads_go();
     }
     // SAFETY: no pointers.
     unsafe { libc::kill(pid, signal) };
