@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Program, anywhere, patiently, state};
-use memhook_inject::hold;
+use common::{LONG, Program, anywhere, patiently, state};
+use memhook_inject::{hold, wait_for_late_threads};
 use std::time::Duration;
 
 /// No descriptor gets a number from this one on.
@@ -38,6 +38,8 @@ fn the_target_is_let_go() {
     assert!(has_let_go);
     assert_ne!(state(pid, tid), 't');
     drop(held);
+    // Whoever waits for a thread's stop would collect the end of its process, too.
+    wait_for_late_threads(LONG);
     common::send(pid, libc::SIGTERM);
     program.ends_well();
 }

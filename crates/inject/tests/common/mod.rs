@@ -83,9 +83,15 @@ impl Program {
         while Instant::now() < until {
             // A thread that stopped late could not end.
             let_late_threads_go();
-            if let Some(status) = self.child.try_wait().expect("wait") {
-                assert!(status.success(), "the program ended with {status}");
-                return;
+            match self.child.try_wait() {
+                Ok(Some(status)) => {
+                    assert!(status.success(), "the program ended with {status}");
+                    return;
+                }
+                Ok(None) => {}
+                // That has collected its end.
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return,
+                Err(error) => panic!("{error}"),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
