@@ -39,6 +39,8 @@ use remote::{
 };
 
 #[cfg(test)]
+mod blocked_attacher_tests;
+#[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[cfg(test)]
@@ -47,8 +49,6 @@ mod kill_tests;
 mod map_tests;
 #[cfg(test)]
 mod steps;
-#[cfg(test)]
-mod stop_tests;
 #[cfg(test)]
 mod waiting_call_tests;
 #[cfg(test)]

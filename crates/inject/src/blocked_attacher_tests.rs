@@ -254,7 +254,7 @@ fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
     set("cpu.cfs_period_us", "100000");
     set("cpu.cfs_quota_us", "1000");
     let target = Target::start("canary", &[]);
-    let mut command = target.attacher("stop_tests::holder_of_all", u64::MAX);
+    let mut command = target.attacher("blocked_attacher_tests::holder_of_all", u64::MAX);
     let begin = Instant::now();
     let attacher = command.env(STARVED_IN, &cgroup.0).spawn().unwrap();
     let Output { status, stderr, .. } = Attacher(Some(attacher)).output();
@@ -270,7 +270,7 @@ fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
 #[test]
 fn a_holder_of_all_threads_that_blocks_is_ended() {
     let target = Target::start("waits", &["nanosleep"]);
-    let mut command = target.attacher("stop_tests::holder_of_all", u64::MAX);
+    let mut command = target.attacher("blocked_attacher_tests::holder_of_all", u64::MAX);
     let Output { status, stderr, .. } = Attacher(Some(command.spawn().unwrap())).output();
     let errors = String::from_utf8_lossy(&stderr);
     assert_eq!(status.signal(), Some(libc::SIGKILL), "{errors}");
