@@ -76,10 +76,9 @@ pub enum Error {
         /// Why the last thread tried was refused.
         reason: String,
     },
-    /// A seized thread did not stop: it sleeps uninterruptibly. The kernel lets it go when this
-    /// process exits.
+    /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor. It is let go as soon as it stops.
     #[error(
-        "thread {tid} of process {pid} does not stop (uninterruptible sleep); it stays seized until this process exits"
+        "thread {tid} of process {pid} does not stop (uninterruptible sleep, or no processor); it is let go as soon as it stops"
     )]
     DoesNotStop {
         /// Process id.

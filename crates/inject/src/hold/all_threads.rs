@@ -102,7 +102,25 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     if starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)? {
         known = Known::of(pid);
     }
-    stop_all(pid, &known, limit)
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match stop_all(pid, &known, limit) {
+            Err(Error::DoesNotStop { tid, .. }) if wait_until_it_is_not_ours(pid, tid, until) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Waits for one that this process was late to let go; whether that is done.
+fn wait_until_it_is_not_ours(pid: i32, tid: i32, until: Instant) -> bool {
+    while Instant::now() < until {
+        late::let_late_threads_go();
+        if !late::is_ours(tracer(pid, tid)) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 impl Known {
@@ -244,7 +262,9 @@ impl AllHeld {
         let until = Instant::now() + SLEEPER_PATIENCE;
         loop {
             match self.stop_the_rest(known) {
-                Err(Error::DoesNotStop { tid, .. }) => self.give_up_for(tid, until)?,
+                Err(Error::DoesNotStop { tid, .. }) if self.seized.contains_key(&tid) => {
+                    self.give_up_for(tid, until)?;
+                }
                 other => return other,
             }
         }
@@ -257,11 +277,7 @@ impl AllHeld {
         self.let_stopped_go();
         self.in_vain.longest = self.in_vain.longest.max(self.stopped_at.elapsed());
         let mut pace = Pace::start();
-        // It may be another thread of ours that has to let it go.
-        while self.threads.is_empty()
-            && (!self.seized.is_empty() || late::is_ours(tracer(self.pid, tid)))
-        {
-            late::let_late_threads_go();
+        while self.threads.is_empty() && !self.seized.is_empty() {
             if Instant::now() >= until {
                 let pid = self.pid;
                 return Err(match self.limit {

@@ -1,12 +1,10 @@
 //! Giving back signals that were taken off a thread during remote work.
 
-use crate::late;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long to wait for room in the queue of signals. The thread runs again, so the queue gets shorter, though on a busy
-/// machine that may take seconds.
-const ROOM_LIMIT: Duration = Duration::from_secs(10);
+/// How long to wait for room in the queue of signals. The thread runs again, so the queue gets shorter.
+const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Sends a signal to the thread once more, or to the process if the thread has ended.
 ///
@@ -33,8 +31,6 @@ pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
-        // The thread that has to make room may be one of them.
-        late::let_late_threads_go();
     }
     // SAFETY: no pointers.
     unsafe { libc::kill(pid, signal) };

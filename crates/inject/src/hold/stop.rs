@@ -69,7 +69,8 @@ pub(crate) fn hold_with(
     let mut survey = Survey::of(pid, timing)?;
     let mut candidates = Candidates::of(pid, options.thread);
     let mut next = candidates.next()?;
-    let mut reason = "every thread sleeps uninterruptibly".to_owned();
+    let mut reason =
+        "every thread sleeps uninterruptibly, or another thread of memhook-rs holds it".to_owned();
     let mut pause = Duration::from_micros(100);
     loop {
         while let Some(tid) = next {
@@ -81,9 +82,14 @@ pub(crate) fn hold_with(
                 continue;
             }
             let attempt = match try_hold(pid, tid, options, &survey) {
-                // One that stopped late is let go as soon as it has stopped.
-                Err(Error::DoesNotStop { .. }) if late::is_ours(tracer(pid, tid)) => {
-                    late::let_late_threads_go();
+                // One that stopped late is let go as soon as it has stopped. No other is held before that: it would stand
+                // still for as long, perhaps with a lock that the other one waits for.
+                Err(error @ Error::DoesNotStop { .. }) if late::is_ours(tracer(pid, tid)) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    late::wait_for_late_threads(left.min(STOP_LIMIT));
+                    if late::has_late_threads() {
+                        return Err(error);
+                    }
                     Attempt::Unsafe(format!("thread {tid} does not stop"))
                 }
                 attempt => attempt?,
