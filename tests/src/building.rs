@@ -106,8 +106,6 @@ fn build(
     flags: &[&str],
 ) -> PathBuf {
     // Tests of one program run side by side, and may want the same target.
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let directory = match release {
         Some(release) => folder().join(format!("{}-2.{}", release.name, release.glibc_minor())),
         None => folder().to_owned(),
@@ -127,8 +125,6 @@ fn build(
 /// Builds `tests/targets/NAME.c` with musl's compiler wrapper and these flags; returns the program's path.
 /// `None` where that is not installed; says so on standard error.
 pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let flags_in_name = flags.join("").replace(['/', '"'], "_");
     let to = folder().join(format!("{name}-musl{flags_in_name}"));
     if to.exists() {
@@ -165,13 +161,11 @@ pub fn access_runtime() -> &'static Path {
 /// Builds `tests/targets/NAME.cc` so that it reports its reads and writes, with g++ or clang++; returns the
 /// program's path.
 pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let path = folder().join(format!("{name}-telling-{compiler}{}", flags.join("")));
     // One that runs must keep its file. That of an earlier run has an earlier runtime.
     static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
-    if !built.insert(path.clone()) {
+    if built.contains(&path) {
         return path;
     }
     let variable = match compiler {
@@ -193,13 +187,12 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
         &all,
         &path,
     );
+    built.insert(path.clone());
     path
 }
 
 /// Builds `tests/targets/NAME.c` with extra flags; returns the program's path.
 pub fn build_c_target(name: &str, flags: &[&str]) -> PathBuf {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let path = folder().join(format!("{name}-c{}", flags.join("")));
     if path.exists() {
         return path;

@@ -77,7 +77,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// What memhook-rs says where it, or its target, has not got a processor in time. Each of these is right on a machine that
-/// is busy, and where it is said, nothing else of a test was shown.
+/// is busy. A failure whose text happens to have these words is tried again, too: only what fails each time is found.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // Nothing was held, or not for long enough.
     "waits for a processor",

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, Snapshot};
+use memhook_inject::Error as Hold;
 use std::time::{Duration, Instant};
 
 /// A snapshot with this memory, all of it anonymous.
@@ -84,7 +85,15 @@ pub fn captured(pid: i32, request: crate::Request) -> crate::Captured {
     let until = Instant::now() + LONG;
     loop {
         match crate::capture(pid, request) {
-            Err(Error::Inject(_) | Error::TooLong { .. }) if Instant::now() < until => {
+            Err(
+                Error::TooLong { .. }
+                | Error::Inject(
+                    Hold::Starved { .. }
+                    | Hold::DoesNotStop { .. }
+                    | Hold::StopsTooLate { .. }
+                    | Hold::WentHome { .. },
+                ),
+            ) if Instant::now() < until => {
                 memhook_inject::let_late_threads_go();
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -205,6 +205,7 @@ fn a_click_on_fifty_thousand_sites_is_short() {
     );
 }
 
+/// A click that comes before all is ready waits for a slice, and goes on where the slices ended.
 #[test]
 fn the_other_tree_is_built_ahead_in_slices() {
     let page = Page::of(&simulated::profile(7, 1_000_000, 50_000), "ahead");

@@ -34,7 +34,8 @@ fn advice(target: &Target, expected: &str) -> Value {
         assert_eq!(code, 0, "{errors}");
         advice = serde_json::from_str(&out).expect("JSON");
         JsonSchema::load("advice-1").check(&advice);
-        if first(&advice).0 == expected {
+        // A false finding is none of a short time.
+        if expected == "nothing" || first(&advice).0 == expected {
             break;
         }
     }
