@@ -299,10 +299,20 @@ impl Caches {
             let bytes = snapshot.bytes(start, thread.fs_base.saturating_sub(start));
             words(bytes.unwrap_or_default()).filter(is_cache)
         });
-        let of_threads: FxHashSet<u64> = of_threads.collect();
+        // What a thread has on its stack of one that has ended leads to a cache that nothing is left in.
+        let is_gone = |&cache: &u64| {
+            let is_linked = match before(snapshot, cache) {
+                Some(0) => heads.contains(&cache),
+                Some(before) => snapshot.word(before.wrapping_add(NEXT)) == Some(cache),
+                None => false,
+            };
+            let is_empty = |class| matches!(Caches::list(snapshot, cache, class), Some((_, 0)));
+            !is_linked && (1..sizes.bytes.len() as u64).all(is_empty)
+        };
+        let of_threads: FxHashSet<u64> = of_threads.filter(|cache| !is_gone(cache)).collect();
         let mut lists = heads
-            .into_iter()
-            .filter_map(|head| list_from(snapshot, head, is_cache));
+            .iter()
+            .filter_map(|&head| list_from(snapshot, head, is_cache));
         let all = lists.find(|list| of_threads.is_subset(&list.iter().copied().collect()))?;
         let to_first = |(_, head): &&(u64, u64)| Some(head) == all.first();
         let heads = places.iter().filter(to_first).map(|place| place.0);
