@@ -3,7 +3,7 @@
 use super::served::{ask, rule};
 use memhook_tests::agents::{Agent, Pprof};
 use memhook_tests::programs::{Folder, copy_program};
-use memhook_tests::{Target, build_id, build_target, run, until};
+use memhook_tests::{Target, build_id, build_target, patience, run, until};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io::Read;
@@ -115,8 +115,19 @@ fn profiled(name: &str, symbols: &str) -> (Arc<Folder>, String, bool) {
 
 #[test]
 fn names_that_are_added_later_are_the_same() {
-    let (_kept, here, was_opened) = profiled("agent-names-here", "");
-    assert!(was_opened, "or nothing is proved below");
+    // Names that a busy machine has not found in time are left out.
+    let has_names = |directory: &str| {
+        let rows = rows(directory);
+        let mut places = rows.keys().flatten().flatten();
+        places.all(|(name, ..)| !name.contains("+0x"))
+    };
+    let mut tries = (1..=patience::TRIES).map(|number| {
+        let (kept, here, was_opened) = profiled(&format!("agent-names-here-{number}"), "");
+        assert!(was_opened, "or nothing is proved below");
+        (kept, here)
+    });
+    let named = tries.find(|(_, here)| has_names(here));
+    let (_kept, here) = named.expect("names of all that has them");
     let (folder, elsewhere, was_opened) = profiled("agent-names-elsewhere", STORE);
     assert!(!was_opened, "the agent has opened a debug file");
     let wanted = rows(&here);
