@@ -377,3 +377,65 @@ fn is_cache(memory: &impl Memory, at: u64, sizes: &SizeMap) -> bool {
     };
     at.is_multiple_of(8) && (1..sizes.bytes.len()).all(is_of_class)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::ThreadState;
+    use crate::testing::snapshot;
+
+    const DATA: u64 = 0x1_0000;
+    const CACHES: u64 = 0x2_0000;
+    const STACK: u64 = 0x4_0000;
+
+    fn cache(index: u64) -> u64 {
+        CACHES + index * 0x2000
+    }
+
+    /// A cache of two classes, one of which has so many blocks; the cache behind it and the one before it.
+    fn words_of(blocks: u64, next: u64, before: u64) -> Vec<u64> {
+        let mut words = vec![0; 0x2000 / 8];
+        for (class, size) in [(1, 16), (2, 32)] {
+            words[(class * LIST_BYTES + 24) as usize / 8] = size;
+        }
+        words[(LIST_BYTES + 8) as usize / 8] = blocks;
+        words[NEXT as usize / 8] = next;
+        words[NEXT as usize / 8 + 1] = before;
+        words
+    }
+
+    /// What is found where the variable leads to cache 0, that to cache 1, and a thread has a pointer to cache 2 as well.
+    fn found(third: Vec<u64>) -> Option<Vec<u64>> {
+        let bytes =
+            |words: Vec<u64>| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        let caches = [words_of(3, cache(1), 0), words_of(0, 0, cache(0)), third];
+        let mut snapshot = snapshot(vec![
+            (DATA, bytes(vec![7, cache(0)])),
+            (CACHES, bytes(caches.concat())),
+            (STACK, bytes(vec![cache(2), cache(0), 0, 0])),
+        ]);
+        snapshot.meta.threads.push(ThreadState {
+            rsp: STACK,
+            fs_base: STACK + 16,
+            ..ThreadState::default()
+        });
+        let sizes = SizeMap {
+            bytes: vec![0, 16, 32],
+        };
+        let data = bytes(vec![7, cache(0)]);
+        let data: &[u8] = &data;
+        Caches::find(&snapshot, &[(DATA, data)], &sizes).map(|caches| caches.all)
+    }
+
+    #[test]
+    fn a_cache_of_a_thread_that_has_ended_is_none() {
+        let list = vec![cache(0), cache(1)];
+        // It was behind the second one.
+        assert_eq!(found(words_of(0, 0, cache(1))), Some(list));
+    }
+
+    #[test]
+    fn a_cache_with_blocks_that_no_list_has_is_no_list_to_go_by() {
+        assert_eq!(found(words_of(1, 0, cache(1))), None);
+    }
+}
