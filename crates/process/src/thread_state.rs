@@ -49,9 +49,17 @@ pub fn process_of(tid: i32) -> Option<i32> {
 
 /// The process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
-    let tracer = status_field(pid, tid, "TracerPid:").and_then(|value| value.parse().ok());
     // It is the id of a thread, whatever its name says (fs/proc/array.c, task_state).
-    tracer.map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
+    tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
+}
+
+/// Whether nobody traces a thread. `false` also where that cannot be read, as no descriptor is free.
+pub fn is_untraced(pid: i32, tid: i32) -> bool {
+    tracing_thread(pid, tid) == Some(0)
+}
+
+fn tracing_thread(pid: i32, tid: i32) -> Option<i32> {
+    status_field(pid, tid, "TracerPid:")?.parse().ok()
 }
 
 /// How often a thread has gone to sleep by itself.

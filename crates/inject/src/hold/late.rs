@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::wait::{self, Stop};
 use crate::{ptrace, regs, restart, watchdog};
+use memhook_process::is_untraced;
 
 thread_local! {
     /// The ids of process and thread.
@@ -59,7 +60,8 @@ pub fn wait_for_late_threads(limit: Duration) {
 /// Takes the next stop of a thread; whether the thread now runs without us, or has ended.
 fn has_gone(pid: i32, tid: i32) -> bool {
     match wait::poll_stop(pid, tid) {
-        None => false,
+        // The watchdog may have let it go. A child of ours can be waited for all the same (wait(2)).
+        None => is_untraced(pid, tid),
         Some(Stop::Gone) => true,
         Some(Stop::Event(_)) => {
             if let Ok(now) = regs::read(tid)
