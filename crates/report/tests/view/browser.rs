@@ -50,9 +50,11 @@ impl Process {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|e| panic!("sh: {e}"));
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        std::thread::spawn(move || child.wait());
         Process {
-            input: child.stdin.take().expect("piped"),
-            output: BufReader::new(child.stdout.take().expect("piped")),
+            input: input.expect("piped"),
+            output: BufReader::new(output.expect("piped")),
             profile,
             next: 0,
         }

@@ -152,7 +152,11 @@ fn the_agent_holds_back() {
     let configuration = format!("{}{never}", rule(Path::new(&pattern), &of(1, "")));
     let mut agent = Agent::start(&folder, &configuration);
     agent.hear("processes wait to be traced: there are as many targets as there may be");
-    agent.await_phase(first.pid(), "traced");
+    // On a busy machine whichever can be attached to comes first.
+    until("one is traced", || {
+        let mut targets = agent.targets().into_values();
+        targets.any(|target| target["phase"] == "traced")
+    });
     assert_eq!(
         agent.metric("memhook_agent_targets", &["phase=\"traced\""]),
         Some(1.0)
