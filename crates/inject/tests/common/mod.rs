@@ -120,13 +120,13 @@ pub fn anywhere() -> HoldOptions<'static> {
 
 /// Whether an error says no more than that we, or the target, got no processor for a while.
 pub fn is_for_want_of_a_processor(error: &Error) -> bool {
-    match error {
+    matches!(
+        error,
         Error::Starved { .. }
-        | Error::DoesNotStop { .. }
-        | Error::StopsTooLate { .. }
-        | Error::WentHome { .. } => true,
-        _ => false,
-    }
+            | Error::DoesNotStop { .. }
+            | Error::StopsTooLate { .. }
+            | Error::WentHome { .. }
+    )
 }
 
 /// Tries again what was given up for want of a processor.

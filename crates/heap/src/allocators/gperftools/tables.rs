@@ -299,10 +299,10 @@ impl Caches {
             let bytes = snapshot.bytes(start, thread.fs_base.saturating_sub(start));
             words(bytes.unwrap_or_default()).filter(is_cache)
         });
-        // What a thread has on its stack of one that has ended leads to a cache that nothing is left in.
+        // The stack of a thread that has ended leads to a cache that nothing is left in, and so does a list of what is free.
         let is_gone = |&cache: &u64| {
             let is_linked = match before(snapshot, cache) {
-                Some(0) => heads.contains(&cache),
+                Some(0) => heads.contains(&cache) && list_from(snapshot, cache, is_cache).is_some(),
                 Some(before) => snapshot.word(before.wrapping_add(NEXT)) == Some(cache),
                 None => false,
             };
@@ -404,13 +404,13 @@ mod tests {
         words
     }
 
-    /// What is found where the variable leads to cache 0, that to cache 1, and a thread has a pointer to cache 2 as well.
+    /// What is found where a variable leads to cache 0, that to cache 1, another one to cache 2, and so do a thread's words.
     fn found(third: Vec<u64>) -> Option<Vec<u64>> {
         let bytes =
             |words: Vec<u64>| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
         let caches = [words_of(3, cache(1), 0), words_of(0, 0, cache(0)), third];
         let mut snapshot = snapshot(vec![
-            (DATA, bytes(vec![7, cache(0)])),
+            (DATA, bytes(vec![7, cache(0), cache(2)])),
             (CACHES, bytes(caches.concat())),
             (STACK, bytes(vec![cache(2), cache(0), 0, 0])),
         ]);
@@ -422,7 +422,7 @@ mod tests {
         let sizes = SizeMap {
             bytes: vec![0, 16, 32],
         };
-        let data = bytes(vec![7, cache(0)]);
+        let data = bytes(vec![7, cache(0), cache(2)]);
         let data: &[u8] = &data;
         Caches::find(&snapshot, &[(DATA, data)], &sizes).map(|caches| caches.all)
     }
@@ -430,8 +430,10 @@ mod tests {
     #[test]
     fn a_cache_of_a_thread_that_has_ended_is_none() {
         let list = vec![cache(0), cache(1)];
-        // It was behind the second one.
-        assert_eq!(found(words_of(0, 0, cache(1))), Some(list));
+        // It was behind the second one, or before the first.
+        for links in [(0, cache(1)), (cache(0), 0)] {
+            assert_eq!(found(words_of(0, links.0, links.1)), Some(list.clone()));
+        }
     }
 
     #[test]
