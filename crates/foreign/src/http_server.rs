@@ -132,8 +132,8 @@ impl HttpServer {
                     Err(_) => drop(silent.remove(at)),
                 }
             }
-            // Judged by the time before the wait, and after reading: whoever asked in time is answered, even if this thread
-            // stood still.
+            // The time before the wait counts, and this comes after reading: whoever asked in time is answered, even if this
+            // thread stood still.
             silent.retain(|client| client.until > now);
             // A few at a time: those that are there have their turn, too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {

@@ -7,24 +7,31 @@ use crate::common::{self, LONG, Program, anywhere, patiently};
 use crate::kill_tests::{TARGET, status};
 use crate::stop::hold_with;
 use crate::timing::Timing;
-use crate::{Dlopen, HoldOptions, load_object};
+use crate::{Dlopen, Held, HoldOptions, load_object};
 use memhook_process::{RemoteAddress, read_word};
+
+/// Holds the initial thread of the target, in an attacher that a test has started, and says where the function is.
+fn held() -> Option<(Held, RemoteAddress)> {
+    let target = std::env::var(TARGET).ok()?;
+    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
+    let pid = numbers[0] as i32;
+    let options = HoldOptions {
+        thread: Some(pid),
+        ..anywhere()
+    };
+    let held = patiently(|| hold_with(pid, &options, Timing::QUICK));
+    Some((held, RemoteAddress(numbers[1])))
+}
 
 /// The other tests start it with [`TARGET`] set. Its call waits for a lock with another one held, until it is killed.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_that_waits() {
-    let Ok(target) = std::env::var(TARGET) else {
+    let Some((mut held, function)) = held() else {
         return;
     };
-    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    let options = HoldOptions {
-        thread: Some(numbers[0] as i32),
-        ..anywhere()
-    };
-    let mut held = patiently(|| hold_with(numbers[0] as i32, &options, Timing::QUICK));
     let minute = Duration::from_secs(60);
-    let _ = held.call_to_its_end(RemoteAddress(numbers[1]), &mut [], minute, |_| vec![7]);
+    let _ = held.call_to_its_end(function, &mut [], minute, |_| vec![7]);
     panic!("it was not killed");
 }
 
@@ -32,18 +39,12 @@ fn caller_that_waits() {
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn loader_that_waits() {
-    let Ok(target) = std::env::var(TARGET) else {
+    let Some((mut held, function)) = held() else {
         return;
     };
-    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    let options = HoldOptions {
-        thread: Some(numbers[0] as i32),
-        ..anywhere()
-    };
     let object = std::fs::read(std::env::var("MEMHOOK_TEST_OBJECT").unwrap()).unwrap();
-    let mut held = patiently(|| hold_with(numbers[0] as i32, &options, Timing::QUICK));
     let dlopen = Dlopen {
-        address: RemoteAddress(numbers[1]),
+        address: function,
         internal_mode: false,
     };
     // The locks are not asked for, so that it does wait.

@@ -105,7 +105,10 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     let until = Instant::now() + PATIENCE;
     loop {
         match stop_all(pid, &known, limit) {
-            Err(Error::DoesNotStop { tid, .. }) if wait_until_it_is_not_ours(pid, tid, until) => {}
+            Err(Error::DoesNotStop { tid, .. }) if wait_until_it_is_not_ours(pid, tid, until) => {
+                // Others may have been stopped and let go meanwhile.
+                known = Known::of(pid);
+            }
             other => return other,
         }
     }
