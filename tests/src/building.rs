@@ -3,11 +3,11 @@
 use crate::releases::Release;
 use crate::requirements::not_run;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 fn root() -> PathBuf {
@@ -82,6 +82,30 @@ pub(crate) fn folder() -> &'static Path {
     })
 }
 
+/// Has a file made, which is moved into place when it is whole: another process may look for it now.
+fn whole(to: &Path, make: impl FnOnce(&Path)) {
+    let mut unfinished = to.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
+    make(Path::new(&unfinished));
+    std::fs::rename(&unfinished, to).expect("moved");
+}
+
+/// Has a file made unless there is one. Tests of one program run side by side and may want the same: the second
+/// waits. If both made it, the first would execute a file that the linker of the second still writes (ETXTBSY).
+fn once(to: &Path, make: impl FnOnce(&Path)) {
+    type Turns = BTreeMap<PathBuf, Arc<Mutex<()>>>;
+    static TURNS: Mutex<Turns> = Mutex::new(Turns::new());
+    let turn = {
+        let mut turns = TURNS.lock().unwrap_or_else(|e| e.into_inner());
+        Arc::clone(turns.entry(to.to_owned()).or_default())
+    };
+    // What did not build for one test does not build for the next, which then says so itself.
+    let _turn = turn.lock().unwrap_or_else(|e| e.into_inner());
+    if !to.exists() {
+        whole(to, make);
+    }
+}
+
 /// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
 pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
     build_for(Release::asked_for().as_ref(), name, flags)
@@ -105,20 +129,18 @@ fn build(
     base: &[&str],
     flags: &[&str],
 ) -> PathBuf {
-    // Tests of one program run side by side, and may want the same target.
     let directory = match release {
         Some(release) => folder().join(format!("{}-2.{}", release.name, release.glibc_minor())),
         None => folder().to_owned(),
     };
     std::fs::create_dir_all(&directory).expect("a directory in target/");
     let path = directory.join(file);
-    if path.exists() {
-        return path;
-    }
-    let of_release = release.map(Release::flags).unwrap_or_default();
-    let mut flags = flags.to_vec();
-    flags.extend(of_release.iter().map(String::as_str));
-    compile(&source(&format!("{name}.cc")), base, &flags, &path);
+    once(&path, |to| {
+        let of_release = release.map(Release::flags).unwrap_or_default();
+        let mut flags = flags.to_vec();
+        flags.extend(of_release.iter().map(String::as_str));
+        compile(&source(&format!("{name}.cc")), base, &flags, to);
+    });
     path
 }
 
@@ -127,23 +149,24 @@ fn build(
 pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     let flags_in_name = flags.join("").replace(['/', '"'], "_");
     let to = folder().join(format!("{name}-musl{flags_in_name}"));
-    if to.exists() {
-        return Some(to);
+    let is_installed = Command::new("musl-gcc").arg("--version").output().is_ok();
+    if !is_installed {
+        not_run("musl-gcc is not installed (musl-tools)");
+        return None;
     }
-    let mut command = Command::new("musl-gcc");
-    command
-        .args(["-g", "-O2", "-Wall", "-pthread"])
-        .arg(source(&format!("{name}.c")))
-        .args(flags)
-        .arg("-o")
-        .arg(&to);
-    match command.status() {
-        Ok(status) => assert!(status.success(), "{name}.c does not build"),
-        Err(_) => {
-            not_run("musl-gcc is not installed (musl-tools)");
-            return None;
-        }
-    }
+    once(&to, |to| {
+        let status = Command::new("musl-gcc")
+            .args(["-g", "-O2", "-Wall", "-pthread"])
+            .arg(source(&format!("{name}.c")))
+            .args(flags)
+            .arg("-o")
+            .arg(to)
+            .status();
+        assert!(
+            status.expect("musl-gcc").success(),
+            "{name}.c does not build"
+        );
+    });
     Some(to)
 }
 
@@ -180,13 +203,10 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let object = runtime.join("memhook_access.o");
     all.extend(["-O1", object.to_str().expect("a plain path")]);
     all.extend(flags);
-    compile_by(
-        compiler,
-        &["-std=c++20", "-pthread"],
-        &source(&format!("{name}.cc")),
-        &all,
-        &path,
-    );
+    let source = source(&format!("{name}.cc"));
+    whole(&path, |to| {
+        compile_by(compiler, &["-std=c++20", "-pthread"], &source, &all, to);
+    });
     built.insert(path.clone());
     path
 }
@@ -194,16 +214,10 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
 /// Builds `tests/targets/NAME.c` with extra flags; returns the program's path.
 pub fn build_c_target(name: &str, flags: &[&str]) -> PathBuf {
     let path = folder().join(format!("{name}-c{}", flags.join("")));
-    if path.exists() {
-        return path;
-    }
-    compile_by(
-        "cc",
-        &["-std=gnu11"],
-        &source(&format!("{name}.c")),
-        flags,
-        &path,
-    );
+    let source = source(&format!("{name}.c"));
+    once(&path, |to| {
+        compile_by("cc", &["-std=gnu11"], &source, flags, to);
+    });
     path
 }
 
@@ -214,18 +228,14 @@ pub fn compile(source: &Path, base: &[&str], flags: &[&str], to: &Path) {
 }
 
 fn compile_by(compiler: &str, base: &[&str], source: &Path, flags: &[&str], to: &Path) {
-    // Moved into place when it is whole: another process may look for it now.
-    let mut unfinished = to.as_os_str().to_owned();
-    unfinished.push(format!(".{}", std::process::id()));
     let status = Command::new(compiler)
         .args(["-g", "-O2"])
         .args(base)
         .arg(source)
         .args(flags)
         .arg("-o")
-        .arg(&unfinished)
+        .arg(to)
         .status()
         .expect("a C++ compiler");
     assert!(status.success(), "{} does not build", source.display());
-    std::fs::rename(&unfinished, to).expect("moved");
 }

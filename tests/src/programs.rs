@@ -74,6 +74,17 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(is_copied, "{from:?} to {to:?}");
 }
 
+/// Writes a script that is to be executed, by anybody: scripts are refused like any program that is open for writing.
+pub fn write_script(to: impl AsRef<Path>, text: &str) {
+    let to = to.as_ref();
+    let draft = to.with_extension("draft");
+    std::fs::write(&draft, text).expect("written");
+    copy_program(&draft, to);
+    std::fs::remove_file(draft).expect("ours");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(to, mode).expect("ours");
+}
+
 /// A root with nothing but these programs, at its top by these names, and their libraries.
 pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     let root = Folder::new("root");

@@ -1,6 +1,6 @@
 //! A running memhook-rs as the target of another: it maps the regions of those that it traces, which are not its own.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{Attacher, MemoryBox, Target, binary, build_target, not_run, run};
 
 /// Commands with which something could be done to a process; `top`, which needs a terminal, attaches as `attach` does.
@@ -28,7 +28,7 @@ fn attachers_are_refused_by_what_they_are() {
         let folder = Folder::new("attachers");
         // Neither the file nor the process has the name.
         let other = folder.path("profiler");
-        std::fs::copy(binary(), &other).expect("copied");
+        copy_program(binary(), &other);
         let program = build_target("hammer", &[]);
         for binary in [binary().to_str().expect("UTF-8"), &other] {
             let target = Target::start(&program, &[]);
@@ -101,7 +101,7 @@ fn attachers_in_a_control_group_are_left_alone() {
 fn an_attacher_with_another_name_is_not_taken_for_dead() {
     let folder = Folder::new("renamed");
     let other = folder.path("profiler");
-    std::fs::copy(binary(), &other).expect("copied");
+    copy_program(binary(), &other);
     let mut target = Target::start(&build_target("deterministic", &[]), &[]);
     let attacher = Attacher::start_as(&[&other], target.pid(), &[]);
     let pid = target.pid().to_string();

@@ -184,11 +184,7 @@ fn what_cannot_be_started_is_refused() {
 fn a_script_runs_in_its_interpreter() {
     let folder = Folder::new("script");
     let script = folder.path("script");
-    let write = |text: &str| {
-        std::fs::write(&script, text).expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&script, mode).expect("executable");
-    };
+    let write = |text: &str| memhook_tests::programs::write_script(&script, text);
     write(&format!("#!{}\nexit 9\n", installed("sh").display()));
     let (code, _, errors) = report(Path::new(&script), &[]);
     assert_eq!(code, Some(9), "{errors}");

@@ -1,6 +1,6 @@
 //! `top` opens source lines in the user's editor: tmux is the terminal, and a script the editor.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, write_script};
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, compile, not_run, run, source, until};
 use std::os::unix::fs::PermissionsExt;
@@ -21,12 +21,9 @@ exit 0
 /// A folder with the editor in it, for any user.
 fn folder(name: &str) -> Folder {
     let folder = Folder::new(name);
-    let editor = folder.path("editor");
-    std::fs::write(&editor, EDITOR).expect("written");
-    for path in [folder.path(""), editor] {
-        let mode = std::fs::Permissions::from_mode(0o777);
-        std::fs::set_permissions(path, mode).expect("it is ours");
-    }
+    write_script(folder.path("editor"), EDITOR);
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path(""), mode).expect("it is ours");
     folder
 }
 
