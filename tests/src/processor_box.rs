@@ -24,12 +24,16 @@ impl ProcessorBox {
                 let folder = Path::new(top).join(&name);
                 std::fs::create_dir(&folder).ok()?;
                 let made = ProcessorBox { folder, is_v1 };
-                made.set_percent(None).then_some(made)
+                made.is_set_to(None).then_some(made)
             })
     }
 
     /// Sets the limit, in hundredths of one processor.
-    pub fn set_percent(&self, percent: Option<u32>) -> bool {
+    pub fn set_percent(&self, percent: Option<u32>) {
+        assert!(self.is_set_to(percent), "a limit of {percent:?}");
+    }
+
+    fn is_set_to(&self, percent: Option<u32>) -> bool {
         let write = |name: &str, value: String| std::fs::write(self.folder.join(name), value);
         let quota = percent.map(|percent| percent * 1000);
         match (self.is_v1, quota) {

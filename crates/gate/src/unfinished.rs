@@ -5,8 +5,9 @@
 //! block in use. So the verdict on all others is right if these were all found:
 //!
 //! - Each traced block that is live has to be in the dissected heap, at its address and with its size. A chunk whose
-//!   header was half written leads the walk astray, and blocks behind it would be missing. Then there is no verdict.
-//!   If all blocks were traced and found, what could not be walked is free.
+//!   header was half written leads the walk astray, and blocks behind it are missing. Their headers are whole, so the
+//!   walk is taken up again at each of them. If some are missing still, there is no verdict. If all blocks were traced
+//!   and found, what could not be walked is free.
 //! - A block that is on its way is in no ledger yet (an allocation is published before its address is returned) or any
 //!   more (a release before the call), and if nothing reaches it, it is no leak of the program. The same goes for free
 //!   chunks that were in no list at that moment, which look as if they were in use. So what nothing reaches is a leak
@@ -56,6 +57,10 @@ impl<'a> Unfinished<'a> {
         gaps: &mut Vec<String>,
     ) -> (Marked, Vec<Leak>) {
         let snapshot = self.snapshot;
+        if !self.has_all_traced(heap) {
+            let known: Vec<u64> = self.traced.iter().map(|known| known.address).collect();
+            heap.walk_again(snapshot, &known);
+        }
         let has_all_traced = self.has_all_traced(heap);
         if has_all_traced && self.is_complete {
             // No block is there, so it is no root either.

@@ -53,6 +53,12 @@ impl BlockTable {
         table
     }
 
+    /// The same with these segments in place of those of arenas.
+    pub(crate) fn with_arenas(mut self, arenas: Vec<Segment>) -> BlockTable {
+        self.segments.retain(|segment| !segment.kind.is_arena());
+        self.with(arenas)
+    }
+
     /// The same with more segments, of other addresses.
     pub fn with(self, more: Vec<Segment>) -> BlockTable {
         let mut segments = self.segments;

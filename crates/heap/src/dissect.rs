@@ -15,7 +15,7 @@ use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap};
 use crate::glibc::free_lists::Kept;
 use crate::glibc::live::Live;
 use crate::glibc::mmapped::Mmapped;
-use crate::glibc::walk::{Finding, Piece};
+use crate::glibc::walk::{Finding, Piece, walk};
 use crate::ranges::{Runs, intersection, joined};
 use crate::snapshot::{MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;
@@ -156,6 +156,23 @@ impl Heap {
             kept: Vec::new(),
             live: None,
         }
+    }
+
+    /// Walks the arenas of glibc's malloc anew with blocks that are in use for certain, by their user addresses, in
+    /// order: a header that was being written leads the walk no further than to the next of them. Damage that was
+    /// found before stays among the findings.
+    pub fn walk_again(&mut self, snapshot: &Snapshot, known: &[u64]) {
+        // Those of pools lie inside of blocks of malloc.
+        let is_of_arena = |&user: &u64| {
+            let found = self.blocks.find(user).filter(|found| found.1 == 0);
+            found.is_none_or(|(number, _)| self.blocks.segment_of(number).kind.is_arena())
+        };
+        let known: Vec<u64> = known.iter().copied().filter(is_of_arena).collect();
+        let pieces = self.pieces.iter();
+        let walked = pieces.flat_map(|&piece| walk(snapshot, piece, &self.kept, &known).segments);
+        let arenas = walked.collect();
+        let blocks = std::mem::take(&mut self.blocks);
+        self.blocks = blocks.with_arenas(arenas);
     }
 
     /// Whether everything parsed and agrees with the allocators' own figures.

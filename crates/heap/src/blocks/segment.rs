@@ -28,6 +28,11 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
+    /// Whether its blocks are chunks of an arena.
+    pub(crate) fn is_arena(self) -> bool {
+        matches!(self, SegmentKind::Arena(_))
+    }
+
     /// The alignment of blocks in bytes, and the unit of their sizes.
     pub(crate) fn unit(self) -> u64 {
         match self {

@@ -287,7 +287,7 @@ impl Building<'_> {
         };
         let mut walked_bytes = 0;
         for piece in pieces {
-            let walked = walk(self.snapshot, piece, &self.lists.chunks);
+            let walked = walk(self.snapshot, piece, &self.lists.chunks, &[]);
             self.pieces.push(piece);
             walked_bytes += piece.end - piece.start;
             add_run(&mut self.ranges, piece.start..piece.end);

@@ -113,6 +113,18 @@ impl View<'_> {
         Ok(size)
     }
 
+    /// The size of a chunk that ends before the next known one begins, or what is wrong with its header.
+    fn chunk_before(&self, at: u64, known: Option<u64>) -> Result<u64, String> {
+        let size = self.chunk(at)?;
+        match known.filter(|&known| known < at + size) {
+            Some(known) => Err(format!(
+                "the size {size:#x} reaches over the block at {:#x}, which is in use",
+                known + HEADER_BYTES
+            )),
+            None => Ok(size),
+        }
+    }
+
     /// Whether a number of sound chunks begins here, or fewer up to the end.
     fn is_sound(&self, from: u64) -> bool {
         let mut at = from;
@@ -160,8 +172,10 @@ struct Damage {
     unparsed: Runs,
 }
 
-/// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted.
-pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked {
+/// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted. `known` are the user
+/// addresses of blocks that are in use for certain, sorted: a header by which a chunk would reach over the beginning of
+/// such a block is damaged, and the walk is taken up again there.
+pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)], known: &[u64]) -> Walked {
     let mut segments = vec![Segment::new(
         piece.start,
         piece.end,
@@ -169,7 +183,7 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
     )];
     let mut counts = Counts::default();
     let mut too_large = Damage::default();
-    let damage = walk_chunks(snapshot, piece, lists, |at, size, kind| match kind {
+    let damage = walk_chunks(snapshot, piece, lists, known, |at, size, kind| match kind {
         ChunkKind::Top => counts.top_bytes = size,
         ChunkKind::Kept(Kept::Tcache) => {
             counts.cached_chunks += 1;
@@ -215,13 +229,14 @@ pub fn each_chunk(
     lists: &[(u64, Kept)],
     each: impl FnMut(u64, u64, ChunkKind),
 ) {
-    walk_chunks(snapshot, piece, lists, each);
+    walk_chunks(snapshot, piece, lists, &[], each);
 }
 
 fn walk_chunks(
     snapshot: &Snapshot,
     piece: Piece,
     lists: &[(u64, Kept)],
+    known: &[u64],
     mut each: impl FnMut(u64, u64, ChunkKind),
 ) -> Damage {
     let mut damage = Damage::default();
@@ -237,8 +252,19 @@ fn walk_chunks(
     let mut next_kept = lists.partition_point(|l| l.0 < piece.start);
     let mut at = piece.start;
     let mut was_free = false;
+    let of_piece = known.partition_point(|&user| user < piece.start + HEADER_BYTES);
+    let mut known = known[of_piece..]
+        .iter()
+        .map(|user| user - HEADER_BYTES)
+        .take_while(|&chunk| chunk < piece.end)
+        .peekable();
     while at < piece.end {
-        let size = match view.chunk(at) {
+        let mut is_known = false;
+        while let Some(chunk) = known.next_if(|&chunk| chunk <= at) {
+            is_known = chunk == at;
+        }
+        let next_known = known.peek().copied();
+        let size = match view.chunk_before(at, next_known) {
             Ok(size) => size,
             Err(what) => {
                 let header = view.word(at + 8).unwrap_or(0);
@@ -247,12 +273,13 @@ fn walk_chunks(
                 let fence = is_fence(header & !FLAGS)
                     && (header & PREV_INUSE != 0 || header & !FLAGS == HEADER_BYTES && was_free);
                 let rest_is_fence = piece.end - at <= 2 * MIN_CHUNK_BYTES;
-                if fence && (rest_is_fence || piece.arena != 0) {
+                if fence && (rest_is_fence || piece.arena != 0) && next_known.is_none() {
                     break;
                 }
                 // Behind the fence of the main arena: memory that the program took with sbrk.
-                let resumed = (at + 16..piece.end).step_by(16).find(|&a| view.is_sound(a));
-                let end = resumed.unwrap_or(piece.end);
+                let limit = next_known.unwrap_or(piece.end);
+                let resumed = (at + 16..limit).step_by(16).find(|&a| view.is_sound(a));
+                let end = resumed.unwrap_or(limit);
                 if damage.findings.len() < MAX_FINDINGS {
                     let what = if fence {
                         format!("{} bytes behind a fence are not of the allocator", end - at)
@@ -277,6 +304,7 @@ fn walk_chunks(
         let kept = lists.get(next_kept).filter(|l| l.0 == at).map(|l| l.1);
         let in_use = view.word(next + 8).is_none_or(|h| h & PREV_INUSE != 0);
         let kind = match kept {
+            _ if is_known => ChunkKind::Used,
             Some(kept) => ChunkKind::Kept(kept),
             None if in_use => ChunkKind::Used,
             None => ChunkKind::Free,
@@ -346,4 +374,59 @@ pub fn find_start(snapshot: &Snapshot, low: u64, top: u64, arena: u32) -> Option
         }
         at == top
     })
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use crate::testing::{put, shell_on};
+    use crate::{Block, dissect};
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+    use std::cell::RefCell;
+
+    fn has_all(found: &crate::Heap, known: &[Block]) -> bool {
+        known
+            .iter()
+            .all(|block| found.blocks.find(block.address).is_some_and(|f| f.1 == 0))
+    }
+
+    /// A header that is being written has any size, and leads over blocks that are in use.
+    #[test]
+    fn known_blocks_are_found_behind_any_header() {
+        let mut snapshot = shell_on("");
+        let whole = dissect(&snapshot).expect("it has a heap");
+        assert!(whole.findings.is_empty(), "{:?}", whole.findings);
+        let blocks: Vec<Block> = whole.blocks.iter().map(|(_, block)| block).collect();
+        assert!(blocks.len() > 3000);
+        let in_arena = |block: &Block| {
+            whole
+                .pieces
+                .iter()
+                .any(|p| p.start < block.address && block.address < p.end)
+        };
+        let blocks: Vec<Block> = blocks.into_iter().filter(in_arena).collect();
+        let snapshot = RefCell::new(&mut snapshot);
+        let led_astray = RefCell::new(0);
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(200));
+        let chosen = (any::<prop::sample::Index>(), 0u64..4096, 0u64..8);
+        let checked = runner.run(&chosen, |(index, units, flags)| {
+            let mut known = blocks.clone();
+            let damaged = known.remove(index.index(known.len()));
+            let mut snapshot = snapshot.borrow_mut();
+            let header = damaged.address - 8;
+            let was = snapshot.word(header).expect("it was copied");
+            put(&mut snapshot, header, units * 16 | flags);
+            let found = dissect(&snapshot).map(|mut heap| {
+                *led_astray.borrow_mut() += u32::from(!has_all(&heap, &known));
+                let users: Vec<u64> = known.iter().map(|block| block.address).collect();
+                heap.walk_again(&snapshot, &users);
+                has_all(&heap, &known)
+            });
+            put(&mut snapshot, header, was);
+            prop_assert!(found.expect("it has a heap"));
+            Ok(())
+        });
+        checked.unwrap_or_else(|e| panic!("{e}"));
+        assert!(led_astray.into_inner() > 20);
+    }
 }
