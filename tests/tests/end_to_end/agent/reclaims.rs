@@ -16,8 +16,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A minute is three seconds, and ten are half a minute.
-const HASTE: u32 = 20;
+/// A minute is two seconds, and ten are twenty.
+const HASTE: u32 = 30;
+/// A minute is twenty seconds, which are enough for an attach or for waits to show.
+const LITTLE_HASTE: u32 = 3;
 
 /// The rest of the keys: `how` is what is done with unreachable blocks.
 fn reclaim(how: &str) -> String {
@@ -222,9 +224,9 @@ fn a_process_that_somebody_traces_is_not_reclaimed() {
     let folder = Arc::new(Folder::new("agent-reclaim-traced"));
     let mut losing = Losing::start(&folder, &["300"], &[]);
     let pid = losing.pid();
-    // For the attach there is the whole first minute.
+    // For the attach there is the whole of the first minute.
     let keys = reclaim("free").replace("10m", "1m");
-    let agent = Agent::start(&folder, &rule(&losing.program, &keys));
+    let agent = Agent::start_hastily(&folder, &rule(&losing.program, &keys), LITTLE_HASTE);
     agent.await_phase(pid, "traced");
     // Nothing keeps anybody from it between two attempts.
     let attacher = Attacher::start(&losing.target, &[]);
@@ -251,7 +253,7 @@ fn a_starved_process_is_left_alone() {
     group.set_percent(Some(5));
     // Waits show after a while: this one has the whole first minute.
     let keys = reclaim("free").replace("10m", "1m");
-    let agent = Agent::start(&folder, &rule(&losing.program, &keys));
+    let agent = Agent::start_hastily(&folder, &rule(&losing.program, &keys), LITTLE_HASTE);
     agent.await_phase(pid, "traced");
     let found = await_attempts(&agent, pid, 1);
     assert_eq!(found["refusals"]["starved"], 1, "{found}");
