@@ -38,7 +38,7 @@ fn named(report: &Value, function: &str) -> usize {
         .count()
 }
 
-const KEYS: usize = 2000;
+const KEYS: usize = 500;
 const VALUE_BYTES: usize = 50_001;
 
 fn value(key: usize) -> String {

@@ -13,7 +13,7 @@ fn redis_recorded_under_load_and_carried_away() {
         let file = folder.path("run.mhk");
         let attacher = Attacher::start(&redis, &["-o", &file, "--stacks", "all"]);
         let mut client = Client::connect(&socket);
-        for key in 0..500 {
+        for key in 0..100 {
             let answer = client.redis(&format!("SET kept:{key} {key:05000}"));
             assert_eq!(answer, "+OK");
         }
