@@ -17,6 +17,7 @@ mod processor_box;
 pub mod programs;
 pub mod releases;
 mod requirements;
+mod rounds;
 pub mod scans;
 mod sites;
 pub mod terminal;
@@ -33,6 +34,7 @@ pub use patience::{patiently, stop, until};
 pub use probing::{Prober, calls, changed_code};
 pub use processor_box::ProcessorBox;
 pub use requirements::{can_pass_by_filters, not_run};
+pub use rounds::rounds;
 pub use sites::{Sites, expect_sites, sites};
 use std::{
     collections::BTreeMap,

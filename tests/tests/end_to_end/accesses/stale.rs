@@ -8,7 +8,7 @@ use memhook_inject::Watchpoint;
 use memhook_process::reclaim_scans;
 use memhook_tests::mapping_stalls::MappingStalls;
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, run, until};
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, rounds, run, until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Command;
@@ -268,7 +268,9 @@ fn a_program_that_ends_is_reported_as_it_was() {
 /// Between the attach and the first look there is nothing to report, which must not look as if nothing were stale.
 #[test]
 fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
-    for round in 0..40 {
+    // Killed ever later.
+    let rounds = rounds(40) as u64;
+    for round in 0..rounds {
         let mut program = Command::new("sleep").arg("1000").spawn().expect("it runs");
         let pid = program.id().to_string();
         let maps = format!("/proc/{pid}/maps");
@@ -281,7 +283,7 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
                     .contains("memhook")
             };
             until("it is attached to", || is_attached() || watch.is_finished());
-            std::thread::sleep(Duration::from_micros(400 * round));
+            std::thread::sleep(Duration::from_micros(16_000 * round / rounds));
             program.kill().expect("killed");
             let (code, out, err) = watch.join().expect("no panic");
             match code {

@@ -1,6 +1,6 @@
 //! Attach, trace, detach: exact numbers on programs with planted blocks.
 
-use memhook_tests::{Attacher, Target, build_target, run};
+use memhook_tests::{Attacher, Target, build_target, rounds, run};
 
 fn check_leak_path(report: &serde_json::Value) {
     assert_eq!(report["final"], true);
@@ -51,7 +51,7 @@ fn attach_again_and_again() {
     let program = build_target("leak_path", &[]);
     let mut target = Target::start(&program, &[]);
     let mut mappings = None;
-    for _ in 0..20 {
+    for _ in 0..rounds(20) {
         let report = Attacher::start(&target, &[]).finish();
         assert_eq!(report["totals"]["live_blocks"], 0);
         let now = target.our_mappings();

@@ -1,6 +1,6 @@
 //! Processes whose initial thread ends by pthread_exit(3), before, during and after whatever is done to them.
 
-use memhook_tests::{Attacher, Prober, Target, build_target, calls, run, sites};
+use memhook_tests::{Attacher, Prober, Target, build_target, calls, rounds, run, sites};
 use serde_json::Value;
 
 /// The thread that lives has kept what it has allocated since the attach.
@@ -73,11 +73,12 @@ fn it_ends_while_the_process_is_traced() {
 
 #[test]
 fn it_ends_while_an_attach_is_under_way() {
-    for pause in 0..10 {
+    let rounds = rounds(10) as u64;
+    for round in 0..rounds {
         let mut target = start();
         let pid = target.pid().to_string();
         let attacher = std::thread::spawn(move || run(&["attach", &pid, "-d", "1s", "--json"]));
-        std::thread::sleep(std::time::Duration::from_millis(10 * pause));
+        std::thread::sleep(std::time::Duration::from_millis(100 * round / rounds));
         end_initial_thread(&mut target);
         let (code, out, err) = attacher.join().expect("no panic");
         assert!(

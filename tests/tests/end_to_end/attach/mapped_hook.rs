@@ -2,7 +2,7 @@
 
 use memhook_tests::programs::{Folder, another_root, installed};
 use memhook_tests::{
-    Attacher, Sites, Target, binary, build_on_musl, build_target, expect_sites, run, sites,
+    Attacher, Sites, Target, binary, build_on_musl, build_target, expect_sites, rounds, run, sites,
 };
 use serde_json::Value;
 use std::path::Path;
@@ -206,7 +206,7 @@ fn exceptions_find_no_frame_of_ours() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// Attaches ten times while threads leave calls of the allocator on every way there is.
+/// Attaches again and again while threads leave calls of the allocator on every way there is.
 #[test]
 fn every_way_out_of_a_call() {
     memhook_tests::patiently(|| {
@@ -225,7 +225,7 @@ fn every_way_out_of_a_call() {
             let mut mappings = 0;
             for attach in 0.. {
                 // It may stand still whenever it is traced.
-                if attach >= 10 && (allocations > 0 || attach >= 100) {
+                if attach >= rounds(10) / 2 && (allocations > 0 || attach >= 100) {
                     break;
                 }
                 let report = Attacher::start(&closed.target, &["-d", "100ms"]).last_report();

@@ -1,7 +1,7 @@
 //! What attachers leave in a target: once each, however often they come, and in whatever way they go.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, binary, build_library, build_target, not_run, run};
+use memhook_tests::{Attacher, Target, binary, build_library, build_target, not_run, rounds, run};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -251,7 +251,7 @@ fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
 #[test]
 fn no_child_keeps_a_descriptor_of_ours() {
     let program = build_target("forks_always", &[]);
-    for _ in 0..10 {
+    for _ in 0..rounds(10) {
         // The first attach to a process brings everything in.
         let target = Target::start(&program, &[]);
         let pid = target.pid() as i32;

@@ -1,19 +1,22 @@
 //! Programs in which a thread that is stopped just anywhere holds, or waits for, a lock that loading needs: after each
 //! attach and detach the program itself must still be able to load, look up, create and fork.
 
-use memhook_tests::{Attacher, Target, build_target, expect_sites};
+use memhook_tests::{Attacher, Target, build_target, expect_sites, rounds};
 use std::process::Command;
 
-const ATTACHES: usize = 10;
+/// How often each program is attached to.
+fn attaches() -> usize {
+    rounds(10)
+}
 
 /// Attaches again and again; returns the report that has seen most. On a busy machine the target may not come to allocate
 /// anything in one of them.
-fn stays_usable(mut target: Target, must_allocate: bool) -> serde_json::Value {
+fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> serde_json::Value {
     let mut report = serde_json::Value::Null;
     let seen = |report: &serde_json::Value| report["totals"]["allocations"].as_u64();
     for attach in 0.. {
         let is_shown = !must_allocate || seen(&report) > Some(0);
-        if attach >= ATTACHES && (is_shown || attach >= 10 * ATTACHES) {
+        if attach >= attaches && (is_shown || attach >= 10 * attaches) {
             break;
         }
         let next = Attacher::start(&target, &[]).finish();
@@ -32,7 +35,7 @@ fn stays_usable(mut target: Target, must_allocate: bool) -> serde_json::Value {
 fn threads_that_fill_their_stacks_and_are_joined() {
     memhook_tests::patiently(|| {
         let program = build_target("adversary", &[]);
-        stays_usable(Target::start(&program, &["joining"]), false);
+        stays_usable(Target::start(&program, &["joining"]), attaches(), false);
     });
 }
 
@@ -71,7 +74,7 @@ fn the_list_of_streams_is_locked() {
 fn threads_that_are_joined_by_many_programs() {
     memhook_tests::patiently(|| {
         let program = build_target("adversary", &[]);
-        for _ in 0..ATTACHES {
+        for _ in 0..attaches() {
             let mut target = Target::start(&program, &["joining"]);
             Attacher::start(&target, &[]).finish();
             target.send("u");
@@ -86,7 +89,7 @@ fn threads_that_are_joined_by_many_programs() {
 fn credentials_that_change_all_the_time() {
     memhook_tests::patiently(|| {
         let program = build_target("adversary", &[]);
-        stays_usable(Target::start(&program, &["setxid"]), false);
+        stays_usable(Target::start(&program, &["setxid"]), attaches(), false);
     });
 }
 
@@ -95,7 +98,7 @@ fn credentials_that_change_all_the_time() {
 fn restartable_sequences() {
     memhook_tests::patiently(|| {
         let program = build_target("adversary", &[]);
-        stays_usable(Target::start(&program, &["sequences"]), false);
+        stays_usable(Target::start(&program, &["sequences"]), attaches(), false);
     });
 }
 
@@ -105,7 +108,7 @@ fn allocators_of_the_executable() {
     memhook_tests::patiently(|| {
         for kind in ["-DMUTEX", "-DSPIN", "-DCACHE"] {
             let program = build_target("executable_allocator", &["-O2", kind]);
-            let report = stays_usable(Target::start(&program, &[]), true);
+            let report = stays_usable(Target::start(&program, &[]), attaches() / 2, true);
             assert_ne!(report["totals"]["allocations"], 0, "{kind}: {report:#}");
         }
     });
@@ -117,7 +120,7 @@ fn allocators_that_are_linked_into_the_executable() {
     memhook_tests::patiently(|| {
         for library in ["-l:libjemalloc.a", "-l:libtcmalloc_minimal.a"] {
             let program = build_target("executable_allocator", &["-O2", library]);
-            let report = stays_usable(Target::start(&program, &[]), true);
+            let report = stays_usable(Target::start(&program, &[]), attaches() / 2, true);
             assert_ne!(report["totals"]["allocations"], 0, "{library}: {report:#}");
         }
     });
@@ -130,7 +133,7 @@ fn stacks_that_are_local_arrays() {
         let program = build_target("local_stacks", &[]);
         for kind in ["coroutine", "handler"] {
             let mut target = Target::run(Command::new(&program).arg(kind));
-            for _ in 0..ATTACHES {
+            for _ in 0..attaches() {
                 Attacher::start(&target, &[]).finish();
                 target.go();
                 target.expect("intact");

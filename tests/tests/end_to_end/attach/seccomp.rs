@@ -2,7 +2,8 @@
 
 use memhook_tests::programs::installed;
 use memhook_tests::{
-    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, expect_sites, run,
+    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, expect_sites,
+    rounds, run,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -66,14 +67,15 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
         return;
     }
     let pid = target.pid().to_string();
-    for round in 0..40 {
+    let rounds = rounds(40) as u64;
+    for round in 0..rounds {
         let mut attacher = Command::new(binary())
             .args(["attach", &pid])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        std::thread::sleep(Duration::from_micros(3000 + 1500 * round));
+        std::thread::sleep(Duration::from_micros(3000 + 60_000 * round / rounds));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it was killed");
     }

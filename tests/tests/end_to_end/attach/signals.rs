@@ -1,6 +1,6 @@
 //! Signal handlers in traced programs.
 
-use memhook_tests::{Attacher, Target, build_target, sites};
+use memhook_tests::{Attacher, Target, build_target, rounds, sites};
 
 #[test]
 fn a_handler_that_allocates_at_every_tick_of_a_timer() {
@@ -40,7 +40,7 @@ fn attaches_between_ticks() {
     memhook_tests::patiently(|| {
         let program = build_target("ticking", &[]);
         let mut target = Target::start(&program, &["endless"]);
-        for _ in 0..10 {
+        for _ in 0..rounds(10) {
             let report = Attacher::start(&target, &[]).finish();
             assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
         }
@@ -55,7 +55,7 @@ fn attaches_between_forks() {
     memhook_tests::patiently(|| {
         let program = build_target("forking", &[]);
         let target = Target::start(&program, &[]);
-        for _ in 0..10 {
+        for _ in 0..rounds(10) {
             let report = Attacher::start(&target, &[]).finish();
             assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
         }

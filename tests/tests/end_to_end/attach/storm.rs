@@ -1,6 +1,6 @@
 //! Attach and detach again and again, sometimes killed at a random moment: the target never minds.
 
-use memhook_tests::{Attacher, Target, binary, build_target, run};
+use memhook_tests::{Attacher, Target, binary, build_target, rounds, run};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ fn killed_after(target: &Target, delay: Duration) {
 }
 
 #[test]
-fn forty_cycles_on_a_hammering_target() {
+fn cycles_on_a_hammering_target() {
     memhook_tests::patiently(|| {
         let program = build_target("hammer", &[]);
         let target = Target::start(&program, &[]);
         let mut constant = None;
         let mut random = 12345u64;
-        for cycle in 0..40 {
-            if cycle % 5 == 4 {
+        for cycle in 0..rounds(40) {
+            if cycle % 5 == 3 {
                 random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
                 killed_after(&target, Duration::from_micros((random >> 33) % 400_000));
                 continue;
@@ -53,7 +53,8 @@ fn a_stopped_attacher_stops_nobody_else() {
     let program = build_target("canary", &[]);
     let target = Target::start(&program, &[]);
     let pid = target.pid().to_string();
-    for moment in (0..12).map(|n| Duration::from_millis(5 * n)) {
+    let moments = rounds(12) as u64;
+    for moment in (0..moments).map(|n| Duration::from_millis(60 * n / moments)) {
         let mut attacher = Command::new(binary())
             .args(["attach", "-q", "-d", "10ms", &pid])
             .stdout(Stdio::null())

@@ -1,10 +1,13 @@
 //! Threads that are inside the allocator when their process ends.
 
-use memhook_tests::{binary, build_target};
+use memhook_tests::{binary, build_target, rounds};
 use std::path::Path;
 use std::process::Command;
 
-const RUNS: usize = 20;
+/// How often each program is judged.
+fn runs() -> usize {
+    rounds(20)
+}
 
 fn gate(program: &Path, mode: &str) -> (Option<i32>, String) {
     let output = Command::new(binary())
@@ -23,7 +26,7 @@ fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
         let program = build_target("killed_allocating", &["-O1", "-g", "-pthread"]);
         for mode in ["clean", "exit"] {
-            for _ in 0..RUNS {
+            for _ in 0..runs() {
                 let (status, text) = gate(&program, mode);
                 assert_eq!(status, Some(0), "{mode}: {text}");
             }
@@ -36,7 +39,7 @@ fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
 fn leaks_are_exact_whatever_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
         let program = build_target("killed_allocating", &["-O1", "-g", "-pthread"]);
-        for _ in 0..RUNS {
+        for _ in 0..runs() {
             let (status, text) = gate(&program, "leaks");
             assert_eq!(status, Some(1), "{text}");
             assert!(text.contains(" in 60 blocks (limit 0)"), "{text}");
@@ -51,7 +54,7 @@ fn leaks_are_exact_whatever_threads_do_at_the_end() {
 fn nothing_that_is_on_its_way_is_a_leak() {
     memhook_tests::patiently(|| {
         let program = build_target("killed_allocating", &["-O1", "-g", "-pthread"]);
-        for _ in 0..RUNS {
+        for _ in 0..runs() {
             let (status, text) = gate(&program, "opened");
             let has_none = status == Some(0) || status == Some(3) && !text.contains("leaked");
             assert!(has_none, "{status:?}: {text}");

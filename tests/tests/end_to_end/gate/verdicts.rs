@@ -1,7 +1,7 @@
 //! The gate as a script sees it: exit codes, files, limits, baselines.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{JsonSchema, Target, binary, build_target, run};
+use memhook_tests::{JsonSchema, Target, binary, build_target, rounds, run};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -409,7 +409,7 @@ fn a_full_heap_whose_blocks_are_replaced() {
 #[test]
 fn an_initial_thread_that_ends_first() {
     let program = build_target("leader_gone", &[]);
-    for _ in 0..40 {
+    for _ in 0..rounds(40) {
         let output = Command::new(binary())
             .args(["gate", "--"])
             .arg(&program)

@@ -1,6 +1,6 @@
 //! Probes: exact numbers of planted calls, and a process that is afterwards what it was before.
 
-use memhook_tests::{Prober, Target, build_target, calls, changed_code, run, until};
+use memhook_tests::{Prober, Target, build_target, calls, changed_code, rounds, run, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -147,7 +147,7 @@ fn detach_puts_right_what_a_killed_attacher_left() {
 fn busy_threads_never_notice_probes_that_come_and_go() {
     let mut target = start(8, 200, &["signals"]);
     target.send("b");
-    for n in 0..25 {
+    for n in 0..rounds(25) {
         let functions = format!("{FUNCTIONS},in_handler");
         let options = match n % 4 {
             0 => &["-d", "50ms"][..],
@@ -181,7 +181,9 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
 fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     let mut target = start(8, 200, &["signals"]);
     target.send("b");
-    for n in 0..40u64 {
+    // The later ones are killed while the pads are written; fewer are as far apart as more would be together.
+    let rounds = rounds(40) as u64;
+    for n in 0..rounds {
         let options = if n % 2 == 0 {
             &[][..]
         } else {
@@ -189,7 +191,9 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
         };
         let prober = Prober::spawn(target.pid(), FUNCTIONS, options);
         // Spread over the time that placing takes here, however long that is.
-        std::thread::sleep(std::time::Duration::from_micros(n * n * 150));
+        std::thread::sleep(std::time::Duration::from_micros(
+            n * n * 150 * 40 * 40 / (rounds * rounds),
+        ));
         prober.kill();
         if n % 3 == 0 {
             let (code, output, errors) = run(&["detach", &target.pid().to_string()]);

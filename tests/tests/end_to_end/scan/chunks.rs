@@ -3,7 +3,7 @@
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::scans::{List, planted, scan};
-use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run};
+use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, rounds, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -343,14 +343,15 @@ fn children(pid: u32) -> String {
 
 /// Runs scans and kills them after 0 to 45 ms.
 fn kill_scans(pid: u32, method: &str) {
-    for i in 0..30 {
+    let rounds = rounds(30) as u64;
+    for round in 0..rounds {
         let mut scan = Command::new(binary())
             .args(["scan", &pid.to_string(), "--snapshot", method])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_micros(1500 * i));
+        std::thread::sleep(std::time::Duration::from_micros(45_000 * round / rounds));
         scan.kill().unwrap();
         scan.wait().unwrap();
     }

@@ -2,7 +2,7 @@
 
 use memhook_tests::programs::{Client, Folder, installed, server};
 use memhook_tests::scans::{List, scan};
-use memhook_tests::{Target, build_library, build_target, run};
+use memhook_tests::{Target, build_library, build_target, rounds, run};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn planted(target: &mut Target) -> List {
 }
 
 /// Scans a program so many times, and compares each of its planted blocks: what it lost is leaked, and nothing else.
-fn check_exactly(command: &mut Command, allocator: &str, times: u32) {
+fn check_exactly(command: &mut Command, allocator: &str, times: usize) {
     let mut target = Target::run(command);
     let want = planted(&mut target);
     let lost: BTreeSet<u64> = want.blocks.iter().filter(|b| b.1.0).map(|b| *b.0).collect();
@@ -36,7 +36,7 @@ fn check_exactly(command: &mut Command, allocator: &str, times: u32) {
         // On a busy machine a thread may not get out of the allocator in the few milliseconds that it is given. The report
         // says so, and is not exact.
         if found.rest.iter().any(|l| l.starts_with("note")) {
-            assert!(attempt < 10 * times as usize, "the machine is too busy");
+            assert!(attempt < 10 * times, "the machine is too busy");
             continue;
         }
         time += 1;
@@ -77,12 +77,12 @@ fn check_exactly(command: &mut Command, allocator: &str, times: u32) {
 }
 
 #[test]
-fn jemalloc_fifty_times() {
+fn jemalloc_again_and_again() {
     let mut command = Command::new(build_target("sized_heap", &[]));
     check_exactly(
         command.env("LD_PRELOAD", "libjemalloc.so.2"),
         "jemalloc 5.3",
-        50,
+        rounds(50),
     );
 }
 

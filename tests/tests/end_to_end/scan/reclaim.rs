@@ -2,7 +2,7 @@
 
 use memhook_tests::scans::scan;
 use memhook_tests::{
-    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, run,
+    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, rounds, run,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -151,13 +151,13 @@ fn a_busy_program_again_and_again() {
         &["--reclaim", "--yes", "--every", "300ms", "--json"],
     );
     let mut output = BufReader::new(reclaimer.stdout.take().unwrap());
-    let (mut rounds, mut released) = (0, 0);
-    while rounds < 4 || released < 1000 {
+    let (mut done, mut released) = (0, 0);
+    while done < 4 || released < 1000 {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let round: serde_json::Value = serde_json::from_str(&line).unwrap();
-        rounds += 1;
-        assert_eq!(round["round"], rounds, "{line}");
+        done += 1;
+        assert_eq!(round["round"], done, "{line}");
         released += round["released_blocks"].as_u64().unwrap();
     }
     // SAFETY: kill takes plain integers; the child has not been waited for.
@@ -167,18 +167,12 @@ fn a_busy_program_again_and_again() {
     assert!(target.finish().success(), "its checks");
 }
 
-/// Reclaimers killed in a row; the variable MEMHOOK_TEST_ROUNDS may set another number.
-fn killed() -> u32 {
-    let given = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
-    given.and_then(|rounds| rounds.parse().ok()).unwrap_or(25)
-}
-
 #[test]
 fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     // It loses no more than this for each of the reclaimers, however slow they are.
     let mut target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let mut state = 1u64;
-    for _ in 0..killed() {
+    for _ in 0..rounds(25) {
         heap(&mut target);
         let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
         // From the end of the first round on, at any moment of the later ones.
