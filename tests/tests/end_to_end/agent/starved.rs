@@ -6,15 +6,13 @@ use memhook_tests::{ProcessorBox, Target, binary, build_target, not_run, until};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The most for which a target may stand still, in milliseconds: the time that its attacher may lose, and what it takes to
 /// get a turn with a hundredth of a processor, which all of its threads share, and its watchdogs, too. What a process beside
 /// them has waited for one comes on top of it, because a busy machine may have none for the group at all.
 const LONGEST: u64 = 3000;
-
-static ONE_GROUP: Mutex<()> = Mutex::new(());
 
 fn longest(target: &mut Target) -> u64 {
     target.send("x");
@@ -23,10 +21,14 @@ fn longest(target: &mut Target) -> u64 {
     number.and_then(|n| n.parse().ok()).expect("a number")
 }
 
+/// One after the other: two such groups at once would have even less.
 #[test]
+fn attachers_that_get_next_to_no_processor() {
+    a_starved_agent_is_not_ended_and_holds_nobody_for_long();
+    an_attach_without_a_processor_holds_nobody();
+}
+
 fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
-    // Two such groups at once would have even less.
-    let _one = ONE_GROUP.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(group) = ProcessorBox::new("starved") else {
         return not_run("no cgroup with a limit of processor time can be made here");
     };
@@ -78,10 +80,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     }
 }
 
-#[test]
 fn an_attach_without_a_processor_holds_nobody() {
-    // Two such groups at once would have even less.
-    let _one = ONE_GROUP.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(group) = ProcessorBox::new("refused") else {
         return not_run("no cgroup with a limit of processor time can be made here");
     };
