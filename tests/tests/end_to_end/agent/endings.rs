@@ -47,7 +47,7 @@ fn the_end_leaves_many_targets_as_they_were() {
     let folder = Arc::new(Folder::new("agent-many"));
     let mut targets = Vec::new();
     let mut program = PathBuf::new();
-    for _ in 0..60 {
+    for _ in 0..30 {
         let (target, path) = service(&folder);
         targets.push(target);
         program = path;

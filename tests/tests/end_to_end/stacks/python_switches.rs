@@ -123,17 +123,17 @@ class Made:
 
 print("ready", flush=True)
 for line in sys.stdin:
-    for _ in range(5):
+    for _ in range(2):
         asyncio.run(all_of_them())
     sys.settrace(tracer)
     asyncio.run(all_of_them())
     sorted([Made(900).n for _ in range(50)], key=bytes)
     sys.settrace(None)
-    thread = threading.Thread(target=lambda: [list(generator(9)) for _ in range(20)])
+    thread = threading.Thread(target=lambda: [list(generator(9)) for _ in range(8)])
     thread.start()
     with open("/dev/null", "w") as nothing:
         faulthandler.dump_traceback(file=nothing)
-    [list(generator(20)) for _ in range(20)]
+    [list(generator(20)) for _ in range(8)]
     thread.join()
     interpreters()
     print("done", flush=True)
@@ -220,6 +220,6 @@ fn a_server_of_greenlets_goes_on() {
 #[test]
 fn generators_tracers_and_other_interpreters_go_on() {
     memhook_tests::patiently(|| {
-        survives("asyncio", OTHERS, 6, 6 * 48);
+        survives("asyncio", OTHERS, 6, 3 * 48);
     });
 }
