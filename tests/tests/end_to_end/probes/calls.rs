@@ -181,7 +181,7 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
 fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     let mut target = start(8, 200, &["signals"]);
     target.send("b");
-    // The later ones are killed while the pads are written; fewer are as far apart as more would be together.
+    // However many there are, their delays cover the same span.
     let rounds = rounds(40) as u64;
     for n in 0..rounds {
         let options = if n % 2 == 0 {
