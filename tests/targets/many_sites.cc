@@ -1,4 +1,4 @@
-// 100,000 functions that each keep one block: of 16 bytes in the first, and one more in each that follows.
+// 50,000 functions that each keep one block: of 16 bytes in the first, and one more in each that follows.
 #include "target.hpp"
 
 using namespace target;
@@ -23,7 +23,7 @@ site\n:
   .size site\n, . - site\n
   .endm
   .set at, 0
-  .rept 100000
+  .rept 50000
   one %at
   .set at, at + 1
   .endr
@@ -34,14 +34,14 @@ all_sites:
   .quad site\n
   .endm
   .set at, 0
-  .rept 100000
+  .rept 50000
   place %at
   .set at, at + 1
   .endr
   .text
 )");
 
-extern "C" void* (*const all_sites[100000])();
+extern "C" void* (*const all_sites[50000])();
 
 int main() {
   ready();

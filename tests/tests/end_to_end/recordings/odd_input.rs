@@ -1,4 +1,4 @@
-//! Recordings that few programs make: nothing in them, or one event; names of every kind; 10,000 threads; 100,000
+//! Recordings that few programs make: nothing in them, or one event; names of every kind; 10,000 threads; 50,000
 //! sites. What each command shows of them has room in its rows, acts on no terminal, and stays small.
 
 #[allow(dead_code)] // what the page's own tests use
@@ -345,7 +345,7 @@ fn ten_thousand_threads() {
 }
 
 #[test]
-fn a_hundred_thousand_sites() {
+fn fifty_thousand_sites() {
     memhook_tests::patiently(|| {
         let folder = Folder::new("odd-sites");
         let program = build_target("many_sites", &[]);
@@ -353,22 +353,22 @@ fn a_hundred_thousand_sites() {
         let (code, out, errors) = run(&["report", &file]);
         assert_eq!(code, 0, "{errors}");
         assert!(out.lines().count() < 100, "{out}");
-        assert!(out.contains("in 100,000 blocks"), "{out}");
-        assert!(out.contains("... and 99,990 more sites"), "{out}");
+        assert!(out.contains("in 50,000 blocks"), "{out}");
+        assert!(out.contains("... and 49,990 more sites"), "{out}");
         // Its tree is made of the largest sites. What it says of all is true.
-        let terminal = top("sites", &file, (80, 24), "site99999");
-        terminal.press("t", "(98,000 smaller sites)");
+        let terminal = top("sites", &file, (80, 24), "site49999");
+        terminal.press("t", "(48,000 smaller sites)");
         assert!(terminal.screen().contains("(of the 2,000 largest)"));
-        terminal.press("t", "site99999");
+        terminal.press("t", "site49999");
         let (code, text) = gate(&program, &[]);
         assert_eq!(code, Some(1), "{text}");
         assert!(text.lines().count() < 100, "{text}");
-        assert!(text.contains("\nFAILED: 100,000 leaks, "), "{text}");
-        assert!(text.contains(": site99999, and 99,999 more\n"), "{text}");
+        assert!(text.contains("\nFAILED: 50,000 leaks, "), "{text}");
+        assert!(text.contains(": site49999, and 49,999 more\n"), "{text}");
         let mut browser = page(&folder, &file);
         let rests =
             browser.text_of("app.flame.rests.map((rest) => app.flame.restText(rest)).join()");
-        assert_eq!(rests, "100,000 functions, each too narrow to be drawn");
+        assert_eq!(rests, "50,000 functions, each too narrow to be drawn");
         let first = "document.querySelector('#details .entries').scrollIntoView()";
         browser.value(first);
         browser.wait("document.querySelectorAll('#details .inferences li').length === 20");
@@ -376,7 +376,7 @@ fn a_hundred_thousand_sites() {
         assert!(
             browser
                 .text("#details .inferences li")
-                .contains("site99999")
+                .contains("site49999")
         );
         check_size(&mut browser);
     });
