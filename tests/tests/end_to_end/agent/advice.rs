@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// A minute is three seconds, and ten minutes are half a minute.
 const HASTE: u32 = 20;
+/// A minute is six seconds: the agent has to be told to end before they are over.
+const LITTLE_HASTE: u32 = 10;
 /// The rest of the keys. What an agent of a slow build needs of a processor is not what is tested.
 const KEYS: &str =
     "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
@@ -197,7 +199,7 @@ fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
     let folder = Arc::new(Folder::new("agent-advice-traced"));
     let sick = Sick::start(&folder, "healthy");
     let pid = sick.pid();
-    let mut agent = Agent::start_hastily(&folder, &rule(&sick.program, KEYS), HASTE);
+    let mut agent = Agent::start_hastily(&folder, &rule(&sick.program, KEYS), LITTLE_HASTE);
     agent.await_phase(pid, "traced");
     // Nothing keeps anybody from it between two examinations.
     let attacher = Attacher::start(&sick.target, &[]);
