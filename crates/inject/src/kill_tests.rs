@@ -332,7 +332,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
 /// harness needs this crate.
 fn rounds() -> u64 {
     let asked = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
-    let number = asked.map(|number| number.parse().expect("a number of rounds"));
+    let number: Option<u64> = asked.map(|number| number.parse().expect("a number of rounds"));
     number.unwrap_or(60).clamp(1, 60)
 }
 
