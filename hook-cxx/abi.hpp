@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x1a;
+inline constexpr uint64_t abi_version_value = 0x1b;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -569,8 +569,10 @@ struct PythonLayout {
   uint32_t code_instructions;
   uint32_t text_ascii;
   uint32_t text_other;
+  uint32_t code_version;
+  uint32_t unused;
 };
-static_assert(sizeof(PythonLayout) == 152);
+static_assert(sizeof(PythonLayout) == 160);
 static_assert(__builtin_offsetof(PythonLayout, state) == 0);
 static_assert(__builtin_offsetof(PythonLayout, lines) == 4);
 static_assert(__builtin_offsetof(PythonLayout, key) == 8);
@@ -599,6 +601,8 @@ static_assert(__builtin_offsetof(PythonLayout, code_lines) == 136);
 static_assert(__builtin_offsetof(PythonLayout, code_instructions) == 140);
 static_assert(__builtin_offsetof(PythonLayout, text_ascii) == 144);
 static_assert(__builtin_offsetof(PythonLayout, text_other) == 148);
+static_assert(__builtin_offsetof(PythonLayout, code_version) == 152);
+static_assert(__builtin_offsetof(PythonLayout, unused) == 156);
 
 struct ProbeConfig {
   uint64_t region;

@@ -12,293 +12,11 @@
 // read through the kernel, which answers EFAULT where a load would fault. The walk is bounded by `depth`.
 //
 // Names.  An object counts as a code object, a text or bytes only if its type is that of the interpreter.
-// Wherever something is not as expected, the whole chain is dropped: never a wrong name. A code object may be
-// gone when the attacher looks, and another one be in its place, so function, file and line are written
-// into the stack table here, once for each distinct location. What the thread has seen is kept by
-// the code object's address and the words that make it this one.
+// Wherever something is not as expected, the whole chain is dropped: never a wrong name.
 #pragma once
-#include "evaluations.hpp"
-#include "stack_table.hpp"
+#include "locations.hpp"
 
 namespace memhook::python {
-
-inline PythonLayout* layout() { return at<PythonLayout>(python_offset); }
-
-// What a place in the interpreter's memory holds.
-struct Reader {
-  bool direct;
-
-  // `bytes` bytes at an address: where they are, or copied into `buffer`; null if they cannot be had.
-  [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t bytes, uint64_t* buffer) const {
-    // User addresses end below 2^47, and objects are aligned (the 56-bit ones of five page table levels are
-    // only given to those who ask for them).
-    if (address < 4096 || address >> 47 || (address & 7)) return nullptr;
-    if (direct) return reinterpret_cast<const uint64_t*>(address);
-    return may_call_kernel() && sys::read_own(address, buffer, bytes) ? buffer : nullptr;
-  }
-
-  [[gnu::always_inline]] bool word(uint64_t address, uint64_t* value) const {
-    uint64_t buffer;
-    const uint64_t* found = view(address, 8, &buffer);
-    if (found) *value = *found;
-    return found != nullptr;
-  }
-};
-
-template <typename T>
-inline T field(const uint64_t* object, uint64_t offset) {
-  T value;
-  __builtin_memcpy(&value, reinterpret_cast<const unsigned char*>(object) + offset, sizeof value);
-  return value;
-}
-
-// Bytes one after the other.
-struct Bytes {
-  Reader reader;
-  uint64_t at, left;
-  uint64_t* chunk;  // of 512 bytes
-  uint64_t have = 0, next = 0;
-  const unsigned char* from = nullptr;
-
-  bool take(uint8_t* byte) {
-    if (left == 0) return false;
-    if (next == have) {
-      // Aligned, as the reader wants it: the first chunk begins there, and all others follow at once.
-      uint64_t skip = at & 7, count = left + skip < 512 ? left + skip : 512;
-      auto* found = reader.view(at - skip, count, chunk);
-      if (!found) return false;
-      from = reinterpret_cast<const unsigned char*>(found);
-      next = skip;
-      have = count;
-      at += count - skip;
-    }
-    *byte = from[next++];
-    left--;
-    return true;
-  }
-
-  // An unsigned number in pieces of six bits, the lowest first (Objects/locations.md).
-  bool number(uint64_t* value) {
-    uint8_t byte;
-    *value = 0;
-    for (int shift = 0; shift < 36; shift += 6) {
-      if (!take(&byte)) return false;
-      *value |= static_cast<uint64_t>(byte & 63) << shift;
-      if (!(byte & 64)) return true;
-    }
-    return false;
-  }
-
-  bool signed_number(int64_t* value) {
-    uint64_t n;
-    if (!number(&n)) return false;
-    *value = n & 1 ? -static_cast<int64_t>(n >> 1) : static_cast<int64_t>(n >> 1);
-    return true;
-  }
-};
-
-// Entries of a line table at most: a function of a million instructions.
-inline constexpr int most_entries = 1 << 20;
-
-// The line of the instruction at `offset` (bytes), or -1 if it has none; false if the table makes no sense.
-inline bool line_by_increments(Bytes& table, bool are_ranges, int64_t offset, int64_t* line) {
-  int64_t address = 0, current = *line;
-  uint8_t step, change;
-  for (int i = 0; i < most_entries && table.take(&step); i++) {
-    if (!table.take(&change)) return false;
-    auto delta = static_cast<int8_t>(change);
-    if (!are_ranges) {
-      if ((address += step) > offset) break;
-      current += delta;
-      continue;
-    }
-    bool has_line = delta != -128;
-    if (has_line) current += delta;
-    if ((address += step) > offset) {
-      *line = has_line ? current : -1;
-      return true;
-    }
-  }
-  *line = current;
-  return !are_ranges;
-}
-
-inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
-  int64_t address = 0, current = *line;
-  uint8_t head, byte;
-  for (int i = 0; i < most_entries && table.take(&head); i++) {
-    if (!(head & 128)) return false;
-    uint32_t code = (head >> 3) & 15;
-    int64_t delta = 0;
-    uint64_t column;
-    int bytes = 0;
-    if (code == 14) {
-      if (!table.signed_number(&delta)) return false;
-      for (int k = 0; k < 3; k++)
-        if (!table.number(&column)) return false;
-    } else if (code == 13) {
-      if (!table.signed_number(&delta)) return false;
-    } else if (code >= 10 && code <= 12) {
-      delta = code - 10;
-      bytes = 2;
-    } else if (code < 10) {
-      bytes = 1;
-    }
-    for (; bytes > 0; bytes--)
-      if (!table.take(&byte)) return false;
-    current += delta;
-    address += 2l * ((head & 7) + 1);
-    if (address > offset) {
-      *line = code == 15 ? -1 : current;
-      return true;
-    }
-  }
-  return false;
-}
-
-// A text's characters behind `into`, at most `most` bytes: the first or the last ones. Their width goes to
-// `kind`, whether some are missing to `cut`. Returns how many bytes; -1 if it is no text.
-inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
-                         uint64_t* kind, bool* cut) {
-  const PythonLayout* p = layout();
-  uint64_t buffer[5], word;
-  const uint64_t* head = reader.view(object, sizeof buffer, buffer);
-  if (!head || head[1] != p->text_type) return -1;
-  auto length = static_cast<int64_t>(head[2]);
-  auto state = static_cast<uint32_t>(head[4]);
-  uint32_t width = (state >> 2) & 7;
-  bool is_compact = state & 32, is_ascii = state & 64;
-  if (!is_compact || (width != 1 && width != 2 && width != 4) || length < 0 || length > 1 << 20) return -1;
-  int64_t bytes = length * width;
-  uint64_t data = object + (is_ascii ? p->text_ascii : p->text_other);
-  *cut = bytes > most;
-  if (*cut) {
-    if (from_end) data += static_cast<uint64_t>(bytes - most);
-    bytes = most;
-  }
-  *kind = width;
-  // Word by word from an aligned address on: what follows the text in its last word is a part of the object.
-  for (int64_t done = 0; done < bytes;) {
-    uint64_t from = data + static_cast<uint64_t>(done), skip = from & 7;
-    if (!reader.word(from - skip, &word)) return -1;
-    int64_t count = static_cast<int64_t>(8 - skip);
-    if (count > bytes - done) count = bytes - done;
-    auto* source = reinterpret_cast<const unsigned char*>(&word) + skip;
-    for (int64_t i = 0; i < count; i++) into[done + i] = source[i];
-    done += count;
-  }
-  return bytes;
-}
-
-// What a thread keeps of a location. `id` 0: the entry is empty.
-struct Seen {
-  uint64_t code, name, file, lines;
-  int64_t offset;
-  int32_t first_line;
-  uint32_t id;
-  uint64_t unused[2];
-};
-static_assert(sizeof(Seen) == 64);
-
-// Behind the frames that are being collected, on the page of the header: 1 KiB for a location, and the
-// chunk of a line table.
-inline uint64_t* location_words(RingHeader* ring) {
-  return reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8));
-}
-static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
-
-// Writes a location into the stack table; 0 if it cannot be had.
-[[gnu::noinline]] inline uint32_t write_location(RingHeader* ring, const Reader& reader, const Seen& seen) {
-  const PythonLayout* p = layout();
-  uint64_t* words = location_words(ring);
-  uint64_t buffer[4];
-  const uint64_t* lines = reader.view(seen.lines, sizeof buffer, buffer);
-  if (!lines || lines[1] != p->bytes_type || lines[2] > 1 << 24) return 0;
-  int64_t line = seen.first_line;
-  // An instruction before the first: the frame is about to begin.
-  if (seen.offset >= 0) {
-    Bytes table{reader, seen.lines + 32, lines[2], words + max_depth};
-    bool found = p->lines == python_increments || p->lines == python_ranges
-                     ? line_by_increments(table, p->lines == python_ranges, seen.offset, &line)
-                     : line_by_locations(table, seen.offset, &line);
-    if (!found) return 0;
-  }
-  if (line < 0 || line > 0x7fff'ffff) line = 0;  // it has none
-  for (uint64_t i = 0; i < max_depth; i++) words[i] = 0;
-  auto* text = reinterpret_cast<unsigned char*>(words + 1);
-  uint64_t name_kind, file_kind;
-  bool name_cut, file_cut;
-  int64_t name = copy_text(reader, seen.name, text, python_name_bytes, false, &name_kind, &name_cut);
-  if (name < 0) return 0;
-  int64_t file = copy_text(reader, seen.file, text + name, python_file_bytes, true, &file_kind, &file_cut);
-  if (file < 0) return 0;
-  words[0] = static_cast<uint64_t>(line) | static_cast<uint64_t>(name) << 32 | static_cast<uint64_t>(file) << 42 |
-             name_kind << 52 | file_kind << 55 | uint64_t{name_cut} << 58 | uint64_t{file_cut} << 59;
-  auto count = static_cast<uint32_t>(1 + (name + file + 7) / 8);
-  return intern_stack(python_location, words, count, false);
-}
-
-// How many bytes from the beginning of an object its last word of interest ends at.
-inline uint64_t code_bytes(const PythonLayout* p) {
-  uint64_t bytes = p->code_name + 8;
-  if (p->code_file + 8 > bytes) bytes = p->code_file + 8;
-  if (p->code_lines + 8 > bytes) bytes = p->code_lines + 8;
-  return bytes;
-}
-
-inline uint64_t frame_bytes(const PythonLayout* p) {
-  uint64_t bytes = p->frame_code + 8;
-  if (p->frame_previous + 8 > bytes) bytes = p->frame_previous + 8;
-  if (p->frame_instruction + 8 > bytes) bytes = p->frame_instruction + 8;
-  if (p->frame_entry != no_offset && p->frame_entry + 1ull > bytes) bytes = p->frame_entry + 1ull;
-  return bytes;
-}
-
-// Finds a location that is not remembered, and remembers it at `place`; 0 if it cannot be had.
-[[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
-                                                           const uint64_t* object, uint64_t code, int64_t offset,
-                                                           Seen* place) {
-  const PythonLayout* p = layout();
-  if (offset > 1 << 24 || offset < -64) return 0;
-  // First and last, as for a chain: a signal handler may leave us by siglongjmp(3) at any place.
-  place->id = 0;
-  asm volatile("" ::: "memory");
-  place->code = code;
-  place->name = field<uint64_t>(object, p->code_name);
-  place->file = field<uint64_t>(object, p->code_file);
-  place->lines = field<uint64_t>(object, p->code_lines);
-  place->first_line = field<int32_t>(object, p->code_first_line);
-  place->offset = offset;
-  uint32_t id = write_location(ring, reader, *place);
-  asm volatile("" ::: "memory");
-  return place->id = id;
-}
-
-// The id of the location of a frame that executes the instruction at `instruction` in a code object. Each allocation
-// asks that for each frame, so what is remembered is compared where it is.
-[[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
-                                                   uint64_t instruction, uint64_t bytes) {
-  const PythonLayout* p = layout();
-  uint64_t buffer[python_code_bytes / 8];
-  const uint64_t* object = reader.view(code, bytes, buffer);
-  if (!object || object[1] != p->code_type) return 0;
-  int64_t offset;
-  if (p->instruction_kind == python_byte)
-    offset = static_cast<int32_t>(instruction);
-  else if (p->instruction_kind == python_unit)
-    offset = int64_t{static_cast<int32_t>(instruction)} * 2;
-  else
-    offset = static_cast<int64_t>(instruction - (code + p->code_instructions));
-  uint64_t hash = (code ^ static_cast<uint64_t>(offset) << 20) * 0x9e3779b97f4a7c15;
-  auto* seen =
-      reinterpret_cast<Seen*>(in_ring(ring, python_cache_offset)) + ((hash >> 40) & (python_cache_entries - 1));
-  bool holds = (seen->code == code) & (seen->offset == offset) & (seen->name == field<uint64_t>(object, p->code_name)) &
-               (seen->file == field<uint64_t>(object, p->code_file)) &
-               (seen->lines == field<uint64_t>(object, p->code_lines)) &
-               (seen->first_line == field<int32_t>(object, p->code_first_line)) & (seen->id != 0);
-  if (__builtin_expect(holds, 1)) return seen->id;
-  return find_location(ring, reader, object, code, offset, seen);
-}
 
 // A walk along the calling thread's chain of frames.
 struct Walk {
@@ -370,13 +88,13 @@ inline constexpr uint64_t state_reach = 320;
 // A frame of a chain that was walked before, and what its code object held then.
 struct Link {
   uint64_t code, instruction, name, file, lines;
-  int32_t first_line;
-  uint32_t entry;
+  uint64_t mark : mark_bits, entry : 64 - mark_bits;
 };
+static_assert(sizeof(Link) == 48);
 
 // A chain of frames, and the backtrace that it led to. A frame that is found to execute the same instruction of the
-// same code object has the same location, so a chain of which this is true of each frame gives the same backtrace.
-// What is remembered is compared whole, wherever it was found.
+// same code object (locations.hpp says which is the same) has the same location, so a chain of which this is true of
+// each frame gives the same backtrace. What is remembered is compared whole, wherever it was found.
 struct Chain {
   uint64_t key;  // the native backtrace and the function; 0: empty
   uint32_t id;
@@ -430,17 +148,19 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
     auto* object = reinterpret_cast<const uint64_t*>(link->code);
     differs = (object[1] ^ p->code_type) | (field<uint64_t>(object, p->code_name) ^ link->name) |
               (field<uint64_t>(object, p->code_file) ^ link->file) |
-              (field<uint64_t>(object, p->code_lines) ^ link->lines) |
-              static_cast<uint32_t>(field<int32_t>(object, p->code_first_line) ^ link->first_line);
-    if (differs) return false;
+              (field<uint64_t>(object, p->code_lines) ^ link->lines);
+    // Where name, file and lines are still the same addresses, something of these types is there.
+    uint64_t mark;
+    if (differs || !mark_of(PlainReader{}, object, &mark) || mark != link->mark) return false;
   }
   return !chain->is_whole || frame == 0;
 }
 
 // Fills `out` with at most `most` frames from `frame` on, innermost first; returns how many. If a chain is given, its
-// links are written; its count is 0 if they are too many for it. Its key is left to the caller.
+// links are written; its count is 0 if they are too many for it. Its key is left to the caller. `anew`: no location that
+// is remembered counts.
 [[gnu::always_inline]] inline uint32_t frames_from(RingHeader* ring, Walk& walk, uint64_t frame, uint64_t* out,
-                                                   uint32_t most, Chain* chain) {
+                                                   uint32_t most, Chain* chain, bool anew) {
   const PythonLayout* p = layout();
   const Reader& reader = walk.reader;
   uint64_t buffer[python_frame_bytes / 8];
@@ -460,23 +180,28 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
     if (!reader.direct) chain = nullptr;
     frame = field<uint64_t>(words, p->frame_previous);
     Link* link = chain && steps < most_links ? &chain->links[steps] : nullptr;
-    if (link) link->entry = entry;
+    if (link) {
+      link->entry = entry;
+      link->mark = 0;
+    }
     if (!is_function(p, entry)) {
       if (count > 0) out[count - 1] |= python_last;
       continue;
     }
     uint64_t code = code_of(p, words);
     uint64_t instruction = field<uint64_t>(words, p->frame_instruction);
-    uint32_t id = location_of(ring, reader, code, instruction, bytes_of_code);
+    uint32_t id = location_of(ring, reader, code, instruction, bytes_of_code, anew);
     if (id == 0) return 0;
     if (link) {
       auto* object = reinterpret_cast<const uint64_t*>(code);
+      uint64_t mark;
+      if (!mark_of(reader, object, &mark)) return 0;
+      link->mark = mark;
       link->code = code;
       link->instruction = instruction;
       link->name = field<uint64_t>(object, p->code_name);
       link->file = field<uint64_t>(object, p->code_file);
       link->lines = field<uint64_t>(object, p->code_lines);
-      link->first_line = field<int32_t>(object, p->code_first_line);
     }
     bool is_last = p->entry_kind == python_every || (p->entry_kind == python_marked && entry != 0);
     out[count++] = python_frame | id | (is_last ? python_last : 0);
@@ -503,7 +228,7 @@ inline void learn(uint32_t seen, uint32_t* distance) {
     asm volatile("" ::: "memory");
   }
   words[0] = python_native | native;
-  uint32_t count = frames_from(ring, walk, frame, words + 1, depth, chain);
+  uint32_t count = frames_from(ring, walk, frame, words + 1, depth, chain, false);
   if (count == 0) return native;
   // The kernel has read all frames, and they are right.
   learn(walk.innermost_seen, &distances.innermost);
@@ -532,13 +257,13 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   return true;
 }
 
-// Walks once more, without what is remembered of the chain, and counts a difference.
+// Walks once more, without what is remembered of the chain and of its locations, and counts a difference.
 [[gnu::noinline, gnu::cold]] inline void check_chain(RingHeader* ring, Walk walk, uint32_t native, uint64_t frame,
                                                      uint32_t id) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
   uint32_t depth = gate().depth < max_depth - 1 ? gate().depth : max_depth - 1;
   words[0] = python_native | native;
-  uint32_t count = 1 + frames_from(ring, walk, frame, words + 1, depth, nullptr);
+  uint32_t count = 1 + frames_from(ring, walk, frame, words + 1, depth, nullptr, true);
   StackEntry* entry = stack_entry(id);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   bool same = entry->depth == count;

@@ -103,6 +103,7 @@ impl Region {
             ),
             (offset_of!(PythonLayout, text_ascii), config.text_ascii),
             (offset_of!(PythonLayout, text_other), config.text_other),
+            (offset_of!(PythonLayout, code_version), config.code_version),
         ] {
             self.memory
                 .u32(PYTHON_OFFSET + offset)
@@ -249,6 +250,8 @@ pub(crate) fn is_possible(config: &PythonLayout) -> bool {
         config.code_lines,
     ];
     let fits = |offset: &u32, bytes: usize| *offset as usize + 8 <= bytes;
+    let version_fits =
+        config.code_version == NO_OFFSET || fits(&config.code_version, PYTHON_CODE_BYTES);
     let entry_fits =
         config.frame_entry == NO_OFFSET || (config.frame_entry as usize) < PYTHON_FRAME_BYTES;
     in_frame
@@ -256,6 +259,7 @@ pub(crate) fn is_possible(config: &PythonLayout) -> bool {
         .all(|offset| fits(offset, PYTHON_FRAME_BYTES))
         && in_code.iter().all(|offset| fits(offset, PYTHON_CODE_BYTES))
         && entry_fits
+        && version_fits
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::event::RawEvent;
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 26;
+pub const ABI_VERSION: u32 = 27;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;

@@ -146,6 +146,10 @@ shared_struct! {
         text_ascii: u32,
         /// In any other text.
         text_other: u32,
+        /// In a code object: its number, an unsigned int that no other one had; or [`NO_OFFSET`]. 0: it has none.
+        code_version: u32,
+        /// Not used.
+        unused: u32,
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) struct Offsets {
     pub code_instructions: u32,
     pub text_ascii: u32,
     pub text_other: u32,
+    pub code_version: u32,
 }
 
 /// Those of the first version, which the next ones change.
@@ -68,6 +69,7 @@ const PYTHON_3_8: Offsets = Offsets {
     code_instructions: 0,
     text_ascii: 48,
     text_other: 72,
+    code_version: NO_OFFSET,
 };
 
 const PYTHON_3_9: Offsets = Offsets {
@@ -121,6 +123,7 @@ const PYTHON_3_12: Offsets = Offsets {
     code_instructions: 192,
     text_ascii: 40,
     text_other: 56,
+    code_version: 92,
     ..PYTHON_3_11
 };
 

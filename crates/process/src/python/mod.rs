@@ -150,6 +150,8 @@ impl Interpreter {
             code_instructions: offsets.code_instructions,
             text_ascii: offsets.text_ascii,
             text_other: offsets.text_other,
+            code_version: offsets.code_version,
+            unused: 0,
         };
         Ok(Interpreter {
             version,

@@ -249,3 +249,99 @@ fn check_remembered_frames(python: &Python) {
     assert_eq!(found, planted.collect(), "{report:#}");
     assert!(target.finish().success());
 }
+
+/// A program that throws code away and compiles some anew, which then is at the same addresses as that before: with
+/// another line, another file or another name.
+const PLACES: &str = r#"import sys
+kept = []
+space = {"kept": kept}
+
+def line(variant):
+    text = "n = 0\n" + "\n" * variant + f"kept.append(bytearray({60_000 + variant}))\n"
+    exec(compile(text, "<made>", "exec"), space)
+
+def file(variant):
+    text = f"kept.append(bytearray({70_000 + variant}))\n"
+    exec(compile(text, f"<made {variant}>", "exec"), space)
+
+def name(variant):
+    text = f"def made{variant}():\n    kept.append(bytearray({80_000 + variant}))\nmade{variant}()\n"
+    exec(compile(text, "<made>", "exec"), space)
+    del space[f"made{variant}"]
+
+print("ready", flush=True)
+for order in sys.stdin:
+    for make in line, file, name:
+        for round in range(280):
+            make(round % 7)
+            # Those of the last rounds stay.
+            if round < 210:
+                kept.pop()
+    print("done", flush=True)
+"#;
+
+#[test]
+fn code_at_the_same_addresses_is_told_apart() {
+    memhook_tests::patiently(|| {
+        let interpreters = interpreters();
+        if interpreters.is_empty() {
+            return not_run("no Python from 3.8 to 3.14 is installed");
+        }
+        let directory = Folder::new("python-places");
+        let file = directory.path("places.py");
+        std::fs::write(&file, PLACES).unwrap();
+        for python in interpreters {
+            let program = &python.program;
+            let mut target = Target::run(python.command().arg(&file));
+            let attacher = Attacher::start(&target, &["--check-memo", "-T", "1000"]);
+            target.send("go\n");
+            target.expect("done");
+            let report = attacher.finish();
+            assert_eq!(made_places(&report), planted_places(), "{program:?}");
+            assert!(target.finish().success(), "{program:?}");
+        }
+    });
+}
+
+/// A size, and the function, the file and the line that have made blocks of it.
+type MadePlace = (u64, String, String, u64);
+
+/// The program's own blocks by place: how many.
+fn made_places(report: &Value) -> BTreeMap<MadePlace, u64> {
+    let mut found = BTreeMap::new();
+    for site in report["sites"].as_array().expect("sites") {
+        let (bytes, blocks) = (site["bytes"].as_u64(), site["blocks"].as_u64());
+        let (bytes, blocks) = (bytes.expect("bytes"), blocks.expect("blocks"));
+        let frames = site["stack"].as_array().expect("a stack");
+        let Some(frame) = frames.iter().find(|frame| frame["module"] == "python") else {
+            continue;
+        };
+        if blocks > 0 && (60_000..90_000).contains(&(bytes / blocks)) {
+            let text = |key: &str| frame[key].as_str().unwrap_or_default().to_owned();
+            let line = frame["line"].as_u64().unwrap_or_default();
+            let place = (bytes / blocks, text("function"), text("file"), line);
+            *found.entry(place).or_insert(0) += blocks;
+        }
+    }
+    found
+}
+
+/// What that has to be. A block is one byte larger than its array.
+fn planted_places() -> BTreeMap<MadePlace, u64> {
+    let place = |size: u64, function: &str, file: &str, line: u64| {
+        ((size, function.to_owned(), file.to_owned(), line), 10)
+    };
+    let of_variant = |variant: u64| {
+        [
+            place(60_001 + variant, "<module>", "<made>", 2 + variant),
+            place(
+                70_001 + variant,
+                "<module>",
+                &format!("<made {variant}>"),
+                1,
+            ),
+            place(80_001 + variant, &format!("made{variant}"), "<made>", 2),
+        ]
+    };
+    (0..7).flat_map(of_variant).collect()
+}

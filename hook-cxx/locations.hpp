@@ -1,0 +1,355 @@
+// Where a Python frame is: function, file and line of the instruction that it executes.
+//
+// A code object may be gone when the attacher looks, and another one be in its place, so all three are written into the
+// stack table here, once for each distinct location. What the thread has seen is kept by the code object's address and
+// by what makes it this one.
+//
+// Which one it is.  Who throws code away and compiles some anew, as exec() of a text does, gets the memory back just as
+// it was: code object, name, file and line table at the same addresses, with another line in the table. So no address
+// says which code object it is. Since 3.12 each has a number, which no other one had (`co_version`; 0 where a program
+// has made 2^32 of them). Before that, and where it has none, the contents say so: the hashes that the interpreter keeps
+// in the objects, which depend on each of their bytes. Most names have one, and the line tables that the compiler has
+// made since 3.10. Of a table without one, the length and the first and the last bytes count, of a file's name the
+// length and the last ones. Hence what remains, before 3.12: code without hashes, as of a module that was changed and
+// is imported once more, or as 3.8 and 3.9 compile it, whose table has other bytes in its middle only.
+#pragma once
+#include "evaluations.hpp"
+#include "stack_table.hpp"
+
+namespace memhook::python {
+
+inline PythonLayout* layout() { return at<PythonLayout>(python_offset); }
+
+// What a place in the interpreter's memory holds.
+struct Reader {
+  bool direct;
+
+  // `bytes` bytes at an address: where they are, or copied into `buffer`; null if they cannot be had.
+  [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t bytes, uint64_t* buffer) const {
+    // User addresses end below 2^47, and objects are aligned (the 56-bit ones of five page table levels are
+    // only given to those who ask for them).
+    if (address < 4096 || address >> 47 || (address & 7)) return nullptr;
+    if (direct) return reinterpret_cast<const uint64_t*>(address);
+    return may_call_kernel() && sys::read_own(address, buffer, bytes) ? buffer : nullptr;
+  }
+
+  [[gnu::always_inline]] bool word(uint64_t address, uint64_t* value) const {
+    uint64_t buffer;
+    const uint64_t* found = view(address, 8, &buffer);
+    if (found) *value = *found;
+    return found != nullptr;
+  }
+};
+
+template <typename T>
+inline T field(const uint64_t* object, uint64_t offset) {
+  T value;
+  __builtin_memcpy(&value, reinterpret_cast<const unsigned char*>(object) + offset, sizeof value);
+  return value;
+}
+
+// Bytes one after the other.
+struct Bytes {
+  Reader reader;
+  uint64_t at, left;
+  uint64_t* chunk;  // of 512 bytes
+  uint64_t have = 0, next = 0;
+  const unsigned char* from = nullptr;
+
+  bool take(uint8_t* byte) {
+    if (left == 0) return false;
+    if (next == have) {
+      // Aligned, as the reader wants it: the first chunk begins there, and all others follow at once.
+      uint64_t skip = at & 7, count = left + skip < 512 ? left + skip : 512;
+      auto* found = reader.view(at - skip, count, chunk);
+      if (!found) return false;
+      from = reinterpret_cast<const unsigned char*>(found);
+      next = skip;
+      have = count;
+      at += count - skip;
+    }
+    *byte = from[next++];
+    left--;
+    return true;
+  }
+
+  // An unsigned number in pieces of six bits, the lowest first (Objects/locations.md).
+  bool number(uint64_t* value) {
+    uint8_t byte;
+    *value = 0;
+    for (int shift = 0; shift < 36; shift += 6) {
+      if (!take(&byte)) return false;
+      *value |= static_cast<uint64_t>(byte & 63) << shift;
+      if (!(byte & 64)) return true;
+    }
+    return false;
+  }
+
+  bool signed_number(int64_t* value) {
+    uint64_t n;
+    if (!number(&n)) return false;
+    *value = n & 1 ? -static_cast<int64_t>(n >> 1) : static_cast<int64_t>(n >> 1);
+    return true;
+  }
+};
+
+// Entries of a line table at most: a function of a million instructions.
+inline constexpr int most_entries = 1 << 20;
+
+// The line of the instruction at `offset` (bytes), or -1 if it has none; false if the table makes no sense.
+inline bool line_by_increments(Bytes& table, bool are_ranges, int64_t offset, int64_t* line) {
+  int64_t address = 0, current = *line;
+  uint8_t step, change;
+  for (int i = 0; i < most_entries && table.take(&step); i++) {
+    if (!table.take(&change)) return false;
+    auto delta = static_cast<int8_t>(change);
+    if (!are_ranges) {
+      if ((address += step) > offset) break;
+      current += delta;
+      continue;
+    }
+    bool has_line = delta != -128;
+    if (has_line) current += delta;
+    if ((address += step) > offset) {
+      *line = has_line ? current : -1;
+      return true;
+    }
+  }
+  *line = current;
+  return !are_ranges;
+}
+
+inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
+  int64_t address = 0, current = *line;
+  uint8_t head, byte;
+  for (int i = 0; i < most_entries && table.take(&head); i++) {
+    if (!(head & 128)) return false;
+    uint32_t code = (head >> 3) & 15;
+    int64_t delta = 0;
+    uint64_t column;
+    int bytes = 0;
+    if (code == 14) {
+      if (!table.signed_number(&delta)) return false;
+      for (int k = 0; k < 3; k++)
+        if (!table.number(&column)) return false;
+    } else if (code == 13) {
+      if (!table.signed_number(&delta)) return false;
+    } else if (code >= 10 && code <= 12) {
+      delta = code - 10;
+      bytes = 2;
+    } else if (code < 10) {
+      bytes = 1;
+    }
+    for (; bytes > 0; bytes--)
+      if (!table.take(&byte)) return false;
+    current += delta;
+    address += 2l * ((head & 7) + 1);
+    if (address > offset) {
+      *line = code == 15 ? -1 : current;
+      return true;
+    }
+  }
+  return false;
+}
+
+// A text's characters behind `into`, at most `most` bytes: the first or the last ones. Their width goes to
+// `kind`, whether some are missing to `cut`. Returns how many bytes; -1 if it is no text.
+inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
+                         uint64_t* kind, bool* cut) {
+  const PythonLayout* p = layout();
+  uint64_t buffer[5], word;
+  const uint64_t* head = reader.view(object, sizeof buffer, buffer);
+  if (!head || head[1] != p->text_type) return -1;
+  auto length = static_cast<int64_t>(head[2]);
+  auto state = static_cast<uint32_t>(head[4]);
+  uint32_t width = (state >> 2) & 7;
+  bool is_compact = state & 32, is_ascii = state & 64;
+  if (!is_compact || (width != 1 && width != 2 && width != 4) || length < 0 || length > 1 << 20) return -1;
+  int64_t bytes = length * width;
+  uint64_t data = object + (is_ascii ? p->text_ascii : p->text_other);
+  *cut = bytes > most;
+  if (*cut) {
+    if (from_end) data += static_cast<uint64_t>(bytes - most);
+    bytes = most;
+  }
+  *kind = width;
+  // Word by word from an aligned address on: what follows the text in its last word is a part of the object.
+  for (int64_t done = 0; done < bytes;) {
+    uint64_t from = data + static_cast<uint64_t>(done), skip = from & 7;
+    if (!reader.word(from - skip, &word)) return -1;
+    int64_t count = static_cast<int64_t>(8 - skip);
+    if (count > bytes - done) count = bytes - done;
+    auto* source = reinterpret_cast<const unsigned char*>(&word) + skip;
+    for (int64_t i = 0; i < count; i++) into[done + i] = source[i];
+    done += count;
+  }
+  return bytes;
+}
+
+// Reads where plain loads are safe and the address is an object's.
+struct PlainReader {
+  [[gnu::always_inline]] bool word(uint64_t address, uint64_t* value) const {
+    *value = *reinterpret_cast<const uint64_t*>(address);
+    return true;
+  }
+};
+
+// What tells a code object from others that were at its address with name, file and line table at the same ones; see
+// above. False if it cannot be read.
+inline constexpr uint64_t mark_bits = 56;
+
+template <typename SomeReader>
+[[gnu::always_inline]] inline bool mark_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
+  const PythonLayout* p = layout();
+  uint64_t name = field<uint64_t>(object, p->code_name), file = field<uint64_t>(object, p->code_file);
+  uint64_t lines = field<uint64_t>(object, p->code_lines);
+  uint64_t name_hash, file_type, file_length, file_hash, file_state, type, length, hash;
+  uint64_t file_end, file_end_before, first, last;
+  if (!reader.word(name + 24, &name_hash) || !reader.word(file + 8, &file_type) ||
+      !reader.word(file + 16, &file_length) || !reader.word(file + 24, &file_hash) ||
+      !reader.word(file + 32, &file_state) || !reader.word(lines + 8, &type) || !reader.word(lines + 16, &length) ||
+      !reader.word(lines + 24, &hash))
+    return false;
+  // A file's name may be of a class of the program's, which has its characters elsewhere; see copy_text().
+  if (file_type != p->text_type || !(file_state & 32) || type != p->bytes_type) return false;
+  // Words that are inside whatever the length: an object has its header in front of its bytes.
+  uint64_t end = file + p->text_ascii + ((file_length - 1) & ~7ull);
+  if (!reader.word(end, &file_end) || !reader.word(end - 8, &file_end_before) || !reader.word(lines + 32, &first) ||
+      !reader.word(lines + 32 + ((length - 1) & ~7ull), &last))
+    return false;
+  // Where a hash is there, it decides; what is beside it is small or the same.
+  uint64_t a = (name_hash ^ file_length << 32 ^ field<uint32_t>(object, p->code_first_line)) * 0x9e3779b97f4a7c15;
+  uint64_t b = (file_hash ^ file_end) * 0xd6e8feb86659fd93, c = (hash ^ length) * 0xff51afd7ed558ccd;
+  uint64_t d = file_end_before * 0xc4ceb9fe1a85ec53, e = first * 0x87c37b91114253d5, f = last * 0x4cf5ad432745937f;
+  uint64_t sum =
+      a + (b << 7 | b >> 57) + (c << 19 | c >> 45) + (d << 31 | d >> 33) + (e << 43 | e >> 21) + (f << 53 | f >> 11);
+  *mark = (sum ^ sum >> 32) & ((1ull << mark_bits) - 1);
+  return true;
+}
+
+template <typename SomeReader>
+[[gnu::always_inline]] inline bool mark_of(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
+  const PythonLayout* p = layout();
+  *mark = p->code_version != no_offset ? field<uint32_t>(object, p->code_version) : 0;
+  return *mark != 0 || mark_of_contents(reader, object, mark);
+}
+
+// What a thread keeps of a location. `id` 0: the entry is empty.
+struct Seen {
+  uint64_t code, name, file, lines;
+  int64_t offset;
+  int32_t first_line;
+  uint32_t id;
+  uint64_t mark;
+  uint64_t unused;
+};
+static_assert(sizeof(Seen) == 64);
+
+// Behind the frames that are being collected, on the page of the header: 1 KiB for a location, and the
+// chunk of a line table.
+inline uint64_t* location_words(RingHeader* ring) {
+  return reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8));
+}
+static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
+
+// Writes a location into the stack table; 0 if it cannot be had.
+[[gnu::noinline]] inline uint32_t write_location(RingHeader* ring, const Reader& reader, const Seen& seen) {
+  const PythonLayout* p = layout();
+  uint64_t* words = location_words(ring);
+  uint64_t buffer[4];
+  const uint64_t* lines = reader.view(seen.lines, sizeof buffer, buffer);
+  if (!lines || lines[1] != p->bytes_type || lines[2] > 1 << 24) return 0;
+  int64_t line = seen.first_line;
+  // An instruction before the first: the frame is about to begin.
+  if (seen.offset >= 0) {
+    Bytes table{reader, seen.lines + 32, lines[2], words + max_depth};
+    bool found = p->lines == python_increments || p->lines == python_ranges
+                     ? line_by_increments(table, p->lines == python_ranges, seen.offset, &line)
+                     : line_by_locations(table, seen.offset, &line);
+    if (!found) return 0;
+  }
+  if (line < 0 || line > 0x7fff'ffff) line = 0;  // it has none
+  for (uint64_t i = 0; i < max_depth; i++) words[i] = 0;
+  auto* text = reinterpret_cast<unsigned char*>(words + 1);
+  uint64_t name_kind, file_kind;
+  bool name_cut, file_cut;
+  int64_t name = copy_text(reader, seen.name, text, python_name_bytes, false, &name_kind, &name_cut);
+  if (name < 0) return 0;
+  int64_t file = copy_text(reader, seen.file, text + name, python_file_bytes, true, &file_kind, &file_cut);
+  if (file < 0) return 0;
+  words[0] = static_cast<uint64_t>(line) | static_cast<uint64_t>(name) << 32 | static_cast<uint64_t>(file) << 42 |
+             name_kind << 52 | file_kind << 55 | uint64_t{name_cut} << 58 | uint64_t{file_cut} << 59;
+  auto count = static_cast<uint32_t>(1 + (name + file + 7) / 8);
+  return intern_stack(python_location, words, count, false);
+}
+
+// How many bytes from the beginning of an object its last word of interest ends at.
+inline uint64_t code_bytes(const PythonLayout* p) {
+  uint64_t bytes = p->code_name + 8;
+  if (p->code_file + 8 > bytes) bytes = p->code_file + 8;
+  if (p->code_lines + 8 > bytes) bytes = p->code_lines + 8;
+  if (p->code_version != no_offset && p->code_version + 4ull > bytes) bytes = p->code_version + 4ull;
+  return bytes;
+}
+
+inline uint64_t frame_bytes(const PythonLayout* p) {
+  uint64_t bytes = p->frame_code + 8;
+  if (p->frame_previous + 8 > bytes) bytes = p->frame_previous + 8;
+  if (p->frame_instruction + 8 > bytes) bytes = p->frame_instruction + 8;
+  if (p->frame_entry != no_offset && p->frame_entry + 1ull > bytes) bytes = p->frame_entry + 1ull;
+  return bytes;
+}
+
+// Finds a location that is not remembered, and remembers it at `place`; 0 if it cannot be had.
+[[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
+                                                           const uint64_t* object, uint64_t code, int64_t offset,
+                                                           Seen* place) {
+  const PythonLayout* p = layout();
+  if (offset > 1 << 24 || offset < -64) return 0;
+  // First and last, as for a chain: a signal handler may leave us by siglongjmp(3) at any place.
+  place->id = 0;
+  asm volatile("" ::: "memory");
+  place->code = code;
+  place->name = field<uint64_t>(object, p->code_name);
+  place->file = field<uint64_t>(object, p->code_file);
+  place->lines = field<uint64_t>(object, p->code_lines);
+  place->first_line = field<int32_t>(object, p->code_first_line);
+  place->offset = offset;
+  if (!mark_of(reader, object, &place->mark)) return 0;
+  uint32_t id = write_location(ring, reader, *place);
+  asm volatile("" ::: "memory");
+  return place->id = id;
+}
+
+// The id of the location of a frame that executes the instruction at `instruction` in a code object. Each allocation
+// asks that for each frame, so what is remembered is compared where it is. `anew`: nothing remembered counts.
+[[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
+                                                   uint64_t instruction, uint64_t bytes, bool anew) {
+  const PythonLayout* p = layout();
+  uint64_t buffer[python_code_bytes / 8];
+  const uint64_t* object = reader.view(code, bytes, buffer);
+  if (!object || object[1] != p->code_type) return 0;
+  int64_t offset;
+  if (p->instruction_kind == python_byte)
+    offset = static_cast<int32_t>(instruction);
+  else if (p->instruction_kind == python_unit)
+    offset = int64_t{static_cast<int32_t>(instruction)} * 2;
+  else
+    offset = static_cast<int64_t>(instruction - (code + p->code_instructions));
+  if (anew) {
+    Seen nothing;
+    return find_location(ring, reader, object, code, offset, &nothing);
+  }
+  uint64_t hash = (code ^ static_cast<uint64_t>(offset) << 20) * 0x9e3779b97f4a7c15;
+  auto* seen =
+      reinterpret_cast<Seen*>(in_ring(ring, python_cache_offset)) + ((hash >> 40) & (python_cache_entries - 1));
+  bool holds = (seen->code == code) & (seen->offset == offset) & (seen->name == field<uint64_t>(object, p->code_name)) &
+               (seen->file == field<uint64_t>(object, p->code_file)) &
+               (seen->lines == field<uint64_t>(object, p->code_lines)) &
+               (seen->first_line == field<int32_t>(object, p->code_first_line)) & (seen->id != 0);
+  uint64_t mark;
+  if (__builtin_expect(holds && mark_of(reader, object, &mark) && seen->mark == mark, 1)) return seen->id;
+  return find_location(ring, reader, object, code, offset, seen);
+}
+
+}  // namespace memhook::python
