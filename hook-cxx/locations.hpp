@@ -152,6 +152,9 @@ inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
   return false;
 }
 
+// Characters of a text, and bytes of a line table, at most.
+inline constexpr uint64_t most_text = 1 << 20, most_line_bytes = 1 << 24;
+
 // A text's characters behind `into`, at most `most` bytes: the first or the last ones. Their width goes to
 // `kind`, whether some are missing to `cut`. Returns how many bytes; -1 if it is no text.
 inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
@@ -164,7 +167,8 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
   auto state = static_cast<uint32_t>(head[4]);
   uint32_t width = (state >> 2) & 7;
   bool is_compact = state & 32, is_ascii = state & 64;
-  if (!is_compact || (width != 1 && width != 2 && width != 4) || length < 0 || length > 1 << 20) return -1;
+  if (!is_compact || (width != 1 && width != 2 && width != 4) || length < 0 || length > static_cast<int64_t>(most_text))
+    return -1;
   int64_t bytes = length * width;
   uint64_t data = object + (is_ascii ? p->text_ascii : p->text_other);
   *cut = bytes > most;
@@ -212,6 +216,8 @@ template <typename SomeReader>
     return false;
   // A file's name may be of a class of the program's, which has its characters elsewhere; see copy_text().
   if (file_type != p->text_type || !(file_state & 32) || type != p->bytes_type) return false;
+  // What is longer is none of a file or of code, and would lead anywhere.
+  if (file_length > most_text || length > most_line_bytes) return false;
   // Words that are inside whatever the length: an object has its header in front of its bytes.
   uint64_t end = file + p->text_ascii + ((file_length - 1) & ~7ull);
   if (!reader.word(end, &file_end) || !reader.word(end - 8, &file_end_before) || !reader.word(lines + 32, &first) ||
@@ -258,7 +264,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   uint64_t* words = location_words(ring);
   uint64_t buffer[4];
   const uint64_t* lines = reader.view(seen.lines, sizeof buffer, buffer);
-  if (!lines || lines[1] != p->bytes_type || lines[2] > 1 << 24) return 0;
+  if (!lines || lines[1] != p->bytes_type || lines[2] > most_line_bytes) return 0;
   int64_t line = seen.first_line;
   // An instruction before the first: the frame is about to begin.
   if (seen.offset >= 0) {
