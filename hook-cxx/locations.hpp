@@ -10,8 +10,8 @@
 // has made 2^32 of them). Before that, and where it has none, the contents say so: the hashes that the interpreter keeps
 // in the objects, which depend on each of their bytes. Most names have one, and the line tables that the compiler has
 // made since 3.10. Of a table without one, the length and the first and the last bytes count, of a file's name the
-// length and the last ones. Hence what remains, before 3.12: code without hashes, as of a module that was changed and
-// is imported once more, or as 3.8 and 3.9 compile it, whose table has other bytes in its middle only.
+// length and the last ones, of a function's name nothing. Hence what remains, before 3.12: code without hashes, as of a
+// module that was changed and is imported once more, or as 3.8 and 3.9 compile it, that differs in other bytes only.
 #pragma once
 #include "evaluations.hpp"
 #include "stack_table.hpp"
