@@ -415,7 +415,7 @@ mod tests {
             let mut snapshot = snapshot.borrow_mut();
             let header = damaged.address - 8;
             let was = snapshot.word(header).expect("it was copied");
-            put(&mut snapshot, header, units * 16 | flags);
+            put(&mut snapshot, header, (units * 16) | flags);
             let found = dissect(&snapshot).map(|mut heap| {
                 *led_astray.borrow_mut() += u32::from(!has_all(&heap, &known));
                 let users: Vec<u64> = known.iter().map(|block| block.address).collect();
