@@ -293,7 +293,7 @@ fn code_at_the_same_addresses_is_told_apart() {
         for python in interpreters {
             let program = &python.program;
             let mut target = Target::run(python.command().arg(&file));
-            let attacher = Attacher::start(&target, &["--check-memo", "-T", "1000"]);
+            let attacher = Attacher::start(&target, &["--check-memo"]);
             target.send("go\n");
             target.expect("done");
             let report = attacher.finish();
