@@ -10,8 +10,9 @@
 // has made 2^32 of them). Before that, and where it has none, the contents say so: the hashes that the interpreter keeps
 // in the objects, which depend on each of their bytes. Most names have one, and the line tables that the compiler has
 // made since 3.10. Of a table without one, the length and the first and the last bytes count, of a file's name the
-// length and the last ones, of a function's name nothing. Hence what remains, before 3.12: code without hashes, as of a
-// module that was changed and is imported once more, or as 3.8 and 3.9 compile it, that differs in other bytes only.
+// length and the last bytes, of a function's name nothing: that is asked for each frame of each allocation. Hence what
+// remains, before 3.12: code without hashes, as of a module that was changed and is imported once more, or as 3.8 and
+// 3.9 compile it, that differs in other bytes only.
 #pragma once
 #include "evaluations.hpp"
 #include "stack_table.hpp"
@@ -201,35 +202,37 @@ struct PlainReader {
 // What tells a code object from others that were at its address with name, file and line table at the same ones; see
 // above. False if it cannot be read.
 inline constexpr uint64_t mark_bits = 56;
+// Of an object whose hash nobody has asked for.
+inline constexpr uint64_t no_hash = ~0ull;
 
 template <typename SomeReader>
 [[gnu::always_inline]] inline bool mark_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
   const PythonLayout* p = layout();
   uint64_t name = field<uint64_t>(object, p->code_name), file = field<uint64_t>(object, p->code_file);
   uint64_t lines = field<uint64_t>(object, p->code_lines);
-  uint64_t name_hash, file_type, file_length, file_hash, file_state, type, length, hash;
-  uint64_t file_end, file_end_before, first, last;
-  if (!reader.word(name + 24, &name_hash) || !reader.word(file + 8, &file_type) ||
-      !reader.word(file + 16, &file_length) || !reader.word(file + 24, &file_hash) ||
-      !reader.word(file + 32, &file_state) || !reader.word(lines + 8, &type) || !reader.word(lines + 16, &length) ||
-      !reader.word(lines + 24, &hash))
+  uint64_t name_hash, file_length, file_hash, file_state, file_end, length, hash, first, last;
+  // Each is an object of its interpreter type or of a class derived from it, which begins alike.
+  if (!reader.word(name + 24, &name_hash) || !reader.word(file + 16, &file_length) ||
+      !reader.word(file + 24, &file_hash) || !reader.word(lines + 16, &length) || !reader.word(lines + 24, &hash))
     return false;
-  // A file's name may be of a class of the program's, which has its characters elsewhere; see copy_text().
-  if (file_type != p->text_type || !(file_state & 32) || type != p->bytes_type) return false;
-  // What is longer is none of a file or of code, and would lead anywhere.
-  if (file_length > most_text || length > most_line_bytes) return false;
-  // Words that are inside whatever the length: an object has its header in front of its bytes.
-  uint64_t end = file + p->text_ascii + ((file_length - 1) & ~7ull);
-  if (!reader.word(end, &file_end) || !reader.word(end - 8, &file_end_before) || !reader.word(lines + 32, &first) ||
-      !reader.word(lines + 32 + ((length - 1) & ~7ull), &last))
-    return false;
-  // Where a hash is there, it decides; what is beside it is small or the same.
-  uint64_t a = (name_hash ^ file_length << 32 ^ field<uint32_t>(object, p->code_first_line)) * 0x9e3779b97f4a7c15;
-  uint64_t b = (file_hash ^ file_end) * 0xd6e8feb86659fd93, c = (hash ^ length) * 0xff51afd7ed558ccd;
-  uint64_t d = file_end_before * 0xc4ceb9fe1a85ec53, e = first * 0x87c37b91114253d5, f = last * 0x4cf5ad432745937f;
-  uint64_t sum =
-      a + (b << 7 | b >> 57) + (c << 19 | c >> 45) + (d << 31 | d >> 33) + (e << 43 | e >> 21) + (f << 53 | f >> 11);
-  *mark = (sum ^ sum >> 32) & ((1ull << mark_bits) - 1);
+  uint64_t sum = name_hash + (file_hash << 21 | file_hash >> 43) + (hash << 42 | hash >> 22) + (file_length << 36) +
+                 (length << 17) + field<uint32_t>(object, p->code_first_line);
+  if (file_hash == no_hash) {
+    // One of a class of the program's has its characters elsewhere; see copy_text(). What is longer is none of a file,
+    // and would lead anywhere. A length of 0 leads to the word before, which is the object's, too.
+    if (!reader.word(file + 32, &file_state) || !(file_state & 32) || file_length > most_text ||
+        !reader.word(file + p->text_ascii + ((file_length - 1) & ~7ull), &file_end))
+      return false;
+    sum += file_end * 0xc4ceb9fe1a85ec53;
+  }
+  if (hash == no_hash) {
+    // What is longer is none of code, and would lead anywhere. A length of 0 leads to the word before.
+    if (length > most_line_bytes || !reader.word(lines + 32, &first) ||
+        !reader.word(lines + 32 + ((length - 1) & ~7ull), &last))
+      return false;
+    sum += first * 0x9e3779b97f4a7c15 + last * 0xd6e8feb86659fd93;
+  }
+  *mark = (sum ^ sum >> 8) & ((1ull << mark_bits) - 1);
   return true;
 }
 
