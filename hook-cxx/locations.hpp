@@ -193,44 +193,44 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
 
 // Reads where plain loads are safe and the address is an object's.
 struct PlainReader {
-  [[gnu::always_inline]] bool word(uint64_t address, uint64_t* value) const {
-    *value = *reinterpret_cast<const uint64_t*>(address);
-    return true;
+  [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t, uint64_t*) const {
+    return reinterpret_cast<const uint64_t*>(address);
   }
 };
 
-// What tells a code object from others that were at its address with name, file and line table at the same ones; see
-// above. False if it cannot be read.
+// The bits of a code object's mark.
 inline constexpr uint64_t mark_bits = 56;
-// Of an object whose hash nobody has asked for.
+// What an object has in place of a hash until somebody asks for it.
 inline constexpr uint64_t no_hash = ~0ull;
 
+// What tells a code object from others that were at its address with name, file and line table at the same ones; see
+// above. False if it cannot be read.
 template <typename SomeReader>
 [[gnu::always_inline]] inline bool mark_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
   const PythonLayout* p = layout();
-  uint64_t name = field<uint64_t>(object, p->code_name), file = field<uint64_t>(object, p->code_file);
-  uint64_t lines = field<uint64_t>(object, p->code_lines);
-  uint64_t name_hash, file_length, file_hash, file_state, file_end, length, hash, first, last;
-  // Each is an object of its interpreter type or of a class derived from it, which begins alike.
-  if (!reader.word(name + 24, &name_hash) || !reader.word(file + 16, &file_length) ||
-      !reader.word(file + 24, &file_hash) || !reader.word(lines + 16, &length) || !reader.word(lines + 24, &hash))
-    return false;
-  uint64_t sum = name_hash + (file_hash << 21 | file_hash >> 43) + (hash << 42 | hash >> 22) + (file_length << 36) +
-                 (length << 17) + field<uint32_t>(object, p->code_first_line);
+  uint64_t file_at = field<uint64_t>(object, p->code_file), lines_at = field<uint64_t>(object, p->code_lines);
+  uint64_t name_buffer, file_buffer[5], lines_buffer[5], end_buffer;
+  const uint64_t* name_hash = reader.view(field<uint64_t>(object, p->code_name) + 24, 8, &name_buffer);
+  const uint64_t* file = reader.view(file_at, sizeof file_buffer, file_buffer);
+  const uint64_t* lines = reader.view(lines_at, sizeof lines_buffer, lines_buffer);
+  if (!name_hash || !file || !lines) return false;
+  uint64_t file_length = file[2], file_hash = file[3], lines_length = lines[2], lines_hash = lines[3];
+  uint64_t sum = *name_hash + (file_hash << 21 | file_hash >> 43) + (lines_hash << 42 | lines_hash >> 22) +
+                 (file_length << 36) + (lines_length << 17) + field<uint32_t>(object, p->code_first_line);
+  // A length leads to the end only of an object of the interpreter's own type that can be a file's name or a line
+  // table; elsewhere it may lead anywhere. A length of 0 leads to the word before the bytes, which is the object's, too.
   if (file_hash == no_hash) {
-    // One of a class of the program's has its characters elsewhere; see copy_text(). What is longer is none of a file,
-    // and would lead anywhere. A length of 0 leads to the word before, which is the object's, too.
-    if (!reader.word(file + 32, &file_state) || !(file_state & 32) || file_length > most_text ||
-        !reader.word(file + p->text_ascii + ((file_length - 1) & ~7ull), &file_end))
-      return false;
-    sum += file_end * 0xc4ceb9fe1a85ec53;
+    // One of a class of the program's has its characters elsewhere; see copy_text().
+    if (file[1] != p->text_type || !(file[4] & 32) || file_length > most_text) return false;
+    const uint64_t* end = reader.view(file_at + p->text_ascii + ((file_length - 1) & ~7ull), 8, &end_buffer);
+    if (!end) return false;
+    sum += *end * 0xc4ceb9fe1a85ec53;
   }
-  if (hash == no_hash) {
-    // What is longer is none of code, and would lead anywhere. A length of 0 leads to the word before.
-    if (length > most_line_bytes || !reader.word(lines + 32, &first) ||
-        !reader.word(lines + 32 + ((length - 1) & ~7ull), &last))
-      return false;
-    sum += first * 0x9e3779b97f4a7c15 + last * 0xd6e8feb86659fd93;
+  if (lines_hash == no_hash) {
+    if (lines[1] != p->bytes_type || lines_length > most_line_bytes) return false;
+    const uint64_t* end = reader.view(lines_at + 32 + ((lines_length - 1) & ~7ull), 8, &end_buffer);
+    if (!end) return false;
+    sum += lines[4] * 0x9e3779b97f4a7c15 + *end * 0xd6e8feb86659fd93;
   }
   *mark = (sum ^ sum >> 8) & ((1ull << mark_bits) - 1);
   return true;

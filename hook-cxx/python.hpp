@@ -149,7 +149,7 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
     differs = (object[1] ^ p->code_type) | (field<uint64_t>(object, p->code_name) ^ link->name) |
               (field<uint64_t>(object, p->code_file) ^ link->file) |
               (field<uint64_t>(object, p->code_lines) ^ link->lines);
-    // Where name, file and lines are still the same addresses, something of these types is there.
+    // A code object that is executed owns its name, its file and its line table, so these can be read.
     uint64_t mark;
     if (differs || !mark_of(PlainReader{}, object, &mark) || mark != link->mark) return false;
   }

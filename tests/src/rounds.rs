@@ -1,4 +1,4 @@
-//! How often the tests repeat what a single time seldom shows.
+//! How often tests repeat a round whose fault seldom shows.
 
 /// The number of rounds of a test: the usual one, or what the variable MEMHOOK_TEST_ROUNDS asks for, if that is fewer.
 ///
@@ -11,8 +11,8 @@ pub fn rounds(usual: usize) -> usize {
         return usual;
     };
     let number = asked.to_str().and_then(|number| number.parse().ok());
-    let number: usize = number
-        .filter(|&number| number > 0)
-        .unwrap_or_else(|| panic!("MEMHOOK_TEST_ROUNDS is {asked:?}, and no number of rounds"));
+    let number: usize = number.filter(|&number| number > 0).unwrap_or_else(|| {
+        panic!("MEMHOOK_TEST_ROUNDS is {asked:?}, which is not a number of rounds")
+    });
     usual.min(number)
 }
