@@ -206,7 +206,7 @@ inline constexpr uint64_t no_hash = ~0ull;
 // What tells a code object from others that were at its address with name, file and line table at the same ones; see
 // above. False if it cannot be read.
 template <typename SomeReader>
-[[gnu::always_inline]] inline bool mark_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
+[[gnu::always_inline]] inline bool sum_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
   const PythonLayout* p = layout();
   uint64_t file_at = field<uint64_t>(object, p->code_file), lines_at = field<uint64_t>(object, p->code_lines);
   uint64_t name_buffer, file_buffer[5], lines_buffer[5], end_buffer;
@@ -234,6 +234,15 @@ template <typename SomeReader>
   }
   *mark = (sum ^ sum >> 8) & ((1ull << mark_bits) - 1);
   return true;
+}
+
+// A function of its own: whoever calls it goes on to deeper calls, and its copies would take their room on the stack.
+[[gnu::noinline]] inline bool mark_of_contents(const Reader& reader, const uint64_t* object, uint64_t* mark) {
+  return sum_of_contents(reader, object, mark);
+}
+
+[[gnu::always_inline]] inline bool mark_of_contents(const PlainReader& reader, const uint64_t* object, uint64_t* mark) {
+  return sum_of_contents(reader, object, mark);
 }
 
 template <typename SomeReader>
