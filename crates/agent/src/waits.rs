@@ -1,9 +1,9 @@
 //! How long a target's threads wait for a processor. One that gets next to none, such as in a control group whose quota is
 //! used up, has no time to give away.
 
-use memhook_process::{SchedulingFile, thread_ids};
+use memhook_process::{SchedulingFile, thread_ids, thread_state};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A process that wants a processor and gets it for less than a tenth of that time is starved.
 const WAITS_PER_RUN: u32 = 9;
@@ -20,10 +20,14 @@ struct Life {
     ran: Duration,
     waited: Duration,
     turns: u64,
+    is_runnable: bool,
 }
 
 /// How each thread has fared.
-pub struct Waits(BTreeMap<i32, Life>);
+pub struct Waits {
+    at: Instant,
+    threads: BTreeMap<i32, Life>,
+}
 
 impl Waits {
     /// Those of a process so far. Nothing where the kernel keeps no such figures.
@@ -35,20 +39,31 @@ impl Waits {
                 ran: figures.ran()?,
                 waited: figures.waited()?,
                 turns: figures.turns()?,
+                is_runnable: thread_state(pid, tid) == Some('R'),
             };
             Some((tid, life))
         });
-        Waits(figures.collect())
+        Waits {
+            at: Instant::now(),
+            threads: figures.collect(),
+        }
     }
 
     /// Whether the threads that were there before have waited for too long since then.
     pub fn show_starvation_since(&self, before: &Waits) -> bool {
         let mut all = Life::default();
-        for (tid, now) in &self.0 {
-            if let Some(then) = before.0.get(tid) {
-                all.ran += now.ran.saturating_sub(then.ran);
-                all.waited += now.waited.saturating_sub(then.waited);
-                all.turns += now.turns.saturating_sub(then.turns);
+        for (tid, now) in &self.threads {
+            let Some(then) = before.threads.get(tid) else {
+                continue;
+            };
+            all.ran += now.ran.saturating_sub(then.ran);
+            all.waited += now.waited.saturating_sub(then.waited);
+            all.turns += now.turns.saturating_sub(then.turns);
+            // The kernel counts a wait at its end, and one may last for seconds: a group is charged for the time that a
+            // hypervisor took from its processor, and has to make up for it.
+            let had_no_turn = (now.turns, now.ran) == (then.turns, then.ran);
+            if had_no_turn && now.is_runnable && then.is_runnable {
+                all.waited += self.at.saturating_duration_since(before.at);
             }
         }
         let in_turns = LONG_WAIT.as_nanos() * u128::from(all.turns);
@@ -62,17 +77,37 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// Each thread with what it ran and waited, in milliseconds, and its turns.
+    /// Each thread with what it ran and waited, in milliseconds, and its turns. They sleep.
     fn waits(threads: &[(i32, u64, u64, u64)]) -> Waits {
         let threads = threads.iter().map(|&(tid, ran, waited, turns)| {
             let life = Life {
                 ran: Duration::from_millis(ran),
                 waited: Duration::from_millis(waited),
                 turns,
+                is_runnable: false,
             };
             (tid, life)
         });
-        Waits(threads.collect())
+        Waits {
+            at: Instant::now(),
+            threads: threads.collect(),
+        }
+    }
+
+    #[test]
+    fn a_wait_that_has_not_ended_counts() {
+        let of = |is_runnable, milliseconds| {
+            let mut waits = waits(&[(1, 100, 1000, 10)]);
+            waits.at += Duration::from_millis(milliseconds);
+            waits.threads.get_mut(&1).expect("there").is_runnable = is_runnable;
+            waits
+        };
+        assert!(of(true, 1000).show_starvation_since(&of(true, 0)));
+        // It sleeps, or has slept.
+        assert!(!of(false, 1000).show_starvation_since(&of(true, 0)));
+        assert!(!of(true, 1000).show_starvation_since(&of(false, 0)));
+        // Too short to prove anything.
+        assert!(!of(true, 190).show_starvation_since(&of(true, 0)));
     }
 
     #[test]
@@ -101,7 +136,7 @@ mod tests {
     #[test]
     fn this_process_is_seen() {
         let own = Waits::of(std::process::id() as i32);
-        assert!(own.0.len() <= MOST_THREADS);
+        assert!(own.threads.len() <= MOST_THREADS);
         assert!(!own.show_starvation_since(&own));
     }
 }
