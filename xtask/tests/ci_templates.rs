@@ -44,7 +44,7 @@ fn prepare(folder: &Folder) {
     let program = folder.path("memhook-rs");
     succeeds(
         Command::new("objcopy")
-            .arg("--strip-debug")
+            .arg("--strip-all")
             .arg(binary())
             .arg(&program),
     );

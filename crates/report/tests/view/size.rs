@@ -208,7 +208,7 @@ fn a_click_on_fifty_thousand_sites_is_short() {
 /// A click that comes before all is ready waits for a slice, and goes on where the slices ended.
 #[test]
 fn the_other_tree_is_built_ahead_in_slices() {
-    let page = Page::of(&simulated::profile(7, 1_000_000, 50_000), "ahead");
+    let page = Page::of(&simulated::profile(7, 200_000, 10_000), "ahead");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     let labels = "[app.tree.label.length, app.tree.label.reduce((sum, label, at) => (sum * 31 + label + app.tree.parent[at]) % 1e9, 0)]";
     // At once, without anything made ahead.

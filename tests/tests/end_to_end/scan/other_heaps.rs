@@ -98,14 +98,14 @@ fn jemalloc_by_many_threads_and_arenas() {
         command
             .env("LD_PRELOAD", "libjemalloc.so.2")
             .env("MALLOC_CONF", settings);
-        check_exactly(command.args(["12", "20"]), "jemalloc 5.3", 6);
+        check_exactly(command.args(["12", "20"]), "jemalloc 5.3", rounds(6));
     }
 }
 
 #[test]
 fn jemalloc_as_part_of_the_program() {
     let program = build_target("sized_heap", &["-l:libjemalloc.a", "-ldl", "-lm"]);
-    check_exactly(&mut Command::new(program), "jemalloc 5.3", 6);
+    check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
 }
 
 /// Debian's redis is linked to jemalloc; a module of it loses blocks, and nothing was prepared.
