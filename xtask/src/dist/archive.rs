@@ -64,7 +64,7 @@ pub fn tar(files: &[File], epoch: u64) -> anyhow::Result<Vec<u8>> {
 
 /// Compressed without a name and a time.
 pub fn gzip(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?)
 }

@@ -225,8 +225,8 @@ fn estimates_have_their_errors() {
 }
 
 #[test]
-fn fifty_thousand_sites() {
-    let mut profile = simulated::profile(7, 200_000, 50_000);
+fn ten_thousand_sites() {
+    let mut profile = simulated::profile(7, 200_000, 10_000);
     profile.target.name = "large".into();
     let page = Page::of(&profile, "large");
     let mut browser = Browser::open(&page.0, 1500, 940, READY);

@@ -196,7 +196,7 @@ def down(depth):
 
 print("ready", flush=True)
 for line in sys.stdin:
-    for round in range(700):
+    for round in range(350):
         made(round)
         down(round % 30)
         bytes(down(3)[0])
@@ -245,7 +245,7 @@ fn check_remembered_frames(python: &Python) {
         }
     }
     // A block is one byte larger than its array.
-    let planted = (0..7).map(|line| ((40_001 + line, Some(line + 2)), 300));
+    let planted = (0..7).map(|line| ((40_001 + line, Some(line + 2)), 150));
     assert_eq!(found, planted.collect(), "{report:#}");
     assert!(target.finish().success());
 }

@@ -99,7 +99,7 @@ async def coroutine(depth):
     return len(list(generator(4)))
 
 async def all_of_them():
-    await asyncio.gather(*[coroutine(n % 7) for n in range(48)])
+    await asyncio.gather(*[coroutine(n % 7) for n in range(24)])
 
 def tracer(frame, event, argument):
     bytearray(700)
@@ -220,6 +220,6 @@ fn a_server_of_greenlets_goes_on() {
 #[test]
 fn generators_tracers_and_other_interpreters_go_on() {
     memhook_tests::patiently(|| {
-        survives("asyncio", OTHERS, 6, 3 * 48);
+        survives("asyncio", OTHERS, 6, 3 * 24);
     });
 }
