@@ -1,7 +1,7 @@
 //! How long a target's threads wait for a processor. One that gets next to none, such as in a control group whose quota is
 //! used up, has no time to give away.
 
-use memhook_process::{SchedulingFile, thread_ids, thread_state};
+use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ struct Life {
     ran: Duration,
     waited: Duration,
     turns: u64,
-    is_runnable: bool,
+    /// How often it has slept, if it does not sleep now.
+    awake_after: Option<u64>,
 }
 
 /// How each thread has fared.
@@ -39,7 +40,9 @@ impl Waits {
                 ran: figures.ran()?,
                 waited: figures.waited()?,
                 turns: figures.turns()?,
-                is_runnable: thread_state(pid, tid) == Some('R'),
+                awake_after: (thread_state(pid, tid) == Some('R'))
+                    .then(|| sleeps(pid, tid))
+                    .flatten(),
             };
             Some((tid, life))
         });
@@ -56,15 +59,18 @@ impl Waits {
             let Some(then) = before.threads.get(tid) else {
                 continue;
             };
-            all.ran += now.ran.saturating_sub(then.ran);
-            all.waited += now.waited.saturating_sub(then.waited);
-            all.turns += now.turns.saturating_sub(then.turns);
+            let ran = now.ran.saturating_sub(then.ran);
+            let mut waited = now.waited.saturating_sub(then.waited);
             // The kernel counts a wait at its end, and one may last for seconds: a group is charged for the time that a
-            // hypervisor took from its processor, and has to make up for it.
-            let had_no_turn = (now.turns, now.ran) == (then.turns, then.ran);
-            if had_no_turn && now.is_runnable && then.is_runnable {
-                all.waited += self.at.saturating_duration_since(before.at);
+            // hypervisor took from its processor, and has to make up for it. A thread that has not slept has waited
+            // whenever it did not run.
+            if now.awake_after.is_some() && now.awake_after == then.awake_after {
+                let elapsed = self.at.saturating_duration_since(before.at);
+                waited = waited.max(elapsed.saturating_sub(ran));
             }
+            all.ran += ran;
+            all.waited += waited;
+            all.turns += now.turns.saturating_sub(then.turns);
         }
         let in_turns = LONG_WAIT.as_nanos() * u128::from(all.turns);
         all.waited >= TELLING
@@ -84,7 +90,7 @@ mod tests {
                 ran: Duration::from_millis(ran),
                 waited: Duration::from_millis(waited),
                 turns,
-                is_runnable: false,
+                awake_after: None,
             };
             (tid, life)
         });
@@ -96,18 +102,28 @@ mod tests {
 
     #[test]
     fn a_wait_that_has_not_ended_counts() {
-        let of = |is_runnable, milliseconds| {
-            let mut waits = waits(&[(1, 100, 1000, 10)]);
-            waits.at += Duration::from_millis(milliseconds);
-            waits.threads.get_mut(&1).expect("there").is_runnable = is_runnable;
+        let of = |awake_after, at, ran| {
+            let mut waits = waits(&[(1, ran, 1000, 10)]);
+            waits.at += Duration::from_millis(at);
+            waits.threads.get_mut(&1).expect("there").awake_after = awake_after;
             waits
         };
-        assert!(of(true, 1000).show_starvation_since(&of(true, 0)));
-        // It sleeps, or has slept.
-        assert!(!of(false, 1000).show_starvation_since(&of(true, 0)));
-        assert!(!of(true, 1000).show_starvation_since(&of(false, 0)));
+        for (then, now, ran, is_starved) in [
+            (Some(7), Some(7), 0, true),
+            // Its last turn was short.
+            (Some(7), Some(7), 50, true),
+            (Some(7), Some(7), 500, false),
+            // It sleeps, has slept, or slept in between.
+            (Some(7), None, 0, false),
+            (None, Some(7), 0, false),
+            (None, None, 0, false),
+            (Some(7), Some(8), 0, false),
+        ] {
+            let (before, after) = (of(then, 0, 100), of(now, 1000, 100 + ran));
+            assert_eq!(after.show_starvation_since(&before), is_starved);
+        }
         // Too short to prove anything.
-        assert!(!of(true, 190).show_starvation_since(&of(true, 0)));
+        assert!(!of(Some(7), 150, 100).show_starvation_since(&of(Some(7), 0, 100)));
     }
 
     #[test]
