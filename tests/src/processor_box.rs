@@ -34,14 +34,24 @@ impl ProcessorBox {
     }
 
     fn is_set_to(&self, percent: Option<u32>) -> bool {
+        self.limit(percent.map(|percent| percent * 1000), 100_000)
+    }
+
+    /// Gives it a thousandth of a processor: one millisecond in each second, of which a thread takes several before a tick
+    /// ends its turn. It waits for seconds then.
+    pub fn starve(&self) {
+        assert!(self.limit(Some(1_000), 1_000_000), "a limit");
+    }
+
+    /// Sets the quota of each period, both in microseconds, or none.
+    fn limit(&self, quota: Option<u32>, period: u32) -> bool {
         let write = |name: &str, value: String| std::fs::write(self.folder.join(name), value);
-        let quota = percent.map(|percent| percent * 1000);
         match (self.is_v1, quota) {
             (true, None) => write("cpu.cfs_quota_us", "-1".into()),
-            (true, Some(quota)) => write("cpu.cfs_period_us", "100000".into())
+            (true, Some(quota)) => write("cpu.cfs_period_us", period.to_string())
                 .and_then(|()| write("cpu.cfs_quota_us", quota.to_string())),
-            (false, None) => write("cpu.max", "max 100000".into()),
-            (false, Some(quota)) => write("cpu.max", format!("{quota} 100000")),
+            (false, None) => write("cpu.max", format!("max {period}")),
+            (false, Some(quota)) => write("cpu.max", format!("{quota} {period}")),
         }
         .is_ok()
     }
