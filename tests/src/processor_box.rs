@@ -37,8 +37,8 @@ impl ProcessorBox {
         self.limit(percent.map(|percent| percent * 1000), 100_000)
     }
 
-    /// Gives it a thousandth of a processor: one millisecond in each second, of which a thread takes several before a tick
-    /// ends its turn. It waits for seconds then.
+    /// Gives it a thousandth of a processor: one millisecond in each second. A thread runs for several before a tick ends its
+    /// turn, and then waits for seconds.
     pub fn starve(&self) {
         assert!(self.limit(Some(1_000), 1_000_000), "a limit");
     }

@@ -326,13 +326,12 @@ fn a_busy_program() {
     for method in ["precopy", "fork", "stop", "precopy", "fork", "precopy"] {
         let leaked = |found: &List| found.blocks.values().filter(|b| b.0).count();
         // On a busy machine a thread may not get out of malloc in the few milliseconds that it is given. The report says
-        // so, and what such a thread has in hands may then look leaked.
+        // so, and what such a thread is about to store may then look leaked.
         let is_exact = |found: &List| !found.rest.iter().any(|line| line.starts_with("note"));
         let mut scans =
             (0..10).map(|_| List::parse(&scan(target.pid(), &["--list", "--snapshot", method])));
         let found = scans.find(|found| leaked(found) == 0 || is_exact(found));
-        let found =
-            found.expect("one scan of ten without what threads inside malloc have in hands");
+        let found = found.expect("one scan of ten that finds no thread inside malloc");
         assert_eq!(leaked(&found), 0, "{method}: {:?}", found.rest);
         assert!(found.blocks.len() > 4000, "{}", found.blocks.len());
     }
