@@ -124,7 +124,7 @@ fn shown(output: &Output) -> String {
 }
 
 #[test]
-#[ignore = "compiles the whole command once more; .ci/run asks for it if there is time"]
+#[ignore = "compiles the whole command once more: .ci/run ports"]
 fn it_compiles_without_a_warning() {
     if can_compile() {
         let output = cargo("check");
@@ -134,7 +134,7 @@ fn it_compiles_without_a_warning() {
 }
 
 #[test]
-#[ignore = "builds the whole command once more, for minutes; .ci/run asks for it if there is time"]
+#[ignore = "builds the whole command once more, for minutes: .ci/run ports"]
 fn recordings_are_read_alike_and_nothing_is_traced() {
     let Some(elsewhere) = Elsewhere::build() else {
         return;

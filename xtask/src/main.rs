@@ -12,6 +12,7 @@ mod gate_projects;
 mod kubernetes_check;
 mod line_chart;
 mod man;
+mod nightly;
 mod papers;
 mod peers;
 mod peers_gate;
@@ -35,6 +36,8 @@ struct Cli {
 enum Task {
     /// Attach and detach thousands of times, sometimes killed on the way, and count what went wrong
     Storm(storm::Args),
+    /// Run what takes longer than CI may: storms, all C libraries, fuzzing, the papers' experiments, measurements
+    Nightly(nightly::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
     /// Run two hosts with services, agents and stores on this machine, and compare what arrives; needs root and Go
@@ -66,6 +69,7 @@ enum Task {
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
+        Task::Nightly(args) => nightly::run(&args),
         Task::DebianRoots => debian_roots::run(),
         Task::FleetDemo(args) => fleet_demo::run(&args),
         Task::FleetSize(args) => fleet_size::run(&args),

@@ -1,0 +1,141 @@
+//! `cargo xtask nightly`: what takes longer than `.ci/run` may, by name.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Options of `nightly`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Names of jobs; without any, all of them
+    jobs: Vec<String>,
+    /// List the jobs and their commands
+    #[arg(long)]
+    list: bool,
+}
+
+/// Something that runs for a long time.
+struct Job {
+    name: &'static str,
+    command: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const fn job(name: &'static str, command: &'static str) -> Job {
+    Job {
+        name,
+        command,
+        variables: &[],
+    }
+}
+
+/// The end-to-end tests with all targets on the C library of one release.
+const fn on_release(name: &'static str, release: &'static [(&'static str, &'static str)]) -> Job {
+    Job {
+        name,
+        command: "cargo test --workspace --no-fail-fast --test end_to_end scan::",
+        variables: release,
+    }
+}
+
+/// In the order in which they run: what may find a fault that harms a target comes first.
+const JOBS: [Job; 15] = [
+    job("storm", "cargo xtask storm --cycles 2000"),
+    job(
+        "storm-agent",
+        "cargo test -p memhook-tests --test end_to_end agent::endings -- --ignored --nocapture",
+    ),
+    // CI bounds how often a test repeats its rounds.
+    job(
+        "rounds",
+        "cargo test --workspace --no-fail-fast --test end_to_end",
+    ),
+    job(
+        "probed-functions",
+        "cargo test -p memhook-probe --test executed -- --ignored",
+    ),
+    job("debian-roots", "cargo xtask debian-roots"),
+    on_release("scan-bullseye", &[("MEMHOOK_TEST_RELEASE", "bullseye")]),
+    on_release("scan-trixie", &[("MEMHOOK_TEST_RELEASE", "trixie")]),
+    on_release("scan-sid", &[("MEMHOOK_TEST_RELEASE", "sid")]),
+    on_release(
+        "scan-experimental",
+        &[("MEMHOOK_TEST_RELEASE", "experimental")],
+    ),
+    job("fuzz", "cargo xtask fuzz --seconds 300"),
+    job("gate-projects", "cargo xtask gate-projects"),
+    job("predictions", "cargo xtask predictions"),
+    job("papers", "cargo xtask papers"),
+    job("peers", "cargo xtask peers"),
+    job("bench", "cargo bench -p memhook-benches"),
+];
+
+/// Runs the jobs one after the other. One that fails keeps no other from running.
+pub fn run(args: &Args) -> ExitCode {
+    let is_chosen = |job: &&Job| args.jobs.is_empty() || args.jobs.iter().any(|n| n == job.name);
+    let is_known = |name: &&String| JOBS.iter().all(|job| job.name != *name);
+    if let Some(name) = args.jobs.iter().find(is_known) {
+        eprintln!("nightly: there is no job {name:?}; --list shows all");
+        return ExitCode::from(2);
+    }
+    let jobs: Vec<&Job> = JOBS.iter().filter(is_chosen).collect();
+    if args.list {
+        for job in jobs {
+            println!("{:18} {}", job.name, shown(job));
+        }
+        return ExitCode::SUCCESS;
+    }
+    let ends: Vec<String> = jobs.into_iter().map(end_of).collect();
+    println!();
+    ends.iter().for_each(|end| println!("{end}"));
+    match ends.iter().all(|end| end.ends_with(": done")) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// A job as somebody would type it.
+fn shown(job: &Job) -> String {
+    let variables = job.variables.iter();
+    let variables: String = variables
+        .map(|(name, value)| format!("{name}={value} "))
+        .collect();
+    format!("{variables}{}", job.command)
+}
+
+/// Runs a job; one line about how it ended.
+fn end_of(job: &Job) -> String {
+    println!("\n--- {}: {}", job.name, shown(job));
+    let start = Instant::now();
+    let mut words = job.command.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    command.args(words).current_dir(root);
+    let status = command
+        .env_remove("MEMHOOK_TEST_ROUNDS")
+        .envs(job.variables.iter().copied())
+        .status();
+    let how = match status {
+        Ok(status) if status.success() => "done".to_owned(),
+        Ok(status) => format!("failed ({status})"),
+        Err(error) => format!("cannot be started: {error}"),
+    };
+    format!(
+        "{} ({} min): {how}",
+        job.name,
+        start.elapsed().as_secs() / 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ() {
+        let mut names: Vec<&str> = JOBS.iter().map(|job| job.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), JOBS.len());
+    }
+}
