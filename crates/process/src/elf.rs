@@ -1,6 +1,7 @@
 //! The parts of an ELF file that tracing needs: dynamic symbols, and the relocations that make GOT slots.
 
 use crate::arch::native::relocations;
+use crate::load_segments::{LoadSegment, LoadSegments};
 use goblin::container::Ctx;
 use goblin::elf::{Elf, ProgramHeader, dynamic, program_header, sym};
 use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
@@ -68,13 +69,18 @@ impl<'a> ElfView<'a> {
 
     /// The lowest page-aligned address of a PT_LOAD (svma), which is meant for offset 0 of the file.
     pub fn lowest_load(&self) -> u64 {
-        self.loads().map(|p| p.p_vaddr & !0xfff).min().unwrap_or(0)
+        self.load_segments().lowest()
     }
 
-    /// The first address behind all PT_LOADs (svma).
-    pub fn load_end(&self) -> u64 {
-        let ends = self.loads().map(|p| p.p_vaddr.saturating_add(p.p_memsz));
-        ends.max().unwrap_or(0)
+    pub(crate) fn load_segments(&self) -> LoadSegments {
+        let segment = |p: &program_header::ProgramHeader| LoadSegment {
+            svma: p.p_vaddr,
+            bytes: p.p_memsz,
+            offset: p.p_offset,
+            file_bytes: p.p_filesz,
+            exec: p.is_executable(),
+        };
+        LoadSegments(self.loads().map(segment).collect())
     }
 
     fn loads(&self) -> impl Iterator<Item = &program_header::ProgramHeader> {

@@ -17,6 +17,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hook_copies;
+mod load_segments;
 mod loaded_elf;
 mod loader;
 mod maps;

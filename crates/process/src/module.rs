@@ -98,17 +98,11 @@ pub fn modules(
         if first.offset != 0 || first.file_id.2 == 0 || !first.path.starts_with('/') {
             continue;
         }
-        if is_ours(first) || first.shared {
+        if is_ours(first) || first.shared || is_part_of(found.last(), first, maps) {
             continue;
         }
-        let end = end_of(first, &maps[i + 1..]);
-        let is_code = |m: &&Mapping| m.exec && m.end <= end;
-        if !maps[i..]
-            .iter()
-            .take_while(|m| m.start < end)
-            .any(|m| is_code(&m))
-        {
-            continue; // it is mapped as data
+        if !may_have_code(&maps[i..]) {
+            continue; // it is mapped as data, and may be large
         }
         let mut magic = [0; 4];
         if read_memory(pid, RemoteAddress(first.start), &mut magic).is_err() || &magic != b"\x7fELF"
@@ -121,10 +115,13 @@ pub fn modules(
         let Some(facts) = file.facts else {
             continue;
         };
+        let Some(end) = facts.loads.end(first, maps) else {
+            continue;
+        };
         found.push(ModuleImage {
-            base: first.start.wrapping_sub(facts.lowest_load),
+            base: first.start.wrapping_sub(facts.loads.lowest()),
             start: first.start,
-            end: facts.end_at(first, end),
+            end,
             build_id: facts.build_id.clone(),
             is_main: first.path == executable,
             is_loader: loader.as_ref().is_some_and(|l| l.start == first.start),
@@ -143,28 +140,31 @@ pub fn modules(
     Ok(found)
 }
 
-impl ModuleFacts {
-    /// Where a module ends whose mappings, and memory of the program's own that happens to follow them, end at `end`.
-    pub(crate) fn end_at(&self, first: &Mapping, end: u64) -> u64 {
-        let bytes = self.load_end.saturating_sub(self.lowest_load);
-        let loaded = first.start.saturating_add(bytes).saturating_add(4095) & !4095;
-        loaded.clamp(first.end, end.max(first.end))
-    }
+/// Whether a mapping that begins with a file's first byte belongs to the module that was found last: more than one of its
+/// segments may.
+fn is_part_of(last: Option<&ModuleImage>, first: &Mapping, maps: &[Mapping]) -> bool {
+    last.is_some_and(|module| {
+        let of_module = maps.iter().find(|m| m.start == module.start);
+        module.contains(first.start) && of_module.is_some_and(|m| m.is_same_file(first))
+    })
 }
 
-/// Where the module ends that begins with `first`, among the mappings behind that.
-pub(crate) fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
-    let mut end = first.end;
-    for next in behind {
-        let same_file = next.file_id == first.file_id && next.offset != 0;
-        // .bss follows its file mapping without a gap.
-        let bss = next.file_id.2 == 0 && next.path.is_empty() && next.start == end;
-        if !same_file && !bss {
-            break;
-        }
-        end = next.end;
-    }
-    end
+/// The mappings that may be those of one module, which begins with the first of them: those of its file, and memory that
+/// follows one of these without a gap.
+pub(crate) fn run(maps: &[Mapping]) -> &[Mapping] {
+    let Some(first) = maps.first() else {
+        return maps;
+    };
+    let follows = |pair: &[Mapping]| {
+        let has_no_file = pair[1].file_id.2 == 0 && pair[1].start == pair[0].end;
+        pair[1].is_same_file(first) || has_no_file
+    };
+    let others = maps.windows(2).take_while(|pair| follows(pair)).count();
+    &maps[..=others]
+}
+
+fn may_have_code(maps: &[Mapping]) -> bool {
+    run(maps).iter().any(|m| m.exec)
 }
 
 /// Follows DT_NEEDED from the executable. A name that two modules have, one of them in another namespace, is
@@ -191,37 +191,5 @@ pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     for (module, permanent) in modules.iter_mut().zip(permanent) {
         // Programs need musl by another name than that of the file which is its loader.
         module.is_permanent = permanent || module.is_loader;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As in a JVM, whose compiled code lies behind the last library that was loaded.
-    #[test]
-    fn memory_that_follows_is_not_the_modules() {
-        let first = Mapping {
-            start: 0x10000,
-            end: 0x11000,
-            read: true,
-            write: false,
-            exec: false,
-            shared: false,
-            offset: 0,
-            file_id: (0, 1, 7),
-            path: "/lib/x.so".to_owned(),
-            deleted: false,
-        };
-        let facts = |lowest_load, load_end| {
-            let mut facts = ModuleFacts::default();
-            (facts.lowest_load, facts.load_end) = (lowest_load, load_end);
-            facts
-        };
-        assert_eq!(facts(0, 0x4321).end_at(&first, 0x90_0000), 0x15000);
-        assert_eq!(facts(0x4000, 0x8321).end_at(&first, 0x90_0000), 0x15000);
-        // What a damaged file says.
-        assert_eq!(facts(0, u64::MAX).end_at(&first, 0x14000), 0x14000);
-        assert_eq!(facts(9, 3).end_at(&first, 0x14000), 0x11000);
     }
 }

@@ -309,7 +309,7 @@ mod tests {
                 &facts.soname,
                 &facts.needed,
                 &facts.relro,
-                facts.lowest_load,
+                facts.loads.lowest(),
                 facts.is_symbolic,
             );
             Sorted(format!("{rest:?}"), exported)

@@ -1,6 +1,7 @@
 //! What tracing needs to know of a module. It is found once in the module's file, because each library is
 //! looked at again whenever the program loads another one, and its `dlopen` waits for that.
 
+use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
 use crate::{ElfView, Exported, Relocation, SlotKind};
 use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
@@ -11,10 +12,8 @@ use std::sync::OnceLock;
 /// The facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleFacts {
-    /// The address that the first byte of the file is meant for.
-    pub(crate) lowest_load: u64,
-    /// The first address behind all PT_LOADs (svma).
-    pub(crate) load_end: u64,
+    /// What of the file is loaded, and where.
+    pub(crate) loads: LoadSegments,
     /// GNU build-id.
     pub(crate) build_id: Option<Vec<u8>>,
     /// The name by which others need it.
@@ -88,8 +87,7 @@ impl ModuleFacts {
             Vec::new()
         };
         Some(ModuleFacts {
-            lowest_load: elf.lowest_load(),
-            load_end: elf.load_end(),
+            loads: elf.load_segments(),
             build_id: elf.build_id(),
             soname: elf.soname().map(str::to_owned),
             needed: elf.needed().iter().map(|name| (*name).to_owned()).collect(),

@@ -1,6 +1,7 @@
 //! The modules of a process that has ended, from the files that its core dump names.
 
 use super::{CoreFile, u16_at, u32_at, u64_at};
+use crate::load_segments::{LoadSegment, LoadSegments};
 use crate::{Mapping, ModuleFacts, ModuleFiles, ModuleImage};
 use memhook_foreign::open_regular;
 use std::ops::Range;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 const PAGE_BYTES: usize = 4096;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
+const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const NT_GNU_BUILD_ID: u32 = 3;
 
@@ -41,7 +43,7 @@ pub struct CoreModules {
 /// What the first page of a module says.
 #[derive(Default)]
 struct FirstPage {
-    lowest_load: u64,
+    loads: LoadSegments,
     /// Addresses in the file.
     writable: Vec<Range<u64>>,
     build_id: Option<Vec<u8>>,
@@ -54,24 +56,29 @@ impl FirstPage {
         }
         let at = usize::try_from(u64_at(page, 0x20)?).ok()?;
         let count = usize::from(u16_at(page, 0x38)?);
-        let mut found = FirstPage {
-            lowest_load: u64::MAX,
-            ..FirstPage::default()
-        };
+        let mut found = FirstPage::default();
         for i in 0..count {
             let header = page.get(at.checked_add(i * 56)?..)?;
             let (address, bytes) = (u64_at(header, 16)?, u64_at(header, 40)?);
+            let (offset, file_bytes) = (u64_at(header, 8)?, u64_at(header, 32)?);
             match u32_at(header, 0)? {
                 PT_LOAD => {
-                    found.lowest_load = found.lowest_load.min(address & !0xfff);
-                    if u32_at(header, 4)? & PF_W != 0 {
+                    let flags = u32_at(header, 4)?;
+                    found.loads.0.push(LoadSegment {
+                        svma: address,
+                        bytes,
+                        offset,
+                        file_bytes,
+                        exec: flags & PF_X != 0,
+                    });
+                    if flags & PF_W != 0 {
                         let end = address.checked_add(bytes)?.checked_next_multiple_of(4096)?;
                         found.writable.push(address & !0xfff..end);
                     }
                 }
                 PT_NOTE => {
-                    let from = usize::try_from(u64_at(header, 8)?).ok()?;
-                    let to = from.checked_add(usize::try_from(u64_at(header, 32)?).ok()?)?;
+                    let from = usize::try_from(offset).ok()?;
+                    let to = from.checked_add(usize::try_from(file_bytes).ok()?)?;
                     let id = page.get(from..to).and_then(build_id);
                     found.build_id = found.build_id.or(id);
                 }
@@ -102,14 +109,18 @@ impl CoreFile {
         let maps: Vec<Mapping> = self.segments.iter().map(|s| s.mapping.clone()).collect();
         let mut files = ModuleFiles::new();
         let mut found = CoreModules::default();
+        // Several segments of a module may begin with the first byte of its file.
+        let mut last: Option<(&Mapping, u64)> = None;
         for (i, first) in maps.iter().enumerate() {
             let is_mapped_file = first.file_id.2 != 0 && first.path.starts_with('/');
             if first.offset != 0 || !is_mapped_file || first.shared {
                 continue;
             }
-            let end = crate::module::end_of(first, &maps[i + 1..]);
-            let mut parts = maps[i..].iter().take_while(|m| m.start < end);
-            if !parts.any(|m| m.exec && m.end <= end) {
+            if last.is_some_and(|(of, end)| first.start < end && first.is_same_file(of)) {
+                continue;
+            }
+            let run = crate::module::run(&maps[i..]);
+            if !run.iter().any(|m| m.exec) {
                 continue; // it was mapped as data
             }
             let mut page = [0; PAGE_BYTES];
@@ -120,6 +131,14 @@ impl CoreFile {
                 continue; // no ELF file
             }
             let page = page.flatten();
+            let end = match &page {
+                Some(page) => page.loads.end(first, &maps),
+                None => run.last().map(|m| m.end),
+            };
+            let Some(end) = end else {
+                continue; // it was mapped as data
+            };
+            last = Some((first, end));
             match self.image(first, end, page.as_ref(), &maps, &mut files) {
                 Ok(image) => found.images.push(image),
                 Err(reason) => found.missing.push(missing(first, end, page, reason)),
@@ -156,9 +175,9 @@ impl CoreFile {
         Ok(ModuleImage {
             path: first.path.clone(),
             file: first.path.clone().into(),
-            base: first.start.wrapping_sub(facts.lowest_load),
+            base: first.start.wrapping_sub(facts.loads.lowest()),
             start: first.start,
-            end: facts.end_at(first, end),
+            end: facts.loads.end(first, maps).unwrap_or(end),
             build_id: facts.build_id.clone(),
             is_main,
             is_loader: self.loader == Some(first.start),
@@ -172,7 +191,7 @@ impl CoreFile {
 
 fn missing(first: &Mapping, end: u64, page: Option<FirstPage>, reason: String) -> MissingModule {
     let page = page.unwrap_or_default();
-    let base = first.start.wrapping_sub(page.lowest_load);
+    let base = first.start.wrapping_sub(page.loads.lowest());
     let data = page.writable.iter().map(|range| {
         let start = base.wrapping_add(range.start);
         start..base.wrapping_add(range.end).max(start)

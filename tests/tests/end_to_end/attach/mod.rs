@@ -15,6 +15,7 @@ mod gaps;
 mod hostile_files;
 mod job_control;
 mod leaders;
+mod linkers;
 mod locked_memory;
 mod mapped_hook;
 mod max_memory;

@@ -1,0 +1,203 @@
+//! The loadable segments of a module (PT_LOAD), and which mappings are theirs.
+//!
+//! Offsets of mappings do not tell where a module begins and ends: linkers such as lld and mold map one page of the file
+//! several times, the first one too, so that headers, code and data may all be at offset 0.
+
+use crate::Mapping;
+
+const PAGE: u64 = 4096;
+
+fn page(address: u64) -> u64 {
+    address & !(PAGE - 1)
+}
+
+/// One PT_LOAD (gABI, "Program Header").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LoadSegment {
+    /// Where it begins (svma).
+    pub svma: u64,
+    /// Its size in memory.
+    pub bytes: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Its size in the file.
+    pub file_bytes: u64,
+    /// Whether its code may be executed.
+    pub exec: bool,
+}
+
+/// All PT_LOADs of one module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LoadSegments(pub Vec<LoadSegment>);
+
+/// What a mapping is to a segment.
+#[derive(PartialEq, Eq)]
+enum Part {
+    /// The bytes of the file that the segment asks for.
+    OfFile,
+    /// Memory without a file: zeroed data, or what a program has put in place of its code, as some do for the sake of
+    /// large pages.
+    Anonymous,
+}
+
+/// Zeroed data may have a name of its own, or have become one mapping with the heap behind it.
+fn is_anonymous(mapping: &Mapping) -> bool {
+    let path = &mapping.path;
+    let is_named = path.is_empty() || path == "[heap]" || path.starts_with("[anon");
+    mapping.file_id.2 == 0 && is_named
+}
+
+impl LoadSegments {
+    /// The lowest page-aligned address (svma), which is meant for offset 0 of the file.
+    pub(crate) fn lowest(&self) -> u64 {
+        self.0.iter().map(|s| page(s.svma)).min().unwrap_or(0)
+    }
+
+    /// Where the module ends whose first mapping is `first`, one of `maps`; `None` if the file is not mapped as its
+    /// segments ask for, with code that may be executed, but for instance as data.
+    pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
+        let bias = first.start.wrapping_sub(self.lowest());
+        let (mut end, mut has_code, mut has_more) = (first.end, false, false);
+        for segment in &self.0 {
+            let start = bias.wrapping_add(page(segment.svma));
+            let at = maps.partition_point(|m| m.end <= start);
+            let Some(mapping) = maps.get(at).filter(|m| m.contains(start)) else {
+                continue;
+            };
+            let Some(part) = segment.part(first, mapping, start) else {
+                continue;
+            };
+            has_code |= segment.exec && mapping.exec;
+            has_more |= part == Part::OfFile && (start != first.start || segment.exec);
+            let wanted = bias.wrapping_add(segment.svma);
+            let wanted = wanted
+                .saturating_add(segment.bytes)
+                .saturating_add(PAGE - 1);
+            end = end.max(mapped_until(&maps[at..], first, page(wanted)));
+        }
+        (has_code && has_more).then_some(end)
+    }
+}
+
+impl LoadSegment {
+    fn part(&self, first: &Mapping, mapping: &Mapping, start: u64) -> Option<Part> {
+        let offset = mapping.offset.saturating_add(start - mapping.start);
+        if mapping.is_same_file(first) && offset == page(self.offset) {
+            return Some(Part::OfFile);
+        }
+        let may_be = self.exec || self.file_bytes == 0;
+        (may_be && is_anonymous(mapping)).then_some(Part::Anonymous)
+    }
+}
+
+/// How far of `wanted` the first of these mappings reaches, with those that follow it without a gap.
+fn mapped_until(maps: &[Mapping], first: &Mapping, wanted: u64) -> u64 {
+    let mut end = maps[0].end;
+    for next in &maps[1..] {
+        let is_part = next.is_same_file(first) || is_anonymous(next);
+        if end >= wanted || next.start != end || !is_part {
+            break;
+        }
+        end = next.end;
+    }
+    end.min(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_maps;
+
+    fn segment(svma: u64, bytes: u64, offset: u64, file_bytes: u64, exec: bool) -> LoadSegment {
+        LoadSegment {
+            svma,
+            bytes,
+            offset,
+            file_bytes,
+            exec,
+        }
+    }
+
+    fn end(segments: &[LoadSegment], maps: &str, first: usize) -> Option<u64> {
+        let maps = parse_maps(maps);
+        LoadSegments(segments.to_vec()).end(&maps[first], &maps)
+    }
+
+    /// As lld lays out a small library: all of its segments are in the first page of the file.
+    #[test]
+    fn segments_that_share_the_first_page_of_the_file() {
+        let segments = [
+            segment(0, 0x5f4, 0, 0x5f4, false),
+            segment(0x1600, 0x120, 0x600, 0x120, true),
+            segment(0x2720, 0x1a0, 0x720, 0x1a0, false),
+            segment(0x38c0, 0x18, 0x8c0, 0x18, false),
+        ];
+        let maps = "\
+10000-11000 r--p 00000000 fe:01 42 /a/x.so
+11000-12000 r-xp 00000000 fe:01 42 /a/x.so
+12000-13000 r--p 00000000 fe:01 42 /a/x.so
+13000-14000 rw-p 00000000 fe:01 42 /a/x.so
+14000-15000 rw-p 00000000 00:00 0
+15000-16000 r--p 00000000 fe:01 43 /a/y.so";
+        assert_eq!(end(&segments, maps, 0), Some(0x14000));
+    }
+
+    /// As in a JVM, whose compiled code lies behind the last library that was loaded.
+    #[test]
+    fn memory_that_follows_is_not_the_modules() {
+        let segments = [
+            segment(0, 0x800, 0, 0x800, false),
+            segment(0x1000, 0x500, 0x1000, 0x500, true),
+            segment(0x2800, 0x1b21, 0x1800, 0x100, false),
+        ];
+        let maps = "\
+10000-11000 r--p 00000000 fe:01 42 /a/x.so
+11000-12000 r-xp 00001000 fe:01 42 /a/x.so
+12000-13000 rw-p 00001000 fe:01 42 /a/x.so
+13000-900000 rwxp 00000000 00:00 0";
+        assert_eq!(end(&segments, maps, 0), Some(0x15000));
+        // What a damaged file says.
+        let mut damaged = segments;
+        damaged[2].bytes = u64::MAX;
+        assert_eq!(end(&damaged, maps, 0), Some(0x90_0000));
+        // The zeroed data have become one mapping with the heap.
+        let heap = maps.replace("rwxp 00000000 00:00 0", "rw-p 00000000 00:00 0 [heap]");
+        assert_eq!(end(&segments, &heap, 0), Some(0x15000));
+    }
+
+    #[test]
+    fn a_file_that_is_mapped_as_data_is_no_module() {
+        let segments = [
+            segment(0, 0x800, 0, 0x800, false),
+            segment(0x1000, 0x500, 0x1000, 0x500, true),
+            segment(0x3800, 0x900, 0x1800, 0x100, false),
+        ];
+        for maps in [
+            "10000-12000 r--p 00000000 fe:01 42 /a/x.so",
+            "10000-12000 r-xp 00002000 fe:01 42 /a/x.so",
+            "10000-11000 r--p 00000000 fe:01 42 /a/x.so\n11000-19000 rwxp 00000000 00:00 0",
+            "10000-11000 r--p 00000000 fe:01 42 /a/x.so\n11000-12000 r-xp 00001000 fe:01 7 /a/y.so",
+        ] {
+            assert_eq!(end(&segments, maps, 0), None, "{maps}");
+        }
+        assert_eq!(
+            end(&[], "10000-12000 r-xp 00000000 fe:01 42 /a/x.so", 0),
+            None
+        );
+    }
+
+    /// Some programs copy their code into large pages.
+    #[test]
+    fn code_that_was_moved_into_other_memory_is_the_modules() {
+        let segments = [
+            segment(0, 0x800, 0, 0x800, false),
+            segment(0x1000, 0x1500, 0x1000, 0x1500, true),
+            segment(0x3800, 0x100, 0x2800, 0x100, false),
+        ];
+        let maps = "\
+10000-11000 r--p 00000000 fe:01 42 /a/x
+11000-13000 r-xp 00000000 00:00 0
+13000-14000 rw-p 00002000 fe:01 42 /a/x";
+        assert_eq!(end(&segments, maps, 0), Some(0x14000));
+    }
+}
