@@ -298,6 +298,7 @@ impl Searches {
                 .max_hold
                 .map_or(Limits::default().hold, |hold| Some(hold.0)),
             memory: Some(self.means.memory),
+            only_looks: false,
         };
         Request {
             limits,

@@ -16,6 +16,7 @@ mod arch;
 mod error;
 mod hold;
 mod launch;
+mod looking;
 mod open_files;
 mod own_memory;
 mod precedence;
@@ -73,6 +74,7 @@ pub use launch::{
     Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
 };
 pub use load::{Dlopen, NAME as HOOK_NAME, load_file, load_object};
+pub use looking::{Seen, SeenThread, ThreadsSeen, see_threads};
 pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;

@@ -56,8 +56,8 @@ pub struct DiagnosedModule {
     pub has_unwind_table: bool,
 }
 
-/// Looks at the process as an attach would that traces these allocators, too.
-pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> {
+/// Looks at the process as an attach would that traces these allocators, too. `only_looks`: no thread is held.
+pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<Diagnosis, Error> {
     let config = TraceConfig::default();
     let with_allocators = TraceConfig {
         allocators: allocators.to_vec(),
@@ -81,7 +81,7 @@ pub fn diagnose(pid: i32, allocators: &[Allocator]) -> Result<Diagnosis, Error> 
                 diagnosed_modules.extend(plan.into_iter().map(diagnosed));
                 checks.push(seen(pid, &diagnosed_modules));
                 if is_well(&checks) {
-                    checks.push(safe_thread(pid, images));
+                    checks.push(safe_thread(pid, images, only_looks));
                 }
             }
             Err(refusal) => checks.push(Check::bad(

@@ -17,8 +17,8 @@ const REMEDY: &str = "an attach is possible when it has left the loader and the 
 /// Between two looks at a thread that sleeps inside of the loader.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Looks at the threads of a process with these modules, the loader among them.
-pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>) -> Check {
+/// Looks at the threads of a process with these modules, the loader among them. `only_looks`: none may be held.
+pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Check {
     let points = match SafePoints::of_process(pid, modules) {
         Ok(points) => points,
         Err(error) => return Check::bad(NAME, error.to_string(), "try again"),
@@ -37,6 +37,13 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>) -> Check {
         |&tid: &i32| blocked_at(pid, tid).is_some_and(|at| points.is_safe_asleep(pid, at));
     if let Some(tid) = tids.into_iter().find(is_safe) {
         return Check::good(NAME, format!("thread {tid} waits at one"));
+    }
+    if only_looks {
+        return Check::note(
+            NAME,
+            "not known: no sleeping thread shows one, and none was stopped to see",
+            "an attach holds a thread to find one, and refuses if there is none",
+        );
     }
     match hold(pid, &points) {
         Ok(tid) => Check::good(

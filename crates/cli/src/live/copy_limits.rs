@@ -41,6 +41,7 @@ impl CopyLimits {
         Limits {
             hold: self.hold.max_hold.or(Limits::default().hold),
             memory: self.max_memory,
+            only_looks: false,
         }
     }
 }

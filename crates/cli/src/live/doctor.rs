@@ -2,6 +2,7 @@
 
 mod problem_report;
 
+use super::read_only::ReadOnly;
 use crate::target::Target;
 use crate::tracing::Allocators;
 use crate::{exit_code, log, output::say};
@@ -23,6 +24,8 @@ pub struct Args {
     target: Target,
     #[command(flatten)]
     allocators: Allocators,
+    #[command(flatten)]
+    read_only: ReadOnly,
     /// Also write what a bug report needs into this file
     ///
     /// It holds versions, the kernel and its settings, the limits of the process, its modules, all that is printed
@@ -47,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let pid = args.target.pid()?;
-    let diagnosis = diagnose(pid, &args.allocators.all());
+    let diagnosis = diagnose(pid, &args.allocators.all(), args.read_only.read_only);
     let (text, modules) = match &diagnosis {
         Ok(diagnosis) => (findings(pid, diagnosis), &diagnosis.modules[..]),
         Err(error) => (crate::remedies::in_words(error) + "\n", &[][..]),

@@ -14,6 +14,7 @@ mod looks;
 pub mod mark;
 mod model;
 pub mod probe;
+mod read_only;
 mod record;
 mod report_job;
 pub mod rss;

@@ -1,6 +1,7 @@
 //! `rss`: what the resident memory of a process consists of, with no tracing.
 
 use super::copy_limits::CopyLimits;
+use super::read_only::ReadOnly;
 use crate::output::Json;
 use crate::remedies::in_words;
 use crate::target::Target;
@@ -28,6 +29,8 @@ pub struct Args {
     json: Json,
     #[command(flatten)]
     limits: CopyLimits,
+    #[command(flatten)]
+    read_only: ReadOnly,
     /// Do not ask jemalloc or tcmalloc what they hold
     ///
     /// Their heaps are split by their own statistics: one thread calls the allocator's function for them at a safe
@@ -37,12 +40,17 @@ pub struct Args {
 }
 
 /// The resident memory of a process, with the heap of an allocator that can say what is in it split by what it says.
-/// `asks`: it may be asked, for which one thread is held.
-fn looked_at(pid: i32, limits: CopyLimits, with_pins: bool, asks: bool) -> anyhow::Result<Looked> {
-    let work = || look_at_memory(pid, limits.usual(), with_pins);
+fn looked_at(pid: i32, args: &Args, with_pins: bool) -> anyhow::Result<Looked> {
+    let limits = args.read_only.of(args.limits.usual());
+    let work = || look_at_memory(pid, limits, with_pins);
     let mut looked = Progress::during("looking at the memory", work)?;
     let account = &mut looked.account;
-    if account.has_other_allocator && asks {
+    if account.has_other_allocator && args.read_only.read_only {
+        account.notes.push(
+            "read only: the allocator was not asked what it holds, which takes a call".into(),
+        );
+    } else if account.has_other_allocator && !args.no_calls {
+        // One thread is held for that.
         let ask = || said_by_allocator(pid);
         match Progress::during("asking the allocator", ask) {
             Ok(Some(said)) => account.split_by(said),
@@ -62,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("{why}");
     }
     let pins = args.pins || args.json.json;
-    let Looked { account, meta } = looked_at(pid, args.limits, pins, !args.no_calls)?;
+    let Looked { account, meta } = looked_at(pid, args, pins)?;
     let view = RssView {
         top: args.top,
         pins: args.pins,

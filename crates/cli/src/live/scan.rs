@@ -6,6 +6,7 @@ mod retained;
 mod verdict;
 
 use super::copy_limits::CopyLimits;
+use super::read_only::ReadOnly;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
@@ -105,7 +106,7 @@ pub struct Args {
         long = "load",
         alias = "from",
         value_name = "FILE",
-        conflicts_with_all = ["process", "pid", "cgroup", "newest", "max_hold"],
+        conflicts_with_all = ["process", "pid", "cgroup", "newest", "max_hold", "read_only"],
         help_heading = "Snapshots"
     )]
     from: Option<String>,
@@ -116,7 +117,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["process", "pid", "cgroup", "newest", "from", "twice", "snapshot", "max_hold", "reclaim"],
+        conflicts_with_all = ["process", "pid", "cgroup", "newest", "from", "twice", "snapshot", "max_hold", "read_only", "reclaim"],
         help_heading = "Snapshots"
     )]
     core: Option<PathBuf>,
@@ -127,16 +128,24 @@ pub struct Args {
     ///
     /// A method that does not work falls back to the next. The default is precopy, or stop if the
     /// process has a seccomp filter that memhook-rs cannot bypass.
-    #[arg(long, value_enum, value_name = "METHOD", help_heading = "Snapshots")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "METHOD",
+        conflicts_with = "read_only",
+        help_heading = "Snapshots"
+    )]
     snapshot: Option<SnapshotMethod>,
     #[command(flatten, next_help_heading = "Snapshots")]
     limits: CopyLimits,
+    #[command(flatten, next_help_heading = "Snapshots")]
+    read_only: ReadOnly,
     /// Free what two scans found unreachable
     ///
     /// The process frees the blocks itself, by calls of its own free(), and only blocks whose contents were the same
     /// in both scans. memhook-rs asks first; without a terminal it only reports what it would free, unless --yes is
     /// given.
-    #[arg(long, conflicts_with_all = ["from", "save", "census", "why"], help_heading = "Reclaiming")]
+    #[arg(long, conflicts_with_all = ["from", "save", "census", "why", "read_only"], help_heading = "Reclaiming")]
     reclaim: bool,
     /// Do not ask before anything is freed
     #[arg(long, requires = "reclaim", help_heading = "Reclaiming")]
@@ -151,7 +160,7 @@ pub struct Args {
     /// So a snapshot can be searched on another machine: --load FILE --verdict FILE writes what is leaked in it. - is
     /// standard output. With --reclaim, the file takes the place of the first scan: the process is scanned once, and
     /// only blocks are freed that are in the file and still leaked, with the same size and contents.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core"], help_heading = "Reclaiming")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core", "read_only"], help_heading = "Reclaiming")]
     verdict: Option<PathBuf>,
     /// List every block instead: address, usable bytes, leaked or live
     #[arg(long, hide = true)]
@@ -192,10 +201,11 @@ impl Args {
         };
         Request {
             method,
-            limits: Limits {
+            limits: self.read_only.of(Limits {
                 hold: self.limits.hold.max_hold.or(usual),
                 memory: self.limits.max_memory,
-            },
+                ..Limits::NONE
+            }),
             ..Request::to_search()
         }
     }

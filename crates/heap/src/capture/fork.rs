@@ -46,7 +46,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             continue;
         }
         // Before the copy shares its pages.
-        prepared.look(&held);
+        prepared.look(held.held_for());
         let copy = held.fork(&plan)?;
         let held = held.release();
         let mut regions = copy::regions_for(pid, &areas)?;

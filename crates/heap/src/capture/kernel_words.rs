@@ -51,11 +51,17 @@ impl KernelWords {
 /// Asks /proc. `epoll_event.data` is in the descriptor's fdinfo (proc_pid_fdinfo(5)),
 /// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
 pub fn kernel_words(pid: i32) -> KernelWords {
-    told_in(Path::new(&format!("/proc/{pid}")), pid)
+    told_in(Path::new(&format!("/proc/{pid}")), pid, true)
+}
+
+/// As far as no descriptor of the process is duplicated: as long as that is open, the other end of a pipe or of a socket
+/// would not see that the process has closed its own.
+pub fn kernel_words_without_descriptors(pid: i32) -> KernelWords {
+    told_in(Path::new(&format!("/proc/{pid}")), pid, false)
 }
 
 /// `directory` is that of the process in /proc.
-fn told_in(directory: &Path, pid: i32) -> KernelWords {
+fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
     let mut found = KernelWords::default();
     let mut pipes = Pipes::default();
     let mut sockets = Sockets::listed_in(directory);
@@ -82,12 +88,16 @@ fn told_in(directory: &Path, pid: i32) -> KernelWords {
             found.unseen.push(what);
         } else if link.to_string_lossy().starts_with("pipe:") {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
-            if !pipes.read(pid, number, link, &mut found.words) {
+            if !duplicates || !pipes.read(pid, number, link, &mut found.words) {
                 found.unseen.push("what waits in a pipe");
             }
         } else if let Some(inode) = socket_inode(&link) {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
-            if !sockets.read(pid, number, inode, &mut found.words) {
+            let is_read = match duplicates {
+                true => sockets.read(pid, number, inode, &mut found.words),
+                false => sockets.is_of_others(inode),
+            };
+            if !is_read {
                 found.unseen.push("what waits in a local socket");
             }
         }
@@ -207,7 +217,7 @@ mod tests {
         }
         // A directory can't be read as a file.
         std::fs::create_dir_all(directory.join("fdinfo/1")).unwrap();
-        let told = told_in(&directory, i32::MAX);
+        let told = told_in(&directory, i32::MAX, true);
         std::fs::remove_dir_all(&directory).unwrap();
         assert!(told.words.is_empty());
         assert_eq!(

@@ -9,6 +9,9 @@ pub struct Limits {
     pub hold: Option<Duration>,
     /// Memory that the copy may take; `None`: what is available.
     pub memory: Option<u64>,
+    /// Whether the target may only be looked at: nothing is called, written, mapped or protected in it, and no child made
+    /// of it.
+    pub only_looks: bool,
 }
 
 impl Limits {
@@ -16,6 +19,7 @@ impl Limits {
     pub const NONE: Limits = Limits {
         hold: None,
         memory: None,
+        only_looks: false,
     };
 }
 
@@ -24,6 +28,7 @@ impl Default for Limits {
         Limits {
             hold: Some(Duration::from_millis(50)),
             memory: None,
+            only_looks: false,
         }
     }
 }

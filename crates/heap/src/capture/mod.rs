@@ -8,6 +8,7 @@ mod exit_frames;
 pub(crate) mod fork;
 pub(crate) mod kernel_words;
 pub(crate) mod limits;
+mod looking;
 pub(crate) mod modules;
 mod own_frames;
 mod pagemap;
@@ -24,6 +25,7 @@ mod stop;
 use crate::capture::exit_frames::innermost_caller;
 use crate::capture::fork::fork;
 use crate::capture::limits::Limits;
+use crate::capture::looking::look;
 use crate::capture::own_frames::by_number;
 use crate::capture::precopy::precopy;
 use crate::capture::prepared::Prepared;
@@ -118,6 +120,10 @@ pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
         prepared.look = Look::Takes(Residency::time(prepared.reader)?);
     }
     prepared.asks_threads = request.asks_threads;
+    if request.limits.only_looks {
+        let (method, shot) = look(&mut prepared)?;
+        return Ok(prepared.finish(method, shot, Duration::ZERO));
+    }
     std::thread::scope(|scope| {
         let captured = scope.spawn(|| capture_by(prepared, request.method)).join();
         captured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

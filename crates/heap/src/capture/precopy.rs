@@ -207,7 +207,7 @@ impl<'a> Copying<'a> {
         let done = self.prepared.may_hold(needed) && patch.read(pid, &runs, &mut unread, until);
         let threads = thread_states(held.threads());
         if done {
-            self.prepared.look(&held);
+            self.prepared.look(held.held_for());
             self.prepared.join_mappings(&self.cuts);
         }
         let held = held.release();

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::capture::areas::areas;
-use crate::capture::kernel_words::{KernelWords, kernel_words};
+use crate::capture::kernel_words::{KernelWords, kernel_words, kernel_words_without_descriptors};
 use crate::capture::limits::Limits;
 use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::own_frames::follow;
@@ -69,7 +69,7 @@ impl Prepared {
             limits,
             // Asked once more after the hold: an entry that is there at the hold is in one of the two answers,
             // or comes and goes meanwhile.
-            kernel: kernel_words(reader),
+            kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
         };
         prepared.check_room()?;
@@ -258,10 +258,10 @@ impl Prepared {
     }
 
     /// Looks which pages are in memory, if that was asked for and fits into the hold.
-    pub fn look(&mut self, held: &AllHeld) {
+    pub fn look(&mut self, held_for: Duration) {
         if let Look::Takes(time) = self.look
             // Once more as long, because a busy machine has other things to do.
-            && self.may_hold(held.held_for() + 2 * time)
+            && self.may_hold(held_for + 2 * time)
             && let Ok(found) = Residency::read(self.reader)
         {
             self.look = Look::Done(Residency {
@@ -284,7 +284,11 @@ impl Prepared {
         mut shot: Shot,
         mut prepare: Duration,
     ) -> Captured {
-        if self.asks_threads {
+        if self.limits.only_looks && self.asks_threads {
+            self.kernel
+                .unseen
+                .push("the signal stacks of its threads, which were not asked");
+        } else if self.asks_threads {
             prepare = prepare.max(self.kernel.ask_threads(self.pid));
         }
         let residency = match self.look {
@@ -302,7 +306,7 @@ impl Prepared {
             self.notes.push(inside_malloc_note(self.in_malloc));
         }
         // All that is asked of a process at its end, where nothing changes any more.
-        let after = kernel_words(self.reader);
+        let after = words_of(self.reader, self.limits);
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
         let mut snapshot = Snapshot {
@@ -360,6 +364,14 @@ impl Prepared {
             images: self.images,
             residency,
         }
+    }
+}
+
+/// What the kernel holds for the process, as far as it may be asked.
+fn words_of(reader: i32, limits: Limits) -> KernelWords {
+    match limits.only_looks {
+        true => kernel_words_without_descriptors(reader),
+        false => kernel_words(reader),
     }
 }
 

@@ -54,6 +54,11 @@ impl Sockets {
         Some(tcp.contains(&inode))
     }
 
+    /// Whether nothing that waits in this socket can come from the same process.
+    pub fn is_of_others(&self, inode: u64) -> bool {
+        self.is_local(inode) == Some(false)
+    }
+
     /// Adds every word that may be a pointer, at any offset, from what waits in this socket, and leaves it there.
     /// `false` if not all of it can be seen: only the first of several messages can.
     pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {

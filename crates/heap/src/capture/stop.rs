@@ -52,7 +52,7 @@ pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
         let until = prepared.end_of(&held);
         if let Some(mut shot) = copy_all(prepared, until)? {
             shot.threads = thread_states(held.threads());
-            prepared.look(&held);
+            prepared.look(held.held_for());
             shot.held = held.release();
             return Ok(shot);
         }
@@ -62,7 +62,7 @@ pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
 }
 
 /// Measures how fast this process is copied, with a part of it.
-fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
+pub(crate) fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
     let areas = prepared.areas()?;
     let mut speed = Speed::default();
     let mut left = SAMPLE_BYTES;

@@ -24,6 +24,8 @@ pub enum Method {
     Fork,
     /// All threads held throughout.
     Stop,
+    /// Copied while at least one thread may have run, by a command that may only look: it changed while it was read.
+    Running,
     /// Read from a core dump.
     Core,
 }
@@ -35,6 +37,7 @@ impl Method {
             Method::Precopy => "precopy",
             Method::Fork => "fork",
             Method::Stop => "stop",
+            Method::Running => "running",
             Method::Core => "core",
         }
     }

@@ -19,7 +19,7 @@ fn scan_text(report: &ScanReport) -> String {
     let s = &report.snapshot;
     let t = &report.totals;
     for finding in &report.findings {
-        let word = if s.in_malloc > 0 {
+        let word = if s.in_malloc > 0 || s.method == Method::Running.name() {
             "In change, or damaged,"
         } else {
             "DAMAGE"

@@ -9,6 +9,7 @@ mod lsan;
 mod other_heaps;
 mod planted_heaps;
 mod plants;
+mod read_only;
 mod reclaim;
 mod reclaim_kernel;
 mod retained;

@@ -8,12 +8,12 @@ use crate::ptrace;
 pub type Registers = libc::user_regs_struct;
 
 /// Note types of `<elf.h>`; the libc crate lacks two of them.
-const NT_PRSTATUS: usize = libc::NT_PRSTATUS as usize;
-const NT_X86_XSTATE: usize = 0x202;
+pub(crate) const NT_PRSTATUS: usize = libc::NT_PRSTATUS as usize;
+pub(crate) const NT_X86_XSTATE: usize = 0x202;
 const NT_X86_SHSTK: usize = 0x204;
 
 /// Room for the XSAVE area: 11 KiB with AVX-512 and AMX today.
-const XSTATE_ROOM_BYTES: usize = 32 * 1024;
+pub(crate) const XSTATE_ROOM_BYTES: usize = 32 * 1024;
 
 /// Direction flag; the psABI (3.2.1) wants it clear on function entry.
 pub(crate) const EFLAGS_DF: u64 = 1 << 10;

@@ -1,0 +1,25 @@
+//! What commands do that may only look at a process.
+
+use memhook_heap::Limits;
+
+/// The option of commands that can do without anything else.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct ReadOnly {
+    /// Only look: call, write, map and protect nothing in the process
+    ///
+    /// Its memory is read, and its threads are at most stopped for --max-hold and let go; those in calls that a stop would
+    /// end are left alone. It makes no child. The first lines of the report say what cannot be known in this way.
+    #[arg(long)]
+    pub read_only: bool,
+}
+
+impl ReadOnly {
+    /// The same limits for a copy of the process's memory.
+    pub fn of(self, limits: Limits) -> Limits {
+        Limits {
+            only_looks: self.read_only,
+            ..limits
+        }
+    }
+}

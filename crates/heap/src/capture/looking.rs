@@ -1,0 +1,261 @@
+//! Copying a process that may only be looked at: its threads are stopped and let go, or not even that, and its memory is
+//! read. Everything that such a copy does not know is said in its notes.
+
+use crate::Error;
+use crate::capture::copy::Patch;
+use crate::capture::prepared::Prepared;
+use crate::capture::settle::is_inside;
+use crate::capture::stop::{copy_all, speed};
+use crate::capture::{HOLDS, Shot, thread_states};
+use crate::ranges::{Runs, add_run};
+use crate::snapshot::{AreaKind, Method, ThreadState};
+use memhook_foreign::size_text;
+use memhook_inject::{Error as InjectError, SeenThread, ThreadsSeen, robust_list, see_threads};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::io::IoSliceMut;
+use std::time::{Duration, Instant};
+
+/// The time between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Where a stack is longer, no more of it is read again with the registers.
+const STACK_BYTES: u64 = 1 << 20;
+/// The list of robust locks lies within so many bytes behind the beginning of a thread's descriptor (`struct pthread` of
+/// glibc's nptl/descr.h, of musl's src/internal/pthread_impl.h).
+const DESCRIPTOR_BYTES: usize = 0x600;
+
+/// The first note of every such copy.
+const READ_ONLY: &str = "read only: nothing was called, written or mapped in the process; the notes below say what is \
+                         not known for that reason";
+
+/// What a look has brought.
+struct Copied {
+    /// `None`: it was not copied, or not in time.
+    shot: Option<Shot>,
+    threads: Vec<ThreadState>,
+    held: Duration,
+    in_malloc: u32,
+    /// Threads that have run meanwhile, of those that were not stopped.
+    have_run: Vec<i32>,
+    not_stopped: Vec<i32>,
+}
+
+/// Takes a snapshot this way.
+pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
+    prepared.notes.push(READ_ONLY.into());
+    prepared.kernel.unseen.push("values of queued signals");
+    let needed = speed(prepared)?.time(prepared.populated_bytes);
+    if prepared.may_hold(needed)
+        && let Some((copied, shot)) = whole(prepared)?
+    {
+        return Ok(with_notes(prepared, copied, shot));
+    }
+    let bytes = size_text(prepared.populated_bytes);
+    prepared.notes.push(format!(
+        "it changed while it was read, as the program ran on: {bytes} cannot be copied within the time for which threads \
+         may be held; what was moved meanwhile may look leaked"
+    ));
+    let Some(mut shot) = copy_all(prepared, None)? else {
+        return Err(prepared.too_long(needed, "it was not copied in time".into()));
+    };
+    for _ in 0..HOLDS {
+        if let Some(copied) = once(prepared, Some(&mut shot))? {
+            return Ok((Method::Running, with_notes(prepared, copied, shot).1));
+        }
+    }
+    let unseen = "the registers of its threads, which did not stop in time";
+    prepared.kernel.unseen.push(unseen);
+    shot.held = prepared.held_in_vain;
+    Ok((Method::Running, shot))
+}
+
+/// A copy with all threads held that can be; of several the first one during which none has run.
+fn whole(prepared: &mut Prepared) -> Result<Option<(Copied, Shot)>, Error> {
+    let mut last = None;
+    for attempt in 0..HOLDS {
+        if attempt > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let Some(mut copied) = once(prepared, None)? else {
+            continue;
+        };
+        let is_whole = copied.have_run.is_empty() && copied.in_malloc == 0;
+        if let Some(shot) = copied.shot.take() {
+            last = Some((copied, shot));
+            if is_whole {
+                break;
+            }
+        }
+    }
+    Ok(last)
+}
+
+/// Copies all while the threads stand still, or, over what was copied `earlier`, the stacks. `None`: one of them did not
+/// stop within the time for which the others may be held.
+fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Copied>, Error> {
+    let (pid, limit) = (prepared.pid, prepared.limits.hold);
+    let malloc = prepared.malloc();
+    let seen = see_threads(pid, limit, |seen| {
+        let until = limit.map(|limit| Instant::now() + limit.saturating_sub(seen.held_for()));
+        let shot = match earlier {
+            Some(shot) => {
+                read_stacks(prepared, seen, shot, until);
+                None
+            }
+            None => copy_all(prepared, until)?,
+        };
+        let inside = seen.threads.iter();
+        let inside = inside.filter(|thread| is_inside(prepared.reader, &thread.registers, &malloc));
+        let in_malloc = inside.count() as u32;
+        prepared.look(seen.held_for());
+        Ok::<_, Error>(Copied {
+            shot,
+            threads: states(prepared.reader, &seen.threads),
+            held: Duration::ZERO,
+            in_malloc,
+            have_run: seen.have_run(),
+            not_stopped: seen.not_stopped().collect(),
+        })
+    });
+    let seen = match seen {
+        Err(InjectError::StopsTooLate { .. } | InjectError::DoesNotStop { .. }) => {
+            prepared.held_in_vain = prepared.held_in_vain.max(limit.unwrap_or_default());
+            return Ok(None);
+        }
+        seen => seen?,
+    };
+    for tid in seen.cut_short {
+        prepared.notes.push(format!(
+            "thread {tid} had just begun a call that a stop ends, which has returned EINTR to it"
+        ));
+    }
+    let mut copied = seen.result?;
+    copied.held = seen.held;
+    prepared.held_in_vain = prepared.held_in_vain.max(seen.held);
+    Ok(Some(copied))
+}
+
+/// The shot of a copy, with notes about what it lacks.
+fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Method, Shot) {
+    shot.threads = copied.threads;
+    shot.held = copied.held;
+    prepared.in_malloc = copied.in_malloc;
+    if !copied.not_stopped.is_empty() {
+        prepared.notes.push(format!(
+            "not stopped: {}, in calls that a stop would end",
+            listed(&copied.not_stopped)
+        ));
+        let unseen = "the registers of the threads that were not stopped";
+        prepared.kernel.unseen.push(unseen);
+    }
+    if copied.have_run.is_empty() {
+        return (Method::Stop, shot);
+    }
+    prepared.notes.push(format!(
+        "it changed while it was read: {} ran; what was moved meanwhile may look leaked",
+        listed(&copied.have_run)
+    ));
+    (Method::Running, shot)
+}
+
+/// The ids of threads, of many only the first.
+fn listed(threads: &[i32]) -> String {
+    const SHOWN: usize = 4;
+    let ids: Vec<String> = threads.iter().take(SHOWN).map(i32::to_string).collect();
+    let more = match threads.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let word = if threads.len() == 1 {
+        "thread"
+    } else {
+        "threads"
+    };
+    format!("{word} {}{more}", ids.join(", "))
+}
+
+/// Reads the stacks of the threads again, as far as the time allows.
+fn read_stacks(prepared: &Prepared, seen: &ThreadsSeen, shot: &mut Shot, until: Option<Instant>) {
+    let mut stacks = Runs::new();
+    let mut pointers: Vec<u64> = seen.threads.iter().map(|t| t.registers.rsp).collect();
+    pointers.sort_unstable();
+    for rsp in pointers {
+        let area = shot.areas.iter().find(|a| (a.start..a.end).contains(&rsp));
+        let Some(area) = area.filter(|area| area.kind != AreaKind::File) else {
+            continue;
+        };
+        let start = (rsp & !4095).max(stacks.last().map_or(0, |last| last.end));
+        let end = area.end.min(start.saturating_add(STACK_BYTES));
+        let part = crate::snapshot::Area {
+            start,
+            end: end.max(start),
+            ..area.clone()
+        };
+        let mut found = Runs::new();
+        prepared.populated(&part, &mut found);
+        for run in found {
+            add_run(&mut stacks, run);
+        }
+    }
+    let mut patch = Patch::with_room(0);
+    // What cannot be read stays as it was.
+    if patch.read(prepared.reader, &stacks, &mut Runs::new(), until) {
+        patch.apply(&mut shot.regions);
+    }
+    shot.held_bytes = patch.len();
+}
+
+fn states(reader: i32, threads: &[SeenThread]) -> Vec<ThreadState> {
+    let mut states = thread_states(
+        threads
+            .iter()
+            .map(|thread| (thread.tid, &thread.registers, thread.extended.as_slice())),
+    );
+    for (state, thread) in states.iter_mut().zip(threads) {
+        if !thread.is_stopped {
+            // Where the frames are cannot be followed without the other registers.
+            state.registers = None;
+            state.fs_base = thread_pointer(reader, thread.tid).unwrap_or(0);
+            state.words.push(state.fs_base);
+        }
+    }
+    states
+}
+
+/// The beginning of the descriptor of a thread that is not stopped. The kernel knows the thread's list of robust locks,
+/// which is in the descriptor, and the descriptor begins with its own address.
+fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
+    let head = robust_list(tid)? & !7;
+    let start = head.checked_sub(DESCRIPTOR_BYTES as u64)?;
+    let mut bytes = [0u8; DESCRIPTOR_BYTES];
+    // What lies before the descriptor may be no memory.
+    let page = head & !4095;
+    let from = start.max(page);
+    let mut read_from = |from: u64| {
+        let length = (head - from) as usize;
+        let place = &mut bytes[DESCRIPTOR_BYTES - length..];
+        let remote = [RemoteIoVec {
+            base: from as usize,
+            len: length,
+        }];
+        process_vm_readv(
+            Pid::from_raw(reader),
+            &mut [IoSliceMut::new(place)],
+            &remote,
+        ) == Ok(length)
+    };
+    let is_read = read_from(start) || read_from(from);
+    if !is_read {
+        return None;
+    }
+    let words = bytes.as_chunks::<8>().0;
+    let at = |index: usize| start + index as u64 * 8;
+    (0..words.len())
+        .rev()
+        .find(|&index| u64::from_le_bytes(words[index]) == at(index))
+        // glibc has it twice, at 0 and at 16 (`tcbhead_t`); the first is meant.
+        .map(|index| match index.checked_sub(2) {
+            Some(first) if u64::from_le_bytes(words[first]) == at(first) => at(first),
+            _ => at(index),
+        })
+}

@@ -1,0 +1,447 @@
+//! All threads of a process, stopped for a moment to read their registers, and let go as they are.
+//!
+//! This is everything that a command does to threads when it may only look. [`Request`] lists the ptrace requests that
+//! exist here: none of them writes a register, a signal mask or memory, so a stopped thread has nothing to be put back, and
+//! the end of our thread is as good as a release (`exit_ptrace` of kernel/ptrace.c). The holds that change something are in
+//! `hold`, and share no code with this but the guard that keeps us from standing still meanwhile.
+//!
+//! Without a write, a call that a stop ends with EINTR cannot be set to be repeated (signal(7) lists them; calls on sockets
+//! are among them if the program has set a timeout). Threads that sleep in such a call are therefore not stopped: where they
+//! sleep is in /proc, and that they have slept on is seen afterwards. The same goes for threads that were seen in such a
+//! call shortly before.
+
+use crate::guard::Guard;
+use crate::regs::{self, Registers};
+use crate::{Error, restart};
+use memhook_process::{proc_text, sleeps, still_chosen, thread_ids, thread_state, tracer};
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Every ptrace request of this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Request {
+    Seize = libc::PTRACE_SEIZE,
+    Interrupt = libc::PTRACE_INTERRUPT,
+    /// Reads registers.
+    GetRegisters = libc::PTRACE_GETREGSET,
+    /// Delivers the signal for which a thread has stopped before it stops for us.
+    Continue = libc::PTRACE_CONT,
+    Detach = libc::PTRACE_DETACH,
+}
+
+/// How often a thread's call is looked at before any is stopped, and the time between.
+const LOOKS: usize = 24;
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+/// With more threads, each is looked at less often.
+const MOST_LOOKS: usize = 6000;
+/// A thread that takes longer to stop sleeps uninterruptibly, or gets no processor.
+const STOP_LIMIT: Duration = Duration::from_millis(500);
+/// For how long a thread that must not be stopped is expected to fall asleep, if it happens to run.
+const SLEEP_LIMIT: Duration = Duration::from_millis(20);
+
+/// One thread, as it was seen.
+pub struct SeenThread {
+    /// Thread id.
+    pub tid: i32,
+    /// Its registers. Of a thread that was not stopped: the number and the arguments of its call, `rip` and `rsp`.
+    pub registers: Registers,
+    /// The whole extended state (vector registers); nothing of a thread that was not stopped.
+    pub extended: Vec<u8>,
+    /// Whether it was stopped, and all of its registers are known.
+    pub is_stopped: bool,
+}
+
+/// A thread that was not stopped: its id, and what changes when it runs.
+struct Sleeping {
+    tid: i32,
+    /// The line of /proc/PID/task/TID/syscall, and how often the thread has gone to sleep. Nothing: it runs.
+    seen: Option<(String, u64)>,
+}
+
+/// All threads of a process, while those that may be stopped are stopped.
+pub struct ThreadsSeen {
+    pid: i32,
+    stopped_at: Instant,
+    /// Those that are stopped, or asleep.
+    pub threads: Vec<SeenThread>,
+    not_stopped: Vec<Sleeping>,
+}
+
+/// What came of a look.
+pub struct Seen<R> {
+    /// What was done while the threads stood still.
+    pub result: R,
+    /// For how long they did.
+    pub held: Duration,
+    /// Threads that were stopped in a call that ends with EINTR: they had begun it in the moment before.
+    pub cut_short: Vec<i32>,
+}
+
+impl ThreadsSeen {
+    /// Time since the first thread was told to stop.
+    pub fn held_for(&self) -> Duration {
+        self.stopped_at.elapsed()
+    }
+
+    /// The threads that were not stopped.
+    pub fn not_stopped(&self) -> impl Iterator<Item = i32> {
+        self.not_stopped.iter().map(|thread| thread.tid)
+    }
+
+    /// Those of them that have run since they were looked at.
+    pub fn have_run(&self) -> Vec<i32> {
+        let has_run = |thread: &&Sleeping| thread.seen != asleep(self.pid, thread.tid);
+        let running = self.not_stopped.iter();
+        running
+            .filter(|thread| thread.seen.is_none() || has_run(thread))
+            .map(|thread| thread.tid)
+            .collect()
+    }
+}
+
+/// Stops the threads of `pid` that can be stopped unnoticed, has `work` done, and lets them go. `limit`: for how long they
+/// may be held until all have stopped; after that it is for `work` to keep to it.
+///
+/// A thread of ours does it that ends with it: what has not stopped in time is let go by the kernel then.
+pub fn see_threads<R: Send>(
+    pid: i32,
+    limit: Option<Duration>,
+    work: impl FnOnce(&ThreadsSeen) -> R + Send,
+) -> Result<Seen<R>, Error> {
+    std::thread::scope(|scope| {
+        let seen = scope.spawn(|| see(pid, limit, work)).join();
+        seen.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn see<R>(
+    pid: i32,
+    limit: Option<Duration>,
+    work: impl FnOnce(&ThreadsSeen) -> R,
+) -> Result<Seen<R>, Error> {
+    // Takes a moment to be on duty.
+    crate::watchdog::start();
+    let delicate = seen_in_delicate_calls(pid);
+    let _guard = Guard::begin(pid, false);
+    let mut stopping = Stopping {
+        pid,
+        delicate,
+        seized: BTreeSet::new(),
+        seen: ThreadsSeen {
+            pid,
+            stopped_at: Instant::now(),
+            threads: Vec::new(),
+            not_stopped: Vec::new(),
+        },
+    };
+    stopping.stop_all(limit)?;
+    if stopping.seen.threads.is_empty() && stopping.seen.not_stopped.is_empty() {
+        return Err(Error::TargetGone { pid });
+    }
+    let result = work(&stopping.seen);
+    let cut_short = stopping.cut_short();
+    stopping.let_go();
+    Ok(Seen {
+        result,
+        held: stopping.seen.held_for(),
+        cut_short,
+    })
+}
+
+/// The threads that were in a call which a stop would end, at one of several moments.
+fn seen_in_delicate_calls(pid: i32) -> BTreeSet<i32> {
+    let mut found = BTreeSet::new();
+    let mut left = MOST_LOOKS;
+    for look in 0..LOOKS {
+        let threads = thread_ids(pid).unwrap_or_default();
+        if look > 0 && left < threads.len() {
+            break;
+        }
+        left = left.saturating_sub(threads.len());
+        found.extend(threads.into_iter().filter(|&tid| is_delicate(pid, tid)));
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    found
+}
+
+/// Whether a thread is blocked in a call that a stop would end.
+fn is_delicate(pid: i32, tid: i32) -> bool {
+    let line = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+    let mut fields = line.split_whitespace();
+    let Some(number) = fields.next().and_then(|field| field.parse::<i64>().ok()) else {
+        return false;
+    };
+    let mut is_on_socket = || {
+        let descriptor = fields.next().and_then(|field| field.strip_prefix("0x"));
+        let number = descriptor.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        // One that cannot be looked at may be one.
+        number
+            .and_then(|number| std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok())
+            .is_none_or(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:"))
+    };
+    match number {
+        libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_connect => true,
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_sendfile
+        | libc::SYS_splice => is_on_socket(),
+        number => restart::is_disturbed_by_a_stop(number),
+    }
+}
+
+/// Where a sleeping thread is (proc_pid_syscall(5)), and how often it has gone to sleep; `None` if it runs.
+fn asleep(pid: i32, tid: i32) -> Option<(String, u64)> {
+    // Twice, as the thread may run between the two.
+    let before = sleeps(pid, tid)?;
+    let line = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let is_asleep = !line.starts_with("running") && sleeps(pid, tid) == Some(before);
+    is_asleep.then_some((line, before))
+}
+
+/// Number, arguments, stack pointer and program counter of a sleeping thread.
+fn registers_of(line: &str) -> Option<Registers> {
+    let mut fields = line.split_whitespace();
+    let number: i64 = fields.next()?.parse().ok()?;
+    let values: Option<Vec<u64>> = fields
+        .map(|field| u64::from_str_radix(field.trim_start_matches("0x"), 16).ok())
+        .collect();
+    let values = values?;
+    // Outside of a call there are only the last two.
+    let &[.., rsp, rip] = values.as_slice() else {
+        return None;
+    };
+    let argument = |n: usize| values.get(n).copied().filter(|_| values.len() == 8);
+    Some(Registers {
+        orig_rax: number as u64,
+        rdi: argument(0).unwrap_or(0),
+        rsi: argument(1).unwrap_or(0),
+        rdx: argument(2).unwrap_or(0),
+        r10: argument(3).unwrap_or(0),
+        r8: argument(4).unwrap_or(0),
+        r9: argument(5).unwrap_or(0),
+        rsp,
+        rip,
+        ..regs::zeroed()
+    })
+}
+
+/// The threads on their way to a stop.
+struct Stopping {
+    pid: i32,
+    /// Those that are never stopped.
+    delicate: BTreeSet<i32>,
+    /// Told to stop, and not seen to have stopped.
+    seized: BTreeSet<i32>,
+    seen: ThreadsSeen,
+}
+
+impl Stopping {
+    /// Until no new thread shows up: once all known ones stand still, nobody is left to start another.
+    fn stop_all(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        let mut known = BTreeSet::new();
+        loop {
+            let threads = thread_ids(self.pid).unwrap_or_default();
+            let new: Vec<i32> = threads.into_iter().filter(|&t| known.insert(t)).collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for tid in new {
+                if self.delicate.contains(&tid) || is_delicate(self.pid, tid) || self.is_stuck(tid)
+                {
+                    self.look_at_sleeping(tid);
+                } else {
+                    self.seize(tid)?;
+                }
+            }
+            self.wait_for_all(limit)?;
+        }
+    }
+
+    /// Uninterruptible sleep: nothing stops it.
+    fn is_stuck(&self, tid: i32) -> bool {
+        thread_state(self.pid, tid) == Some('D')
+    }
+
+    fn look_at_sleeping(&mut self, tid: i32) {
+        let until = Instant::now() + SLEEP_LIMIT;
+        let mut seen = asleep(self.pid, tid);
+        // Nobody is to wait for it: those that are stopped already would stand still meanwhile.
+        while seen.is_none() && self.seen.threads.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(200));
+            seen = asleep(self.pid, tid);
+        }
+        if let Some(registers) = seen.as_ref().and_then(|(line, _)| registers_of(line)) {
+            self.seen.threads.push(SeenThread {
+                tid,
+                registers,
+                extended: Vec::new(),
+                is_stopped: false,
+            });
+        }
+        if thread_state(self.pid, tid).is_some_and(|state| !matches!(state, 'Z' | 'X')) {
+            self.seen.not_stopped.push(Sleeping { tid, seen });
+        }
+    }
+
+    fn seize(&mut self, tid: i32) -> Result<(), Error> {
+        let pid = self.pid;
+        still_chosen(pid)?;
+        if let Err(cause) = plain(Request::Seize, tid, 0) {
+            return match (thread_state(pid, tid), cause.raw_os_error()) {
+                (None | Some('Z' | 'X'), _) | (_, Some(libc::ESRCH)) => Ok(()),
+                (_, Some(libc::EPERM)) => match tracer(pid, tid) {
+                    0 => Err(Error::Permission { pid, cause }),
+                    tracer => Err(Error::AlreadyTraced { pid, tracer }),
+                },
+                _ => Err(Error::ptrace(pid, tid, "SEIZE", cause)),
+            };
+        }
+        self.seized.insert(tid);
+        if plain(Request::Interrupt, tid, 0).is_err() {
+            self.seized.remove(&tid);
+        }
+        // From here on the thread keeps its id, and so does its process.
+        still_chosen(pid).map_err(Error::from)
+    }
+
+    fn wait_for_all(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        let begin = Instant::now();
+        let mut pause = Duration::from_micros(20);
+        loop {
+            for tid in self.seized.clone() {
+                self.take_stop(tid);
+            }
+            let Some(&tid) = self.seized.first() else {
+                return Ok(());
+            };
+            let pid = self.pid;
+            if let Some(limit) = limit.filter(|&limit| self.seen.held_for() >= limit) {
+                return Err(Error::StopsTooLate {
+                    pid,
+                    tid,
+                    limit,
+                    attempts: 1,
+                });
+            }
+            if begin.elapsed() >= STOP_LIMIT {
+                return Err(Error::DoesNotStop { pid, tid });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 5 / 4).min(Duration::from_millis(1));
+            self.seized
+                .retain(|&tid| !matches!(thread_state(pid, tid), None | Some('Z' | 'X')));
+        }
+    }
+
+    /// Takes over a thread that has stopped.
+    fn take_stop(&mut self, tid: i32) {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        if waited == 0 {
+            return;
+        }
+        if waited != tid || !libc::WIFSTOPPED(status) {
+            // It has ended, or executes another program.
+            self.seized.remove(&tid);
+            return;
+        }
+        if status >> 16 != libc::PTRACE_EVENT_STOP {
+            // Its handler starts, and the thread stops at the first instruction.
+            let _ = plain(Request::Continue, tid, libc::WSTOPSIG(status));
+            return;
+        }
+        self.seized.remove(&tid);
+        let read = read_registers(tid).and_then(|r| Ok((r, read_extended(tid)?)));
+        match read {
+            Ok((registers, extended)) => self.seen.threads.push(SeenThread {
+                tid,
+                registers,
+                extended,
+                is_stopped: true,
+            }),
+            // Killed meanwhile.
+            Err(_) => drop(plain(Request::Detach, tid, 0)),
+        }
+    }
+
+    /// Threads that have begun, since they were looked at, a call that a stop ends.
+    fn cut_short(&self) -> Vec<i32> {
+        let is_cut =
+            |r: &Registers| r.orig_rax as i64 >= 0 && r.rax as i64 == -i64::from(libc::EINTR);
+        let stopped = self.seen.threads.iter().filter(|thread| thread.is_stopped);
+        stopped
+            .filter(|thread| is_cut(&thread.registers))
+            .map(|thread| thread.tid)
+            .collect()
+    }
+
+    fn let_go(&mut self) {
+        for thread in self.seen.threads.iter().filter(|thread| thread.is_stopped) {
+            let _ = plain(Request::Detach, thread.tid, 0);
+        }
+    }
+}
+
+/// A request without pointers.
+fn plain(request: Request, tid: i32, data: i32) -> io::Result<()> {
+    // SAFETY: the kernel follows no pointer for the requests that are made by this.
+    unsafe { ask(request, tid, 0, data as usize) }
+}
+
+/// The only place from which this module calls ptrace(2).
+///
+/// # Safety
+/// `data` must be what the request asks for; where it is a pointer it must be valid for what the kernel does there.
+unsafe fn ask(request: Request, tid: i32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the caller vouches for the pointer; the request affects only the tracee.
+    let result = unsafe { libc::ptrace(request as libc::c_uint, tid, address, data) };
+    crate::watchdog::step();
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a register set into `room`, which it fits into; returns how many bytes it has.
+///
+/// # Safety
+/// `room` points to so many writable bytes, of a type for which any bytes are a value.
+unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
+    let mut vector = libc::iovec {
+        iov_base: room.cast(),
+        iov_len: bytes,
+    };
+    let place = (&raw mut vector) as usize;
+    // SAFETY: `vector` is live, and describes memory that the kernel may write, as the caller vouches.
+    unsafe { ask(Request::GetRegisters, tid, set, place)? };
+    Ok(vector.iov_len)
+}
+
+fn read_registers(tid: i32) -> io::Result<Registers> {
+    let mut registers = regs::zeroed();
+    let room = (&raw mut registers).cast();
+    // SAFETY: `registers` is live, and is integers only.
+    unsafe { read_set(tid, regs::NT_PRSTATUS, room, size_of::<Registers>())? };
+    Ok(registers)
+}
+
+fn read_extended(tid: i32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; regs::XSTATE_ROOM_BYTES];
+    // SAFETY: `bytes` is live for its whole length.
+    let length = unsafe { read_set(tid, regs::NT_X86_XSTATE, bytes.as_mut_ptr(), bytes.len())? };
+    bytes.truncate(length);
+    Ok(bytes)
+}

@@ -1,0 +1,120 @@
+//! Commands that only look: under a filter that kills for everything else, at a target that looks at itself afterwards.
+
+use memhook_tests::patience::output_of;
+use memhook_tests::{Target, binary, build_target, run};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn built(name: &'static str, program: &'static OnceLock<PathBuf>) -> &'static Path {
+    program.get_or_init(|| build_target(name, &["-O1", "-pthread"]))
+}
+
+fn target() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    built("only_read", &PROGRAM)
+}
+
+fn filter() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    built("may_only_read", &PROGRAM)
+}
+
+/// Runs the command under the filter.
+fn filtered(pid: u32, command: &str, options: &[&str]) -> (i32, String, String) {
+    let pid = pid.to_string();
+    let binary = binary().to_str().expect("UTF-8");
+    let mut words = Command::new(filter());
+    words.args([&pid, binary, command, &pid]).args(options);
+    let output = output_of(&mut words);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code().unwrap_or(-1);
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+fn leaked(report: &str) -> (u64, u64) {
+    let report: Value = serde_json::from_str(report).expect("JSON");
+    let totals = &report["totals"];
+    let number = |name: &str| totals[name].as_u64().expect("a number");
+    (number("leaked_blocks"), number("leaked_bytes"))
+}
+
+/// Everything that may only look does, and the program notices nothing.
+#[test]
+fn a_filter_that_kills_for_everything_else() {
+    for args in [&[][..], &["computes"]] {
+        let mut process = Target::start(target(), args);
+        for (command, options) in [
+            ("scan", &["--read-only", "--json"][..]),
+            ("rss", &["--read-only", "--pins"]),
+            ("doctor", &["--read-only"]),
+            ("scan", &["--read-only", "--census"]),
+        ] {
+            let (code, out, err) = filtered(process.pid(), command, options);
+            assert_eq!(code, 0, "{command}: {out}{err}");
+            if options.contains(&"--json") {
+                let (blocks, bytes) = leaked(&out);
+                assert!(blocks >= 100 && bytes >= 77_700, "{out}");
+            }
+        }
+        assert_eq!(process.status("TracerPid"), "0");
+        process.go();
+        process.expect("done");
+        assert!(process.finish().success());
+    }
+}
+
+/// The filter is one: the same commands die under it when they may do more.
+#[test]
+fn the_filter_kills() {
+    let mut process = Target::start(target(), &[]);
+    for (command, options) in [("scan", &[][..]), ("rss", &[])] {
+        let (code, _, err) = filtered(process.pid(), command, options);
+        assert!(
+            err.contains("ended by signal"),
+            "{command} ended with {code}: {err}"
+        );
+    }
+    process.go();
+    process.expect("done");
+}
+
+/// What it does not know comes first, before what it has found.
+#[test]
+fn what_is_not_known_is_said_first() {
+    let mut process = Target::start(target(), &[]);
+    let pid = process.pid().to_string();
+    let (code, out, err) = run(&["scan", &pid, "--read-only"]);
+    assert_eq!(code, 0, "{err}");
+    let first = out.lines().next().expect("a line");
+    assert!(first.starts_with("Note: read only: "), "{out}");
+    let head = out.split("\nProcess ").next().expect("a head");
+    assert!(head.contains("not stopped: threads "), "{out}");
+    for what in [
+        &["--reclaim"][..],
+        &["--verdict", "file"],
+        &["--snapshot", "fork"],
+    ] {
+        let (code, out, err) = run(&[&["scan", &pid, "--read-only"], what].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains("cannot be used with"), "{err}");
+    }
+    process.go();
+    process.expect("done");
+    assert!(process.finish().success());
+}
+
+/// A heap that cannot be copied within the time for which threads may be held is copied while the program runs.
+#[test]
+fn a_heap_that_takes_too_long() {
+    let mut process = Target::start(target(), &["large"]);
+    let options = ["--read-only", "--max-hold", "1ms"];
+    let (code, out, err) = filtered(process.pid(), "scan", &options);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("it changed while it was read"), "{out}");
+    assert!(out.contains("Snapshot by running"), "{out}");
+    process.go();
+    process.expect("done");
+    assert!(process.finish().success());
+}
