@@ -52,8 +52,9 @@ pub use glibc::dissect::ArenaReport;
 pub use glibc::walk::{Counts, Finding};
 pub use graph::census::{Census, CensusClass, CensusType, census};
 pub use graph::declared::DeclaredLimits;
+pub use graph::finder::{Finder, MarkOptions, Piece, Pointers};
 pub use graph::leaks::{Leak, leaks};
-pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, mark_also, possibly_lost};
+pub use graph::mark::{Marked, mark, mark_also, possibly_lost};
 pub use graph::retained::{
     Attributed, Change, HeapGrowth, Holder, HolderGrowth, HolderKind, HolderRow, LargestBlock,
     PictureKind, PictureNode, Retained, StructureStep, Sum, TypeGrowth, TypeRow, VariableRow,

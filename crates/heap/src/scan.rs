@@ -1,7 +1,8 @@
 //! A snapshot, searched for what nothing reaches.
 
+use crate::graph::finder::MarkOptions;
 use crate::graph::leaks::{Leak, leaks};
-use crate::graph::mark::{MarkOptions, Marked, mark, possibly_lost};
+use crate::graph::mark::{Marked, mark, possibly_lost};
 use crate::graph::twice::{Fingerprints, fingerprints, still_leaked};
 use crate::{Error, Heap, Snapshot, dissect};
 

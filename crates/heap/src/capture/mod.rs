@@ -34,7 +34,9 @@ use crate::capture::settle::is_inside;
 use crate::capture::stop::{copy_all, stop};
 use crate::graph::retained::holding_blocks;
 use crate::ranges::Runs;
-use crate::snapshot::{Area, CopiedRegion, Method, Snapshot, ThreadState, words};
+use crate::snapshot::{
+    Area, CopiedRegion, Method, Snapshot, ThreadState, addresses_anywhere, words,
+};
 use crate::{Error, Types, dissect};
 use memhook_inject::{Child, Registers, WriteWatch};
 use memhook_process::{ModuleImage, filter_may_kill};
@@ -241,6 +243,8 @@ pub(crate) fn thread_states<'a>(
                     r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.orig_rax,
                 ]);
                 all.extend(words(extended));
+                // What was copied from packed structures stands anywhere in a vector register.
+                all.extend(addresses_anywhere(extended));
             }
             all.retain(|&word| word >= 4096);
             ThreadState {

@@ -1,6 +1,7 @@
 //! The contents of the pipes of a process: threads hand each other pointers that way.
 
 use crate::capture::kernel_words::is_closed;
+use crate::snapshot::addresses_anywhere;
 use memhook_inject::duplicate_descriptor;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
@@ -13,8 +14,6 @@ use std::path::PathBuf;
 
 /// The most that an unprivileged process may have in a pipe (/proc/sys/fs/pipe-max-size).
 const PIPE_BYTES: usize = 1 << 20;
-/// Addresses of user space (47 bits), without the first page.
-const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
 
 /// The pipes looked at, and one of our own to copy to.
 #[derive(Default)]
@@ -45,9 +44,7 @@ impl Pipes {
         };
         let mut copy = vec![0; bytes];
         let copied = out.read_exact(&mut copy).is_ok();
-        let words = copy.windows(8).filter_map(|w| w.first_chunk());
-        let words = words.map(|w| u64::from_le_bytes(*w));
-        found.extend(words.filter(|w| POINTERS.contains(w)));
+        found.extend(addresses_anywhere(&copy));
         self.seen.insert(name);
         copied && bytes < PIPE_BYTES
     }

@@ -2,18 +2,18 @@
 //! other pointers that way, too.
 
 use crate::capture::kernel_words::is_closed;
+use crate::snapshot::addresses_anywhere;
 use memhook_inject::duplicate_descriptor;
 use memhook_process::proc_text;
-use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, sockopt};
+use nix::sys::socket::{MsgFlags, SockType, getsockopt, recvmsg, sockopt};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// More than a socket's buffer holds where nobody has raised net.core.wmem_max.
 const PEEK_BYTES: usize = 1 << 20;
-/// Addresses of user space (47 bits), without the first page.
-const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
 
 /// The local sockets of a process's network namespace, by inode.
 ///
@@ -74,16 +74,16 @@ impl Sockets {
         self.buffer.resize(PEEK_BYTES, 0);
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         // Refused for a socket that listens or is not connected: nothing waits there.
-        let Ok(bytes) = recv(descriptor.as_raw_fd(), &mut self.buffer, flags) else {
+        let mut buffers = [IoSliceMut::new(&mut self.buffer)];
+        let Ok(message) = recvmsg::<()>(descriptor.as_raw_fd(), &mut buffers, None, flags) else {
             return true;
         };
-        let words = self.buffer[..bytes]
-            .windows(8)
-            .filter_map(|w| w.first_chunk());
-        let words = words.map(|w| u64::from_le_bytes(*w));
-        found.extend(words.filter(|w| POINTERS.contains(w)));
+        // Without room for them, what comes with the bytes is only told of: descriptors, of pipes that nobody else has
+        // open (cmsg(3)), and a look does not get past them.
+        let (bytes, carries_more) = (message.bytes, message.flags.contains(MsgFlags::MSG_CTRUNC));
+        found.extend(addresses_anywhere(&self.buffer[..bytes]));
         let is_stream = getsockopt(&descriptor, sockopt::SockType) == Ok(SockType::Stream);
-        bytes == 0 || (is_stream && bytes < PEEK_BYTES)
+        bytes == 0 || (is_stream && bytes < PEEK_BYTES && !carries_more)
     }
 }
 

@@ -158,7 +158,8 @@ fn tls_blocks<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::mark::{MarkOptions, mark};
+    use crate::graph::finder::MarkOptions;
+    use crate::graph::mark::mark;
     use crate::snapshot::ModuleInfo;
     use crate::testing;
 

@@ -74,7 +74,8 @@ impl Heap {
 mod tests {
     use super::*;
     use crate::blocks::BlockTable;
-    use crate::graph::mark::{MarkOptions, mark};
+    use crate::graph::finder::MarkOptions;
+    use crate::graph::mark::mark;
     use crate::testing;
 
     #[test]

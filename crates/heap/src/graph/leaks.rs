@@ -1,7 +1,8 @@
 //! Blocks that nothing reaches, and which of them hold the others.
 
 use crate::blocks::{BlockSet, BlockTable};
-use crate::graph::mark::{Finder, MarkOptions, Marked};
+use crate::graph::finder::{Finder, MarkOptions};
+use crate::graph::mark::Marked;
 use crate::snapshot::Snapshot;
 
 /// One leaked block.
@@ -43,8 +44,8 @@ pub fn leaks(
     let is_leaked = |b: u32| !marked.reached.contains(b);
     let mut pointed = BlockSet::new(blocks.len());
     for &block in &leaked {
-        for bytes in finder.contents(block) {
-            finder.in_bytes(bytes, |to| {
+        for piece in finder.contents(block) {
+            finder.in_piece(&piece, |to| {
                 if to != block {
                     pointed.insert(to);
                 }
@@ -57,8 +58,8 @@ pub fn leaks(
         owners[owner as usize] = owner;
         waiting.push(owner);
         while let Some(block) = waiting.pop() {
-            for bytes in finder.contents(block) {
-                finder.in_bytes(bytes, |to| {
+            for piece in finder.contents(block) {
+                finder.in_piece(&piece, |to| {
                     if is_leaked(to) && owners[to as usize] == NONE {
                         owners[to as usize] = owner;
                         waiting.push(to);
@@ -109,8 +110,8 @@ fn finish_order(finder: &Finder, rest: &[u32], count: u32) -> Vec<u32> {
         }
         let enter = |block: u32, edges: &mut Vec<u32>, seen: &BlockSet| {
             let base = edges.len();
-            for bytes in finder.contents(block) {
-                finder.in_bytes(bytes, |to| {
+            for piece in finder.contents(block) {
+                finder.in_piece(&piece, |to| {
                     if unseen.contains(to) && !seen.contains(to) {
                         edges.push(to);
                     }

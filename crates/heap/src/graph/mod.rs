@@ -1,8 +1,11 @@
 //! What points to which blocks of a heap: marking, leaks, what keeps a block alive, what the
 //! blocks are.
 
+#[cfg(test)]
+mod adjacency_tests;
 pub(crate) mod census;
 pub(crate) mod declared;
+pub(crate) mod finder;
 mod foreign_areas;
 mod foreign_blocks;
 pub(crate) mod leaks;

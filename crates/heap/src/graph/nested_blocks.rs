@@ -153,7 +153,8 @@ fn segments(snapshot: &Snapshot, placed: &[Placed]) -> (Vec<Segment>, Runs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::mark::{MarkOptions, mark};
+    use crate::graph::finder::MarkOptions;
+    use crate::graph::mark::mark;
     use crate::testing;
 
     const START: u64 = 0x7000_0000;

@@ -2,8 +2,9 @@
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
+use crate::graph::finder::MarkOptions;
 use crate::graph::leaks::leaks;
-use crate::graph::mark::{MarkOptions, mark};
+use crate::graph::mark::mark;
 use crate::graph::twice::fingerprints;
 use crate::reclaim::choose::reclaimable;
 use crate::snapshot::{Snapshot, ThreadState};

@@ -1,8 +1,8 @@
 //! Blocks that were leaked at two moments and have not changed between them.
 
 use crate::blocks::BlockTable;
+use crate::graph::finder::{Finder, MarkOptions};
 use crate::graph::leaks::Leak;
-use crate::graph::mark::{Finder, MarkOptions};
 use crate::snapshot::Snapshot;
 use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
@@ -45,8 +45,8 @@ pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) ->
     let all = leaks.iter().map(|leak| {
         let block = blocks.get(leak.block);
         let mut digest = Context::new(&SHA256);
-        for bytes in finder.contents(leak.block) {
-            digest.update(bytes);
+        for piece in finder.contents(leak.block) {
+            digest.update(piece.bytes());
         }
         let digest = digest.finish();
         let half = digest.as_ref().first_chunk().copied();

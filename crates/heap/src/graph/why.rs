@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::dissect::Heap;
-use crate::graph::mark::{Finder, MarkOptions};
+use crate::graph::finder::{Finder, MarkOptions};
 use crate::graph::roots::{RootKind, root_ranges};
 use crate::graph::types::Types;
 use crate::snapshot::{Snapshot, words};
@@ -127,16 +127,16 @@ impl Search {
             }
         }
         for root in root_ranges(snapshot, heap) {
-            finder.root_bytes(root.start, root.end, |start, bytes| {
-                for (i, word) in words(bytes).enumerate() {
-                    if let Some(block) = finder.kept_by(word)
-                        && search.parents[block as usize] == NONE
-                    {
-                        search.parents[block as usize] = block;
-                        let at = start + i as u64 * 8;
-                        search.roots.insert(block, (at, root.kind.clone()));
-                        waiting.push_back(block);
-                    }
+            finder.root_pieces(root.start, root.end, |piece| {
+                for index in 0..piece.words() {
+                    finder.at_word(&piece, index, |block| {
+                        if search.parents[block as usize] == NONE {
+                            search.parents[block as usize] = block;
+                            let at = piece.address() + index as u64 * 8;
+                            search.roots.insert(block, (at, root.kind.clone()));
+                            waiting.push_back(block);
+                        }
+                    });
                 }
             });
         }
@@ -144,8 +144,8 @@ impl Search {
             if search.parents[goal as usize] != NONE {
                 break;
             }
-            for bytes in finder.contents(block) {
-                finder.in_bytes(bytes, |next| {
+            for piece in finder.contents(block) {
+                finder.in_piece(&piece, |next| {
                     if search.parents[next as usize] == NONE {
                         search.parents[next as usize] = block;
                         waiting.push_back(next);

@@ -4,8 +4,8 @@
 use super::refusal::Refusal;
 use crate::blocks::{BlockSet, BlockTable};
 use crate::dissect::Heap;
+use crate::graph::finder::{Finder, MarkOptions};
 use crate::graph::leaks::Leak;
-use crate::graph::mark::{Finder, MarkOptions};
 use crate::graph::twice::{Fingerprints, still_leaked};
 use crate::snapshot::{Snapshot, ThreadState};
 use std::ops::Range;
@@ -70,8 +70,8 @@ pub fn reclaimable(
     waiting.retain(|&b| kept.insert(b));
     let finder = Finder::new(snapshot, blocks, options);
     while let Some(block) = waiting.pop() {
-        for bytes in finder.contents(block) {
-            finder.in_bytes(bytes, |next| {
+        for piece in finder.contents(block) {
+            finder.in_piece(&piece, |next| {
                 if kept.insert(next) {
                     waiting.push(next);
                 }

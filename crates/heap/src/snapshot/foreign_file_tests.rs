@@ -2,8 +2,9 @@
 //! result or an error, and takes no more memory than there is.
 
 use crate::graph::census::census;
+use crate::graph::finder::{MarkOptions, Pointers};
 use crate::graph::leaks::leaks;
-use crate::graph::mark::{MarkOptions, Pointers, mark};
+use crate::graph::mark::mark;
 use crate::graph::twice::fingerprints;
 use crate::graph::types::Types;
 use crate::graph::why::why;

@@ -213,7 +213,7 @@ impl CopiedRegion {
 pub struct Snapshot {
     /// Everything but the memory.
     pub meta: Meta,
-    /// The memory, in address order.
+    /// The memory, in address order. No two of them are adjacent.
     pub regions: Vec<CopiedRegion>,
 }
 
@@ -290,6 +290,16 @@ impl Snapshot {
 pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+/// Addresses of user space, without the first page.
+const USER_ADDRESSES: Range<u64> = 4096..1 << 47;
+
+/// The words at any offset of these bytes that may be addresses.
+pub(crate) fn addresses_anywhere(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let words = bytes.windows(8).filter_map(|window| window.first_chunk());
+    let words = words.map(|word| u64::from_le_bytes(*word));
+    words.filter(|word| USER_ADDRESSES.contains(word))
 }
 
 /// What a snapshot says of threads that were inside malloc.

@@ -178,16 +178,17 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
 /// Checks what the search relies on: addresses of user space, in order, none twice, and no module with more data
 /// than one can have, because data is searched word by word. The error says what is wrong.
 fn check(header: &Header) -> Result<(), &'static str> {
-    let mut last = 0;
+    // What is adjacent is one region: a pointer may lie across any border.
+    let mut last = None;
     for region in &header.regions {
         let end = region.start.checked_add(region.bytes);
         let Some(end) = end.filter(|&end| end <= END_OF_ADDRESSES) else {
             return Err("its memory is out of all addresses");
         };
-        if region.start < last || region.bytes > MAX_REGION_BYTES {
+        if last.is_some_and(|last| region.start <= last) || region.bytes > MAX_REGION_BYTES {
             return Err("its memory is out of order");
         }
-        last = end;
+        last = Some(end);
         let mut at = region.start;
         for &Range {
             start: from,
@@ -253,7 +254,9 @@ mod tests {
         })
         .unwrap();
         let regions: Vec<_> = (0..200u64)
-            .map(|i| serde_json::json!({"start": i << 40, "bytes": 1u64 << 40, "runs": []}))
+            .map(
+                |i| serde_json::json!({"start": i << 40, "bytes": (1u64 << 40) - 4096, "runs": []}),
+            )
             .collect();
         header["regions"] = regions.into();
         let json = header.to_string();

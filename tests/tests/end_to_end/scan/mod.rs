@@ -3,6 +3,7 @@
 mod attach_leaks;
 mod chunks;
 mod declared_types;
+mod disguised_pointers;
 mod hidden_frees;
 mod limits;
 mod lsan;

@@ -96,7 +96,10 @@ fn check_graphs(seeds: std::ops::Range<u32>, unaligned: bool, options: &[&str]) 
         let after = blocks(&scan(target.pid(), &list));
         let gone = want.keys().filter(|a| !after.contains_key(a)).count() as u64;
         assert_eq!(report["released_blocks"], gone, "seed {seed}: {report}");
-        assert!(!after.values().any(|&l| l), "seed {seed}: leaks are left");
+        let left = after.values().filter(|&&is_leaked| is_leaked).count() as u32;
+        // A pointer at an odd offset may have lost its upper bytes to the next one, and a reclaim does not look at those.
+        assert!(unaligned || left == 0, "seed {seed}: leaks are left");
+        missed += left;
         target.send("c");
         assert_eq!(target.expect("done"), "done 0\n", "seed {seed}");
         assert!(target.finish().success());

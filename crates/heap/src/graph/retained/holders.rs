@@ -4,7 +4,7 @@
 use super::variables::Variables;
 use crate::blocks::SegmentKind;
 use crate::dissect::Heap;
-use crate::graph::mark::Finder;
+use crate::graph::finder::Finder;
 use crate::graph::roots::{RootKind, RootRange, root_ranges};
 use crate::snapshot::Snapshot;
 use memhook_process::ModuleImage;
@@ -226,8 +226,8 @@ impl Found<'_> {
         };
         let mut found = Vec::new();
         let finder = self.finder;
-        finder.root_bytes(root.start, root.end, |_, bytes| {
-            finder.in_bytes(bytes, |block| found.push((holder, block)));
+        finder.root_pieces(root.start, root.end, |piece| {
+            finder.in_piece(&piece, |block| found.push((holder, block)));
         });
         // Other allocators' memory may be large, and point to the same blocks often.
         found.sort_unstable();
@@ -239,10 +239,10 @@ impl Found<'_> {
     fn module(&mut self, snapshot: &Snapshot, root: &RootRange, module: u32) {
         let mut pointers: Vec<(u64, u32)> = Vec::new();
         let finder = self.finder;
-        finder.root_bytes(root.start, root.end, |start, bytes| {
-            for index in 0..bytes.len() / 8 {
-                let at = start + index as u64 * 8;
-                finder.at_word(bytes, index, |block| pointers.push((at, block)));
+        finder.root_pieces(root.start, root.end, |piece| {
+            for index in 0..piece.words() {
+                let at = piece.address() + index as u64 * 8;
+                finder.at_word(&piece, index, |block| pointers.push((at, block)));
             }
         });
         let mut nameless = Vec::new();

@@ -30,8 +30,9 @@ use self::kinds::Kinds;
 use self::search::{Edges, Numbered};
 use self::tree::Tree;
 use crate::dissect::Heap;
+use crate::graph::finder::{Finder, MarkOptions};
 use crate::graph::leaks::leaks;
-use crate::graph::mark::{Finder, MarkOptions, Marked};
+use crate::graph::mark::Marked;
 use crate::graph::types::Types;
 use crate::room::Room;
 use crate::snapshot::Snapshot;
@@ -99,13 +100,13 @@ impl Edges for HeapEdges<'_> {
         let (block, segment) = self.finder.block(node);
         let step_bits = step_bits(block);
         let start = block.address + (u64::from(from) << step_bits);
-        for (address, bytes) in self.finder.pieces(block, segment) {
-            let first = (start.saturating_sub(address) / 8) as usize;
-            for index in first..bytes.len() / 8 {
-                let at = address + index as u64 * 8;
+        for piece in self.finder.pieces(block, segment) {
+            let first = (start.saturating_sub(piece.address()) / 8) as usize;
+            for index in first..piece.words() {
+                let at = piece.address() + index as u64 * 8;
                 let step = ((at - block.address) >> step_bits) as u32;
                 let mut flow = ControlFlow::Continue(());
-                self.finder.at_word(bytes, index, |to| {
+                self.finder.at_word(&piece, index, |to| {
                     if flow.is_continue() {
                         flow = found(step, to);
                     }

@@ -1,7 +1,7 @@
 //! Which variable of a module an address belongs to, by the symbols of the module.
 
 use crate::dissect::Heap;
-use crate::graph::mark::{Finder, MarkOptions};
+use crate::graph::finder::{Finder, MarkOptions};
 use crate::graph::roots::{RootKind, root_ranges};
 use crate::snapshot::{Snapshot, Variable, words};
 use goblin::elf::{Elf, sym};
@@ -48,10 +48,10 @@ pub(crate) fn holding_blocks(
         if !matches!(root.kind, RootKind::Module(_)) {
             continue;
         }
-        finder.root_bytes(root.start, root.end, |start, bytes| {
-            for (index, word) in words(bytes).enumerate() {
+        finder.root_pieces(root.start, root.end, |piece| {
+            for (word, at) in words(piece.bytes()).zip((piece.address()..).step_by(8)) {
                 if finder.kept_by(word).is_some() {
-                    found.extend(variables.find(start + index as u64 * 8));
+                    found.extend(variables.find(at));
                 }
             }
         });
