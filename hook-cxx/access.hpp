@@ -70,7 +70,7 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
     index.units = bytes / access_unit;
   }
   if (!index.base) return;
-  __atomic_store_n(&control()->access_index_bytes, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&tally()->access_index_bytes, 0, __ATOMIC_RELAXED);
   sys::call(sys::nr_madvise, reinterpret_cast<long>(index.base), static_cast<long>(index.units * access_unit),
             madv_dontneed);
   __atomic_store_n(&index.next, access_gigabytes * 8 / access_unit, __ATOMIC_RELEASE);
@@ -93,11 +93,11 @@ inline T* access_table(uint64_t unit) {
 // New tables of zeros; 0: there is no room. What is touched of them is charged to the control groups of the program,
 // so the attacher says how much that may be, after a look at their limits.
 inline uint64_t take_access_units(uint64_t count, uint64_t charged_bytes) {
-  Control* c = control();
+  const Control* c = control();
   uint64_t limit = __atomic_load_n(&c->access_index_limit, __ATOMIC_RELAXED);
-  uint64_t before = __atomic_fetch_add(&c->access_index_bytes, charged_bytes, __ATOMIC_RELAXED);
+  uint64_t before = __atomic_fetch_add(&tally()->access_index_bytes, charged_bytes, __ATOMIC_RELAXED);
   if (before > limit || charged_bytes > limit - before) {
-    __atomic_fetch_sub(&c->access_index_bytes, charged_bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&tally()->access_index_bytes, charged_bytes, __ATOMIC_RELAXED);
     return 0;
   }
   uint64_t first = __atomic_fetch_add(&access_index.next, count, __ATOMIC_RELAXED);
@@ -173,36 +173,35 @@ inline uint32_t find_accessed(uint64_t address) {
   return true;
 }
 
-inline AccessRecord* access_record(uint32_t number) { return at<AccessRecord>(access_offset) + number; }
+inline AccessRecord* access_record(uint32_t number) { return in_report<AccessRecord>(access_offset) + number; }
 
 // A record that is not in use; 0: there is none.
 inline uint32_t take_access_record() {
-  Control* c = control();
-  uint64_t list = __atomic_load_n(&c->access_unused, __ATOMIC_ACQUIRE);
+  const Control* c = control();
+  uint64_t list = __atomic_load_n(&tally()->access_unused, __ATOMIC_ACQUIRE);
   while (auto number = static_cast<uint32_t>(list)) {
     if (number >= access_records) return 0;  // the region is damaged
     uint64_t next = __atomic_load_n(&access_record(number)->next_unused, __ATOMIC_RELAXED);
     // The count makes the exchange fail where the record was taken and put back meanwhile.
     uint64_t with = ((list >> 32) + 1) << 32 | (next & 0xffff'ffff);
-    if (__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (__atomic_compare_exchange_n(&tally()->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
       return number;
   }
   uint64_t limit = __atomic_load_n(&c->access_limit, __ATOMIC_ACQUIRE);
   if (limit > access_records) limit = access_records;
-  uint64_t next = __atomic_load_n(&c->access_next, __ATOMIC_RELAXED);
+  uint64_t next = __atomic_load_n(&tally()->access_next, __ATOMIC_RELAXED);
   while (next < limit)
-    if (__atomic_compare_exchange_n(&c->access_next, &next, next + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    if (__atomic_compare_exchange_n(&tally()->access_next, &next, next + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       return static_cast<uint32_t>(next);
   return 0;
 }
 
 inline void put_access_record(uint32_t number) {
-  Control* c = control();
-  uint64_t list = __atomic_load_n(&c->access_unused, __ATOMIC_ACQUIRE), with;
+  uint64_t list = __atomic_load_n(&tally()->access_unused, __ATOMIC_ACQUIRE), with;
   do {
     __atomic_store_n(&access_record(number)->next_unused, list & 0xffff'ffff, __ATOMIC_RELAXED);
     with = ((list >> 32) + 1) << 32 | number;
-  } while (!__atomic_compare_exchange_n(&c->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+  } while (!__atomic_compare_exchange_n(&tally()->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
 inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) {
@@ -223,7 +222,7 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
   bool has_room = address % 16 == 0 && size <= most_accessed_bytes;
   uint32_t number = has_room ? take_access_record() : 0;
   if (!number) {
-    __atomic_fetch_add(&control()->access_missed, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&tally()->access_missed, 1, __ATOMIC_RELAXED);
     return;
   }
   AccessRecord* r = access_record(number);
@@ -236,7 +235,7 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
   if (mark_accessed(address, size, 0, number)) return;
   __atomic_store_n(&r->address, 0, __ATOMIC_RELEASE);
   forget_accesses(number, r, address);
-  __atomic_fetch_add(&control()->access_missed, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&tally()->access_missed, 1, __ATOMIC_RELAXED);
 }
 
 inline void write_access_words(RingHeader* ring, uint64_t index, const uint64_t (&words)[4]) {
@@ -297,7 +296,7 @@ inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start,
   // A record that has another block by now.
   if (!start || offset > __atomic_load_n(&r->size, __ATOMIC_RELAXED) + 16) return;
   uint64_t time = gate().clock_mode == clock_coarse || gate().clock_mode == clock_attacher
-                      ? __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED)
+                      ? __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED)
                       : precise_time();
   uint64_t none = 0;
   if (__atomic_load_n(&r->first, __ATOMIC_RELAXED) == 0)

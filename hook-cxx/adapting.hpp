@@ -29,7 +29,7 @@ inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXE
 // which begin at multiples of 64 MiB, are spread.
 [[gnu::always_inline]] inline uint64_t* passed_entry(uint64_t address) {
   uint64_t arena = (address >> 26) * 0x9e3779b97f4a7c15;
-  return at<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().table_mask);
+  return in_report<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().table_mask);
 }
 
 [[gnu::always_inline]] inline bool was_passed(const void* block) {
@@ -57,7 +57,7 @@ inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXE
   if (__atomic_load_n(entry, __ATOMIC_RELAXED) == address) __atomic_store_n(entry, 0ul, __ATOMIC_RELAXED);
 }
 
-inline uint64_t clock_now() { return __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED); }
+inline uint64_t clock_now() { return __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED); }
 
 // Events that wait in the ring, in eighths of its places.
 inline uint64_t fill_eighths(const RingHeader* ring) {

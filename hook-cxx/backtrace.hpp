@@ -48,10 +48,10 @@ template <typename Trace>
   StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   // It has one of these numbers of frames where there was no room for all (most_frames in stack_table.hpp).
-  uint32_t depth = entry->depth;
+  uint32_t depth = once(entry->depth);
   bool is_short = entry->truncated && depth < count && (depth == 32 || depth == 16 || depth == 8);
-  bool same = is_short || (entry->depth == count && entry->truncated == truncated);
-  for (uint32_t i = 0; same && i < entry->depth; i++) same = frames[i] == pcs[i];
+  bool same = is_short || (depth == count && entry->truncated == truncated);
+  for (uint32_t i = 0; same && i < depth; i++) same = frames[i] == pcs[i];
   __atomic_store_n(&ring->memo_checked, ring->memo_checked + 1, __ATOMIC_RELAXED);
   if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
 }
@@ -66,7 +66,7 @@ template <typename Trace>
   if (memo) {
     memo->key = 0;
     asm volatile("" ::: "memory");
-    MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
+    MemoTrace trace{memo, start.sp, bounds_of(ring).high, gate().memo_words};
     count = find_frames(ring, tag, start, pcs, &truncated, trace);
     stack = intern_backtrace(function, pcs, count, &truncated);
     remember(trace, start.pc | tag, start, function, stack, truncated);
@@ -84,13 +84,13 @@ template <typename Trace>
   uint64_t version = module_list() >> 32;
   if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
   uint64_t tag = version << 48;
-  uint64_t high = ring->stack_high;
-  if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0))
+  auto [low, high] = bounds_of(ring);
+  if (__builtin_expect(start.sp < low || start.sp >= high, 0))
     return unwind_and_remember(ring, function, tag, start, nullptr);
   MemoPlace first = first_place(ring, start, high);
   Memo* memo = memo_of(ring, first.hash);
   if (!still_holds(memo, start.pc | tag, start, function, high)) {
-    auto [other, holds] = find_other_memo(ring, first, start.pc | tag, start, function);
+    auto [other, holds] = find_other_memo(ring, first, start.pc | tag, start, function, high);
     if (!holds) return unwind_and_remember(ring, function, tag, start, other);
     memo = other;
   }
@@ -133,8 +133,8 @@ template <typename Trace>
 [[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t version = module_list() >> 32;
   Position start = caller_of(frame);
-  uint64_t high = ring->stack_high;
-  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < ring->stack_low || start.sp >= high, 0))
+  auto [low, high] = bounds_of(ring);
+  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < low || start.sp >= high, 0))
     return 0;
   const Memo* memo = memo_of(ring, first_place(ring, start, high).hash);
   bool holds = still_holds(memo, start.pc | version << 48, start, function, high);

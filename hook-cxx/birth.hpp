@@ -21,7 +21,7 @@ namespace memhook {
 
 // Has the gate ready for the region, but for the epoch. pre: the gate is closed.
 inline void prepare_gate() {
-  Control* c = control();
+  const Control* c = control();
   Gate& g = gate();
   g.is_settled = true;
   g.owner = c->owner;
@@ -34,7 +34,7 @@ inline void prepare_gate() {
   constexpr uint32_t special = flag_check_memo | flag_accesses;
   bool enters_all = (g.flags & flag_live_filter) && !(g.flags & flag_budget);
   g.simple_releases = g.clock_mode == clock_coarse && !(g.flags & special) && !enters_all;
-  g.has_python = at<PythonLayout>(python_offset)->state != python_off;
+  g.has_python = in_guide<PythonLayout>(python_offset)->state != python_off;
   g.simple = g.simple_releases && !g.has_python;
   g.noting = g.flags & flag_budget ? marks_pages : 0;
   g.sample_bytes = c->sample_bytes;
@@ -56,7 +56,7 @@ inline void prepare_gate() {
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
 }
 
-// Takes what the hook trusts from a region that nobody else can write yet.
+// Takes what the hook trusts.
 inline void trust(const Control* c) {
   trusted.region_bytes = c->region_bytes;
   trusted.ring_bytes = c->ring_bytes;
@@ -65,10 +65,10 @@ inline void trust(const Control* c) {
   trusted.main_stack_high = c->main_stack_high;
   trusted.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
   trusted.tid_offset = c->tid_offset;
+  trusted.guide_epoch = c->epoch;
   trusted.epoch = c->epoch & 0xfff;
   trusted.charges_mappings = c->charges_mappings != 0;
   trusted.is_inherited = false;
-  trusted.is_shared = false;
   trusted.is_abandoned = false;
   trusted.may_call = c->syscalls_filtered == 0;
 }
@@ -109,7 +109,7 @@ inline bool end_of_birth() {
 }
 
 // Leaves the regions that wait for others, or belong to them. Children of this process are traced from an attach on.
-[[gnu::noinline, gnu::cold]] inline void leave_spares(const Control* own) {
+[[gnu::noinline, gnu::cold]] inline void leave_spares(const unsigned char* own) {
   // Another thread of this process may be about to look at the list, but takes nothing from it.
   for (uint64_t& place : gate_area.spares) {
     uint64_t spare = place;
@@ -121,16 +121,17 @@ inline bool end_of_birth() {
 }
 
 // An offered region, which is the caller's now; null: there is none.
-inline Control* take_spare() {
+inline unsigned char* take_spare() {
   for (uint64_t spare : gate_area.spares) {
     if (spare == 0) break;
-    auto* c = reinterpret_cast<Control*>(spare);
+    auto* taken = reinterpret_cast<unsigned char*>(spare);
+    Tally* t = tally_of(taken);
     uint32_t offered = birth_offered;
     // Acquire: whoever finds it offered finds all of its contents.
-    if (__atomic_load_n(&c->birth, __ATOMIC_RELAXED) == offered &&
-        __atomic_compare_exchange_n(&c->birth, &offered, static_cast<uint32_t>(birth_taken), false, __ATOMIC_ACQUIRE,
+    if (__atomic_load_n(&t->birth, __ATOMIC_RELAXED) == offered &&
+        __atomic_compare_exchange_n(&t->birth, &offered, static_cast<uint32_t>(birth_taken), false, __ATOMIC_ACQUIRE,
                                     __ATOMIC_RELAXED))
-      return c;
+      return taken;
   }
   return nullptr;
 }
@@ -155,23 +156,25 @@ extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __st
   return false;
 }
 
-// pre: `c` was taken. Whether the process records into it from now on.
-inline bool begin_life(Control* c, Frame frame) {
+// pre: `own` was taken. Whether the process records into it from now on.
+inline bool begin_life(unsigned char* own, Frame frame) {
   unsigned char* of_parent = region;
+  region = own;
+  Tally* t = tally();
   // Words of threads may bear the epochs of all ancestors.
-  c->epoch = trusted.epoch = trusted.epoch % 4095 + 1;
-  region = reinterpret_cast<unsigned char*>(c);
+  trusted.epoch = trusted.epoch % 4095 + 1;
+  trusted.guide_epoch = control()->epoch;
+  __atomic_store_n(&t->birth_epoch, trusted.epoch, __ATOMIC_RELAXED);
   uint32_t kept = *reinterpret_cast<uint32_t*>(cpu::thread_pointer() + trusted.tid_offset);
   uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid)) : kept;
-  __atomic_store_n(&c->birth_pid, pid, __ATOMIC_RELAXED);
-  bool was_shared = trusted.is_shared;
-  trusted.is_shared = trusted.is_inherited = true;
-  c->stale_number = 0;
-  if (may_call_kernel()) {
-    c->true_number = static_cast<uint32_t>(sys::call(sys::nr_gettid));
-    if (kept != c->true_number) c->stale_number = kept;
-  }
+  __atomic_store_n(&t->birth_pid, pid, __ATOMIC_RELAXED);
+  trusted.is_inherited = true;
   prepare_gate();
+  gate().stale_number = 0;
+  if (may_call_kernel()) {
+    gate().true_number = static_cast<uint32_t>(sys::call(sys::nr_gettid));
+    if (kept != gate().true_number) gate().stale_number = kept;
+  }
   uint32_t epoch = gate().last_epoch;
   __atomic_store_n(&gate().epoch, epoch, __ATOMIC_RELEASE);
   RingHeader* ring = claim_ring(epoch, reinterpret_cast<uint64_t>(frame));
@@ -180,13 +183,12 @@ inline bool begin_life(Control* c, Frame frame) {
     // As it is with a process whose gate was wiped.
     gate().owner = 0;
     gate().last_epoch = 0;
-    trusted.is_shared = was_shared;
     region = of_parent;
-    __atomic_store_n(&c->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
+    __atomic_store_n(&t->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
     return false;
   }
   // Release: who sees the claim finds who made it.
-  __atomic_store_n(&c->birth, static_cast<uint32_t>(birth_claimed), __ATOMIC_RELEASE);
+  __atomic_store_n(&t->birth, static_cast<uint32_t>(birth_claimed), __ATOMIC_RELEASE);
   return true;
 }
 
@@ -202,10 +204,10 @@ inline bool begin_life(Control* c, Frame frame) {
                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return epoch_now();
   // Whom the parent takes for dead will not come for a child.
-  Control* spare = trusted.is_abandoned ? nullptr : take_spare();
+  unsigned char* spare = trusted.is_abandoned ? nullptr : take_spare();
   bool is_born = spare && begin_life(spare, frame);
   // The region of the parent is left: it is counted where the attacher looks, too.
-  auto* listed = reinterpret_cast<Control*>(gate_area.spares[0]);
+  Tally* listed = tally_of(reinterpret_cast<unsigned char*>(gate_area.spares[0]));
   if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
   leave_spares(is_born ? spare : nullptr);
   __atomic_store_n(&gate().birth, static_cast<uint32_t>(is_born ? birth_done : birth_declined), __ATOMIC_RELEASE);

@@ -45,7 +45,7 @@ inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(cou
   if (taken > most_counts || ring->timed_stamp > most_counts) return;
   add_count(times, 1);
   add_count(counts, taken);
-  add_count(&control()->timed_stamp_counts, ring->timed_stamp);
+  add_count(&tally()->timed_stamp_counts, ring->timed_stamp);
 }
 
 // Begins to time a release if it is time for that. pre: begin_recording() was called.
@@ -78,7 +78,7 @@ inline void count_down(RingHeader* ring, uint64_t bytes) {
 
 // Begins what is ordered. Whether this allocation is recorded then.
 inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
-  uint64_t order = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED);
+  uint64_t order = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED);
   uint64_t largest = gate().sample_bytes;
   if (order > largest) order = largest;
   if (!publish_sampling(ring, order)) {
@@ -113,7 +113,7 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
   // What is left to the sample: sample_left is below 0.
   auto left = static_cast<int64_t>(ring->sample_left + ring->sample_rest);
   bool is_one = left < 0;
-  uint64_t order = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED);
+  uint64_t order = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED);
   count_down(ring, is_one ? draw_interval(ring) : static_cast<uint64_t>(left));
   if (order != gate().sample_bytes >> ring->sample_shift) {
     ring->sampling = wants_other_order;

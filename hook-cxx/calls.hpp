@@ -96,7 +96,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
     asm volatile("" : : "r"(draw_interval(ring)));
     record_sample(ring, f, frame, block, size);
   }
-  end_timing(ring, &control()->timed_allocations, &control()->timed_allocation_counts);
+  end_timing(ring, &tally()->timed_allocations, &tally()->timed_allocation_counts);
   if (draw_random(ring) >> 32 & (timings_a_pass_timing - 1)) return;
   constexpr uint64_t passes = 16;
   // Wrappers are called through slots.
@@ -112,8 +112,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   }
   uint64_t taken = cpu::time_stamp() - begun;
   if (taken > most_pass_counts) return;
-  add_count(&control()->timed_passes, passes);
-  add_count(&control()->timed_pass_counts, taken);
+  add_count(&tally()->timed_passes, passes);
+  add_count(&tally()->timed_pass_counts, taken);
 }
 
 [[gnu::noinline, gnu::cold]] inline void record_drawn(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,

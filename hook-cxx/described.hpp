@@ -31,7 +31,7 @@ struct Described {
   uint64_t success() const { return part(24, 2); }
 };
 
-inline Described described_at(uint64_t number) { return {at<uint64_t>(described_offset)[number]}; }
+inline Described described_at(uint64_t number) { return {in_guide<uint64_t>(described_offset)[number]}; }
 
 // 1 to 6.
 inline uint64_t argument_of(const uint64_t* frame, uint64_t number) { return frame[-1 - static_cast<int64_t>(number)]; }
@@ -57,11 +57,12 @@ inline uint64_t stored_at(const RingHeader* ring, const uint64_t* frame, uint64_
   constexpr uint64_t lowest = 65536, above = 1ull << 47;
   if (place < lowest || place >= above) return 0;
   auto here = reinterpret_cast<uint64_t>(frame);
-  bool is_on_stack = here >= ring->stack_low && here < ring->stack_high;
-  if (is_on_stack && place >= here && place <= ring->stack_high - 8) return *reinterpret_cast<const uint64_t*>(place);
+  auto [low, high] = bounds_of(ring);
+  bool is_on_stack = here >= low && here < high;
+  if (is_on_stack && place >= here && place <= high - 8) return *reinterpret_cast<const uint64_t*>(place);
   uint64_t stored = 0;
   if (may_call_kernel() && sys::read_own(place, &stored, sizeof stored)) return stored;
-  __atomic_fetch_add(&control()->ringless_events, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
   return 0;
 }
 
@@ -73,7 +74,7 @@ inline uint64_t old_in(const RingHeader* ring, const uint64_t* frame, Described 
 // The key of a block; 0 if it cannot have one, which is counted.
 inline uint64_t key_of(uint64_t heap, uint64_t address) {
   auto high = static_cast<uint32_t>((address >> 32) + 1);
-  auto* windows = at<uint32_t>(windows_offset) + heap * heap_windows;
+  auto* windows = in_report<uint32_t>(windows_offset) + heap * heap_windows;
   uint64_t first = (high * 0x9e3779b9u) >> 23;
   static_assert(heap_windows == 512);
   for (uint64_t i = 0; i < heap_windows && address < key_bit; i++) {
@@ -86,7 +87,7 @@ inline uint64_t key_of(uint64_t heap, uint64_t address) {
       return key_bit | heap << key_heap_shift | window << key_window_shift |
              (address & 0xffff'ffff) << key_address_shift;
   }
-  __atomic_fetch_add(&control()->ringless_events, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
   return 0;
 }
 

@@ -34,7 +34,7 @@ struct Emitted {
 
 inline EmittedBlock* emitted_bucket(uint64_t address) {
   uint64_t hash = (address >> 4) * filter_hash;
-  return at<EmittedBlock>(filter_table_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
+  return in_report<EmittedBlock>(filter_table_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
 }
 
 // With samples at least so far apart a byte is for a page, so that those in use stay in the cache; else for 64 bytes, so
@@ -43,7 +43,7 @@ inline constexpr uint64_t few_sample_bytes = 64 << 10;
 
 [[gnu::always_inline]] inline uint8_t* emitted_counter(uint64_t address) {
   uint64_t near = address >> (gate().sample_bytes < few_sample_bytes ? 6 : 12);
-  return at<uint8_t>(filter_offset) + ((near ^ (address >> 26)) & (filter_pages - 1));
+  return in_report<uint8_t>(filter_offset) + ((near ^ (address >> 26)) & (filter_pages - 1));
 }
 
 // Whether the block may be one of them; never false for one that is.

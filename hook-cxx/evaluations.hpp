@@ -23,11 +23,12 @@ struct Evaluations {
   uint32_t ends[18];   // where their frames end (CFA), in bytes from the stack pointer
   uint16_t sizes[18];  // how many bytes these have
 };
-static_assert(sizeof(Evaluations) == python_evaluation_bytes);
+static_assert(sizeof(Evaluations) == 128);
 
-// Where a thread has no large caches yet: behind the page that is read through the kernel.
-inline constexpr uint64_t first_evaluations_offset = ring_scratch_offset + max_depth * 8 + 4096, first_evaluations = 16;
-static_assert(first_evaluations_offset + first_evaluations * sizeof(Evaluations) <= memo_guides_offset);
+// Those that were found last, of all threads. They are the hook's own memory, because they say which words of a stack
+// are pointers that plain loads may follow. Only who holds the interpreter's lock comes here, so one thread at a time.
+inline constexpr uint64_t evaluation_places = 512;
+inline Evaluations kept_evaluations[evaluation_places];
 
 // Whether the thread has the caches whose pages the attacher makes for those who need them, and which are the target's
 // own if it touches them first. An interpreter may have been loaded after the others were made.
@@ -82,15 +83,13 @@ struct EvaluationTrace {
   found->is_whole = !truncated && !trace.is_cut && count < max_depth;
 }
 
-// The calls on the stack of the calling thread. `again`: not those that are remembered.
+// The calls on the stack of the calling thread. `again`: not those that are remembered. pre: the thread holds the
+// interpreter's lock.
 [[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at, uint32_t native,
                                                                 uint64_t start, uint64_t bytes, bool again) {
   uint64_t place = at.sp | (module_list() >> 32) << 48;
   uint64_t hash = (place ^ uint64_t{native} << 20) * 0x9e3779b97f4a7c15;
-  bool is_large = has_large_caches(ring);
-  auto* kept =
-      reinterpret_cast<Evaluations*>(in_ring(ring, is_large ? python_evaluations_offset : first_evaluations_offset));
-  Evaluations* found = kept + ((hash >> 40) & ((is_large ? python_evaluations : first_evaluations) - 1));
+  Evaluations* found = &kept_evaluations[(hash >> 40) & (evaluation_places - 1)];
   if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
   find_evaluations(ring, at, start, bytes, found);
   found->native = native;

@@ -40,7 +40,7 @@ inline uint64_t op_of(const RawEvent& event) { return (event.word0 >> 45) & 7; }
   uint64_t now = __atomic_load_n(sequence_word(block), __ATOMIC_ACQUIRE);
   if (((sequence ^ now) & sequence_mask) != 0) return false;
   // A tick may be due, and a large size is in an event of its own.
-  if (__atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED) != ring->last_tick ||
+  if (__atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED) != ring->last_tick ||
       static_cast<uint32_t>(last.word1) == ~0u)
     return false;
   __atomic_store_n(&ring->folding, head + 1, __ATOMIC_RELAXED);

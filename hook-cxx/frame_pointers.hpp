@@ -21,14 +21,14 @@ namespace memhook {
   return count;
 }
 
-// Fills `pcs` as `unwind` does, and tells `trace` the same. [sp, stack_high) is mapped as long as the
+// Fills `pcs` as `unwind` does, and tells `trace` the same. [sp, high) is mapped as long as the
 // thread runs on it, so the reads cannot fault. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start, uint64_t* pcs,
                                                            uint32_t depth, Trace& trace) {
-  uint64_t high = ring->stack_high;
+  auto [low, high] = bounds_of(ring);
   pcs[0] = start.pc;
-  if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0)) {
+  if (__builtin_expect(start.sp < low || start.sp >= high, 0)) {
     trace.spoil();
     return walk_unknown_stack(start, pcs, depth);
   }

@@ -132,7 +132,7 @@ extern "C" {
 // that it claimed when it was born; no_wipe_on_fork, where tracing would not be safe; stale or no_loader, with the
 // gate open.
 MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
-  auto* c = reinterpret_cast<Control*>(new_region);
+  auto* c = reinterpret_cast<const Control*>(new_region);
   // A child of a traced process still has what its parent had.
   leave_inheritance();
   if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;

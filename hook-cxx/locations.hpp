@@ -19,7 +19,7 @@
 
 namespace memhook::python {
 
-inline PythonLayout* layout() { return at<PythonLayout>(python_offset); }
+inline const PythonLayout* layout() { return in_guide<PythonLayout>(python_offset); }
 
 // What a place in the interpreter's memory holds.
 struct Reader {
@@ -318,23 +318,33 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   return bytes;
 }
 
-// Finds a location that is not remembered, and remembers it at `place`; 0 if it cannot be had.
+// Finds a location that is not remembered, and remembers it at `place`, if there is one; 0 if it cannot be had. What is
+// remembered may be written by others (state.hpp), so nothing that is read through comes from there.
 [[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
                                                            const uint64_t* object, uint64_t code, int64_t offset,
                                                            Seen* place) {
   const PythonLayout* p = layout();
   if (offset > 1 << 24 || offset < -64) return 0;
+  Seen seen;
+  seen.code = code;
+  seen.name = field<uint64_t>(object, p->code_name);
+  seen.file = field<uint64_t>(object, p->code_file);
+  seen.lines = field<uint64_t>(object, p->code_lines);
+  seen.first_line = field<int32_t>(object, p->code_first_line);
+  seen.offset = offset;
+  if (!mark_of(reader, object, &seen.mark)) return 0;
+  uint32_t id = write_location(ring, reader, seen);
+  if (place == nullptr || id == 0) return id;
   // First and last, as for a chain: a signal handler may leave us by siglongjmp(3) at any place.
   place->id = 0;
   asm volatile("" ::: "memory");
-  place->code = code;
-  place->name = field<uint64_t>(object, p->code_name);
-  place->file = field<uint64_t>(object, p->code_file);
-  place->lines = field<uint64_t>(object, p->code_lines);
-  place->first_line = field<int32_t>(object, p->code_first_line);
-  place->offset = offset;
-  if (!mark_of(reader, object, &place->mark)) return 0;
-  uint32_t id = write_location(ring, reader, *place);
+  place->code = seen.code;
+  place->name = seen.name;
+  place->file = seen.file;
+  place->lines = seen.lines;
+  place->first_line = seen.first_line;
+  place->offset = seen.offset;
+  place->mark = seen.mark;
   asm volatile("" ::: "memory");
   return place->id = id;
 }
@@ -354,10 +364,7 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
     offset = int64_t{static_cast<int32_t>(instruction)} * 2;
   else
     offset = static_cast<int64_t>(instruction - (code + p->code_instructions));
-  if (anew) {
-    Seen nothing;
-    return find_location(ring, reader, object, code, offset, &nothing);
-  }
+  if (anew) return find_location(ring, reader, object, code, offset, nullptr);
   uint64_t hash = (code ^ static_cast<uint64_t>(offset) << 20) * 0x9e3779b97f4a7c15;
   auto* seen =
       reinterpret_cast<Seen*>(in_ring(ring, python_cache_offset)) + ((hash >> 40) & (python_cache_entries - 1));
@@ -366,7 +373,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
                (seen->lines == field<uint64_t>(object, p->code_lines)) &
                (seen->first_line == field<int32_t>(object, p->code_first_line)) & (seen->id != 0);
   uint64_t mark;
-  if (__builtin_expect(holds && mark_of(reader, object, &mark) && seen->mark == mark, 1)) return seen->id;
+  if (__builtin_expect(holds && mark_of(reader, object, &mark) && seen->mark == mark, 1))
+    return once(seen->id);
   return find_location(ring, reader, object, code, offset, seen);
 }
 

@@ -20,11 +20,11 @@ inline constexpr uint64_t page_bytes = 4096;
 inline uint64_t up_to_page(uint64_t bytes) { return (bytes + page_bytes - 1) & ~(page_bytes - 1); }
 
 inline uint32_t next_mapping_number() {
-  return static_cast<uint32_t>(__atomic_add_fetch(&control()->mapping_number, 1, __ATOMIC_ACQ_REL));
+  return static_cast<uint32_t>(__atomic_add_fetch(&tally()->mapping_number, 1, __ATOMIC_ACQ_REL));
 }
 
 inline uint32_t mapping_number() {
-  return static_cast<uint32_t>(__atomic_load_n(&control()->mapping_number, __ATOMIC_ACQUIRE));
+  return static_cast<uint32_t>(__atomic_load_n(&tally()->mapping_number, __ATOMIC_ACQUIRE));
 }
 
 // Writes the event and its size, which become visible together. pre: the thread is recording.
@@ -32,7 +32,7 @@ inline void commit_mapping(RingHeader* ring, uint64_t op, uint64_t address, uint
                            uint32_t stack) {
   if (!reserve(ring)) return;
   uint64_t head = ring->head;
-  uint64_t time = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+  uint64_t time = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
   if (gate().clock_mode != clock_coarse) time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
   write_tick(ring, head, time);
   event_at(ring, head++) = {op_size_extension << 45, bytes};

@@ -15,7 +15,7 @@ namespace memhook {
 
 inline constexpr uint64_t unseen_marks_that_order = 4;
 
-inline MarkEntry* mark_entry(uint64_t number) { return at<MarkEntry>(marks_offset) + number % mark_count; }
+inline MarkEntry* mark_entry(uint64_t number) { return in_report<MarkEntry>(marks_offset) + number % mark_count; }
 
 inline bool attacher_sees_marks(uint64_t number) {
   if (number < unseen_marks_that_order) return true;
@@ -24,10 +24,9 @@ inline bool attacher_sees_marks(uint64_t number) {
 }
 
 [[gnu::noinline, gnu::cold]] inline void note_mark(const char* name) {
-  Control* c = control();
-  uint64_t number = __atomic_fetch_add(&c->marks, 1, __ATOMIC_ACQ_REL);
-  uint64_t time = attacher_sees_marks(number) ? __atomic_fetch_add(&c->clock_ns, 2, __ATOMIC_ACQ_REL) + 1
-                                              : __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
+  uint64_t number = __atomic_fetch_add(&tally()->marks, 1, __ATOMIC_ACQ_REL);
+  uint64_t time = attacher_sees_marks(number) ? __atomic_fetch_add(&tally()->clock_ns, 2, __ATOMIC_ACQ_REL) + 1
+                                              : __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
   MarkEntry* entry = mark_entry(number);
   __atomic_store_n(&entry->number, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&entry->time_ns, time | mark_by_program, __ATOMIC_RELAXED);

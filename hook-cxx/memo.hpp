@@ -15,8 +15,10 @@
 //
 // Where a backtrace is kept decides nothing: each is compared whole, wherever it was found.
 //
-// Nothing is remembered of stacks that were read through the kernel: comparing must not fault. All
-// words lie in [sp, stack_high), and stack_high is compared too.
+// Nothing is remembered of stacks that were read through the kernel: comparing must not fault. All words lie between sp
+// and the end of the stack. What is remembered is in the report, where others may write at any time (SECURITY.md): so
+// where a word is, is loaded once, and compared with the end of the stack before the word is read. A process that
+// writes there can make a wrong backtrace of a right one, and nothing else.
 #pragma once
 #include "unwind.hpp"
 
@@ -27,7 +29,7 @@ struct Memo {
   uint64_t sp_function;  // see sp_and_function()
   uint64_t rbp;
   uint32_t stack;
-  uint16_t span;   // words from sp to the end of the highest one read
+  uint16_t unused;
   uint8_t blocks;  // MemoBlocks that follow
   uint8_t flags;
 };
@@ -51,7 +53,7 @@ inline const MemoBlock* blocks_of(const Memo* memo) { return reinterpret_cast<co
 struct MemoTrace {
   Memo* memo;
   uint64_t sp, high;
-  uint32_t limit, words = 0, span = 0;
+  uint32_t limit, words = 0;
   uint64_t rbp_place = 0, rbp_value = 0;
   bool rbp_is_incoming = true, needs_incoming_rbp = false, spoiled = false;
 
@@ -66,7 +68,6 @@ struct MemoTrace {
     block.offsets[words & 3] = static_cast<uint16_t>(word);
     block.values[words & 3] = value;
     words++;
-    if (word >= span) span = word + 1;
   }
   [[gnu::always_inline]] void reads(uint64_t place, uint64_t value) { add(place, value); }
   [[gnu::always_inline]] void restores_rbp(uint64_t place, uint64_t value) {
@@ -121,7 +122,7 @@ struct MemoPlace {
   uint64_t hash = (at.pc ^ (at.sp << 17)) * 0x9e3779b97f4a7c15;
   auto* guide = reinterpret_cast<MemoGuide*>(in_ring(ring, memo_guides_offset)) + (hash >> 56);
   static_assert(memo_guides == 256);
-  uint64_t i = guide->words[0], j = guide->words[1];
+  uint64_t i = once(guide->words[0]), j = once(guide->words[1]);
   if (guide->tag != tag_of(hash)) i = j = 0;
   if (__builtin_expect(at.sp + 8 * (i > j ? i : j) + 8 > high, 0)) i = j = 0;
   auto* words = reinterpret_cast<const uint64_t*>(at.sp);
@@ -142,32 +143,38 @@ inline uint64_t memos_in(uint64_t bytes) {
                                  ((hash >> 40) & ring->memo_mask & g.memo_mask) * g.memo_bytes);
 }
 
-// Whether everything that `memo`'s unwinding depended on is as it was.
+// Whether everything that `memo`'s unwinding depended on is as it was. pre: `at.sp` is inside the stack, which ends at
+// `high`; so it is for all that follow.
 [[gnu::always_inline]] inline bool still_holds(const Memo* memo, uint64_t key, const Position& at, uint32_t function,
                                                uint64_t high) {
   uint64_t differs = (memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function));
   if (memo->flags & memo_uses_rbp) differs |= memo->rbp ^ at.rbp;
-  if (differs != 0 || at.sp + 8 * uint64_t{memo->span} > high) return false;
+  if (differs != 0) return false;
   auto* words = reinterpret_cast<const uint64_t*>(at.sp);
+  uint64_t room = (high - at.sp) / 8;
   const MemoBlock* block = blocks_of(memo);
-  for (uint32_t i = memo->blocks; i != 0; i--, block++)
-    differs |= (block->values[0] ^ words[block->offsets[0]]) | (block->values[1] ^ words[block->offsets[1]]) |
-               (block->values[2] ^ words[block->offsets[2]]) | (block->values[3] ^ words[block->offsets[3]]);
+  for (uint32_t i = once(memo->blocks); i != 0; i--, block++) {
+    uint64_t a = once(block->offsets[0]), b = once(block->offsets[1]), c = once(block->offsets[2]),
+             d = once(block->offsets[3]);
+    if (__builtin_expect(a >= room || b >= room || c >= room || d >= room, 0)) return false;
+    differs |= (block->values[0] ^ words[a]) | (block->values[1] ^ words[b]) | (block->values[2] ^ words[c]) |
+               (block->values[3] ^ words[d]);
+  }
   return differs == 0;
 }
 
-// The first word that keeps `memo` from holding, if it is of an unwinding that began alike and has its
-// words inside the stack; else null.
+// The first word that keeps `memo` from holding, if it is of an unwinding that began alike; else null.
 [[gnu::always_inline]] inline const uint64_t* first_difference(const Memo* memo, uint64_t key, const Position& at,
                                                                uint32_t function, uint64_t high) {
   if ((memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function))) return nullptr;
   if ((memo->flags & memo_uses_rbp) && memo->rbp != at.rbp) return &at.rbp;
-  if (at.sp + 8 * uint64_t{memo->span} > high) return nullptr;
   auto* words = reinterpret_cast<const uint64_t*>(at.sp);
+  uint64_t room = (high - at.sp) / 8;
   const MemoBlock* block = blocks_of(memo);
-  for (uint32_t i = 0; i < 4u * memo->blocks; i++) {
-    const uint64_t* word = words + block[i / 4].offsets[i & 3];
-    if (block[i / 4].values[i & 3] != *word) return word;
+  for (uint32_t i = 0, count = 4u * once(memo->blocks); i < count; i++) {
+    uint64_t offset = once(block[i / 4].offsets[i & 3]);
+    if (offset >= room) return nullptr;
+    if (block[i / 4].values[i & 3] != words[offset]) return words + offset;
   }
   return nullptr;
 }
@@ -228,8 +235,8 @@ struct FoundMemo {
 // The remembered backtrace that holds, or, with `holds` false, the place for a new one. pre: that of
 // the first place does not hold.
 [[gnu::noinline]] inline FoundMemo find_other_memo(RingHeader* ring, MemoPlace first, uint64_t key,
-                                                   const Position& start, uint32_t function) {
-  uint64_t high = ring->stack_high, hash = first.hash;
+                                                   const Position& start, uint32_t function, uint64_t high) {
+  uint64_t hash = first.hash;
   MemoGuide* guide = first.guide;
   if (guide->vain >= vain_many && !remembers(ring, guide)) return {nullptr, false};
   Memo* memo = memo_of(ring, hash);
@@ -261,7 +268,6 @@ struct FoundMemo {
   memo->sp_function = sp_and_function(start, function);
   memo->rbp = start.rbp;
   memo->stack = stack;
-  memo->span = static_cast<uint16_t>(trace.span);
   memo->blocks = static_cast<uint8_t>(words / 4);
   memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) | (truncated ? memo_truncated : 0));
   asm volatile("" ::: "memory");

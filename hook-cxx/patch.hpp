@@ -49,7 +49,7 @@ template <typename Work>
 
 // Tells the attacher the loader's counts. pre: the loader keeps still, which also means that no other
 // thread does this.
-inline void tell_count(uint64_t count) { __atomic_store_n(&control()->loader_count_now, count, __ATOMIC_RELEASE); }
+inline void tell_count(uint64_t count) { __atomic_store_n(&tally()->loader_count_now, count, __ATOMIC_RELEASE); }
 
 // Whether the journal and the module list are still true.
 inline bool lists_are_current(uint64_t count) {
@@ -102,13 +102,15 @@ class WritablePage {
 };
 
 // Writes `to` where the word at `address` holds `from` or `or_from`: a slot that lazy binding had not
-// resolved when the attacher looked may hold the function by now. Returns the new state.
+// resolved when the attacher looked may hold the function by now. A word that holds `to` already is done. Returns the
+// new state.
 inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection, uint64_t from,
                               uint64_t or_from, uint64_t to, uint32_t done) {
   uint32_t state = page.open(address, protection);
   if (state != slot_patched) return state;
   auto* slot = reinterpret_cast<uint64_t*>(address);
   bool exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  if (!exchanged && from == to) return done;
   if (!exchanged && from == or_from)  // the failed exchange has put the slot's value into `from`
     exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return exchanged ? done : static_cast<uint32_t>(slot_changed);
@@ -128,8 +130,7 @@ const WrapperTable& wrappers_in_use();
 // modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a
 // slot patched then would not be restored. `only_forks`: the slots of fork(2), and no others.
 inline long patch_pending(bool only_forks = false) {
-  Control* c = control();
-  if (trusted.is_shared) return 0;  // the attacher writes the slots itself
+  const Control* c = control();
   return with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
     tell_count(loader_count);
     if (epoch_now() == 0) return 0;
@@ -139,8 +140,11 @@ inline long patch_pending(bool only_forks = false) {
     long patched = 0;
     uint32_t count = __atomic_load_n(&c->slot_count, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < count && i < max_slots; i++) {
-      auto* entry = at<SlotEntry>(slots_offset) + i;
-      if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_pending) continue;
+      auto* entry = in_guide<SlotEntry>(slots_offset) + i;
+      uint32_t* state = in_report<uint32_t>(slot_states_offset) + i;
+      // The attacher decides which slots are patched; the state says only which of these still are to be.
+      if (!__atomic_load_n(&entry->is_wanted, __ATOMIC_ACQUIRE)) continue;
+      if (__atomic_load_n(state, __ATOMIC_ACQUIRE) != slot_pending) continue;
       if (entry->function >= function_count || entry->variant >= max_variants) continue;
       if (only_forks && (entry->function < first_fork || entry->function > last_fork)) continue;
       if (!is_current && !entry->is_permanent) {
@@ -148,13 +152,12 @@ inline long patch_pending(bool only_forks = false) {
         continue;
       }
       originals[entry->function][entry->variant] = entry->original;
-      entry->replacement = wrappers[entry->function][entry->variant];
       // Journal first: if the attacher dies now, recovery looks at this slot.
-      __atomic_store_n(&entry->state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
-      uint32_t state = exchange_word(page, entry->address, entry->protection, entry->expected, entry->original,
-                                     entry->replacement, slot_patched);
-      __atomic_store_n(&entry->state, state, __ATOMIC_RELEASE);
-      patched += state == slot_patched;
+      __atomic_store_n(state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
+      uint32_t done = exchange_word(page, entry->address, entry->protection, entry->expected, entry->original,
+                                    wrappers[entry->function][entry->variant], slot_patched);
+      __atomic_store_n(state, done, __ATOMIC_RELEASE);
+      patched += done == slot_patched;
     }
     return left_out ? stale : patched;
   });

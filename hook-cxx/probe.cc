@@ -8,6 +8,7 @@
 // are in use. That is told by a mark, which stays behind if the handler leaves by longjmp; then the same
 // holds for all further calls of that thread. Nothing can be told from stack pointers, as handlers may
 // have stacks of their own.
+#define MEMHOOK_CHECKS_OWNER
 #include "backtrace.hpp"
 #include "budget.hpp"
 
@@ -107,43 +108,29 @@ inline uint64_t number_of(uint64_t block) { return (block - config.blocks) / con
 
 // The ring of a block's owner. Forked processes count in the same blocks, so nothing in them says where to write.
 inline RingHeader* ring_numbered(uint64_t number) {
-  return at<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + trusted.ring_bytes));
+  return in_report<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + trusted.ring_bytes));
 }
 
 // The first call of a thread that has this block: it may be the memory of one that has ended. `tid` goes last.
 [[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid, uint64_t sp) {
   thread->ring = 0;
   uint64_t number = number_of(block);
-  Control* c = control();
+  const Control* c = control();
   // As many as the attacher has made ready. Their numbers are those of the blocks, without the shared one.
   if (config.region && number >= 1 && number <= __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED) &&
       number <= max_rings) {
     RingHeader* ring = ring_numbered(number);
-    ring->stack_low = 0;
-    ring->stack_high = 0;
     use_caches(ring, ring->granted_caches != 0);
     __atomic_store_n(&ring->tid, static_cast<uint32_t>(tid), __ATOMIC_RELAXED);
     __atomic_store_n(&ring->state, static_cast<uint32_t>(ring_claimed), __ATOMIC_RELEASE);
-    uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
-    while (used < number && !__atomic_compare_exchange_n(&c->rings_used, &used, static_cast<uint32_t>(number), true,
+    uint32_t used = __atomic_load_n(&tally()->rings_used, __ATOMIC_RELAXED);
+    while (used < number && !__atomic_compare_exchange_n(&tally()->rings_used, &used, static_cast<uint32_t>(number), true,
                                                          __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
     thread->ring = 1;
   }
   thread->first_sp = sp;
   __atomic_store_n(&thread->tid, tid, __ATOMIC_RELEASE);
-}
-
-// Takes over what the attacher has found of the thread's stack, once. The pair is believed if it is this thread's
-// before and after.
-[[gnu::noinline, gnu::cold]] void take_bounds(RingHeader* ring, const ProbeThread* thread, uint64_t tid) {
-  if (__atomic_load_n(&thread->stack_tid, __ATOMIC_ACQUIRE) != tid) return;
-  uint64_t low = __atomic_load_n(&thread->stack_low, __ATOMIC_RELAXED);
-  uint64_t high = __atomic_load_n(&thread->stack_high, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_ACQUIRE);
-  if (__atomic_load_n(&thread->stack_tid, __ATOMIC_RELAXED) != tid) return;
-  ring->stack_low = low;
-  ring->stack_high = high;
 }
 
 }  // namespace memhook
@@ -180,7 +167,6 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
   uint64_t number = number_of(block);
   if (thread->ring != 0 && config.region && number - 1 < max_rings) {
     RingHeader* ring = ring_numbered(number);
-    if (__builtin_expect(ring->stack_high == 0, 0)) take_bounds(ring, thread, tid);
     // Counts calls, by which the memory for backtraces finds out how often one was not remembered.
     __atomic_store_n(&ring->head, ring->head + 1, __ATOMIC_RELAXED);
     Position start{*reinterpret_cast<const uint64_t*>(sp), sp + 8, rbp};
@@ -198,11 +184,13 @@ MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
   region = reinterpret_cast<unsigned char*>(config.region);
   if (region) {
     trusted.ring_bytes = control()->ring_bytes;
+    trusted.guide_epoch = control()->epoch;
     trusted.may_call = control()->syscalls_filtered == 0;
     trusted.main_stack_low = control()->main_stack_low;
     trusted.main_stack_high = control()->main_stack_high;
   }
   Gate& g = gate();
+  g.tid_offset = static_cast<uint32_t>(config.tid_offset);
   g.depth = config.depth < 1 ? 1 : config.depth > max_depth ? max_depth : static_cast<uint32_t>(config.depth);
   // As in memhook_attach(): at most two words a frame, and whole cache lines.
   g.memo_words = 2 * g.depth;

@@ -129,23 +129,28 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
 // Whether the frames from `frame` on are those of the chain. pre: plain loads are safe.
 [[gnu::always_inline]] inline bool still_holds(const Chain* chain, uint64_t frame, Proof proof, bool proves) {
   const PythonLayout* p = layout();
-  const Link* end = chain->links + chain->count;
+  uint16_t count = once(chain->count);
+  if (count > sizeof chain->links / sizeof *chain->links) return false;
+  const Link* end = chain->links + count;
   uint32_t seen = 0;
   for (const Link* link = chain->links; link != end; link++) {
     if (frame < 4096 || frame >> 47 || (frame & 7)) return false;
-    Memory expected = is_function(p, static_cast<uint8_t>(link->entry)) ? Memory::heap : Memory::proven;
+    auto known = static_cast<uint8_t>(link->entry);
+    Memory expected = is_function(p, known) ? Memory::heap : Memory::proven;
     if (proves && proof.at(frame, distances.entry, &seen) != expected) return false;
     auto* words = reinterpret_cast<const uint64_t*>(frame);
     uint8_t entry = entry_of(p, words);
     frame = field<uint64_t>(words, p->frame_previous);
-    if (link->entry != entry) return false;
+    if (known != entry) return false;
     if (!is_function(p, entry)) continue;
     // Only the lower half of what is no pointer belongs to it.
     uint64_t differs = field<uint64_t>(words, p->frame_instruction) ^ link->instruction;
     if (p->instruction_kind <= python_unit) differs = static_cast<uint32_t>(differs);
-    if ((code_of(p, words) ^ link->code) | differs) return false;
+    // Loaded from the frame: what is remembered is only compared.
+    uint64_t code = code_of(p, words);
+    if ((code ^ link->code) | differs) return false;
     // The frame holds on to its code object, so it is there, but it may be another one than last time.
-    auto* object = reinterpret_cast<const uint64_t*>(link->code);
+    auto* object = reinterpret_cast<const uint64_t*>(code);
     differs = (object[1] ^ p->code_type) | (field<uint64_t>(object, p->code_name) ^ link->name) |
               (field<uint64_t>(object, p->code_file) ^ link->file) |
               (field<uint64_t>(object, p->code_lines) ^ link->lines);
@@ -250,9 +255,10 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   if (a == b) return true;
   if ((a & ~id) != (b & ~id) || (a & python_frame) != python_frame) return false;
   StackEntry *first = stack_entry(a & id), *second = stack_entry(b & id);
-  if (first->hash != second->hash || first->depth != second->depth) return false;
+  uint32_t depth = once(first->depth);
+  if (first->hash != second->hash || depth != second->depth || depth > max_depth) return false;
   auto *left = reinterpret_cast<const uint64_t*>(first + 1), *right = reinterpret_cast<const uint64_t*>(second + 1);
-  for (uint32_t i = 0; i < first->depth; i++)
+  for (uint32_t i = 0; i < depth; i++)
     if (left[i] != right[i]) return false;
   return true;
 }
@@ -300,7 +306,8 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   Reader reader{false};
   uint64_t state = known == python_off ? 0 : thread_state(reader, known == python_direct);
   if (state == 0) return native;
-  Walk walk(reader, false, {nullptr, at.sp, ring->stack_low, ring->stack_high});
+  Bounds bounds = bounds_of(ring);
+  Walk walk(reader, false, {nullptr, at.sp, bounds.low, bounds.high});
   // Before 3.11, frames are objects, and each holds on to its caller.
   bool is_on_stack = p->frame_in != no_offset || p->entry_kind > python_marked;
   if (!is_on_stack) return with_frames_of(ring, walk, state, function, native);

@@ -143,7 +143,7 @@ namespace memhook {
     commit(ring, op, address, sequence, 0, stack);
   }
   if (__builtin_expect(ring->timed_from != 0, 0))
-    end_timing(ring, &control()->timed_releases, &control()->timed_release_counts);
+    end_timing(ring, &tally()->timed_releases, &tally()->timed_release_counts);
   end_recording(ring, frame);
 }
 

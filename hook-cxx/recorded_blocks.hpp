@@ -38,7 +38,7 @@
 namespace memhook {
 
 [[gnu::always_inline]] inline uint8_t* page_marks(uint64_t address) {
-  return at<uint8_t>(filter_offset) + ((address >> 12) & (filter_pages - 1));
+  return in_report<uint8_t>(filter_offset) + ((address >> 12) & (filter_pages - 1));
 }
 
 // Whether the block may be a recorded one; never false for one that is.
@@ -59,7 +59,7 @@ struct TablePlace {
   [[gnu::always_inline]] static TablePlace of(uint64_t address) {
     uint64_t line = address >> 8;
     uint64_t index = (line ^ ((line >> 20) * filter_hash >> 40)) & gate().table_mask;
-    return {at<uint64_t>(filter_table_offset) + (index & ~1ull), index & 1, (line >> 9 << 1 | (line & 1)) << 32,
+    return {in_report<uint64_t>(filter_table_offset) + (index & ~1ull), index & 1, (line >> 9 << 1 | (line & 1)) << 32,
             1ull << (address >> 3 & 31)};
   }
 
@@ -73,7 +73,7 @@ inline constexpr uint64_t table_bits = 0xffff'ffff;
 // Sets the marks of this kind that are set at present.
 [[gnu::always_inline]] inline void set_marks(uint64_t address, uint8_t first_mark) {
   uint8_t* marks = page_marks(address);
-  uint64_t phase = __atomic_load_n(&control()->mark_phase, __ATOMIC_ACQUIRE);
+  uint64_t phase = __atomic_load_n(&tally()->mark_phase, __ATOMIC_ACQUIRE);
   auto mark = static_cast<uint8_t>(first_mark << ((phase + 1) >> 1 & 1));
   if (!(__atomic_load_n(marks, __ATOMIC_RELAXED) & mark)) __atomic_fetch_or(marks, mark, __ATOMIC_RELAXED);
 }

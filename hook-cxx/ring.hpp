@@ -56,7 +56,7 @@ inline void use_caches(RingHeader* ring, bool all) {
 // in their rings, and what they remember, is as good as before: backtraces are compared with the stack,
 // and releases that were not numbered meanwhile leave a sequence word where it was.
 [[gnu::noinline, gnu::cold]] inline bool resume(uint32_t word) {
-  if (__atomic_load_n(&control()->abandoned, __ATOMIC_ACQUIRE)) return false;
+  if (__atomic_load_n(&tally()->abandoned, __ATOMIC_ACQUIRE)) return false;
   __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
   uint32_t epoch = word & ~suspended;
   // Only from `word`: a detach may have closed the gate, or the next attach opened it with another epoch.
@@ -66,10 +66,9 @@ inline void use_caches(RingHeader* ring, bool all) {
 
 // Takes the first free ring of so many for this thread; null when there is none.
 inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
-  Control* c = control();
   uint64_t stride = ring_prefix_bytes + trusted.ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
-    auto* ring = at<RingHeader>(rings_offset + i * stride);
+    auto* ring = in_report<RingHeader>(rings_offset + i * stride);
     uint32_t expected = ring_free;
     if (__atomic_load_n(&ring->state, __ATOMIC_RELAXED) != ring_free) continue;
     if (!__atomic_compare_exchange_n(&ring->state, &expected, static_cast<uint32_t>(ring_claimed), false,
@@ -98,9 +97,9 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->tid, own_number(thread_pointer), __ATOMIC_RELEASE);
-    uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
+    uint32_t used = __atomic_load_n(&tally()->rings_used, __ATOMIC_RELAXED);
     while (used < i + 1 &&
-           !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+           !__atomic_compare_exchange_n(&tally()->rings_used, &used, i + 1, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
     own_ring(ring, epoch);
     return ring;
@@ -141,18 +140,18 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   }
   uint64_t left = thread_word();
   if ((left & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(left - epoch);
-  Control* c = control();
+  const Control* c = control();
   // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
   // wait to be admitted.
   uint64_t still_waiting = static_cast<uint64_t>(epoch) << 24;
   if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
     own_no_ring(left - (1 << 12));
-    __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
   uint32_t limit = __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED);
   if (limit > max_rings) limit = max_rings;
-  uint32_t rings = admit_recorder(c, epoch) ? limit : 0;
+  uint32_t rings = admit_recorder(epoch) ? limit : 0;
   if (RingHeader* ring = take_free_ring(rings, epoch, sp)) return ring;
   if (rings > 0) {
     if (RingHeader* ring = wait_for_ring(rings, epoch, sp)) return ring;
@@ -160,7 +159,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   // A detach meanwhile, or a gap began: nothing is counted, and the thread asks again when tracing goes on.
   if (epoch_now() != epoch) return nullptr;
   own_no_ring(still_waiting | 4095ull << 12);
-  __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
   return nullptr;
 }
 
@@ -221,7 +220,7 @@ inline uint64_t spent_waiting(const RingHeader* ring, uint64_t now, uint64_t wai
 // Whether the owner need not wait (any longer): there is room for all that it allocates, or it has waited for as long
 // as it should and takes samples from its next allocation on. pre: look_for_room() returned true.
 inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
-  uint64_t now = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+  uint64_t now = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
   uint64_t spent = spent_waiting(ring, now, static_cast<uint64_t>(waited_ns));
   if (ring->sampling == records_all) {
     uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (mask_of(ring) + 1) / 4 * 3;
@@ -274,7 +273,7 @@ inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(
   ring->next_look = ring->head + draw_look_distance(ring);
   keep_next_look(ring);
   if (ring->sampling != records_all && ring->sampling != wants_timing) return;
-  bool is_ordered = __atomic_load_n(&control()->sampling_order, __ATOMIC_RELAXED) != 0;
+  bool is_ordered = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED) != 0;
   ring->sampling = is_ordered ? wants_order : wants_timing;
   ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
 }
@@ -321,20 +320,20 @@ inline void meet_draw(RingHeader* ring) {
 // is lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains
 // what was under way.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
-  Control* c = control();
+  const Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);
   bool adapts = (gate().flags & flag_adapt_when_full) != 0;
   Wait wait(adapts ? starved_attacher_ns : dead_attacher_ns);
   for (;;) {
     // The next attach has cleared the region, or the last has given its memory back: this ring is no
     // longer ours, nor is the loss.
-    if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine ||
+    if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != trusted.guide_epoch || gate().last_epoch != mine ||
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
     if (look_for_room(ring) && (!adapts || may_go_on(ring, wait.waited_ns()))) {
       auto waited_ns = static_cast<uint64_t>(wait.waited_ns());
       if (gate().flags & flag_budget) {
-        if (waited_ns > 0) __atomic_fetch_add(&c->waited_ns, waited_ns, __ATOMIC_RELAXED);
+        if (waited_ns > 0) __atomic_fetch_add(&tally()->waited_ns, waited_ns, __ATOMIC_RELAXED);
         if (is_time_to_look(ring)) look_at_order(ring);
       }
       if (gate().flags & flag_looks) meet_draw(ring);
@@ -384,7 +383,7 @@ inline void meet_draw(RingHeader* ring) {
 [[gnu::always_inline]] inline void commit(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
                                           uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;
-  uint64_t time = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+  uint64_t time = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
   if (gate().clock_mode != clock_coarse) time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
   write_tick(ring, head, time);
   if (size >= 0xffff'ffff) {
@@ -398,7 +397,7 @@ inline void meet_draw(RingHeader* ring) {
 [[gnu::always_inline]] inline void commit_simple(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
                                                  uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;
-  write_tick(ring, head, __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED));
+  write_tick(ring, head, __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED));
   publish(ring, head, op, address, sequence, size, stack);
 }
 

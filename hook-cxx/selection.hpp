@@ -18,7 +18,7 @@ inline constexpr uint32_t selects = flag_size_filter | flag_sample;
 // block's probability, 1 - exp(-size / mean).
 [[gnu::noinline, gnu::cold]] inline uint64_t draw_interval(RingHeader* ring) {
   uint64_t x = draw_random(ring);
-  auto* quantiles = at<uint64_t>(sample_offset);
+  auto* quantiles = in_guide<uint64_t>(sample_offset);
   uint64_t i = x & (sample_quantiles - 1), fraction = (x >> 20) & 0xffff;
   uint64_t low = quantiles[i], high = quantiles[i + 1];
   // Intervals stay below 2^40, so the product fits.

@@ -21,16 +21,16 @@ inline constexpr uint32_t nobody = 0, one_thread = 1, second_comes = 2, many_thr
 inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_recorder ? nobody : many_threads; }
 
 // Whether the calling thread may begin to record.
-[[gnu::noinline, gnu::cold]] inline bool admit_recorder(Control* c, uint32_t epoch) {
+[[gnu::noinline, gnu::cold]] inline bool admit_recorder(uint32_t epoch) {
   Gate& g = gate();
   uint32_t now = nobody;
   if (__atomic_compare_exchange_n(&g.recorders, &now, one_thread, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) ||
       now == many_threads)
     return true;
   __atomic_store_n(&g.recorders, second_comes, __ATOMIC_SEQ_CST);
-  __atomic_store_n(&c->recorders_asked, epoch, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&tally()->recorders_asked, epoch, __ATOMIC_SEQ_CST);
   Wait wait;
-  while (__atomic_load_n(&c->recorders_granted, __ATOMIC_ACQUIRE) != epoch) {
+  while (__atomic_load_n(&control()->recorders_granted, __ATOMIC_ACQUIRE) != epoch) {
     if (epoch_now() != epoch || !wait.a_moment()) return false;
     // The first thread is stopped inside a recording, or in a signal handler that waits for this one.
     if (wait.waited_ns() > 2'000'000'000) return false;
@@ -42,7 +42,7 @@ inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_reco
 // The sequence word of a block: one word for a page's worth of addresses.
 [[gnu::always_inline]] inline uint32_t* sequence_word(uint64_t address) {
   uint64_t page = address >> 12;
-  return at<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
+  return in_report<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
 }
 
 // The number of a release. pre: the thread has said that it is recording.

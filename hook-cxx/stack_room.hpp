@@ -32,8 +32,8 @@ inline constexpr uint64_t room_for_python = 2048;
 
 // Whether there are so many bytes below the frame.
 [[gnu::always_inline]] inline bool has_stack_room(const RingHeader* ring, uint64_t frame, uint64_t bytes) {
-  uint64_t low = ring->stack_low;
-  if (__builtin_expect(frame >= low && frame < ring->stack_high, 1)) return frame - low >= bytes;
+  auto [low, high] = bounds_of(ring);
+  if (__builtin_expect(frame >= low && frame < high, 1)) return frame - low >= bytes;
   // Below what is mapped of this one is no guard page, and the attacher may not have told its bounds yet.
   if (frame >= trusted.main_stack_low && frame < trusted.main_stack_high)
     return frame - trusted.main_stack_low >= bytes;

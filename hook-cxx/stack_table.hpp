@@ -27,7 +27,7 @@ namespace memhook {
 [[gnu::always_inline]] inline StackEntry* stack_entry(uint64_t id) {
   constexpr uint64_t granules = arena_bytes / granule_bytes;
   static_assert((granules & (granules - 1)) == 0);
-  return at<StackEntry>(arena_offset + (id & (granules - 1)) * granule_bytes);
+  return in_report<StackEntry>(arena_offset + (id & (granules - 1)) * granule_bytes);
 }
 
 // Where a backtrace is in the index, or would be.
@@ -45,7 +45,7 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
 [[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask, uint32_t function,
                                                        const uint64_t* pcs, uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32, place = hash;
-  auto* index = at<uint64_t>(index_offset);
+  auto* index = in_report<uint64_t>(index_offset);
   for (uint64_t tries = 0; tries < index_tries; tries++, place = mix(place, tag)) {
     uint64_t* line = &index[place & mask & (index_entries - 1) & ~(index_line - 1)];
     for (uint64_t i = 0; i < index_line; i++) {
@@ -64,20 +64,20 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
   return {nullptr, 0};
 }
 
-inline void drop_stack() { __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED); }
+inline void drop_stack() { __atomic_fetch_add(&tally()->stacks_dropped, 1, __ATOMIC_RELAXED); }
 
 // Writes a backtrace into the arena; 0 when that is full.
 inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count, bool truncated) {
-  Control* c = control();
+  const Control* c = control();
   uint64_t bytes = sizeof(StackEntry) + 8ull * count;
   uint64_t granules = (bytes + granule_bytes - 1) / granule_bytes;
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
-  uint64_t id = __atomic_fetch_add(&c->arena_next, granules, __ATOMIC_RELAXED);
+  uint64_t id = __atomic_fetch_add(&tally()->arena_next, granules, __ATOMIC_RELAXED);
   if (id > arena_bytes / granule_bytes || (id + granules) * granule_bytes > limit) {
-    __atomic_fetch_sub(&c->arena_next, granules, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&tally()->arena_next, granules, __ATOMIC_RELAXED);
     return 0;
   }
-  auto* entry = at<StackEntry>(arena_offset + id * granule_bytes);
+  auto* entry = in_report<StackEntry>(arena_offset + id * granule_bytes);
   entry->hash = static_cast<uint32_t>(tag);
   entry->function = static_cast<uint8_t>(function);
   entry->truncated = truncated;
@@ -89,10 +89,10 @@ inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs
 
 // Where half of the index is in use, more of it is taken.
 inline void grow_index(uint64_t stacks) {
-  Control* c = control();
-  uint64_t mask = __atomic_load_n(&c->index_mask, __ATOMIC_RELAXED);
+  const Control* c = control();
+  uint64_t mask = __atomic_load_n(&tally()->index_mask, __ATOMIC_RELAXED);
   if (stacks * 2 <= mask || mask >= c->index_limit) return;
-  __atomic_compare_exchange_n(&c->index_mask, &mask, mask * index_growth + index_growth - 1, false, __ATOMIC_RELAXED,
+  __atomic_compare_exchange_n(&tally()->index_mask, &mask, mask * index_growth + index_growth - 1, false, __ATOMIC_RELAXED,
                               __ATOMIC_RELAXED);
 }
 
@@ -103,7 +103,7 @@ inline void grow_index(uint64_t stacks) {
   uint32_t id = 0;
   // All these places are far apart.
   for (uint64_t less = mask / index_growth; less > index_first_entries / index_growth; less /= index_growth)
-    __builtin_prefetch(&at<uint64_t>(index_offset)[hash & less]);
+    __builtin_prefetch(&in_report<uint64_t>(index_offset)[hash & less]);
   while (id == 0 && mask > index_first_entries) {
     mask /= index_growth;
     id = find_in_index(hash, mask, function, pcs, count, truncated).id;
@@ -122,7 +122,7 @@ inline void grow_index(uint64_t stacks) {
     drop_stack();
     return 0;
   } else {
-    grow_index(__atomic_add_fetch(&control()->stack_count, 1, __ATOMIC_RELAXED));
+    grow_index(__atomic_add_fetch(&tally()->stack_count, 1, __ATOMIC_RELAXED));
   }
   uint64_t expected = 0;
   // Release: whoever finds the id in the index finds the frames written. When another thread took
@@ -135,7 +135,7 @@ inline void grow_index(uint64_t stacks) {
 [[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs, uint32_t count,
                                                     bool truncated) {
   uint64_t hash = hash_frames(function | (truncated ? 256 : 0), pcs, count);
-  uint64_t mask = __atomic_load_n(&control()->index_mask, __ATOMIC_RELAXED);
+  uint64_t mask = __atomic_load_n(&tally()->index_mask, __ATOMIC_RELAXED);
   IndexPlace place = find_in_index(hash, mask, function, pcs, count, truncated);
   if (place.id) return place.id;
   return insert_stack(place.slot, mask, hash, function, pcs, count, truncated);
@@ -146,7 +146,7 @@ inline void grow_index(uint64_t stacks) {
 inline uint32_t most_frames() {
   const Control* c = control();
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
-  uint64_t used = __atomic_load_n(&c->arena_next, __ATOMIC_RELAXED) * granule_bytes;
+  uint64_t used = __atomic_load_n(&tally()->arena_next, __ATOMIC_RELAXED) * granule_bytes;
   if (used <= limit / 2) return max_depth;
   if (used <= limit / 4 * 3) return 32;
   return used <= limit / 8 * 7 ? 16 : 8;
@@ -168,7 +168,7 @@ inline uint32_t most_frames() {
 [[gnu::always_inline]] inline uint32_t intern_backtrace(uint32_t function, const uint64_t* pcs, uint32_t count,
                                                         bool* truncated) {
   uint64_t hash = hash_frames(function | (*truncated ? 256 : 0), pcs, count);
-  uint64_t mask = __atomic_load_n(&control()->index_mask, __ATOMIC_RELAXED);
+  uint64_t mask = __atomic_load_n(&tally()->index_mask, __ATOMIC_RELAXED);
   IndexPlace place = find_in_index(hash, mask, function, pcs, count, *truncated);
   if (place.id) return place.id;
   return insert_backtrace(place, mask, hash, function, pcs, count, truncated);

@@ -84,6 +84,8 @@ struct Trusted {
   uint32_t tid_offset;
   // Of the last attach, here or in an ancestor.
   uint32_t epoch;
+  // Control::epoch of the region: the same, but in a child that has claimed it.
+  uint32_t guide_epoch;
   // The attacher is taken for dead, here or in the parent.
   bool is_abandoned;
   // Processes that are forked have the region.
@@ -91,8 +93,6 @@ struct Trusted {
   bool charges_mappings;  // Control::charges_mappings
   // No seccomp filter looked at system calls at the attach.
   bool may_call;
-  // The region was claimed at birth: relatives map it, too, so its journal leads to no slot.
-  bool is_shared;
 };
 
 extern Trusted trusted;
@@ -103,7 +103,9 @@ extern unsigned char* region;
 extern uint32_t waited_in_vain;
 
 inline Gate& gate() { return gate_area.page.gate; }
-inline Control* control() { return reinterpret_cast<Control*>(region); }
+inline const Control* control() { return reinterpret_cast<const Control*>(region); }
+inline Tally* tally_of(unsigned char* of_region) { return reinterpret_cast<Tally*>(of_region + tally_offset); }
+inline Tally* tally() { return tally_of(region); }
 
 // Set in the gate's epoch while the attacher is taken for dead. A thread's word never has this bit, so
 // every call of a suspended hook takes the way of a thread without a ring, which asks whether
@@ -119,9 +121,24 @@ inline uint32_t epoch_now() {
   return word & suspended ? 0 : word;
 }
 
+// In what the attacher tells the hook, which is mapped read-only.
 template <typename T>
-inline T* at(uint64_t offset) {
+inline const T* in_guide(uint64_t offset) {
+  return reinterpret_cast<const T*>(region + offset);
+}
+
+// In what the hook tells the attacher. Other processes may write it at any time (SECURITY.md), so what is found here is
+// a number: it is no address, nothing is called or loaded by it, and it is bounded where it is used as an index. What
+// is checked and then used is loaded once.
+template <typename T>
+inline T* in_report(uint64_t offset) {
   return reinterpret_cast<T*>(region + offset);
+}
+
+// One load, whatever the compiler would rather do.
+template <typename T>
+[[gnu::always_inline]] inline T once(const T& word) {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
 }  // namespace memhook

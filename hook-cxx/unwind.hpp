@@ -23,7 +23,7 @@ inline uint64_t module_list() { return __atomic_load_n(&control()->module_list, 
 
 // The rule for `pc` in one state of the module list.
 inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
-  auto* modules = at<ModuleEntry>(modules_offset) + ((list >> 32) & 1) * max_modules;
+  auto* modules = in_guide<ModuleEntry>(modules_offset) + ((list >> 32) & 1) * max_modules;
   uint64_t count = list & 0xffff'ffff, low = 0;
   if (count > max_modules) count = max_modules;
   while (count > 0) {  // the first module that starts behind pc
@@ -43,7 +43,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   uint64_t offset = pc - !exact - module.base;
   uint64_t first = module.first_row, rows = module.row_count;
   if (offset >> 32 || first + rows > max_rows) return cfa_stop;
-  auto* offsets = at<uint32_t>(row_offsets_offset) + first;
+  auto* offsets = in_guide<uint32_t>(row_offsets_offset) + first;
   uint64_t row = 0;
   while (rows > 0) {
     uint64_t half = rows / 2;
@@ -54,8 +54,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
       rows = half;
     }
   }
-  auto* numbers = at<uint16_t>(row_rules_offset) + first;
-  auto* rules = at<uint64_t>(rules_offset);
+  auto* numbers = in_guide<uint16_t>(row_rules_offset) + first;
+  auto* rules = in_guide<uint64_t>(rules_offset);
   uint64_t rule = row == 0 ? uint64_t{cfa_stop} : rules[numbers[row - 1]];
   // No call before it, but a function that begins here: nobody called, it is where makecontext(3)
   // lets a stack begin (glibc's __start_context, whose own CFI leads on into its arguments).
@@ -78,13 +78,36 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
 
 [[gnu::always_inline]] inline uint64_t rule_of(RingHeader* ring, uint64_t tag, uint64_t pc, bool exact) {
   auto* cache = reinterpret_cast<PcCacheEntry*>(in_ring(ring, pc_cache_offset));
-  PcCacheEntry& entry = cache[(pc ^ (pc >> 11)) & ring->pc_mask & (pc_cache_entries - 1)];
+  PcCacheEntry& entry = cache[(pc ^ (pc >> 11)) & once(ring->pc_mask) & (pc_cache_entries - 1)];
   uint64_t key = pc | tag | (exact ? exact_pc : 0);
-  if (__builtin_expect(entry.key != key, 0)) {
-    entry.rule = find_rule(pc, exact);
-    entry.key = key;
-  }
-  return entry.rule;
+  // Any rule will do: what it leads to is read within the bounds of the stack, or by the kernel.
+  if (__builtin_expect(once(entry.key) == key, 1)) return once(entry.rule);
+  uint64_t rule = find_rule(pc, exact);
+  entry.rule = rule;
+  entry.key = key;
+  return rule;
+}
+
+// Where the stack of a ring's owner is; nothing if it is not known, or if `checks_owner` (probe.cc) and the thread is
+// another one.
+struct Bounds {
+  uint64_t low, high;
+};
+
+#ifndef MEMHOOK_CHECKS_OWNER
+inline constexpr bool checks_owner = false;
+#else
+inline constexpr bool checks_owner = true;
+#endif
+
+[[gnu::always_inline]] inline Bounds bounds_of(const RingHeader* ring) {
+  uint64_t place = (reinterpret_cast<uint64_t>(ring) - reinterpret_cast<uint64_t>(region)) >> bounds_shift;
+  const StackBounds* bounds = in_guide<StackBounds>(bounds_offset) + place;
+  // In this order: see set_stack_bounds() of the stream crate.
+  uint64_t high = __atomic_load_n(&bounds->high, __ATOMIC_ACQUIRE), low = once(bounds->low);
+  if constexpr (checks_owner)
+    if (once(bounds->tid) != kept_number(cpu::thread_pointer())) return {0, 0};
+  return {low, high};
 }
 
 // Reads of stack memory that cannot fault: plain loads between the current frame and the end of
@@ -100,10 +123,10 @@ struct StackReader {
         span(0),
         page_at(~0ull),
         page(reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8))) {
-    uint64_t high = ring->stack_high;
-    if (sp >= ring->stack_low && sp < high) {
+    Bounds bounds = bounds_of(ring);
+    if (sp >= bounds.low && sp < bounds.high) {
       low = sp;
-      span = high - 8 - sp;
+      span = bounds.high - 8 - sp;
     }
   }
 
@@ -115,7 +138,7 @@ struct StackReader {
       if (!may_call_kernel() || !sys::read_own(start, page, 4096)) return false;
       page_at = start;
     }
-    *value = page[(address & 4095) / 8];
+    *value = once(page[(address & 4095) / 8]);
     return true;
   }
 

@@ -40,14 +40,13 @@ inline int64_t waiting_clock() {
 // `abandoned` still clear and opens the gate at once, and the attacher takes the time for a gap that was none.
 // The other way round, what passes by meanwhile would be in no gap.
 [[gnu::noinline, gnu::cold]] inline void suspend(uint64_t clock) {
-  Control* c = control();
   uint32_t epoch = gate_word();
   // A detach may have closed the gate, and another thread may have been faster.
   if (epoch != 0 && !(epoch & suspended))
     __atomic_compare_exchange_n(&gate().epoch, &epoch, epoch | suspended, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-  if (__atomic_load_n(&c->abandoned, __ATOMIC_RELAXED)) return;
-  __atomic_store_n(&c->abandoned_ns, clock, __ATOMIC_RELAXED);
-  __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELEASE);
+  if (__atomic_load_n(&tally()->abandoned, __ATOMIC_RELAXED)) return;
+  __atomic_store_n(&tally()->abandoned_ns, clock, __ATOMIC_RELAXED);
+  __atomic_store_n(&tally()->abandoned, 1u, __ATOMIC_RELEASE);
   __atomic_store_n(&trusted.is_abandoned, true, __ATOMIC_RELAXED);
 }
 
@@ -58,10 +57,9 @@ class Wait {
 
   // Waits a little. False: the attacher is taken for dead, and nothing is recorded now.
   bool a_moment() {
-    Control* c = control();
-    if (started_ == 0) started_ = waiting_clock();
+      if (started_ == 0) started_ = waiting_clock();
     rest_ns(50'000);
-    uint64_t clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
+    uint64_t clock = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
     int64_t now = waiting_clock();
     if (clock != clock_ || still_since_ == 0) {
       clock_ = clock;

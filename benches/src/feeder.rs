@@ -1,8 +1,8 @@
 //! A region whose rings are filled from Rust, without a target.
 
 use memhook_abi::{
-    Control, Event, RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, region_bytes,
-    ring_state, ring_stride,
+    Event, RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, TALLY_OFFSET, Tally,
+    region_bytes, ring_state, ring_stride,
 };
 use memhook_ledger::Ledger;
 use memhook_stream::{Config, Plan, Region, Sink, sealed_file};
@@ -72,7 +72,10 @@ impl Feeder {
             bytes: Vec::new(),
         };
         let used = rings as u32;
-        feeder.write(offset_of!(Control, rings_used), &used.to_ne_bytes());
+        feeder.write(
+            TALLY_OFFSET + offset_of!(Tally, rings_used),
+            &used.to_ne_bytes(),
+        );
         let mask = feeder.capacity() as u64 - 1;
         for ring in 0..rings {
             feeder.set_tid(ring, ring as u32 + 1);

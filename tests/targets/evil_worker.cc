@@ -5,16 +5,26 @@
 //                of regions that it could write
 //   call WHAT    the same after an allocation
 //   clone WHAT   the same after an allocation, forked by the system call, without a hooked function
+//   haunt HOW WHAT   a worker by HOW gives up its rights, looks for a way to write what is mapped read-only, and then
+//                    overwrites all that it can for as long as it lives; says "haunts N M", the numbers of regions that
+//                    it can write, and of guides, by their mappings or descriptors. HOW is `fork`, `_Fork`, `clone` (the
+//                    system call), or `vfork`, whose worker executes this program anew
+//   banish       ends it
 //   child        a worker by fork(2) that means well: allocates, opens a library, and ends; says "well"
 //   work         the server allocates in three threads, and opens and closes a library all the while; says "worked"
 //   end          ends the server, which says "done"
 //
-// WHAT is `function`: the address of a function that makes a file; `zeros`; `ones`; `random`. The word that offers a
+// WHAT is `function`: the address of a function that makes a file; `aimed`: the same, but only where the address of some
+// code is; `zeros`; `ones`; `random`. The word that offers a
 // region to children is left as it is.
-// Arguments: path of liblate.so, path of the file.
+// Arguments: path of liblate.so, path of the file; and `filtered` for a filter that kills for process_vm_readv(2).
 #include <dlfcn.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -53,16 +63,28 @@ static uint64_t word_for(const char* what, uint64_t& random) {
   random ^= random << 13;
   random ^= random >> 7;
   random ^= random << 17;
-  if (strcmp(what, "function") == 0) return reinterpret_cast<uint64_t>(&leave_marker);
+  if (strcmp(what, "function") == 0 || strcmp(what, "aimed") == 0) return reinterpret_cast<uint64_t>(&leave_marker);
   if (strcmp(what, "zeros") == 0) return 0;
   if (strcmp(what, "ones") == 0) return ~0ull;
   return random;
 }
 
+struct Range {
+  uint64_t start, end;
+};
+static Range code[1000];
+static int code_count;
+
+static bool is_code(uint64_t word) {
+  for (int i = 0; i < code_count; i++)
+    if (word >= code[i].start && word < code[i].end) return true;
+  return false;
+}
+
 static void overwrite(char* start, size_t bytes, const char* what) {
   if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) return;
   CHECK(bytes / 4096 <= sizeof resident && mincore(start, bytes, resident) == 0);
-  auto* birth = reinterpret_cast<std::atomic<uint32_t>*>(start + __builtin_offsetof(memhook::abi::Control, birth));
+  auto* birth = reinterpret_cast<std::atomic<uint32_t>*>(start + __builtin_offsetof(memhook::abi::Tally, birth));
   uint64_t random = 0x9e3779b97f4a7c15;
   for (size_t page = 0; page < bytes / 4096; page++) {
     if (!(resident[page] & 1)) continue;
@@ -70,35 +92,141 @@ static void overwrite(char* start, size_t bytes, const char* what) {
     for (int i = 0; i < 512; i++) {
       uint64_t word = word_for(what, random);
       if (reinterpret_cast<uint64_t>(birth) / 8 == reinterpret_cast<uint64_t>(&words[i]) / 8) continue;
+      if (strcmp(what, "aimed") == 0 && !is_code(words[i])) continue;
       words[i] = word;
     }
   }
 }
 
+struct Found {
+  int regions, guides;
+};
+
+// Whether the object behind a path can be written.
+static bool can_write(const char* path) {
+  int file = open(path, O_RDWR);
+  if (file < 0) return false;
+  void* map = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  bool can = map != MAP_FAILED || write(file, "", 1) == 1;
+  close(file);
+  return can;
+}
+
+static int guides_by_descriptor() {
+  static char entries[1 << 16];
+  int directory = open("/proc/self/fd", O_RDONLY | O_DIRECTORY), found = 0;
+  CHECK(directory >= 0);
+  for (long got; (got = syscall(SYS_getdents64, directory, entries, sizeof entries)) > 0;)
+    for (long at = 0; at < got;) {
+      auto* entry = reinterpret_cast<struct dirent64*>(entries + at);
+      at += entry->d_reclen;
+      char path[300], to[300];
+      snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+      ssize_t length = readlink(path, to, sizeof to - 1);
+      if (length < 0) continue;
+      to[length] = 0;
+      if (strstr(to, "memhook-guide")) found += can_write(path);
+    }
+  close(directory);
+  return found;
+}
+
 // Without an allocation, so without a hooked function.
-static int be_evil(const char* what) {
-  give_up_rights();
+static Found be_evil_once(const char* what) {
   int file = open("/proc/self/maps", O_RDONLY);
   CHECK(file >= 0);
   size_t length = 0;
   for (ssize_t got; (got = read(file, maps + length, sizeof maps - 1 - length)) > 0;) length += static_cast<size_t>(got);
   close(file);
   maps[length] = 0;
-  int found = 0;
+  code_count = 0;
+  for (char* line = maps; line && code_count < 1000; line = strchr(line, '\n'), line += line != nullptr) {
+    char* rest;
+    Range range{strtoull(line, &rest, 16), 0};
+    if (*rest != '-') break;
+    range.end = strtoull(rest + 1, &rest, 16);
+    if (rest[3] == 'x') code[code_count++] = range;
+  }
+  Found found{0, guides_by_descriptor()};
   for (char* line = maps; *line;) {
     char* end = strchr(line, '\n');
     CHECK(end != nullptr);
     *end = 0;
+    char* rest;
+    auto* start = reinterpret_cast<char*>(strtoull(line, &rest, 16));
+    auto* past = reinterpret_cast<char*>(strtoull(rest + 1, &rest, 16));
+    auto bytes = static_cast<size_t>(past - start);
     if (strstr(line, "memhook-region")) {
-      char* rest;
-      auto* start = reinterpret_cast<char*>(strtoull(line, &rest, 16));
-      auto* past = reinterpret_cast<char*>(strtoull(rest + 1, &rest, 16));
-      overwrite(start, static_cast<size_t>(past - start), what);
-      found++;
+      overwrite(start, bytes, what);
+      found.regions++;
+    } else if (strstr(line, "memhook-guide")) {
+      char path[100];
+      snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", reinterpret_cast<long>(start),
+               reinterpret_cast<long>(past));
+      auto copy = mremap(start, 0, bytes, MREMAP_MAYMOVE);
+      found.guides += mprotect(start, bytes, PROT_READ | PROT_WRITE) == 0 || can_write(path) ||
+                      (copy != MAP_FAILED && mprotect(copy, bytes, PROT_READ | PROT_WRITE) == 0);
     }
     line = end + 1;
   }
   return found;
+}
+
+static int be_evil(const char* what) {
+  give_up_rights();
+  return be_evil_once(what).regions;
+}
+
+[[noreturn]] static void haunt(const char* what, int out) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  give_up_rights();
+  Found found = be_evil_once(what);
+  CHECK(write(out, &found, sizeof found) == sizeof found);
+  for (;;) be_evil_once(what);
+}
+
+extern "C" pid_t _Fork();
+
+static pid_t start_haunting(const char* program, const std::string& how, const char* what) {
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  char out[16];
+  snprintf(out, sizeof out, "%d", ends[1]);
+  pid_t pid;
+  if (how == "vfork") {
+    pid = vfork();
+    if (pid == 0) {
+      execl("/proc/self/exe", program, "haunt", what, out, nullptr);
+      _exit(1);
+    }
+  } else {
+    pid = how == "fork"    ? fork()
+          : how == "_Fork" ? _Fork()
+                           : static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (pid == 0) haunt(what, ends[1]);
+  }
+  CHECK(pid > 0);
+  Found found;
+  CHECK(read(ends[0], &found, sizeof found) == sizeof found);
+  close(ends[0]);
+  close(ends[1]);
+  char line[64];
+  snprintf(line, sizeof line, "haunts %d %d", found.regions, found.guides);
+  say(line);
+  return pid;
+}
+
+// As a service does that allows only what it needs.
+static void kill_for_reading() {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{sizeof code / sizeof *code, code};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
 static void tell_found(pid_t pid) {
@@ -139,14 +267,17 @@ static void work() {
   for (auto& thread : threads) thread.join();
 }
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
+  if (count == 4 && strcmp(arguments[1], "haunt") == 0) haunt(arguments[2], atoi(arguments[3]));
+  if (count == 4 && strcmp(arguments[3], "filtered") == 0) kill_for_reading();
+  pid_t evil = 0;
   library_path = arguments[1];
   marker_path = arguments[2];
   say("ready");
   char line[64];
   while (fgets(line, sizeof line, stdin)) {
-    char command[16] = "", what[16] = "";
-    CHECK(sscanf(line, "%15s %15s", command, what) >= 1);
+    char command[16] = "", what[16] = "", words[16] = "";
+    CHECK(sscanf(line, "%15s %15s %15s", command, what, words) >= 1);
     std::string name = command;
     if (name == "fork") {
       pid_t pid = fork();
@@ -161,6 +292,11 @@ int main(int, char** arguments) {
         _exit(be_evil(what));
       }
       tell_found(pid);
+    } else if (name == "haunt") {
+      evil = start_haunting(arguments[0], what, words);
+    } else if (name == "banish") {
+      CHECK(kill(evil, SIGKILL) == 0 && waitpid(evil, nullptr, 0) == evil);
+      say("banished");
     } else if (name == "child") {
       pid_t pid = fork();
       if (pid == 0) {

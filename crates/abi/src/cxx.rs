@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 fn cxx_type(rust_type: &str) -> (&'static str, Option<&str>) {
     match rust_type {
-        "u64" | "AtomicU64" => ("uint64_t", None),
+        "u64" | "AtomicU64" | "Address" => ("uint64_t", None),
         "u32" | "AtomicU32" => ("uint32_t", None),
         "u16" => ("uint16_t", None),
         "u8" => ("uint8_t", None),
@@ -54,6 +54,11 @@ pub fn cxx_header() -> String {
         "// Generated from crates/abi. Edit that, not this.\n#pragma once\n#include <stdint.h>\n\nnamespace memhook::abi {\n\n",
     );
     let constants: &[(&str, u64)] = &[
+        ("guide_bytes", GUIDE_BYTES as u64),
+        ("tally_offset", TALLY_OFFSET as u64),
+        ("slot_states_offset", SLOT_STATES_OFFSET as u64),
+        ("bounds_offset", BOUNDS_OFFSET as u64),
+        ("bounds_shift", u64::from(BOUNDS_SHIFT)),
         ("magic_value", MAGIC),
         ("abi_version_value", u64::from(ABI_VERSION)),
         ("max_slots", MAX_SLOTS as u64),
@@ -212,12 +217,6 @@ pub fn cxx_header() -> String {
         ("python_chains_offset", PYTHON_CHAINS_OFFSET as u64),
         ("python_chains", PYTHON_CHAINS as u64),
         ("python_chain_bytes", PYTHON_CHAIN_BYTES as u64),
-        (
-            "python_evaluations_offset",
-            PYTHON_EVALUATIONS_OFFSET as u64,
-        ),
-        ("python_evaluations", PYTHON_EVALUATIONS as u64),
-        ("python_evaluation_bytes", PYTHON_EVALUATION_BYTES as u64),
         ("ring_free", u64::from(ring_state::FREE)),
         ("ring_claimed", u64::from(ring_state::CLAIMED)),
         ("birth_offered", u64::from(birth::OFFERED)),
@@ -251,6 +250,13 @@ pub fn cxx_header() -> String {
     }
     out.push('\n');
     print_struct(&mut out, "Control", Control::FIELDS, size_of::<Control>());
+    print_struct(&mut out, "Tally", Tally::FIELDS, size_of::<Tally>());
+    print_struct(
+        &mut out,
+        "StackBounds",
+        StackBounds::FIELDS,
+        size_of::<StackBounds>(),
+    );
     print_struct(
         &mut out,
         "AccessRecord",

@@ -5,26 +5,33 @@
 //! `static_assert` on every size and offset, so that the two sides cannot part ways unnoticed.
 //!
 //! ```text
-//! offset 0        Control          configuration, clock word, counters
-//! SLOTS_OFFSET    SlotEntry[]      journal of GOT slots: address, original, state
-//! MODULES_OFFSET  ModuleEntry[][2] modules: unwind rows, and a `ret` instruction for dlopen
-//! SEQUENCE_OFFSET u32[]            sequence words, by a hash of the block's page
-//! INDEX_OFFSET    u64[]            hash index of the stack table
-//! ARENA_OFFSET    StackEntry..     interned backtraces, 16-byte granules
-//! RULES_OFFSET    u64[]            unwind rules, then the rows: u32 code offsets, u16 rule numbers
-//! FILTER_OFFSET   u8[], u64[]      the recorded live blocks, when not all are recorded
-//! SAMPLE_OFFSET   u64[]            intervals between sampled allocations
-//! ACCESS_OFFSET   AccessRecord[]   what was read and written of live blocks
-//! RINGS_OFFSET    Ring[]           one SPSC ring a thread: RingHeader, then events
+//! the guide: what the attacher tells the hook, and nobody else can write
+//!   offset 0            Control          configuration
+//!   SLOTS_OFFSET        SlotEntry[]      journal of GOT slots: address, original
+//!   MODULES_OFFSET      ModuleEntry[][2] modules: unwind rows, and a `ret` instruction for dlopen
+//!   SAMPLE_OFFSET       u64[]            intervals between sampled allocations
+//!   BOUNDS_OFFSET       StackBounds[]    where the stacks of threads are
+//!   RULES_OFFSET        u64[]            unwind rules, then the rows: u32 code offsets, u16 rule numbers
+//! the report: what the hook tells the attacher, numbers only
+//!   TALLY_OFFSET        Tally            clock word, counters
+//!   SLOT_STATES_OFFSET  u32[]            what has become of the slots
+//!   SEQUENCE_OFFSET     u32[]            sequence words, by a hash of the block's page
+//!   INDEX_OFFSET        u64[]            hash index of the stack table
+//!   ARENA_OFFSET        StackEntry..     interned backtraces, 16-byte granules
+//!   FILTER_OFFSET       u8[], u64[]      the recorded live blocks, when not all are recorded
+//!   ACCESS_OFFSET       AccessRecord[]   what was read and written of live blocks
+//!   RINGS_OFFSET        Ring[]           one SPSC ring a thread: RingHeader, then events
 //! ```
 //!
-//! The region is a sparse memfd: pages that nobody touches cost nothing.
+//! The parts are sparse memory objects, mapped side by side: pages that nobody touches cost nothing.
 
 #[cfg(test)]
 mod cxx;
 mod event;
 mod functions;
 mod layout;
+#[cfg(test)]
+mod numbers_only;
 mod prefetch;
 pub mod unwind_rule;
 

@@ -13,7 +13,7 @@ use memhook_stream::{Config, Plan};
 use std::{collections::HashSet, ops::RangeInclusive};
 
 /// Bytes that a ring can grow to.
-const RING_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
+const RING_BYTES: RangeInclusive<u64> = 64 << 10..=memhook_abi::MOST_RING_BYTES as u64;
 /// Mean bytes between samples.
 const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// Mean bytes between the samples of a thread whose ring is nearly full. So far apart that a few

@@ -17,6 +17,6 @@ pub fn recover(pid: i32) -> Result<Option<u64>, Error> {
         return Ok(functions);
     }
     let restored = found.tidy_up(pid, &mut ModuleFiles::in_parts())?;
-    found.give_memory_back();
+    found.give_memory_back(pid);
     Ok(Some(restored.left + functions.unwrap_or(0)))
 }

@@ -35,7 +35,7 @@ use hold::{
 };
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
-    forced_write, huge_pages, kernel_places, load, map, memory, pace, page_scan, region,
+    forced_write, guide, huge_pages, kernel_places, load, map, memory, pace, page_scan, region,
     remote_call, remote_fork, remote_work, robust_list, watchable, way_home, write_watch,
 };
 
@@ -65,6 +65,7 @@ pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code, m
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words, force_words_of_held};
+pub use guide::{Guide, GuidedRegion, create_guided_region, empty_guide, without_seals};
 pub use held::Held;
 pub use huge_pages::prefer_huge_pages;
 pub use idle::IdleThreads;
@@ -83,7 +84,9 @@ pub use own_memory::{give_memory_back, keep_little_memory};
 pub use pace::{Pace, with_gaps};
 pub use page_scan::{PageScan, PageState};
 pub use precedence::take_precedence;
-pub use region::{Region, create_region, move_region, set_inherited, unmap_region};
+pub use region::{
+    Region, create_region, move_guided_region, move_region, set_inherited, unmap_region,
+};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;

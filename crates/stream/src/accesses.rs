@@ -1,6 +1,7 @@
 //! What was read and written of blocks, as the hook counts it: in ring words before a release, and in the records of
 //! the blocks that are live.
 
+use crate::memory::tally;
 use crate::{Region, TickTime};
 use memhook_abi::{ACCESS_OFFSET, ACCESS_RECORDS, AccessRecord, Accesses, Control, Event, flags};
 use std::mem::offset_of;
@@ -61,7 +62,7 @@ impl Region {
 
     /// Blocks whose reads and writes could not be counted.
     pub fn access_missed(&self) -> u64 {
-        self.counted(offset_of!(Control, access_missed))
+        self.counted(tally!(access_missed))
     }
 
     /// Touches records ahead of those that are in use, as far as the allowance lasts: a program that gets none goes
@@ -71,11 +72,9 @@ impl Region {
             return;
         }
         let records = ACCESS_RECORDS as u64;
-        let used = self
-            .control64(offset_of!(Control, access_next))
-            .min(records);
-        let limit_word = self.memory.u64(offset_of!(Control, access_limit));
-        let limit = limit_word.load(Relaxed).min(records);
+        let used = self.reported64(tally!(access_next)).min(records);
+        let limit_word = offset_of!(Control, access_limit);
+        let limit = self.control64(limit_word).min(records);
         if limit - limit.min(used) >= RECORDS_AHEAD.max(used / 2) && limit > 0 {
             return;
         }
@@ -88,7 +87,7 @@ impl Region {
                 let start = ACCESS_OFFSET + limit as usize * size_of::<AccessRecord>();
                 self.memory.touch(start, bytes);
                 // Release: who finds it granted finds the pages.
-                limit_word.store(limit + more, Release);
+                self.memory.tell64(limit_word, limit + more, Release);
                 return;
             }
             more = more / 2 / RECORDS_OF_A_PAGE * RECORDS_OF_A_PAGE;
@@ -101,7 +100,7 @@ impl Region {
             return Vec::new();
         }
         let limit = self.control64(offset_of!(Control, access_limit));
-        let next = self.control64(offset_of!(Control, access_next));
+        let next = self.reported64(tally!(access_next));
         let used = next.min(limit).min(ACCESS_RECORDS as u64);
         let record = |number: u64| {
             let start = ACCESS_OFFSET + number as usize * size_of::<AccessRecord>();

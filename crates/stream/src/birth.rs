@@ -1,5 +1,6 @@
 //! Regions that wait for a fork child of a traced process: see the hook's `birth.hpp`.
 
+use crate::memory::tally;
 use crate::{Config, Error, Region, SlotSpec};
 use memhook_abi::{Control, birth, slot_state};
 use std::mem::offset_of;
@@ -28,8 +29,7 @@ impl Region {
     /// be published, and then the region is offered. No process may be using it.
     pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
         // Nobody is inside a wrapper here any more, whatever marks the last process has left.
-        let magic = self.memory.u64(offset_of!(Control, magic));
-        magic.store(0, Relaxed);
+        self.memory.tell64(offset_of!(Control, magic), 0, Relaxed);
         self.initialize(config)?;
         self.birth_word().store(birth::CLOSED, Relaxed);
         for offset in [
@@ -37,16 +37,14 @@ impl Region {
             offset_of!(Control, syscalls_filtered),
             offset_of!(Control, forwarding_operators),
         ] {
-            let fact = parent.memory.u32(offset).load(Relaxed);
-            self.memory.u32(offset).store(fact, Relaxed);
+            let fact = parent.control32(offset);
+            self.memory.tell32(offset, fact, Relaxed);
         }
-        for offset in [
-            offset_of!(Control, loader_count_now),
-            offset_of!(Control, loader_count_seen),
-        ] {
-            let count = parent.memory.u64(offset).load(Acquire);
-            self.memory.u64(offset).store(count, Relaxed);
-        }
+        let seen = parent.control64(offset_of!(Control, loader_count_seen));
+        self.set_loader_count_seen(seen);
+        self.memory
+            .u64(tally!(loader_count_now))
+            .store(parent.loader_count_now(), Relaxed);
         self.tell_owner();
         self.copy_slots(parent)
     }
@@ -66,14 +64,13 @@ impl Region {
                 by_force: false,
                 is_permanent: slot.is_permanent,
             })?;
-            self.set_slot_replacement(index, slot.replacement);
             self.set_slot_state(index, slot_state::PATCHED);
         }
         Ok(())
     }
 
     fn birth_word(&self) -> &AtomicU32 {
-        self.memory.u32(offset_of!(Control, birth))
+        self.memory.u32(tally!(birth))
     }
 
     /// Lets the first child that comes take it.
@@ -94,7 +91,7 @@ impl Region {
         match self.birth_word().load(Acquire) {
             birth::OFFERED => Birth::Offered,
             birth::TAKEN => Birth::Taken,
-            birth::CLAIMED => Birth::Claimed(self.control32(offset_of!(Control, birth_pid))),
+            birth::CLAIMED => Birth::Claimed(self.reported32(tally!(birth_pid))),
             birth::CLOSED => Birth::Closed,
             _ => Birth::None,
         }
@@ -102,15 +99,15 @@ impl Region {
 
     /// How many children of the region's process have found none to claim.
     pub fn births_missed(&self) -> u64 {
-        self.counted(offset_of!(Control, births_missed))
+        self.counted(tally!(births_missed))
     }
 
     /// Notes that rings of ended threads were looked for.
     pub fn note_ring_sweep(&self) {
         // Release: who sees the number finds the rings free that were freed before.
-        self.memory
-            .u64(offset_of!(Control, ring_sweeps))
-            .fetch_add(1, Release);
+        let offset = offset_of!(Control, ring_sweeps);
+        let sweeps = self.control64(offset);
+        self.memory.tell64(offset, sweeps.wrapping_add(1), Release);
     }
 
     /// How full the fullest ring is, in events of a thousand.
@@ -167,7 +164,6 @@ mod tests {
         for address in [0x5000, 0x5008] {
             parent.push_slot(slot(address)).expect("room");
         }
-        parent.set_slot_replacement(1, 0x9000);
         parent.set_slot_state(1, slot_state::PATCHED);
         parent.set_thread_numbers(ThreadNumbers {
             offset: 720,
@@ -180,7 +176,7 @@ mod tests {
         assert_eq!(child.birth(), Birth::Closed);
         let slots = child.slots();
         assert_eq!(slots.len(), 1, "{slots:?}");
-        assert_eq!((slots[0].address, slots[0].replacement), (0x5008, 0x9000));
+        assert_eq!(slots[0].address, 0x5008);
         assert_eq!(slots[0].state, slot_state::PATCHED);
         assert_eq!(child.control32(offset_of!(Control, tid_offset)), 720);
         child.validate().expect("complete");

@@ -1,8 +1,7 @@
 //! What the attacher orders of a hook that keeps to a budget, and what the hook has measured.
 
 use crate::Region;
-use memhook_abi::Control;
-use std::mem::offset_of;
+use crate::memory::tally;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Sums of what the hook has timed since the attach; counts are those of the time stamp counter. All are foreign.
@@ -30,7 +29,7 @@ impl Region {
     /// Orders samples at this mean distance in bytes, a power of two; 0: all allocations are to be recorded.
     /// Threads follow after a few hundred events, or tens of kilobytes.
     pub fn order_sampling(&self, mean_bytes: u64) {
-        let offset = offset_of!(Control, sampling_order);
+        let offset = tally!(sampling_order);
         self.memory.u64(offset).store(mean_bytes, Relaxed);
     }
 
@@ -38,14 +37,14 @@ impl Region {
     pub fn timed_calls(&self) -> TimedCalls {
         let of = |offset| self.counted(offset);
         TimedCalls {
-            allocations: of(offset_of!(Control, timed_allocations)),
-            allocation_counts: of(offset_of!(Control, timed_allocation_counts)),
-            releases: of(offset_of!(Control, timed_releases)),
-            release_counts: of(offset_of!(Control, timed_release_counts)),
-            stamp_counts: of(offset_of!(Control, timed_stamp_counts)),
-            passes: of(offset_of!(Control, timed_passes)),
-            pass_counts: of(offset_of!(Control, timed_pass_counts)),
-            waited_ns: of(offset_of!(Control, waited_ns)),
+            allocations: of(tally!(timed_allocations)),
+            allocation_counts: of(tally!(timed_allocation_counts)),
+            releases: of(tally!(timed_releases)),
+            release_counts: of(tally!(timed_release_counts)),
+            stamp_counts: of(tally!(timed_stamp_counts)),
+            passes: of(tally!(timed_passes)),
+            pass_counts: of(tally!(timed_pass_counts)),
+            waited_ns: of(tally!(waited_ns)),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The control block: configuration of an attach, clock, module requests.
 
+use crate::memory::tally;
 use crate::python::is_possible;
 use crate::selection::table_entries;
 use crate::{Error, Plan, PythonConfig, Region};
 use memhook_abi::{
-    ABI_VERSION, Control, DESCRIBED_OFFSET, DescribedFunction, HEAP_WINDOWS, HOOKED_FUNCTIONS,
-    MAGIC, MAX_DEPTH, MAX_DESCRIBED, MAX_EXACT_SIZES, MAX_HEAPS, MAX_VARIANTS, WINDOWS_OFFSET,
-    flags,
+    ABI_VERSION, Control, DESCRIBED_OFFSET, DescribedFunction, HEAP_WINDOWS, MAGIC, MAX_DEPTH,
+    MAX_DESCRIBED, MAX_EXACT_SIZES, MAX_HEAPS, SLOTS_OFFSET, WINDOWS_OFFSET, flags,
 };
 use std::mem::offset_of;
 use std::ops::Range;
@@ -74,8 +74,9 @@ impl Region {
         if !self.is_blank() {
             inside.extend(self.marked_inside());
         }
-        m.u64(offset_of!(Control, magic)).store(0, Release);
+        m.tell64(offset_of!(Control, magic), 0, Release);
         m.clear()?;
+        self.clear_guide();
         for (offset, value) in [
             (offset_of!(Control, abi_version), ABI_VERSION),
             (offset_of!(Control, epoch), config.epoch),
@@ -87,7 +88,7 @@ impl Region {
             ),
             (offset_of!(Control, attacher_pid), config.attacher_pid),
         ] {
-            m.u32(offset).store(value, Relaxed);
+            m.tell32(offset, value, Relaxed);
         }
         for (offset, value) in [
             (offset_of!(Control, region_bytes), self.len() as u64),
@@ -103,15 +104,13 @@ impl Region {
                 offset_of!(Control, charges_mappings),
                 config.charges_mappings.into(),
             ),
-            // Granule 0 stays empty: stack id 0 means "none".
-            (offset_of!(Control, arena_next), 1),
         ] {
-            m.u64(offset).store(value, Relaxed);
+            m.tell64(offset, value, Relaxed);
         }
-        for (i, size) in config.exact_sizes.iter().enumerate() {
-            m.u64(offset_of!(Control, exact_sizes) + i * 8)
-                .store(*size, Relaxed);
-        }
+        let sizes = config.exact_sizes.iter().copied();
+        m.tell_u64s(offset_of!(Control, exact_sizes), sizes);
+        // Granule 0 stays empty: stack id 0 means "none".
+        m.u64(tally!(arena_next)).store(1, Relaxed);
         if config.draws_samples() {
             self.write_sample_intervals(config.sample_bytes);
         }
@@ -123,8 +122,7 @@ impl Region {
             self.set_python_state(python.layout.state);
         }
         let entries = table_entries(config.plan.allowance);
-        m.u64(offset_of!(Control, table_mask))
-            .store(entries - 1, Relaxed);
+        m.tell64(offset_of!(Control, table_mask), entries - 1, Relaxed);
         for counter in &self.retired {
             counter.store(0, Relaxed);
         }
@@ -147,20 +145,20 @@ impl Region {
             self.note_spent(entries * 8);
         }
         if !config.described.is_empty() {
-            let bytes = WINDOWS_OFFSET - DESCRIBED_OFFSET + MAX_HEAPS * HEAP_WINDOWS * 4;
-            m.touch(DESCRIBED_OFFSET, bytes);
+            let bytes = MAX_HEAPS * HEAP_WINDOWS * 4;
+            m.touch(WINDOWS_OFFSET, bytes);
             self.note_spent(bytes as u64);
         }
         for (number, function) in &config.described {
-            m.u64(DESCRIBED_OFFSET + (number % MAX_DESCRIBED) * 8)
-                .store(function.pack(), Relaxed);
+            let at = DESCRIBED_OFFSET + (number % MAX_DESCRIBED) * 8;
+            m.tell64(at, function.pack(), Relaxed);
         }
-        m.u64(offset_of!(Control, access_next)).store(1, Relaxed);
+        m.u64(tally!(access_next)).store(1, Relaxed);
         self.grant_accesses();
         for mark in &inside {
             self.retain(mark);
         }
-        m.u64(offset_of!(Control, magic)).store(MAGIC, Release);
+        m.tell64(offset_of!(Control, magic), MAGIC, Release);
         Ok(())
     }
 
@@ -210,6 +208,16 @@ impl Region {
         Ok(())
     }
 
+    /// What was told for an earlier attach, or an earlier child, is told no more.
+    fn clear_guide(&self) {
+        self.memory
+            .tell_u64s(0, std::iter::repeat_n(0, SLOTS_OFFSET / 8));
+        for index in 0..self.slot_count() {
+            self.want_slot(index, false);
+        }
+        self.forget_stacks();
+    }
+
     /// The attach number in the control block.
     pub fn epoch(&self) -> u32 {
         self.control32(offset_of!(Control, epoch))
@@ -223,14 +231,13 @@ impl Region {
     /// Takes the attacher's name away: it is done with the process, though it may run on itself.
     pub fn forget_attacher(&self) {
         self.memory
-            .u32(offset_of!(Control, attacher_pid))
-            .store(0, Relaxed);
+            .tell32(offset_of!(Control, attacher_pid), 0, Relaxed);
     }
 
     /// How many modules the target's loader had loaded and unloaded when the hook last looked. Ask before
     /// looking at the target's mappings, and hand it to [`Region::set_loader_count_seen`] afterwards.
     pub fn loader_count_now(&self) -> u64 {
-        let offset = offset_of!(Control, loader_count_now);
+        let offset = tally!(loader_count_now);
         self.memory.u64(offset).load(Acquire)
     }
 
@@ -239,7 +246,7 @@ impl Region {
     pub fn set_loader_count_seen(&self, count: u64) {
         let offset = offset_of!(Control, loader_count_seen);
         // Release: who reads it finds the slots and modules.
-        self.memory.u64(offset).store(count, Release);
+        self.memory.tell64(offset, count, Release);
     }
 
     /// Whether the hook was told that a seccomp filter looks at its system calls.
@@ -255,35 +262,29 @@ impl Region {
     /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a
     /// target that waits for ring space takes a stopped clock for a dead attacher.
     pub fn set_clock_ns(&self, now_ns: u64) {
-        self.memory
-            .u64(offset_of!(Control, clock_ns))
-            .store(now_ns, Relaxed);
+        self.memory.u64(tally!(clock_ns)).store(now_ns, Relaxed);
     }
 
     /// Advances the clock word, unless it is not `from` any more: for who looks after a target beside its drain thread, whose
     /// later time must not be taken back.
     pub fn advance_clock_ns(&self, from: u64, now_ns: u64) {
-        let word = self.memory.u64(offset_of!(Control, clock_ns));
+        let word = self.memory.u64(tally!(clock_ns));
         let _ = word.compare_exchange(from, now_ns, Relaxed, Relaxed);
     }
 
     /// The clock word, nanoseconds since the attach.
     pub fn clock_ns(&self) -> u64 {
-        self.control64(offset_of!(Control, clock_ns))
+        self.reported64(tally!(clock_ns))
     }
 
     /// How often the target has loaded or unloaded modules.
     pub fn module_requests(&self) -> u32 {
-        self.memory
-            .u32(offset_of!(Control, module_requests))
-            .load(Acquire)
+        self.memory.u32(tally!(module_requests)).load(Acquire)
     }
 
     /// The last request that was answered.
     pub fn module_answers(&self) -> u32 {
-        self.memory
-            .u32(offset_of!(Control, module_answers))
-            .load(Acquire)
+        self.control32(offset_of!(Control, module_answers))
     }
 
     /// Says that all requests up to `request` are answered (their slots are in the journal), and
@@ -291,7 +292,7 @@ impl Region {
     pub fn answer_modules(&self, request: u32) {
         let offset = offset_of!(Control, module_answers);
         // Release: who reads the answer finds the slots.
-        self.memory.u32(offset).store(request, Release);
+        self.memory.tell32(offset, request, Release);
         self.memory.wake_all(offset);
     }
 
@@ -299,25 +300,14 @@ impl Region {
     /// that stood still: what was recorded has that time or an earlier one.
     pub fn abandoned_at_ns(&self) -> Option<u64> {
         // Acquire: the time was stored before.
-        let abandoned = self.memory.u32(offset_of!(Control, abandoned));
-        (abandoned.load(Acquire) != 0).then(|| self.control64(offset_of!(Control, abandoned_ns)))
+        let abandoned = self.memory.u32(tally!(abandoned));
+        (abandoned.load(Acquire) != 0).then(|| self.reported64(tally!(abandoned_ns)))
     }
 
     /// Says that this attacher is back: the next hooked call of the target is recorded again.
     pub fn resume(&self) {
-        let abandoned = self.memory.u32(offset_of!(Control, abandoned));
+        let abandoned = self.memory.u32(tally!(abandoned));
         // Release: who finds it cleared finds modules and unwind tables as they are now.
         abandoned.store(0, Release);
     }
-
-    /// The original of a function's variant (avma); 0 if there is none.
-    pub fn original(&self, function: u32, variant: u32) -> u64 {
-        original_offset(function, variant).map_or(0, |offset| self.memory.u64(offset).load(Acquire))
-    }
-}
-
-fn original_offset(function: u32, variant: u32) -> Option<usize> {
-    let (function, variant) = (function as usize, variant as usize);
-    (function < HOOKED_FUNCTIONS.len() && variant < MAX_VARIANTS)
-        .then(|| offset_of!(Control, originals) + (function * MAX_VARIANTS + variant) * 8)
 }

@@ -7,6 +7,8 @@
 //! thread that has ended is emptied.
 
 use crate::Region;
+use crate::memory::tally;
+use crate::rings::bounds_offset;
 use memhook_abi::{
     ARENA_BYTES, ARENA_OFFSET, Control, GRANULE_BYTES, GROWTH, INDEX_ENTRIES, INDEX_FIRST_ENTRIES,
     INDEX_OFFSET, LEAST_RING_BYTES, MAX_RINGS, MEMO_FIRST_BYTES, MEMO_GUIDES_OFFSET, MEMO_OFFSET,
@@ -177,17 +179,16 @@ impl Region {
             index *= GROWTH;
         }
         let arena = (share - share / 4).clamp(ARENA_AHEAD, ARENA_BYTES);
+        self.memory
+            .u64(tally!(index_mask))
+            .store(INDEX_FIRST_ENTRIES as u64 - 1, Relaxed);
         for (offset, value) in [
             (offset_of!(Control, first_ring_bytes), accounts.first_ring),
             (offset_of!(Control, arena_limit), arena as u64),
-            (
-                offset_of!(Control, index_mask),
-                INDEX_FIRST_ENTRIES as u64 - 1,
-            ),
             (offset_of!(Control, index_limit), index as u64 - 1),
             (offset_of!(Control, access_index_limit), plan.access_index),
         ] {
-            self.memory.u64(offset).store(value, Relaxed);
+            self.memory.tell64(offset, value, Relaxed);
         }
         self.memory.touch(SEQUENCE_OFFSET, SEQUENCE_WORDS * 4);
         accounts.spent = Plan::FIXED;
@@ -206,9 +207,10 @@ impl Region {
         let prepared = accounts.rings.iter().filter(|bytes| **bytes > 0).count() as u64;
         let more = accounts.left() / Plan::small_ring(accounts.first_ring);
         let limit = prepared.saturating_add(more).min(MAX_RINGS as u64);
-        self.memory
-            .u32(offset_of!(Control, ring_limit))
-            .store(limit as u32, Relaxed);
+        let offset = offset_of!(Control, ring_limit);
+        if self.control32(offset) != limit as u32 {
+            self.memory.tell32(offset, limit as u32, Relaxed);
+        }
     }
 
     /// Another allowance (bytes) from now on. What has been granted stays so.
@@ -249,6 +251,7 @@ impl Region {
             return;
         }
         let start = self.ring_offset(ring);
+        self.memory.touch(bounds_offset(start) / PAGE * PAGE, PAGE);
         self.memory.touch(start, PAGE);
         self.memory.touch(start + MEMO_GUIDES_OFFSET, PAGE);
         self.memory.touch(start + MEMO_OFFSET, MEMO_FIRST_BYTES);
@@ -316,7 +319,7 @@ impl Region {
 
     /// Touches the next piece of the stack arena, and of the index what the hook has begun to use.
     fn grant_stacks(&self, accounts: &mut Accounts) {
-        let next = self.control64(offset_of!(Control, arena_next)) as usize;
+        let next = self.reported64(tally!(arena_next)) as usize;
         let limit = self.control64(offset_of!(Control, arena_limit)) as usize;
         let wanted = next
             .saturating_mul(GRANULE_BYTES)
@@ -332,7 +335,7 @@ impl Region {
             self.memory.touch(ARENA_OFFSET + first, wanted - first);
             accounts.arena = wanted;
         }
-        let entries = self.control64(offset_of!(Control, index_mask)) as usize;
+        let entries = self.reported64(tally!(index_mask)) as usize;
         let entries = entries.saturating_add(1).min(INDEX_ENTRIES);
         if entries > accounts.index {
             let (first, bytes) = (accounts.index * 8, (entries - accounts.index) * 8);
@@ -380,7 +383,7 @@ impl Region {
         let behind = RINGS_OFFSET + used * ring_bytes;
         let _ = self.memory.discard(behind, self.len() - behind);
         self.memory
-            .u32(offset_of!(Control, rings_used))
+            .u32(tally!(rings_used))
             .store(still_used as u32, Release);
         let _ = self
             .memory
@@ -389,8 +392,7 @@ impl Region {
         accounts.spent = 0;
     }
 
-    /// Gives everything back but the control block, the journal of slots and the list of modules: when
-    /// no backtrace is to be read any more.
+    /// Gives the memory of the report back, but for the tally: when no backtrace is to be read any more.
     pub fn give_all_back(&self) {
         self.give_rings_back();
         let _ = self

@@ -49,7 +49,7 @@ pub use gap::Gap;
 pub use grants::Plan;
 pub use looks::NewBlock;
 pub use marks::NamedMoment;
-pub use memory::{SEALS, sealed_file};
+pub use memory::{Guide, SEALS, sealed_file};
 pub use modules::ModuleSpec;
 pub use part::Part;
 pub use python::{PythonConfig, PythonLocation, is_python};

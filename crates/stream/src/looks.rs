@@ -2,6 +2,7 @@
 //! its thread waits until the attacher answers, though never for long.
 
 use crate::Region;
+use crate::memory::tally;
 use memhook_abi::{Control, flags, look};
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -25,7 +26,7 @@ impl Region {
     }
 
     fn look_state(&self) -> &AtomicU32 {
-        self.memory.u32(offset_of!(Control, look_state))
+        self.memory.u32(tally!(look_state))
     }
 
     fn change_look(&self, from: u32, to: u32) -> bool {
@@ -43,16 +44,16 @@ impl Region {
     /// read, also while nobody is asked.
     pub fn draw_blocks_at(&self, distance: u32) {
         let offset = offset_of!(Control, look_distance);
-        self.memory.u64(offset).store(distance.into(), Relaxed);
+        self.memory.tell64(offset, distance.into(), Relaxed);
     }
 
     /// The block whose thread waits, if there is one.
     pub fn new_block(&self) -> Option<NewBlock> {
         // Acquire: the block was named before.
         (self.look_state().load(Acquire) == look::ASKED).then(|| NewBlock {
-            address: self.control64(offset_of!(Control, look_address)),
-            size: self.control64(offset_of!(Control, look_size)),
-            tid: self.control32(offset_of!(Control, look_tid)),
+            address: self.reported64(tally!(look_address)),
+            size: self.reported64(tally!(look_size)),
+            tid: self.reported32(tally!(look_tid)),
         })
     }
 

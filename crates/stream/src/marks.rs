@@ -1,9 +1,8 @@
 //! Marks: names for moments of a trace, set by others while it is under way.
 
 use crate::Region;
-use memhook_abi::{
-    Control, MARK_BY_PROGRAM, MARK_BYTES, MARK_WORDS, MARKS, MARKS_OFFSET, MarkEntry,
-};
+use crate::memory::tally;
+use memhook_abi::{MARK_BY_PROGRAM, MARK_BYTES, MARK_WORDS, MARKS, MARKS_OFFSET, MarkEntry};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -29,10 +28,7 @@ impl Region {
         }
         let mut bytes = name.as_bytes()[..end].to_vec();
         bytes.resize(MARK_BYTES, 0);
-        let number = self
-            .memory
-            .u64(offset_of!(Control, marks))
-            .fetch_add(1, AcqRel);
+        let number = self.memory.u64(tally!(marks)).fetch_add(1, AcqRel);
         let at = entry(number);
         let word = |offset: usize| self.memory.u64(at + offset);
         word(offset_of!(MarkEntry, number)).store(0, Release);
@@ -64,7 +60,7 @@ impl Region {
     /// Takes the marks that were set since the `next`th, which has this time now. Returns them, and how many were
     /// overwritten by later ones.
     pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
-        let all = self.counted(offset_of!(Control, marks));
+        let all = self.counted(tally!(marks));
         let mut taken = Vec::new();
         let mut missed = all.saturating_sub(*next).saturating_sub(MARKS as u64);
         *next += missed;

@@ -1,9 +1,12 @@
 //! The mapping, and the only places that touch it.
 
 use crate::Error;
-use memmap2::MmapRaw;
+use memhook_abi::GUIDE_BYTES;
+use memmap2::{MmapMut, MmapRaw};
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
 
@@ -32,9 +35,29 @@ pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     }
 }
 
+/// The guide of a region: what this process tells the hook, and nobody else can write.
+pub enum Guide {
+    /// This process has mapped it, and nobody else ever can so that it could write it.
+    Mapped(MmapRaw),
+    /// The target's private memory, written through its /proc/PID/mem, and where it is (avma).
+    Private(File, u64),
+    /// Of a region that was found: a copy of its beginning. Nothing is told any more.
+    Copied(Vec<u8>),
+}
+
+/// A word of the tally, as its offset in the region.
+macro_rules! tally {
+    ($field:ident) => {
+        memhook_abi::TALLY_OFFSET + std::mem::offset_of!(memhook_abi::Tally, $field)
+    };
+}
+pub(crate) use tally;
+
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
     map: MmapRaw,
+    /// Where the guide is written, too, if what is mapped is a copy.
+    private: Option<(File, AtomicU64)>,
 }
 
 impl Memory {
@@ -52,19 +75,163 @@ impl Memory {
         // memory. Kernels without them refuse.
         // SAFETY: address and length are those of the mapping, whose contents stay as they are.
         unsafe { libc::madvise(map.as_mut_ptr().cast(), map.len(), libc::MADV_NOHUGEPAGE) };
-        Ok(Self { map })
+        Ok(Self { map, private: None })
+    }
+
+    /// Puts the guide in front of the report. What the file has there is not looked at any more.
+    pub(crate) fn put_guide(&mut self, guide: Guide) -> Result<(), Error> {
+        let (guide, private) = match guide {
+            Guide::Mapped(guide) => (guide, None),
+            Guide::Private(file, address) => {
+                let copy = MmapMut::map_anon(GUIDE_BYTES).map_err(Error::Map)?;
+                (MmapRaw::from(copy), Some((file, AtomicU64::new(address))))
+            }
+            Guide::Copied(bytes) => {
+                let mut copy = MmapMut::map_anon(GUIDE_BYTES).map_err(Error::Map)?;
+                let known = bytes.len().min(GUIDE_BYTES);
+                copy[..known].copy_from_slice(&bytes[..known]);
+                (MmapRaw::from(copy), None)
+            }
+        };
+        if guide.len() != GUIDE_BYTES || self.len() < GUIDE_BYTES {
+            let bytes = guide.len() as u64;
+            return Err(Error::Size { bytes });
+        }
+        // SAFETY: both are mappings of ours of that size, no reference into either exists, and what is moved away is
+        // forgotten: `map` unmaps all of it.
+        let moved = unsafe {
+            libc::mremap(
+                guide.as_mut_ptr().cast(),
+                GUIDE_BYTES,
+                GUIDE_BYTES,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                self.map.as_mut_ptr(),
+            )
+        };
+        if moved == libc::MAP_FAILED {
+            return Err(Error::Map(std::io::Error::last_os_error()));
+        }
+        std::mem::forget(guide);
+        self.private = private;
+        Ok(())
+    }
+
+    /// Tells the hook a word of the guide.
+    pub(crate) fn tell64(&self, offset: usize, value: u64, order: Ordering) {
+        self.guide64(offset).store(value, order);
+        self.tell(offset, &value.to_ne_bytes());
+    }
+
+    /// The same for 32 bits.
+    pub(crate) fn tell32(&self, offset: usize, value: u32, order: Ordering) {
+        self.guide32(offset).store(value, order);
+        self.tell(offset, &value.to_ne_bytes());
+    }
+
+    /// Tells the hook what was stored in the guide in a row. One that is gone needs nothing.
+    fn tell(&self, offset: usize, bytes: &[u8]) {
+        if let Some((file, address)) = &self.private {
+            let _ = file.write_all_at(bytes, address.load(Relaxed) + offset as u64);
+        }
+    }
+
+    /// Says where the target has the guide from now on (avma), if that is its private memory.
+    pub(crate) fn guide_is_at(&self, address: u64) {
+        if let Some((_, at)) = &self.private {
+            at.store(address, Relaxed);
+        }
+    }
+
+    /// A word of the guide.
+    pub(crate) fn told64(&self, offset: usize) -> u64 {
+        self.guide64(offset).load(Relaxed)
+    }
+
+    /// The same of 32 bits.
+    pub(crate) fn told32(&self, offset: usize) -> u32 {
+        self.guide32(offset).load(Relaxed)
+    }
+
+    /// Tells the hook words in a row.
+    pub(crate) fn tell_u64s(&self, offset: usize, values: impl Iterator<Item = u64>) {
+        let values: Vec<u64> = values.collect();
+        assert!(self.is_guide(offset, values.len(), 8));
+        for (i, &value) in values.iter().enumerate() {
+            self.guide64(offset + i * 8).store(value, Relaxed);
+        }
+        self.tell_all(offset, &values, |value| value.to_ne_bytes());
+    }
+
+    /// The same for 32 bits each.
+    pub(crate) fn tell_u32s(&self, offset: usize, values: &[u32]) {
+        assert!(offset.is_multiple_of(4) && self.is_guide(offset, values.len(), 4));
+        // SAFETY: as in `word32`, for every word of the range; `AtomicU32` has the layout of `u32`.
+        let words: &[AtomicU32] = unsafe {
+            std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), values.len())
+        };
+        for (word, &value) in words.iter().zip(values) {
+            word.store(value, Relaxed);
+        }
+        self.tell_all(offset, values, |value| value.to_ne_bytes());
+    }
+
+    /// The same for 16 bits each.
+    pub(crate) fn tell_u16s(&self, offset: usize, values: &[u16]) {
+        assert!(offset.is_multiple_of(2) && self.is_guide(offset, values.len(), 2));
+        // SAFETY: as in `word32`, for every word of the range; `AtomicU16` has the layout of `u16`.
+        let words: &[AtomicU16] = unsafe {
+            std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), values.len())
+        };
+        for (word, &value) in words.iter().zip(values) {
+            word.store(value, Relaxed);
+        }
+        self.tell_all(offset, values, |value| value.to_ne_bytes());
+    }
+
+    fn tell_all<T: Copy, const N: usize>(
+        &self,
+        offset: usize,
+        values: &[T],
+        bytes: impl Fn(T) -> [u8; N],
+    ) {
+        if self.private.is_some() {
+            let bytes: Vec<u8> = values.iter().flat_map(|&value| bytes(value)).collect();
+            self.tell(offset, &bytes);
+        }
+    }
+
+    fn is_guide(&self, offset: usize, count: usize, width: usize) -> bool {
+        let bytes = count.checked_mul(width);
+        let end = bytes.and_then(|bytes| bytes.checked_add(offset));
+        end.is_some_and(|end| end <= GUIDE_BYTES)
+    }
+
+    fn guide64(&self, offset: usize) -> &AtomicU64 {
+        assert!(self.is_guide(offset, 1, 8));
+        self.word64(offset)
+    }
+
+    fn guide32(&self, offset: usize) -> &AtomicU32 {
+        assert!(self.is_guide(offset, 1, 4));
+        self.word32(offset)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// The 32-bit word at `offset`.
+    /// The 32-bit word of the report at `offset`.
     ///
     /// Panics if it lies outside or is not aligned: offsets are computed from this crate's
     /// constants and checked indices, never taken from the region.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset >= GUIDE_BYTES);
+        self.word32(offset)
+    }
+
+    #[inline]
+    fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset <= self.len().saturating_sub(4));
         // SAFETY: the mapping is page aligned, and the assertion puts an aligned word inside it. It
         // lives as long as `self`. All accesses of this process go through atomics of the same
@@ -73,36 +240,29 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
-    /// The 64-bit word at `offset`; see [`Memory::u32`].
+    /// The 64-bit word of the report at `offset`; see [`Memory::u32`].
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset >= GUIDE_BYTES);
+        self.word64(offset)
+    }
+
+    #[inline]
+    fn word64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset <= self.len().saturating_sub(8));
-        // SAFETY: as in `u32`. No word is accessed in both widths.
+        // SAFETY: as in `word32`. No word is accessed in both widths.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
-    /// `count` 64-bit words from `offset`; see [`Memory::u32`].
+    /// `count` 64-bit words of the report from `offset`; see [`Memory::u32`].
     #[inline]
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(8) && self.holds(offset, count, 8));
-        // SAFETY: as in `u32`, for every word of the range; `AtomicU64` has the layout of `u64`.
+        // SAFETY: as in `word32`, for every word of the range; `AtomicU64` has the layout of `u64`.
         unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast::<AtomicU64>(), count)
         }
-    }
-
-    /// `count` 32-bit words from `offset`; see [`Memory::u32`].
-    pub(crate) fn u32s(&self, offset: usize, count: usize) -> &[AtomicU32] {
-        assert!(offset.is_multiple_of(4) && self.holds(offset, count, 4));
-        // SAFETY: as in `u32`, for every word of the range; `AtomicU32` has the layout of `u32`.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), count) }
-    }
-
-    /// `count` 16-bit words from `offset`; see [`Memory::u32`].
-    pub(crate) fn u16s(&self, offset: usize, count: usize) -> &[AtomicU16] {
-        assert!(offset.is_multiple_of(2) && self.holds(offset, count, 2));
-        // SAFETY: as in `u32`, for every word of the range; `AtomicU16` has the layout of `u16`.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), count) }
     }
 
     fn holds(&self, offset: usize, count: usize, width: usize) -> bool {
@@ -112,13 +272,14 @@ impl Memory {
             .is_some_and(|end| end <= self.len())
     }
 
-    /// Gives the pages back: the whole region reads as zero afterwards, in every process.
+    /// Gives the pages of the report back: all of it reads as zero afterwards, in every process.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        self.discard(0, self.map.len())
+        self.discard(GUIDE_BYTES, self.map.len() - GUIDE_BYTES)
     }
 
-    /// The same for a part of it: whole pages.
+    /// The same for a part of it: whole pages. Of a guide that nobody else can write, the kernel gives none back.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
+        assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
         // SAFETY: the range is inside the mapping. MADV_REMOVE (madvise(2)) changes the contents of
         // shared pages like a store by another process would; only atomics look at them.
@@ -137,13 +298,13 @@ impl Memory {
     pub(crate) fn touch(&self, offset: usize, bytes: usize) {
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
         for page in (offset..offset + bytes).step_by(PAGE) {
-            self.u64(page).fetch_or(0, Relaxed);
+            self.word64(page).fetch_or(0, Relaxed);
         }
     }
 
     /// Wakes every thread, in any process, that waits for the word at `offset`.
     pub(crate) fn wake_all(&self, offset: usize) {
-        let word: *const AtomicU32 = self.u32(offset);
+        let word: *const AtomicU32 = self.word32(offset);
         // SAFETY: futex(2) FUTEX_WAKE does not access the word; the address identifies the queue.
         // Not FUTEX_PRIVATE: the waiters are in another process.
         unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };

@@ -6,7 +6,7 @@ use memhook_abi::{
     ROW_RULES_OFFSET, RULES_OFFSET,
 };
 use std::mem::offset_of;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// One module as the hook needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Region {
     /// thread may be unwinding with the present ones.
     pub fn write_rule(&self, number: u16, rule: u64) {
         let offset = RULES_OFFSET + usize::from(number) * 8;
-        self.memory.u64(offset).store(rule, Relaxed);
+        self.memory.tell64(offset, rule, Relaxed);
     }
 
     /// Writes unwind rows from place `first` on, which must not be in use by a published module:
@@ -49,16 +49,9 @@ impl Region {
                 limit: MAX_ROWS,
             });
         }
-        let to = self
-            .memory
-            .u32s(ROW_OFFSETS_OFFSET + first * 4, offsets.len());
-        for (word, &offset) in to.iter().zip(offsets) {
-            word.store(offset, Relaxed);
-        }
-        let to = self.memory.u16s(ROW_RULES_OFFSET + first * 2, rules.len());
-        for (word, &rule) in to.iter().zip(rules) {
-            word.store(rule, Relaxed);
-        }
+        self.memory
+            .tell_u32s(ROW_OFFSETS_OFFSET + first * 4, offsets);
+        self.memory.tell_u16s(ROW_RULES_OFFSET + first * 2, rules);
         self.note_spent((offsets.len() * (size_of::<u32>() + size_of::<u16>())) as u64);
         Ok(())
     }
@@ -76,8 +69,8 @@ impl Region {
         }
         let mut sorted = modules.to_vec();
         sorted.sort_by_key(|m| m.start);
-        let word = self.memory.u64(offset_of!(Control, module_list));
-        let version = (word.load(Acquire) >> 32).wrapping_add(1) & 0xffff_ffff;
+        let word = offset_of!(Control, module_list);
+        let version = (self.control64(word) >> 32).wrapping_add(1) & 0xffff_ffff;
         // The other list: threads may be reading the published one. One that still reads this list,
         // from before the last version, finds the version changed and starts again.
         let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
@@ -89,7 +82,7 @@ impl Region {
                 (offset_of!(ModuleEntry, ret_gadget), module.ret_gadget),
                 (offset_of!(ModuleEntry, base), module.base),
             ] {
-                self.memory.u64(at + field).store(value, Relaxed);
+                self.memory.tell64(at + field, value, Relaxed);
             }
             for (field, value) in [
                 (offset_of!(ModuleEntry, first_row), module.first_row),
@@ -103,11 +96,12 @@ impl Region {
                     u32::from(module.is_permanent),
                 ),
             ] {
-                self.memory.u32(at + field).store(value, Relaxed);
+                self.memory.tell32(at + field, value, Relaxed);
             }
         }
         // Release: who reads the version finds list, rows and rules.
-        word.store(version << 32 | sorted.len() as u64, Release);
+        self.memory
+            .tell64(word, version << 32 | sorted.len() as u64, Release);
         Ok(())
     }
 }

@@ -66,9 +66,7 @@ impl Region {
                 config.evaluation_end,
             ),
         ] {
-            self.memory
-                .u64(PYTHON_OFFSET + offset)
-                .store(value, Relaxed);
+            self.memory.tell64(PYTHON_OFFSET + offset, value, Relaxed);
         }
         for (offset, value) in [
             (offset_of!(PythonLayout, lines), config.lines),
@@ -105,9 +103,7 @@ impl Region {
             (offset_of!(PythonLayout, text_other), config.text_other),
             (offset_of!(PythonLayout, code_version), config.code_version),
         ] {
-            self.memory
-                .u32(PYTHON_OFFSET + offset)
-                .store(value, Relaxed);
+            self.memory.tell32(PYTHON_OFFSET + offset, value, Relaxed);
         }
     }
 
@@ -115,13 +111,13 @@ impl Region {
     pub fn set_python_state(&self, state: u32) {
         let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
         // Release: who finds the state finds the layout.
-        self.memory.u32(offset).store(state, Release);
+        self.memory.tell32(offset, state, Release);
     }
 
     /// How the hook looks for Python frames: one of [`memhook_abi::python_state`].
     pub(crate) fn python_state(&self) -> u32 {
         let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
-        self.memory.u32(offset).load(Relaxed)
+        self.memory.told32(offset)
     }
 
     /// The words of an entry of the stack table, with its head: function, truncated, words.

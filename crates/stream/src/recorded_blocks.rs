@@ -2,6 +2,7 @@
 //! their marks. See the hook's `recorded_blocks.hpp`.
 
 use crate::Region;
+use crate::memory::tally;
 use memhook_abi::{
     Control, FILTER_HASH, FILTER_OFFSET, FILTER_PAGES, FILTER_TABLE_OFFSET, FILTER_WORDS,
     FIRST_ENTERED_MARK, FIRST_UNSURE_MARK, LEAST_FILTER_WORDS, RingHeader,
@@ -139,7 +140,7 @@ const TAG: u64 = !0 << 32;
 
 impl Region {
     fn mark_phase(&self) -> &AtomicU64 {
-        self.memory.u64(offset_of!(Control, mark_phase))
+        self.memory.u64(tally!(mark_phase))
     }
 
     /// The marks of eight pages in each word.
@@ -174,12 +175,9 @@ impl Region {
         [index, index ^ 1].iter().any(|&i| enter(&words[i]))
     }
 
-    /// Words of the table in use. It is the process's memory: whatever is written there, no more than there are.
+    /// Words of the table in use.
     fn table_words(&self) -> usize {
-        let mask = self
-            .memory
-            .u64(offset_of!(Control, table_mask))
-            .load(Relaxed) as usize;
+        let mask = self.control64(offset_of!(Control, table_mask)) as usize;
         (mask & (FILTER_WORDS - 1) | (LEAST_FILTER_WORDS - 1)) + 1
     }
 

@@ -2,6 +2,7 @@
 //! `sequence.hpp`.
 
 use crate::Region;
+use crate::memory::tally;
 use memhook_abi::{Control, RingHeader};
 use std::mem::offset_of;
 use std::sync::Mutex;
@@ -49,9 +50,9 @@ impl Admission {
     /// Called with every pass, by any thread.
     pub fn answer(&self, region: &Region) {
         let word = |offset| region.memory.u32(offset);
-        let asked = word(offset_of!(Control, recorders_asked)).load(SeqCst);
-        let granted = word(offset_of!(Control, recorders_granted));
-        if asked == granted.load(Relaxed) {
+        let asked = word(tally!(recorders_asked)).load(SeqCst);
+        let granted = offset_of!(Control, recorders_granted);
+        if asked == region.control32(granted) {
             return;
         }
         let Ok(mut state) = self.heads.try_lock() else {
@@ -81,16 +82,15 @@ impl Admission {
                 std::hint::spin_loop();
             }
         }
-        granted.store(asked, Release);
+        region.memory.tell32(granted, asked, Release);
     }
 }
 
 impl Region {
     /// Tells the hook whether a seccomp filter might take offence at system calls of its own.
     pub fn set_syscalls_filtered(&self, filtered: bool) {
-        self.memory
-            .u32(offset_of!(Control, syscalls_filtered))
-            .store(u32::from(filtered), Relaxed);
+        let offset = offset_of!(Control, syscalls_filtered);
+        self.memory.tell32(offset, filtered.into(), Relaxed);
     }
 
     /// Tells the hook how threads find their numbers.
@@ -100,7 +100,7 @@ impl Region {
             (offset_of!(Control, stale_number), numbers.stale),
             (offset_of!(Control, true_number), numbers.instead),
         ] {
-            self.memory.u32(offset).store(value, Relaxed);
+            self.memory.tell32(offset, value, Relaxed);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The region as a whole: mapping, geometry, validation.
 
-use crate::{Error, Mark, SlotSpec, grants::Accounts, memory::Memory};
+use crate::memory::{Guide, Memory, tally};
+use crate::{Error, Mark, SlotSpec, grants::Accounts};
 use memhook_abi::{
     ABI_VERSION, Control, MAGIC, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes, ring_stride,
 };
@@ -8,7 +9,8 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 use std::sync::{Mutex, MutexGuard};
 
@@ -44,6 +46,8 @@ struct Own {
     flags: AtomicU32,
     /// The code that evaluates Python functions.
     evaluation: Mutex<Range<u64>>,
+    /// Rings whose owners' stacks were told, and more: all below.
+    stacks_told: AtomicUsize,
 }
 
 fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,20 +55,32 @@ fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Region {
+    /// Maps the report and the guide in front of it: together they are as long as the file of the report, which has
+    /// nothing in its beginning. Else as [`Region::map`].
+    pub fn map_parts(report: impl AsFd, guide: Guide) -> Result<Self, Error> {
+        let mut memory = Memory::map(report)?;
+        memory.put_guide(guide)?;
+        Self::of(memory)
+    }
+
     /// Maps the whole file, which must be sealed ([`crate::SEALS`]) and already have the size that
     /// [`region_bytes`] gives for some ring size. The contents are not looked at: call [`Region::initialize`] for a new region,
     /// [`Region::validate`] for one that was found in a process.
     pub fn map(fd: impl AsFd) -> Result<Self, Error> {
-        let memory = Memory::map(fd)?;
+        Self::of(Memory::map(fd)?)
+    }
+
+    fn of(memory: Memory) -> Result<Self, Error> {
         let bytes = memory.len();
         let ring_bytes = ring_bytes_of(bytes).ok_or(Error::Size {
             bytes: bytes as u64,
         })?;
         let own = Own {
             journal: Mutex::default(),
-            owner: AtomicU64::new(memory.u64(offset_of!(Control, owner)).load(Relaxed)),
-            flags: AtomicU32::new(memory.u32(offset_of!(Control, flags)).load(Relaxed)),
+            owner: AtomicU64::new(memory.told64(offset_of!(Control, owner))),
+            flags: AtomicU32::new(memory.told32(offset_of!(Control, flags))),
             evaluation: Mutex::new(0..0),
+            stacks_told: AtomicUsize::new(0),
         };
         Ok(Self {
             memory,
@@ -76,6 +92,11 @@ impl Region {
             inside_before: Mutex::default(),
             own,
         })
+    }
+
+    /// Says where the target has the guide from now on (avma).
+    pub fn guide_is_at(&self, address: u64) {
+        self.memory.guide_is_at(address);
     }
 
     /// Says that this region will be mapped in the place of an earlier one of the process, so that threads that come
@@ -90,6 +111,10 @@ impl Region {
 
     pub(crate) fn take_inside_before(&self) -> Vec<Mark> {
         std::mem::take(&mut locked(&self.inside_before))
+    }
+
+    pub(crate) fn stacks_told(&self) -> &AtomicUsize {
+        &self.own.stacks_told
     }
 
     pub(crate) fn evaluation(&self) -> Range<u64> {
@@ -121,8 +146,8 @@ impl Region {
 
     fn set_flags(&self, flags: u32) {
         self.own.flags.store(flags, Relaxed);
-        let shared = self.memory.u32(offset_of!(Control, flags));
-        shared.store(flags, Relaxed);
+        self.memory
+            .tell32(offset_of!(Control, flags), flags, Relaxed);
     }
 
     /// Starts those copies anew, for the control block of a new attach.
@@ -136,8 +161,8 @@ impl Region {
     /// Says in the region whose it is, right before a hook gets it: one that says nothing was never used, and whoever
     /// finds it after we were killed unmaps it.
     pub fn tell_owner(&self) {
-        let shared = self.memory.u64(offset_of!(Control, owner));
-        shared.store(self.owner(), Release);
+        self.memory
+            .tell64(offset_of!(Control, owner), self.owner(), Release);
     }
 
     pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
@@ -178,12 +203,12 @@ impl Region {
 
     /// Whether it has no control block: never initialized, or not to the end.
     pub fn is_blank(&self) -> bool {
-        self.memory.u64(offset_of!(Control, magic)).load(Acquire) == 0
+        self.control64(offset_of!(Control, magic)) == 0
     }
 
     /// Checks that the region is one of this version and that its sizes agree with the file.
     pub fn validate(&self) -> Result<(), Error> {
-        let found = self.memory.u64(offset_of!(Control, magic)).load(Acquire);
+        let found = self.control64(offset_of!(Control, magic));
         if found != MAGIC {
             return Err(Error::Magic { found });
         }
@@ -211,22 +236,33 @@ impl Region {
         let ring = self.control64(offset_of!(Control, ring_bytes));
         let wanted = self.ring_bytes as u64;
         expect("ring_bytes", ring, wanted, ring == wanted)?;
-        for (what, offset, limit) in [
-            ("slot_count", offset_of!(Control, slot_count), MAX_SLOTS),
-            ("rings_used", offset_of!(Control, rings_used), MAX_RINGS),
-            ("epoch", offset_of!(Control, epoch), 4095),
+        let slots = self.control32(offset_of!(Control, slot_count));
+        let rings = self.reported32(tally!(rings_used));
+        let epoch = self.control32(offset_of!(Control, epoch));
+        for (what, found, limit) in [
+            ("slot_count", slots, MAX_SLOTS),
+            ("rings_used", rings, MAX_RINGS),
+            ("epoch", epoch, 4095),
         ] {
-            let found = u64::from(self.control32(offset));
+            let found = u64::from(found);
             expect(what, found, limit as u64, found <= limit as u64)?;
         }
         Ok(())
     }
 
     pub(crate) fn control32(&self, offset: usize) -> u32 {
-        self.memory.u32(offset).load(Relaxed)
+        self.memory.told32(offset)
     }
 
     pub(crate) fn control64(&self, offset: usize) -> u64 {
+        self.memory.told64(offset)
+    }
+
+    pub(crate) fn reported32(&self, offset: usize) -> u32 {
+        self.memory.u32(offset).load(Relaxed)
+    }
+
+    pub(crate) fn reported64(&self, offset: usize) -> u64 {
         self.memory.u64(offset).load(Relaxed)
     }
 

@@ -1,8 +1,10 @@
 //! Ring headers: owners, stack bounds, loss counters, recycling.
 
 use crate::Region;
+use crate::memory::tally;
 use memhook_abi::{
-    Control, LEAST_RING_BYTES, MAX_RINGS, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, ring_state,
+    BOUNDS_OFFSET, BOUNDS_SHIFT, Control, LEAST_RING_BYTES, MAX_RINGS, Op, RING_PREFIX_BYTES,
+    RawEvent, RingHeader, StackBounds, ring_state,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -59,10 +61,7 @@ pub struct Mark {
 impl Region {
     /// Rings that were ever claimed: 0..this.
     pub fn rings_used(&self) -> usize {
-        let used = self
-            .memory
-            .u32(offset_of!(Control, rings_used))
-            .load(Acquire);
+        let used = self.memory.u32(tally!(rings_used)).load(Acquire);
         (used as usize).min(MAX_RINGS)
     }
 
@@ -109,13 +108,28 @@ impl Region {
 
     /// Tells the hook where the stack of a ring's owner lies (`low..high`, avma).
     pub fn set_stack_bounds(&self, ring: usize, low: u64, high: u64) {
+        self.set_stack_of(ring, low, high, 0);
+    }
+
+    /// The same of a thread whose number the hook compares with its own.
+    pub fn set_stack_of(&self, ring: usize, low: u64, high: u64, tid: u64) {
         // The hook reads without the kernel's help if low <= sp < high, so the pair must never
         // look wider than it is: close the range, move one end, open it with the other.
-        let high_word = self.ring64(ring, offset_of!(RingHeader, stack_high));
-        high_word.store(0, Release);
-        self.ring64(ring, offset_of!(RingHeader, stack_low))
-            .store(low, Release);
-        high_word.store(high, Release);
+        let at = bounds_offset(self.ring_offset(ring));
+        let tell = |field: usize, value| self.memory.tell64(at + field, value, Release);
+        tell(offset_of!(StackBounds, high), 0);
+        tell(offset_of!(StackBounds, tid), tid);
+        tell(offset_of!(StackBounds, low), low);
+        tell(offset_of!(StackBounds, high), high);
+        self.stacks_told().fetch_max(ring + 1, Relaxed);
+    }
+
+    /// No stack is known any more.
+    pub(crate) fn forget_stacks(&self) {
+        for ring in 0..self.stacks_told().swap(0, Relaxed) {
+            self.set_stack_bounds(ring, 0, 0);
+        }
+        self.stacks_told().store(0, Relaxed);
     }
 
     /// Places for events of a ring, less 1, that its owner uses at this moment. To be read behind the head:
@@ -180,7 +194,7 @@ impl Region {
         self.ring64(mark.ring, offset_of!(RingHeader, outer))
             .store(mark.frame, Relaxed);
         self.memory
-            .u32(offset_of!(Control, rings_used))
+            .u32(tally!(rings_used))
             .fetch_max(mark.ring as u32 + 1, Release);
     }
 
@@ -204,8 +218,8 @@ impl Region {
 
     /// End of the stack that the hook was told for this ring (avma); 0 if none.
     pub fn stack_high(&self, ring: usize) -> u64 {
-        self.ring64(ring, offset_of!(RingHeader, stack_high))
-            .load(Acquire)
+        let at = bounds_offset(self.ring_offset(ring));
+        self.memory.told64(at + offset_of!(StackBounds, high))
     }
 
     /// Makes a ring claimable again, after its owner is gone. False, and nothing done, if the ring
@@ -231,6 +245,7 @@ impl Region {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));
         self.retire(ring);
+        self.set_stack_bounds(ring, 0, 0);
         if self.empty_ring(ring) {
             return;
         }
@@ -246,8 +261,6 @@ impl Region {
             offset_of!(RingHeader, folding),
             offset_of!(RingHeader, outer),
             offset_of!(RingHeader, last_tick),
-            offset_of!(RingHeader, stack_high),
-            offset_of!(RingHeader, stack_low),
             offset_of!(RingHeader, first_sp),
             offset_of!(RingHeader, thread_pointer),
         ] {
@@ -287,17 +300,17 @@ impl Region {
             dropped: sums[0],
             reentrant: sums[1],
             truncated: sums[2],
-            ringless: self.counted(offset_of!(Control, ringless_events)),
+            ringless: self.counted(tally!(ringless_events)),
             unwound: sums[3],
             memo_checked: sums[4],
             memo_wrong: sums[5],
-            stacks_dropped: self.counted(offset_of!(Control, stacks_dropped)),
+            stacks_dropped: self.counted(tally!(stacks_dropped)),
         }
     }
 
     /// A counter of the region.
     pub(crate) fn counted(&self, offset: usize) -> u64 {
-        believable(self.control64(offset))
+        believable(self.reported64(offset))
     }
 
     #[inline]
@@ -309,6 +322,11 @@ impl Region {
     pub(crate) fn ring32(&self, ring: usize, field: usize) -> &std::sync::atomic::AtomicU32 {
         self.memory.u32(self.ring_offset(ring) + field)
     }
+}
+
+/// Where the bounds of the stack of a ring's owner are, of a ring that is here in the region.
+pub(crate) const fn bounds_offset(ring_offset: usize) -> usize {
+    BOUNDS_OFFSET + (ring_offset >> BOUNDS_SHIFT) * size_of::<StackBounds>()
 }
 
 /// What a target says that it has counted, but no more than anything can count: whoever adds such numbers up, those of

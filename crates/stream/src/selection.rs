@@ -2,7 +2,6 @@
 
 use crate::Region;
 use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries of the table of recorded, or of passed, blocks: a small part of what the attach may take (bytes).
 pub(crate) fn table_entries(allowance: u64) -> u64 {
@@ -13,10 +12,9 @@ pub(crate) fn table_entries(allowance: u64) -> u64 {
 impl Region {
     /// Writes the quantiles that the hook draws its sampling intervals from.
     pub(crate) fn write_sample_intervals(&self, mean_bytes: u64) {
-        let words = self.memory.words(SAMPLE_OFFSET, SAMPLE_QUANTILES + 1);
-        for (word, quantile) in words.iter().zip(exponential_quantiles()) {
-            word.store((quantile * mean_bytes as f64) as u64, Relaxed);
-        }
+        let quantiles = exponential_quantiles().into_iter();
+        let intervals = quantiles.map(|quantile| (quantile * mean_bytes as f64) as u64);
+        self.memory.tell_u64s(SAMPLE_OFFSET, intervals);
     }
 }
 

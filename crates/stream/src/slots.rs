@@ -3,10 +3,11 @@
 
 use crate::{Error, Region};
 use memhook_abi::{
-    Control, FIRST_DESCRIBED, MAX_DESCRIBED, MAX_SLOTS, MAX_VARIANTS, SLOTS_OFFSET, SlotEntry,
-    function_by_name, slot_state,
+    Control, FIRST_DESCRIBED, MAX_DESCRIBED, MAX_SLOTS, MAX_VARIANTS, SLOT_STATES_OFFSET,
+    SLOTS_OFFSET, SlotEntry, function_by_name, slot_state,
 };
 use std::mem::offset_of;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A slot to be patched.
@@ -41,8 +42,6 @@ pub struct SlotView {
     pub address: u64,
     /// What the detach puts back (avma).
     pub original: u64,
-    /// Address of the wrapper (avma); 0 until the hook has patched.
-    pub replacement: u64,
     /// What the slot held before patching (avma).
     pub expected: u64,
     /// Base of the slot's module (avma).
@@ -95,12 +94,13 @@ impl Region {
             None => journal.push(spec),
         }
         drop(journal);
+        // An entry that is written anew is nobody's meanwhile.
+        self.want_slot(index, false);
         let at = slot_offset(index);
         let m = &self.memory;
         for (field, value) in [
             (offset_of!(SlotEntry, address), spec.address),
             (offset_of!(SlotEntry, original), spec.original),
-            (offset_of!(SlotEntry, replacement), 0),
             (offset_of!(SlotEntry, module_base), spec.module_base),
             (offset_of!(SlotEntry, expected), spec.expected),
             (
@@ -108,14 +108,14 @@ impl Region {
                 spec.is_permanent.into(),
             ),
         ] {
-            m.u64(at + field).store(value, Relaxed);
+            m.tell64(at + field, value, Relaxed);
         }
         for (field, value) in [
             (offset_of!(SlotEntry, function), function),
             (offset_of!(SlotEntry, variant), variant),
             (offset_of!(SlotEntry, protection), spec.protection),
         ] {
-            m.u32(at + field).store(value, Relaxed);
+            m.tell32(at + field, value, Relaxed);
         }
         let state = if spec.by_force {
             slot_state::REFUSED
@@ -124,11 +124,9 @@ impl Region {
         };
         // Release, state before count: a patcher in the target that runs at this moment sees either
         // no entry or a complete one.
-        m.u32(at + offset_of!(SlotEntry, state))
-            .store(state, Release);
+        self.set_slot_state(index, state);
         if index == count {
-            m.u32(offset_of!(Control, slot_count))
-                .store(count as u32 + 1, Release);
+            m.tell32(offset_of!(Control, slot_count), count as u32 + 1, Release);
         }
         Ok(index)
     }
@@ -147,12 +145,10 @@ impl Region {
         if state == slot_state::UNUSED {
             return None;
         }
-        let replacement = slot_offset(index) + offset_of!(SlotEntry, replacement);
         Some(SlotView {
             index,
             address: spec.address,
             original: spec.original,
-            replacement: self.memory.u64(replacement).load(Relaxed),
             expected: spec.expected,
             module_base: spec.module_base,
             function: spec.function,
@@ -173,28 +169,28 @@ impl Region {
                 1u32.checked_shl(bit)
             })
             .fold(0, |bits, bit| bits | bit);
-        self.memory
-            .u32(offset_of!(Control, forwarding_operators))
-            .store(bits, Relaxed);
+        let offset = offset_of!(Control, forwarding_operators);
+        self.memory.tell32(offset, bits, Relaxed);
     }
 
-    /// Notes the wrapper of a slot that the attacher patches.
-    pub fn set_slot_replacement(&self, index: usize, wrapper: u64) {
-        self.memory
-            .u64(slot_offset(index) + offset_of!(SlotEntry, replacement))
-            .store(wrapper, Relaxed);
+    fn slot_state_word(&self, index: usize) -> &AtomicU32 {
+        assert!(index < MAX_SLOTS, "slot {index} of {MAX_SLOTS}");
+        self.memory.u32(SLOT_STATES_OFFSET + index * 4)
     }
 
     fn slot_state(&self, index: usize) -> u32 {
-        self.memory
-            .u32(slot_offset(index) + offset_of!(SlotEntry, state))
-            .load(Acquire)
+        self.slot_state_word(index).load(Acquire)
     }
 
-    /// Sets a slot's state; panics past the end of the journal, as indexing does.
+    /// Sets a slot's state; panics past the end of the journal, as indexing does. The hook patches it only if it is
+    /// pending for us: what the region says of that, others may have written.
     pub fn set_slot_state(&self, index: usize, state: u32) {
-        self.memory
-            .u32(slot_offset(index) + offset_of!(SlotEntry, state))
-            .store(state, Release);
+        self.want_slot(index, state == slot_state::PENDING);
+        self.slot_state_word(index).store(state, Release);
+    }
+
+    pub(crate) fn want_slot(&self, index: usize, is_wanted: bool) {
+        let at = slot_offset(index) + offset_of!(SlotEntry, is_wanted);
+        self.memory.tell32(at, is_wanted.into(), Release);
     }
 }

@@ -25,6 +25,12 @@ uint64_t waiting[waiting_count];
 
 using namespace memhook;
 
+// What the attacher would tell the hook.
+template <typename T>
+static T* tells(uint64_t offset) {
+  return const_cast<T*>(in_guide<T>(offset));
+}
+
 static uint64_t state;
 
 // splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014)
@@ -46,9 +52,9 @@ static uint64_t rule(uint64_t kind, uint64_t offset, uint64_t rbp_kind, int64_t 
 
 // A rule for each call site: mostly those that compilers make, rarely what ends a backtrace.
 static void write_rules() {
-  auto* offsets = at<uint32_t>(row_offsets_offset);
-  auto* numbers = at<uint16_t>(row_rules_offset);
-  auto* rules = at<uint64_t>(rules_offset);
+  auto* offsets = tells<uint32_t>(row_offsets_offset);
+  auto* numbers = tells<uint16_t>(row_rules_offset);
+  auto* rules = tells<uint64_t>(rules_offset);
   for (uint64_t i = 0; i < sites; i++) {
     offsets[i] = static_cast<uint32_t>(i * site_bytes);
     numbers[i] = static_cast<uint16_t>(i);
@@ -67,7 +73,7 @@ static void write_rules() {
       rules[i] = rule(cfa_rsp, size, rbp_same, 0);
   }
   for (uint64_t list = 0; list < 2; list++)
-    at<ModuleEntry>(modules_offset)[list * max_modules] = {code, code + sites * site_bytes, 0, code, 0, sites, 0, 0};
+    tells<ModuleEntry>(modules_offset)[list * max_modules] = {code, code + sites * site_bytes, 0, code, 0, sites, 0, 0};
 }
 
 static uint64_t return_address() { return code + below(sites) * site_bytes + 1 + below(site_bytes - 1); }
@@ -87,12 +93,12 @@ static void change_modules() {
   uint64_t list = control()->module_list;
   // Another table under the next version, for both lists: whichever it is, the rules are these.
   write_rules();
-  control()->module_list = (((list >> 32) + 1) << 32) | 1;
+  tells<Control>(0)->module_list = (((list >> 32) + 1) << 32) | 1;
 }
 
 // Whether an entry of the stack table is this backtrace.
 static bool is_entry_of(uint32_t id, uint32_t function, const uint64_t* pcs, uint32_t count, bool truncated) {
-  auto* entry = at<StackEntry>(arena_offset + uint64_t{id} * granule_bytes);
+  auto* entry = in_report<StackEntry>(arena_offset + uint64_t{id} * granule_bytes);
   if (entry->function != function || entry->truncated != truncated || entry->depth != count) return false;
   return memcmp(entry + 1, pcs, count * sizeof *pcs) == 0;
 }
@@ -117,6 +123,7 @@ int main(int, char** argv) {
   Gate& g = gate();
   g.epoch = g.last_epoch = control()->epoch;
   trusted.ring_bytes = control()->ring_bytes;
+  trusted.guide_epoch = control()->epoch;
   trusted.may_call = true;
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.recorders = nobody;
@@ -126,8 +133,10 @@ int main(int, char** argv) {
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
   if (!ring) return 4;
   // With room for an unwinding everywhere (stack_room.hpp).
-  ring->stack_low = reinterpret_cast<uint64_t>(&stack[0]) - room_for_unwinding;
-  ring->stack_high = reinterpret_cast<uint64_t>(&stack[words]);
+  uint64_t place = (reinterpret_cast<uint64_t>(ring) - reinterpret_cast<uint64_t>(region)) >> bounds_shift;
+  StackBounds* bounds = tells<StackBounds>(bounds_offset) + place;
+  bounds->low = reinterpret_cast<uint64_t>(&stack[0]) - room_for_unwinding;
+  bounds->high = reinterpret_cast<uint64_t>(&stack[words]);
   uint64_t compared = 0, frames = 0;
   for (uint64_t round = 0; round < rounds; round++) {
     if (round % 5'000 == 0) {
@@ -145,7 +154,7 @@ int main(int, char** argv) {
     if (below(5'000) == 0) change_modules();
     // The upper end: words of bounds that have moved must not count.
     if (below(2'000) == 0)
-      ring->stack_high = reinterpret_cast<uint64_t>(&stack[words - below(4) * 8]);
+      bounds->high = reinterpret_cast<uint64_t>(&stack[words - below(4) * 8]);
     uint64_t at = 2 + 4 * (below(4) == 0 ? below(words / 4 - 50) : 75 + below(4));
     // Near the innermost frame more often than far from it.
     for (uint64_t changes = below(3) ? 0 : 1 + below(4); changes > 0; changes--) {
@@ -162,7 +171,7 @@ int main(int, char** argv) {
     bool truncated = false;
     uint32_t count = unwind_anew(ring, frame, pcs, &truncated);
     if (id == 0) {
-      fprintf(stderr, "round %lu: the table is full: %lu bytes of %lu, %lu entries, mask %lx\n", round, control()->arena_next * granule_bytes, control()->arena_limit, control()->stack_count, control()->index_mask);
+      fprintf(stderr, "round %lu: the table is full: %lu bytes of %lu, %lu entries, mask %lx\n", round, tally()->arena_next * granule_bytes, control()->arena_limit, tally()->stack_count, tally()->index_mask);
       return 5;
     }
     if (!is_entry_of(id, function, pcs, count, truncated)) {
@@ -178,6 +187,6 @@ int main(int, char** argv) {
     }
   }
   fprintf(stderr, "%lu backtraces of %lu frames agree, %lu of them unwound; %lu different ones\n", compared, frames,
-          ring->memo_misses, control()->stack_count);
-  return control()->stacks_dropped == 0 ? 0 : 6;
+          ring->memo_misses, tally()->stack_count);
+  return tally()->stacks_dropped == 0 ? 0 : 6;
 }

@@ -151,7 +151,7 @@ static bool counts_waits() {
   uint64_t now = 1'000'000'000;
   auto enough = [&](uint64_t later_ns, uint64_t waited_ns) {
     now += later_ns;
-    __atomic_store_n(&control()->clock_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&tally()->clock_ns, now, __ATOMIC_RELAXED);
     ring->waited_ns = spent_waiting(ring, now, waited_ns);
     ring->waited_at_ns = now;
     return ring->waited_ns >= static_cast<uint64_t>(wait_allowance_ns);
@@ -197,6 +197,7 @@ int main(int arguments, char** argv) {
   g.table_mask = control()->table_mask;
   g.noting = g.flags & flag_budget ? marks_pages : 0;
   trusted.ring_bytes = control()->ring_bytes;
+  trusted.guide_epoch = control()->epoch;
   trusted.may_call = control()->syscalls_filtered == 0;
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.first_ring_mask = control()->first_ring_bytes / sizeof(RawEvent) - 1;
@@ -213,5 +214,5 @@ int main(int arguments, char** argv) {
     for (auto& thread : running) thread.join();
   }
   if (arguments == 5 && *sequence_word(shared_page) != waves * threads * events) return 5;
-  return control()->abandoned ? 3 : 0;
+  return tally()->abandoned ? 3 : 0;
 }

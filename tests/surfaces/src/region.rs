@@ -2,8 +2,8 @@
 
 use crate::Input;
 use memhook_abi::{
-    ARENA_OFFSET, Control, Event, RING_PREFIX_BYTES, RINGS_OFFSET, RingHeader, SLOTS_OFFSET,
-    SlotEntry, region_bytes, ring_stride,
+    ARENA_OFFSET, Event, RING_PREFIX_BYTES, RINGS_OFFSET, RingHeader, SLOT_STATES_OFFSET,
+    TALLY_OFFSET, Tally, region_bytes, ring_stride,
 };
 use memhook_ledger::{Ledger, LedgerOptions, MappingLedger};
 use memhook_stream::{Admission, Config, Drain, Region, Sink, TickTime};
@@ -77,22 +77,23 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
     match input.byte() % 8 {
         0 => {
             const FIELDS: [usize; 6] = [
-                offset_of!(Control, slot_count),
-                offset_of!(Control, rings_used),
-                offset_of!(Control, module_requests),
-                offset_of!(Control, module_list),
-                offset_of!(Control, recorders_asked),
-                offset_of!(Control, arena_next),
+                offset_of!(Tally, loader_count_now),
+                offset_of!(Tally, rings_used),
+                offset_of!(Tally, module_requests),
+                offset_of!(Tally, index_mask),
+                offset_of!(Tally, recorders_asked),
+                offset_of!(Tally, arena_next),
             ];
             let choice = input.byte();
             let field = FIELDS[usize::from(choice) % FIELDS.len()];
             // Rarely all rings and slots, because a look at each makes a page of memory exist.
             let most = if choice < 240 { 8 } else { u64::MAX };
-            (field, ((input.size() % most) as u32).to_le_bytes().to_vec())
+            let bytes = ((input.size() % most) as u32).to_le_bytes().to_vec();
+            (TALLY_OFFSET + field, bytes)
         }
         1 => {
-            let field = usize::from(input.u16()) % (size_of::<Control>() / 8) * 8;
-            (field, word(input))
+            let field = usize::from(input.u16()) % (size_of::<Tally>() / 8) * 8;
+            (TALLY_OFFSET + field, word(input))
         }
         2 | 3 => {
             const FIELDS: [usize; 6] = [
@@ -124,8 +125,8 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
             (place, input.take(16).to_vec())
         }
         _ => {
-            let slot = SLOTS_OFFSET + usize::from(input.byte()) * size_of::<SlotEntry>();
-            (slot, input.take(size_of::<SlotEntry>()).to_vec())
+            let state = SLOT_STATES_OFFSET + usize::from(input.byte()) * 4;
+            (state, input.take(4).to_vec())
         }
     }
 }

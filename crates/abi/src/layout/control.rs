@@ -1,6 +1,6 @@
 //! The control block: configuration, clock, counters.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::{Address, shared_struct};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Values of [`Control::clock_mode`].
@@ -40,7 +40,7 @@ pub mod flags {
     /// Releases may be folded with their allocations: the attacher claims events before it takes them
     /// ([`super::RingHeader::claimed`]).
     pub const FOLD_PAIRS: u32 = 512;
-    /// Allocations are sampled as [`super::Control::sampling_order`] says at the time, and a small random
+    /// Allocations are sampled as [`super::Tally::sampling_order`] says at the time, and a small random
     /// share of the calls is timed. With [`LIVE_FILTER`]; not with [`SAMPLE`] or [`ADAPT_WHEN_FULL`].
     pub const BUDGET: u32 = 2048;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
@@ -49,7 +49,7 @@ pub mod flags {
     /// of them.
     pub const ACCESSES: u32 = 4096;
     /// A random allocation now and then waits until the attacher watches its block, if the attacher has asked for one
-    /// ([`super::Control::look_state`]).
+    /// ([`super::Tally::look_state`]).
     pub const LOOKS: u32 = 8192;
     /// Record nothing, and tell those who listen to the probes otel_memory:alloc and otel_memory:free. Together with
     /// [`LIVE_FILTER`], whose place the blocks that were told take.
@@ -59,7 +59,7 @@ pub mod flags {
     pub const CALL_TIMES: u32 = 32768;
 }
 
-/// Values of [`Control::birth`]: of a region that waits for a fork child ([`SPARES_BEHIND_GATE`]).
+/// Values of [`Tally::birth`]: of a region that waits for a fork child ([`SPARES_BEHIND_GATE`]).
 pub mod birth {
     /// The region was made for the process that an attacher holds.
     pub const NONE: u32 = 0;
@@ -73,7 +73,7 @@ pub mod birth {
     pub const CLOSED: u32 = 4;
 }
 
-/// Values of [`Control::look_state`].
+/// Values of [`Tally::look_state`].
 pub mod look {
     /// No block is asked for.
     pub const CLOSED: u32 = 0;
@@ -89,13 +89,14 @@ pub mod look {
 pub const MAX_EXACT_SIZES: usize = 16;
 
 shared_struct! {
-    /// Offset 0 of the region. Configuration is written before the hook first sees it.
-    Control {
+    /// Offset 0 of the region: what the attacher tells the hook. Configuration is written before the hook first sees it.
+    guide Control {
         /// [`MAGIC`].
         magic: u64,
         /// [`ABI_VERSION`].
         abi_version: u32,
-        /// Attach number, 1..=4095; the hook's gate holds it while tracing is on.
+        /// Attach number, 1..=4095; the hook's gate holds it while tracing is on, but for a child that has claimed the
+        /// region ([`Tally::birth_epoch`]).
         epoch: u32,
         /// Bytes of the region.
         region_bytes: u64,
@@ -107,11 +108,16 @@ shared_struct! {
         clock_mode: u32,
         /// [`flags`].
         flags: u32,
-        /// Entries of the slot journal in use, including pending ones.
-        slot_count: AtomicU32,
         /// Where a thread's TCB (`struct pthread` of glibc) keeps its tid, as an offset in bytes from the
         /// thread pointer.
         tid_offset: u32,
+        /// What is kept as the number of the first thread in a process that was forked without the C library, which is
+        /// another's; 0: all are right.
+        stale_number: u32,
+        /// That thread's number.
+        true_number: u32,
+        /// Pid of the attacher, as it sees itself.
+        attacher_pid: u32,
         /// Sizes in `exact_sizes` in use.
         exact_count: u32,
         /// Smallest recorded size in bytes.
@@ -121,30 +127,78 @@ shared_struct! {
         /// Exact sizes, if `exact_count` is not 0.
         exact_sizes: [u64; 16],
         /// Address of the vDSO's clock_gettime in the target, or 0.
-        vdso_clock: u64,
-        /// Pid of the attacher, as it sees itself.
-        attacher_pid: u32,
-        /// Set by the hook when it has switched tracing off because the clock word stood still; cleared by
-        /// the attacher when tracing may go on, which the next hooked call then sees to.
-        abandoned: AtomicU32,
-        /// Originals by function and variant; copied by the hook into its private memory.
-        originals: [u64; 256],
-        /// What is kept as the number of the first thread in a process that was forked without the C library, which is
-        /// another's; 0: all are right.
-        stale_number: u32,
-        /// That thread's number.
-        true_number: u32,
-        /// Own cache line: nanoseconds since the attach, advanced by the attacher.
-        clock_line: [u64; 12],
+        vdso_clock: Address,
+        /// Address of the C library's dl_iterate_phdr in the target (avma).
+        iterate_modules: Address,
+        /// Where the stack of the initial thread may be (avma); it grows, so not all of it is mapped.
+        main_stack_low: Address,
+        /// Its end (avma); 0: it is not known.
+        main_stack_high: Address,
+        /// Which process the region was made for: a number that its hook keeps where a fork wipes it
+        /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
+        owner: u64,
+        /// Not 0: memory is charged when it is mapped (proc_sys_vm(5), overcommit_memory 2), so a forked child that mapped
+        /// some in place of the region could have others refused theirs, and keeps the region.
+        charges_mappings: u64,
+        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest that may be
+        /// ordered ([`flags::BUDGET`]).
+        sample_bytes: u64,
+        /// Entries in use of the table of recorded blocks, or of the one of passed blocks that is in its place; less 1.
+        table_mask: u64,
+        /// Bytes of events that a ring has at first, a power of two.
+        first_ring_bytes: u64,
+        /// Bytes of the stack arena that may be used.
+        arena_limit: u64,
+        /// What [`Tally::index_mask`] may be raised to.
+        index_limit: u64,
+        /// Bytes of the target's own memory that its index of blocks may take; they are charged to its control groups.
+        access_index_limit: u64,
+        /// Version of the module list << 32 | its entries; the list is that of the version's lowest
+        /// bit.
+        module_list: AtomicU64,
+        /// Own cache lines: what the attacher changes while the hook runs.
+        later: [u64; 16],
+        /// Entries of the slot journal in use, including pending ones.
+        slot_count: AtomicU32,
+        /// Which operators new do nothing but call an allocation function that is hooked too: bit
+        /// `(function - first operator) * MAX_VARIANTS + variant`.
+        forwarding_operators: AtomicU32,
+        /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
+        syscalls_filtered: AtomicU32,
+        /// The last request that the attacher has answered (futex word).
+        module_answers: AtomicU32,
+        /// The attach number, once the attacher has made it safe that a second thread records.
+        recorders_granted: AtomicU32,
+        /// Rings that may be claimed.
+        ring_limit: AtomicU32,
+        /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the
+        /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`,
+        /// dl_iterate_phdr(3). With other numbers now, slots and protections in the journal may be those of
+        /// memory that something else uses. Both, because glibc counts its own copy in a new namespace
+        /// only among those that are there, so that `dlpi_subs` alone can fall.
+        loader_count_seen: AtomicU64,
+        /// Records that may be used; raised by the attacher.
+        access_limit: AtomicU64,
+        /// How often rings of ended threads were looked for.
+        ring_sweeps: AtomicU64,
+        /// Mean number of events of a ring between two that are drawn ([`flags::LOOKS`]).
+        look_distance: AtomicU64,
+    }
+}
+
+shared_struct! {
+    /// At [`super::TALLY_OFFSET`]: what the hook counts and asks, and numbers of the attacher's that the hook may
+    /// change, too.
+    report Tally {
         /// Which marks of pages with recorded blocks are set ([`flags::BUDGET`]).
         mark_phase: AtomicU64,
         /// Mean number of bytes between samples that the attacher wants now ([`flags::BUDGET`]): a power
         /// of two up to `sample_bytes`; 0: every allocation is to be recorded.
         sampling_order: AtomicU64,
-        /// The clock word.
+        /// The clock word: nanoseconds since the attach, advanced by the attacher, and by the hook for marks.
         clock_ns: AtomicU64,
-        /// Own cache line: slow counters of the hook.
-        counter_line: [u64; 15],
+        /// Own cache lines: slow counters of the hook.
+        counter_line: [u64; 13],
         /// Next free granule of the stack arena.
         arena_next: AtomicU64,
         /// Stacks that did not fit into the stack table.
@@ -155,57 +209,15 @@ shared_struct! {
         rings_used: AtomicU32,
         /// Modules were loaded or unloaded: counted up by the hook.
         module_requests: AtomicU32,
-        /// The last request that the attacher has answered (futex word).
-        module_answers: AtomicU32,
-        /// Version of the module list << 32 | its entries; the list is that of the version's lowest
-        /// bit.
-        module_list: AtomicU64,
         /// The attach number, once a second thread wants to record ([`flags::LONE_RECORDER`]).
         recorders_asked: AtomicU32,
-        /// The attach number, once the attacher has made that safe.
-        recorders_granted: AtomicU32,
-        /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
-        syscalls_filtered: AtomicU32,
-        /// Keeps what follows aligned.
-        padding: u32,
-        /// Which operators new do nothing but call an allocation function that is hooked too: bit
-        /// `(function - first operator) * MAX_VARIANTS + variant`.
-        forwarding_operators: AtomicU32,
-        /// Rings that may be claimed.
-        ring_limit: AtomicU32,
-        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest that may be
-        /// ordered ([`flags::BUDGET`]).
-        sample_bytes: u64,
-        /// Entries in use of the table of recorded blocks, or of the one of passed blocks that is in its place; less 1.
-        table_mask: u64,
-        /// Which process the region was made for: a number that its hook keeps where a fork wipes it
-        /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
-        owner: u64,
-        /// Address of the C library's dl_iterate_phdr in the target (avma).
-        iterate_modules: u64,
-        /// Where the stack of the initial thread may be (avma); it grows, so not all of it is mapped.
-        main_stack_low: u64,
-        /// Its end (avma); 0: it is not known.
-        main_stack_high: u64,
-        /// Not 0: memory is charged when it is mapped (proc_sys_vm(5), overcommit_memory 2), so a forked child that mapped
-        /// some in place of the region could have others refused theirs, and keeps the region.
-        charges_mappings: u64,
-        /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the
-        /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`,
-        /// dl_iterate_phdr(3). With other numbers now, slots and protections in the journal may be those of
-        /// memory that something else uses. Both, because glibc counts its own copy in a new namespace
-        /// only among those that are there, so that `dlpi_subs` alone can fall.
-        loader_count_seen: AtomicU64,
-        /// The same numbers as the hook has last found them.
+        /// Set by the hook when it has switched tracing off because the clock word stood still; cleared by
+        /// the attacher when tracing may go on, which the next hooked call then sees to.
+        abandoned: AtomicU32,
+        /// [`Control::loader_count_seen`], as the hook has last found it.
         loader_count_now: AtomicU64,
-        /// Bytes of events that a ring has at first, a power of two.
-        first_ring_bytes: u64,
-        /// Bytes of the stack arena that may be used.
-        arena_limit: u64,
         /// Entries of the stack index in use, less 1; raised by the hook.
         index_mask: AtomicU64,
-        /// What it may be raised to.
-        index_limit: u64,
         /// Backtraces in the stack table.
         stack_count: AtomicU64,
         /// The clock word that stood still when the hook set `abandoned`.
@@ -216,13 +228,9 @@ shared_struct! {
         access_next: AtomicU64,
         /// The first of a list of unused records, and above its 32 bits a count of the changes of the list.
         access_unused: AtomicU64,
-        /// Records that may be used; raised by the attacher.
-        access_limit: AtomicU64,
         /// Blocks that got no record.
         access_missed: AtomicU64,
-        /// Bytes of the target's own memory that its index of blocks may take; they are charged to its control groups.
-        access_index_limit: u64,
-        /// Those that it has taken.
+        /// Bytes that the index of blocks has taken ([`Control::access_index_limit`]).
         access_index_bytes: AtomicU64,
         /// Recordings of allocations that were timed ([`flags::BUDGET`]).
         timed_allocations: AtomicU64,
@@ -246,27 +254,27 @@ shared_struct! {
         birth: AtomicU32,
         /// The process that has claimed the region, by the number that it has in its own pid namespace.
         birth_pid: AtomicU32,
-        /// Children that found no region to claim, of the process that this one is for.
-        births_missed: AtomicU64,
-        /// How often rings of ended threads were looked for.
-        ring_sweeps: AtomicU64,
+        /// The attach number that such a process records under, which no ancestor of it had.
+        birth_epoch: AtomicU32,
         /// [`look`].
         look_state: AtomicU32,
+        /// Children that found no region to claim, of the process that this one is for.
+        births_missed: AtomicU64,
         /// The thread that waits, by the number that its ring has.
         look_tid: AtomicU32,
+        /// Keeps what follows aligned.
+        padding: u32,
         /// Its block (avma).
         look_address: AtomicU64,
         /// The size of the block.
         look_size: AtomicU64,
-        /// Mean number of events of a ring between two that are drawn ([`flags::LOOKS`]).
-        look_distance: AtomicU64,
     }
 }
 
 shared_struct! {
     /// What was read and written of a live block ([`flags::ACCESSES`]). Two cache lines: the first is written by
     /// each access.
-    AccessRecord {
+    report AccessRecord {
         /// The block's address (avma); 0 while the record is unused.
         address: AtomicU64,
         /// Its size in bytes.

@@ -14,7 +14,7 @@
 //!
 //! So keys tell blocks apart that do not even have different addresses modulo 8.
 
-use super::SAMPLE_OFFSET;
+use super::{ACCESS_OFFSET, BOUNDS_OFFSET, SAMPLE_OFFSET, WINDOWS_OFFSET};
 use crate::HOOKED_FUNCTIONS;
 
 /// Heaps that can be described.
@@ -36,8 +36,6 @@ pub const FIRST_DESCRIBED: usize = HOOKED_FUNCTIONS.len();
 
 /// Offset of what the described functions do: a word each, see [`DescribedFunction`].
 pub const DESCRIBED_OFFSET: usize = SAMPLE_OFFSET + 45_056;
-/// Offset of the tables of windows: for each heap [`HEAP_WINDOWS`] u32, the upper half of the addresses + 1, or 0.
-pub const WINDOWS_OFFSET: usize = SAMPLE_OFFSET + 49_152;
 
 /// What a described function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,8 +146,8 @@ pub fn address_of_key(key: u64, window: impl FnOnce(usize) -> u32) -> Option<u64
     Some(high << 32 | key >> KEY_ADDRESS_SHIFT & 0xffff_ffff)
 }
 
-const _: () = assert!(WINDOWS_OFFSET >= DESCRIBED_OFFSET + MAX_DESCRIBED * 8);
-const _: () = assert!(WINDOWS_OFFSET + MAX_HEAPS * HEAP_WINDOWS * 4 <= SAMPLE_OFFSET + 65_536);
+const _: () = assert!(DESCRIBED_OFFSET + MAX_DESCRIBED * 8 <= BOUNDS_OFFSET);
+const _: () = assert!(MAX_HEAPS * HEAP_WINDOWS * 4 <= ACCESS_OFFSET - WINDOWS_OFFSET);
 const _: () = assert!(FIRST_DESCRIBED + MAX_DESCRIBED <= 256);
 const _: () = assert!(MAX_DESCRIBED * super::MAX_VARIANTS <= 128);
 

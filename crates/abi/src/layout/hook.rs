@@ -1,6 +1,6 @@
 //! What the hook says of itself, and what its entry points take and return.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::shared_struct;
 
 /// "MEMHOOK description", as the hook holds it: two words that occur nowhere else, [`HookDescription::magic`].
 pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3_ad25];
@@ -11,7 +11,7 @@ shared_struct! {
     /// What a loaded hook says of itself, so that whoever finds it in a process, another version of
     /// memhook-rs included, knows which function is behind each of its wrappers. It is found by its
     /// magic number and its own address in the hook's data.
-    HookDescription {
+    apart HookDescription {
         /// [`DESCRIPTION_MAGIC`].
         magic: [u64; 2],
         /// Where it is (avma).
@@ -63,7 +63,7 @@ pub const MOST_SPARES: usize = 64;
 
 shared_struct! {
     /// A word of the target that is to be exchanged: an argument of `memhook_exchange`.
-    Exchange {
+    apart Exchange {
         /// Where (avma), 8-byte aligned.
         address: u64,
         /// What it must hold.

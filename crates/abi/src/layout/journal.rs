@@ -1,9 +1,9 @@
 //! What is known of slots and modules.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::{Address, shared_struct};
 use std::sync::atomic::AtomicU32;
 
-/// Values of [`SlotEntry::state`].
+/// Values of the states at [`super::SLOT_STATES_OFFSET`], a u32 for each entry of the journal: what the hook says of it.
 pub mod slot_state {
     /// Entry not in use, or its module is gone.
     pub const UNUSED: u32 = 0;
@@ -22,26 +22,24 @@ pub mod slot_state {
 
 shared_struct! {
     /// One GOT slot in the journal.
-    SlotEntry {
+    guide SlotEntry {
         /// Address of the slot (avma).
-        address: u64,
-        /// What the slot held, and holds again after the detach.
-        original: u64,
-        /// The wrapper's address, filled in by the hook.
-        replacement: u64,
+        address: Address,
+        /// What the slot held, and holds again after the detach (avma).
+        original: Address,
         /// Identity of the module: base avma.
-        module_base: u64,
+        module_base: Address,
         /// Function id.
         function: u32,
         /// Variant of the original.
         variant: u32,
-        /// [`slot_state`].
-        state: AtomicU32,
+        /// Not 0: the hook is to patch it, unless its state says that this is done.
+        is_wanted: AtomicU32,
         /// PROT_* bits to put back after patching.
         protection: u32,
         /// What the slot holds before patching: `original`, or the PLT stub of a slot that lazy
         /// binding has not resolved yet.
-        expected: u64,
+        expected: Address,
         /// Not 0: the slot's module was loaded with the program and is never unloaded, so that nothing the
         /// loader does makes this entry out of date.
         is_permanent: u64,
@@ -50,15 +48,15 @@ shared_struct! {
 
 shared_struct! {
     /// A module; the list is sorted by `start`.
-    ModuleEntry {
+    guide ModuleEntry {
         /// First byte (avma).
-        start: u64,
+        start: Address,
         /// Past the last byte (avma).
-        end: u64,
+        end: Address,
         /// Address of a `ret` instruction inside, or 0.
-        ret_gadget: u64,
+        ret_gadget: Address,
         /// Load bias: avma - svma.
-        base: u64,
+        base: Address,
         /// First unwind row.
         first_row: u32,
         /// Unwind rows.

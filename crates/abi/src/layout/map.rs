@@ -2,15 +2,15 @@
 
 use super::{
     AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
-    PYTHON_CACHE_OFFSET, PYTHON_EVALUATION_BYTES, PYTHON_EVALUATIONS, PYTHON_EVALUATIONS_OFFSET,
-    PythonLayout, RingHeader, SlotEntry,
+    PYTHON_CACHE_OFFSET, PYTHON_CHAIN_BYTES, PYTHON_CHAINS, PYTHON_CHAINS_OFFSET, PythonLayout,
+    RingHeader, SlotEntry, StackBounds, Tally,
 };
 use crate::event::RawEvent;
 
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 27;
+pub const ABI_VERSION: u32 = 28;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -32,8 +32,7 @@ pub const MAX_DEPTH: usize = 128;
 pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
 /// cost nothing.
-pub const RING_PREFIX_BYTES: usize =
-    PYTHON_EVALUATIONS_OFFSET + PYTHON_EVALUATIONS * PYTHON_EVALUATION_BYTES;
+pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
 /// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
 /// page of a stack that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
@@ -95,36 +94,57 @@ pub const MAX_ROWS: usize = 1 << 24;
 /// Distinct unwind rules of all modules together.
 pub const MAX_RULES: usize = 1 << 16;
 
+// The guide: what the attacher tells the hook, which nobody else can write.
+
 /// Offset of the [`PythonLayout`].
 pub const PYTHON_OFFSET: usize = 4_096;
-/// Offset of the marks.
-pub const MARKS_OFFSET: usize = 5_120;
 /// Offset of the slot journal.
 pub const SLOTS_OFFSET: usize = 8_192;
-/// Offset of the module list.
+/// Offset of the module list. There are two module lists: one is in use while the other is written.
 pub const MODULES_OFFSET: usize = SLOTS_OFFSET + MAX_SLOTS * size_of::<SlotEntry>();
-/// Offset of the sequence words. There are two module lists: one is in use while the other is
-/// written.
-pub const SEQUENCE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<ModuleEntry>();
-/// Offset of the stack index.
-pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
-/// Offset of the stack arena.
-pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
-/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]).
-pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
+/// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
+pub const SAMPLE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<ModuleEntry>();
+/// Offset of the [`StackBounds`].
+pub const BOUNDS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
+/// How many low bits of a ring's place in the region its [`StackBounds`] do not depend on.
+pub const BOUNDS_SHIFT: u32 = 18;
+/// Bytes of the [`StackBounds`] of the largest region.
+const BOUNDS_BYTES: usize = 1 << 24;
+/// Most bytes of one ring's events.
+pub const MOST_RING_BYTES: usize = 64 << 20;
+/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]). What begins here is only needed to unwind.
+pub const RULES_OFFSET: usize = BOUNDS_OFFSET + BOUNDS_BYTES;
 /// Offset of the rows' code offsets (u32, relative to the module's base, ascending in a module).
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
 /// Offset of the rows' rule numbers (u16).
 pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
+/// Bytes of the guide.
+pub const GUIDE_BYTES: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
+
+// The report: what the hook tells the attacher, which relatives of the target may be able to write.
+
+/// Offset of the [`Tally`].
+pub const TALLY_OFFSET: usize = GUIDE_BYTES;
+/// Offset of the marks.
+pub const MARKS_OFFSET: usize = TALLY_OFFSET + 1_024;
+/// Offset of the states of slots.
+pub const SLOT_STATES_OFFSET: usize = TALLY_OFFSET + 4_096;
+/// Offset of the sequence words.
+pub const SEQUENCE_OFFSET: usize = SLOT_STATES_OFFSET + MAX_SLOTS * 4;
+/// Offset of the stack index.
+pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
+/// Offset of the stack arena.
+pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
 /// Offset of the live filter: a byte for each page, by the address modulo [`FILTER_PAGES`], 0 while no recorded block
 /// is live there. Only in use with [`flags::LIVE_FILTER`], as is the table.
-pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
+pub const FILTER_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 /// Offset of the table of recorded live blocks.
 pub const FILTER_TABLE_OFFSET: usize = FILTER_OFFSET + FILTER_PAGES;
-/// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
-pub const SAMPLE_OFFSET: usize = FILTER_TABLE_OFFSET + FILTER_WORDS * 8;
+/// Offset of the tables of windows: for each heap [`HEAP_WINDOWS`](super::HEAP_WINDOWS) u32, the upper half of the
+/// addresses + 1, or 0.
+pub const WINDOWS_OFFSET: usize = FILTER_TABLE_OFFSET + FILTER_WORDS * 8;
 /// Offset of the records of accesses. Number 0 stays unused.
-pub const ACCESS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
+pub const ACCESS_OFFSET: usize = WINDOWS_OFFSET + 16_384;
 /// Offset of the first ring.
 pub const RINGS_OFFSET: usize = ACCESS_OFFSET + ACCESS_RECORDS * size_of::<AccessRecord>();
 
@@ -139,8 +159,16 @@ pub const fn region_bytes(ring_bytes: usize) -> usize {
 }
 
 const _: () = assert!(size_of::<Control>() <= PYTHON_OFFSET);
-const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= MARKS_OFFSET);
-const _: () = assert!(MARKS_OFFSET + MARKS * size_of::<MarkEntry>() <= SLOTS_OFFSET);
+const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= SLOTS_OFFSET);
+const _: () = assert!(size_of::<Tally>() <= MARKS_OFFSET - TALLY_OFFSET);
+const _: () = assert!(MARKS_OFFSET + MARKS * size_of::<MarkEntry>() <= SLOT_STATES_OFFSET);
+const _: () = assert!(GUIDE_BYTES.is_multiple_of(4096) && BOUNDS_OFFSET.is_multiple_of(4096));
+// Each ring has bounds of its own, and those of the last one are in the guide.
+const _: () = assert!(ring_stride(LEAST_RING_BYTES) >= 1 << BOUNDS_SHIFT);
+const _: () = assert!(
+    BOUNDS_OFFSET + (region_bytes(MOST_RING_BYTES) >> BOUNDS_SHIFT) * size_of::<StackBounds>()
+        <= RULES_OFFSET
+);
 const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
 const _: () = assert!(size_of::<RawEvent>() == 16);
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));

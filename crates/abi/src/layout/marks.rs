@@ -1,6 +1,6 @@
 //! Marks that somebody sets while a process is traced.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::shared_struct;
 use std::sync::atomic::AtomicU64;
 
 /// Words of a mark's name.
@@ -17,7 +17,7 @@ shared_struct! {
     /// A mark. Who sets it takes a number from [`super::Control`], writes the name and then the number;
     /// the attacher answers with the time. A mark of the program itself has the time already
     /// ([`MARK_BY_PROGRAM`]).
-    MarkEntry {
+    report MarkEntry {
         /// Number + 1, once the name is there; 0 while it is written.
         number: AtomicU64,
         /// Its time in nanoseconds since the attach, once the attacher has seen it; 0: not yet.

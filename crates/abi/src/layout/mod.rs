@@ -20,4 +20,4 @@ pub use marks::*;
 pub use probe::*;
 pub use python::*;
 pub use rings::*;
-pub use shared_struct::Field;
+pub use shared_struct::{Address, Field, Part};

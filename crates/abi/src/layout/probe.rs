@@ -1,6 +1,6 @@
 //! What the code that pads of probes call is told, and what it keeps for each thread.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::shared_struct;
 use std::sync::atomic::AtomicU64;
 
 /// Arguments of a function that can be looked at: those that are passed in registers (System V psABI for x86-64,
@@ -21,7 +21,7 @@ pub const STACK_PLACES: usize = 1 << 14;
 
 shared_struct! {
     /// How the code is to work: written by the attacher before a pad leads to it.
-    ProbeConfig {
+    apart ProbeConfig {
         /// Where the region is that has unwind tables and call stacks; 0: no stacks are wanted.
         region: u64,
         /// Where the block is that threads share (avma).
@@ -47,7 +47,7 @@ shared_struct! {
 
 shared_struct! {
     /// What is kept for each thread.
-    ProbeThread {
+    apart ProbeThread {
         /// Not 0 while the thread is at work here.
         busy: AtomicU64,
         /// The thread that the following is about.
@@ -56,13 +56,7 @@ shared_struct! {
         ring: AtomicU64,
         /// Its stack pointer at the first call.
         first_sp: AtomicU64,
-        /// Bounds of its stack (avma), from the attacher.
-        stack_low: AtomicU64,
-        /// One past its end.
-        stack_high: AtomicU64,
-        /// The thread whose stack that is.
-        stack_tid: AtomicU64,
         /// Makes whole cache lines.
-        rest: u64,
+        rest: [u64; 4],
     }
 }

@@ -1,6 +1,6 @@
 //! Where a CPython interpreter keeps the frames of its threads.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::shared_struct;
 
 /// Values of [`PythonLayout::state`].
 pub mod python_state {
@@ -77,18 +77,10 @@ pub const PYTHON_CHAINS_OFFSET: usize = 1 << 18;
 pub const PYTHON_CHAINS: usize = 64;
 /// Bytes of one.
 pub const PYTHON_CHAIN_BYTES: usize = 1_024;
-/// Where such a thread keeps which calls of the evaluation function are on its stack, by backtrace and stack pointer.
-pub const PYTHON_EVALUATIONS_OFFSET: usize =
-    PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
-/// How many of them, a power of two.
-pub const PYTHON_EVALUATIONS: usize = 128;
-/// Bytes of one.
-pub const PYTHON_EVALUATION_BYTES: usize = 128;
-
 shared_struct! {
     /// All that the hook has to know of the interpreter. Addresses are avma, offsets in bytes.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
-    PythonLayout {
+    guide PythonLayout {
         /// [`python_state`]; the attacher may change it while the hook looks.
         state: u32,
         /// [`python_lines`].

@@ -1,6 +1,6 @@
 //! Rings, and the stacks that their events name.
 
-use super::shared_struct::{Field, shared_struct};
+use super::shared_struct::{Address, shared_struct};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Values of [`RingHeader::state`].
@@ -14,7 +14,7 @@ pub mod ring_state {
 shared_struct! {
     /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart: the adjacent
     /// line prefetcher pulls lines in pairs.
-    RingHeader {
+    report RingHeader {
         /// Events ever published; written by the owning thread with release order.
         head: AtomicU64,
         /// The producer need not look at `tail` as long as `head` stays so far below this that a
@@ -24,8 +24,8 @@ shared_struct! {
         outer: u64,
         /// Time of the last tick written.
         last_tick: u64,
-        /// `head` + 1 while the owner may change the last two events, else 0.
-        folding: AtomicU64,
+        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
+        cache_version: u64,
         /// Places for events - 1; written by the owner, raised when [`RingHeader::granted`] is.
         mask: AtomicU64,
         /// Remembered backtraces - 1.
@@ -34,12 +34,8 @@ shared_struct! {
         sampling: u64,
         /// Entries of the PC cache - 1.
         pc_mask: u64,
-        /// Bounds of the thread's stack (avma), filled in by the attacher; 0: not known.
-        stack_low: AtomicU64,
-        /// End of the thread's stack.
-        stack_high: AtomicU64,
-        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
-        cache_version: u64,
+        /// `head` + 1 while the owner may change the last two events, else 0.
+        folding: AtomicU64,
         /// Bytes until the next sampled allocation, signed.
         sample_left: u64,
         /// State of the owner's random numbers; 0: not yet in use.
@@ -101,7 +97,7 @@ shared_struct! {
         /// What the call took, until its event is written; 0: no call was timed.
         call_counts: u64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 3],
+        producer_pad: [u64; 5],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.
@@ -120,8 +116,23 @@ shared_struct! {
 }
 
 shared_struct! {
+    /// Where the stack of a ring's owner is: between these, the hook loads what it needs without the kernel's help. Of
+    /// the ring at `offset` in the region, it is number `offset >>` [`super::BOUNDS_SHIFT`].
+    guide StackBounds {
+        /// Lowest address; 0: not known.
+        low: Address,
+        /// One past the end; 0: not known.
+        high: Address,
+        /// The thread, as its ring names it.
+        tid: u64,
+        /// Not used.
+        unused: u64,
+    }
+}
+
+shared_struct! {
     /// Head of an interned stack; its frames (u64 avma return addresses, innermost first) follow.
-    StackEntry {
+    report StackEntry {
         /// Hash of the frames.
         hash: u32,
         /// Function id of the allocation.

@@ -1,5 +1,16 @@
 //! Structures that both sides know.
 
+/// Which part of the region a structure lies in, or that it lies elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What the attacher tells the hook. Nobody but the attacher can write it.
+    Guide,
+    /// What the hook tells the attacher: numbers, which relatives of the target may write, too.
+    Report,
+    /// Not in the region.
+    Apart,
+}
+
 /// One field of a shared structure, as the C++ generator needs it.
 pub struct Field {
     /// Field name, the same on both sides.
@@ -8,22 +19,51 @@ pub struct Field {
     pub rust_type: &'static str,
     /// Byte offset.
     pub offset: usize,
+    /// What is said of it.
+    pub docs: &'static str,
 }
 
+/// Where something of the target's is (avma): what the hook calls, reads through or writes to. Not for a report.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address(pub u64);
+
+/// What a report may consist of. [`Address`] is none of it.
+pub(crate) trait Number {}
+macro_rules! numbers {
+    ($($ty:ty)*) => { $(impl Number for $ty {})* };
+}
+numbers!(u8 u16 u32 u64 std::sync::atomic::AtomicU32 std::sync::atomic::AtomicU64);
+impl<T: Number, const N: usize> Number for [T; N] {}
+
 macro_rules! shared_struct {
-    ($(#[$meta:meta])* $name:ident { $($(#[$fmeta:meta])* $field:ident : $ty:ty,)* }) => {
+    ($(#[$meta:meta])* $part:ident $name:ident { $($(#[$fmeta:meta])* $field:ident : $ty:ty,)* }) => {
         $(#[$meta])*
         #[repr(C)]
         pub struct $name { $($(#[$fmeta])* pub $field: $ty,)* }
         impl $name {
+            /// Where it lies.
+            pub const PART: $crate::Part = $crate::layout::shared_struct::shared_part!($part $($ty)*);
             /// Field names, types and offsets, for the C++ header.
-            pub const FIELDS: &'static [Field] = &[$(Field {
+            pub const FIELDS: &'static [$crate::Field] = &[$($crate::Field {
                 name: stringify!($field),
                 rust_type: stringify!($ty),
                 offset: core::mem::offset_of!($name, $field),
+                docs: concat!($(stringify!($fmeta)),*),
             },)*];
         }
     };
 }
 
-pub(crate) use shared_struct;
+/// The part; of a report, a field that is no number does not compile.
+macro_rules! shared_part {
+    (guide $($ty:ty)*) => { $crate::Part::Guide };
+    (apart $($ty:ty)*) => { $crate::Part::Apart };
+    (report $($ty:ty)*) => {{
+        const fn number<T: $crate::layout::shared_struct::Number>() {}
+        $(number::<$ty>();)*
+        $crate::Part::Report
+    }};
+}
+
+pub(crate) use {shared_part, shared_struct};

@@ -495,7 +495,8 @@ mod tests {
                     assert!(consumer.watched.trusts_again(), "passes are made");
                 };
                 // A dlopen of the target ends the sleep, and is told.
-                let requests = std::mem::offset_of!(memhook_abi::Control, module_requests);
+                let requests = memhook_abi::TALLY_OFFSET
+                    + std::mem::offset_of!(memhook_abi::Tally, module_requests);
                 file.write_all_at(&1u32.to_le_bytes(), requests as u64)
                     .expect("a memory file");
                 assert_eq!(news.recv_timeout(Duration::from_secs(60)), Ok(()));

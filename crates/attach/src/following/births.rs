@@ -147,8 +147,9 @@ impl Births {
             && state.spares.iter().filter(idle).count() < waiting
     }
 
-    /// Takes a region that was just mapped in the parent, and offers it. False: it cannot be used.
-    pub fn add(&self, region: Region) -> bool {
+    /// Takes a region that was just mapped in the parent, and offers it; returns how many bytes it takes before a child
+    /// comes. `None`: it cannot be used.
+    pub fn add(&self, region: Region) -> Option<u64> {
         let mut state = self.lock();
         let mut spare = Spare {
             region: Arc::new(region),
@@ -159,8 +160,9 @@ impl Births {
             state: SpareState::Idle,
         };
         let is_ready = state.prepare(&mut spare);
+        let bytes = is_ready.then(|| spare.region.memory_granted());
         state.spares.push(spare);
-        is_ready
+        bytes
     }
 
     /// No child that is born from now on is traced from its birth.

@@ -3,16 +3,15 @@
 use super::births::Births;
 use crate::hook::presence::{any_point, hold_with_hook};
 use crate::job::{End, Job};
+use crate::leave::guided::{REGION_PATH, make_region};
 use crate::running::upkeep::Turn;
 use crate::session::Session;
 use crate::trace::Trace;
 use crossbeam_channel::Select;
-use memhook_abi::SPARES_BEHIND_GATE;
-use memhook_inject::{Held, create_region, hold, set_inherited, unmap_region, write_bytes};
+use memhook_abi::{GUIDE_BYTES, SPARES_BEHIND_GATE};
+use memhook_inject::{Held, hold, set_inherited, unmap_region, write_bytes};
 use memhook_process::{RemoteAddress, hook_copies, mappings, proc_path, proc_text};
-use memhook_stream::Region;
 use std::ops::ControlFlow;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,20 +101,17 @@ impl Parent {
     fn add(&mut self, session: &Session) -> Option<()> {
         let pid = session.pid();
         let mut held = hold_with_hook(pid, session.hook_base()).ok()?;
-        let made = create_region(&mut held, crate::leave::residue::REGION_NAME, self.bytes).ok();
+        let made = make_region(&mut held, self.bytes).ok();
         let is_listed = made.as_ref().and_then(|made| {
             self.mapped.push(made.address.0);
-            self.list_it(&mut held, made.address)
+            // A child would have a copy of the guide, in which nobody tells it anything.
+            let is_private = made.is_private;
+            (!is_private).then(|| self.list_it(&mut held, made.address))?
         });
         self.held = self.held.max(held.release().ok()?);
         is_listed?;
         let made = made?;
-        if !self.births.add(Region::map(&made.fd).ok()?) {
-            return None;
-        }
-        // Blocks of 512 bytes, whatever the file system has (stat(2)).
-        let blocks = std::fs::File::from(made.fd).metadata().ok()?.blocks();
-        self.filled += 512 * blocks;
+        self.filled += self.births.add(made.region)?;
         Some(())
     }
 
@@ -148,8 +144,9 @@ impl Parent {
         };
         let is_ours = memhook_process::mappings(pid).is_ok_and(|maps| {
             let is_region = |&at: &u64| {
-                let mut found = maps.iter().filter(|m| m.start == at);
-                found.any(|m| m.path == "/memfd:memhook-region" && m.end - m.start == self.bytes)
+                let behind = at + GUIDE_BYTES as u64;
+                let mut found = maps.iter().filter(|m| m.start == behind);
+                found.any(|m| m.path == REGION_PATH && m.end == at + self.bytes)
             };
             self.mapped.iter().all(is_region)
         });

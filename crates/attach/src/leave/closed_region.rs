@@ -1,6 +1,8 @@
 //! A region in the target that cannot be opened from here: looked at through the target's memory.
 
-use memhook_abi::{Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, ring_stride};
+use memhook_abi::{
+    Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, TALLY_OFFSET, Tally, birth, ring_stride,
+};
 use memhook_process::{RemoteAddress, read_memory, read_word};
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
@@ -17,6 +19,11 @@ fn control32(pid: i32, address: RemoteAddress, offset: usize) -> Option<u32> {
         .then(|| word32(pid, address + offset as u64))?
 }
 
+/// A word of the tally, if there is a control block.
+fn tally32(pid: i32, address: RemoteAddress, offset: usize) -> Option<u32> {
+    control32(pid, address, TALLY_OFFSET + offset)
+}
+
 /// Pid of the attacher that wrote the control block.
 pub fn attacher_pid(pid: i32, address: RemoteAddress) -> Option<u32> {
     control32(pid, address, offset_of!(Control, attacher_pid))
@@ -29,12 +36,15 @@ pub fn owner(pid: i32, address: RemoteAddress) -> u64 {
 
 /// What has become of a region that was made for a fork child ([`Control::birth`]).
 pub fn birth(pid: i32, address: RemoteAddress) -> Option<u32> {
-    control32(pid, address, offset_of!(Control, birth))
+    tally32(pid, address, offset_of!(Tally, birth))
 }
 
 /// Number of the attach.
 pub fn epoch(pid: i32, address: RemoteAddress) -> Option<u32> {
-    control32(pid, address, offset_of!(Control, epoch))
+    let told = control32(pid, address, offset_of!(Control, epoch))?;
+    let is_of_child = birth(pid, address).is_some_and(|birth| birth != birth::NONE);
+    let of_child = tally32(pid, address, offset_of!(Tally, birth_epoch)).filter(|_| is_of_child);
+    Some(told.max(of_child.unwrap_or(0)).min(4095))
 }
 
 /// Whether no thread is inside a wrapper any more, within a second.
@@ -42,7 +52,7 @@ pub fn comes_to_rest(pid: i32, address: RemoteAddress, ring_bytes: u64) -> bool 
     let start = Instant::now();
     memhook_stream::barrier();
     loop {
-        let rings = control32(pid, address, offset_of!(Control, rings_used)).unwrap_or(0);
+        let rings = tally32(pid, address, offset_of!(Tally, rings_used)).unwrap_or(0);
         let at_work = (0..u64::from(rings).min(MAX_RINGS as u64)).any(|ring| {
             let header = RINGS_OFFSET as u64 + ring * ring_stride(ring_bytes as usize) as u64;
             let outer = address + header + offset_of!(RingHeader, outer) as u64;

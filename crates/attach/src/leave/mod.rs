@@ -2,6 +2,7 @@
 //! that is put right in it and in its children.
 
 mod closed_region;
+pub(crate) mod guided;
 pub(crate) mod inherited;
 pub(crate) mod pad_areas;
 pub(crate) mod probe_areas;

@@ -14,10 +14,13 @@ pub(crate) const CODE_PATH: &str = "/memfd:memhook-probe-code";
 /// The region of call stacks.
 pub(crate) const REGION_PATH: &str = "/memfd:memhook-probe-region";
 pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-probe-region";
+/// Its guide.
+pub(crate) const GUIDE_PATH: &str = "/memfd:memhook-probe-guide";
+pub(crate) const GUIDE_NAME: &std::ffi::CStr = c"memhook-probe-guide";
 
 /// Whether memory is a part of probes.
 pub(crate) fn is_of_probes(mapping: &Mapping) -> bool {
-    [AREA_PATH, COUNTS_PATH, CODE_PATH, REGION_PATH].contains(&mapping.path.as_str())
+    [AREA_PATH, COUNTS_PATH, CODE_PATH, REGION_PATH, GUIDE_PATH].contains(&mapping.path.as_str())
 }
 
 /// One area of a process.

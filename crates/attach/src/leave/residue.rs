@@ -2,6 +2,7 @@
 //! killed), and what the process inherited from a traced parent.
 
 use super::closed_region as closed;
+use super::guided::{FoundRegion, found_regions, give_tables_back, make_region};
 use super::pad_areas::are_live;
 use super::rest::comes_to_rest;
 use super::restore::{Restored, restore};
@@ -9,24 +10,18 @@ use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
 use crate::hold::reach::Reach;
 use crate::hook::presence::{any_point, hook_in_use};
-use crate::survey::limits::REGION_PATH;
 use memhook_abi::{MOST_SPARES, SPARES_BEHIND_GATE, birth};
-use memhook_inject::{
-    Held, create_region, exchange_code, hold, memory_of_code, unmap_unfinished, write_bytes,
-};
+use memhook_inject::{Held, exchange_code, hold, memory_of_code, unmap_unfinished, write_bytes};
 use memhook_process::{
     HookCopy, Mapping, ModuleFiles, RemoteAddress, hook_copies, proc_path, read_word,
     unfinished_copies,
 };
 use memhook_stream::{Birth, Region};
 use std::os::unix::fs::MetadataExt;
-use std::{fs::OpenOptions, ops::Range, path::Path, time::Duration};
+use std::{ops::Range, path::Path, time::Duration};
 
 /// How often is looked whether the hook is in use.
 const LOOKS: u32 = 5;
-
-/// What a region is called in /proc.
-pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-region";
 
 /// What of ours is already in a process.
 ///
@@ -85,8 +80,8 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         last_epoch: 0,
         hooks,
     };
-    for m in maps.iter().filter(|m| m.path == REGION_PATH) {
-        found.take_in(pid, m);
+    for region in found_regions(maps) {
+        found.take_in(pid, &region);
     }
     found
 }
@@ -124,12 +119,14 @@ pub(crate) fn stray_descriptors(pid: i32) -> Vec<StrayDescriptor> {
     };
     let ours = [
         "/memfd:memhook-region (deleted)",
+        "/memfd:memhook-guide (deleted)",
         "/memfd:memhook-hook (deleted)",
         "/memfd:memhook-pads (deleted)",
         "/memfd:memhook-probe (deleted)",
         "/memfd:memhook-probe-counts (deleted)",
         "/memfd:memhook-probe-code (deleted)",
         "/memfd:memhook-probe-region (deleted)",
+        "/memfd:memhook-probe-guide (deleted)",
     ];
     let object = |path: &Path| {
         let found = std::fs::metadata(path).ok()?;
@@ -151,17 +148,20 @@ pub(crate) fn stray_descriptors(pid: i32) -> Vec<StrayDescriptor> {
 }
 
 impl Residue {
-    fn take_in(&mut self, pid: i32, m: &Mapping) {
+    fn take_in(&mut self, pid: i32, found: &FoundRegion) {
+        let place = found.place;
+        let address = place.0;
+        if found.is_torn {
+            self.never_used.push(place);
+            return;
+        }
         // Read through the process's memory: to open the file takes CAP_CHECKPOINT_RESTORE.
-        let address = RemoteAddress(m.start);
         let owner = closed::owner(pid, address);
         if let Some(epoch) = closed::epoch(pid, address) {
             self.last_epoch = self.last_epoch.max(epoch);
         }
-        let place = (address, m.end - m.start);
-        let path = proc_path(pid, &format!("map_files/{:x}-{:x}", m.start, m.end));
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
+        let file = found.open(pid);
+        let is_known = |hook: &HookCopy| hook.region(pid) == Some(address.0);
         let is_of_hook = |hook: &HookCopy| hook.owner(pid) == owner;
         // One that bears another number was written by a forked process, or its attacher was killed right before it
         // had a hook take it.
@@ -171,7 +171,7 @@ impl Residue {
             // Without a hook, or unknown to it and blank, it was never used. Anything else is a
             // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
             // seals, the program's own.
-            let region = file.ok().and_then(|file| Region::map(&file).ok());
+            let region = file.and_then(|file| found.map(pid, &file));
             if region.is_some()
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
             {
@@ -181,14 +181,14 @@ impl Residue {
             }
             return;
         }
-        let Ok(file) = file else {
+        let Some(file) = file else {
             self.closed_regions.push(place);
             return;
         };
         // One without a control block is that of an attacher killed before it had written it.
         let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
-        match Region::map(&file).ok().filter(ours) {
-            Some(region) => self.regions.push((region, m.start)),
+        match found.map(pid, &file).filter(ours) {
+            Some(region) => self.regions.push((region, address.0)),
             None if is_in_use => self.spoiled.push(place),
             None => {}
         }
@@ -292,10 +292,11 @@ impl Residue {
     }
 
     /// Gives back the memory of this process's regions, which nobody reads any more.
-    pub fn give_memory_back(&self) {
+    pub fn give_memory_back(&self, pid: i32) {
         for (region, _) in &self.regions {
             region.give_all_back();
         }
+        give_tables_back(pid);
     }
 
     /// Whether there is something to clear up before anything else is done.
@@ -342,18 +343,17 @@ impl Residue {
         let over = open.map(|&(_, address)| RemoteAddress(address));
         let over = over.or_else(|| closed().or_else(spoiled).map(|&(address, _)| address));
         let mut held = reach.hold(pid, &any_point())?;
-        let made = create_region(&mut held, REGION_NAME, bytes)?;
+        let made = make_region(&mut held, bytes)?;
         *held_time = (*held_time).max(held.release()?);
         let place = Place {
             address: made.address.0,
             replaces: over.map(|address| address.0),
             was_disturbed: made.was_disturbed,
         };
-        let region = Region::map(&made.fd)?;
         if let Some((earlier, _)) = open {
-            region.replace(earlier);
+            made.region.replace(earlier);
         }
-        Ok((region, place, epoch))
+        Ok((made.region, place, epoch))
     }
 }
 

@@ -5,13 +5,13 @@
 
 use crate::error::Error;
 use crate::hook::object::PROBE;
-use crate::leave::probe_areas::REGION_NAME;
+use crate::leave::guided::make_probe_region;
 use crate::survey::limits::check_shared_memory;
 use crate::survey::memory_allowance::Allowance;
 use crate::survey::target_facts::{is_filtered, main_stack, tid_offset};
 use crate::unwinding::tables::UnwindTables;
 use memhook_abi::{LEAST_RING_BYTES, ProbeConfig, ProbeThread, region_bytes};
-use memhook_inject::{Held, create_region, set_inherited};
+use memhook_inject::{Held, set_inherited};
 use memhook_probe::CountsLayout;
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, is_ours, mappings, modules, vdso,
@@ -110,11 +110,11 @@ impl Events {
                 return Err(Error::NoThreadNumber { pid });
             }
             let bytes = region_bytes(LEAST_RING_BYTES) as u64;
-            let made = create_region(held, REGION_NAME, bytes)?;
+            let made = make_probe_region(held, bytes)?;
             // Forked processes have the code that writes into it.
             set_inherited(held, made.address, bytes, true)?;
             region_at = made.address.0;
-            let region = Region::map(&made.fd)?;
+            let region = made.region;
             region.initialize(&config)?;
             region.set_thread_numbers(ThreadNumbers {
                 offset: tid_offset(held),
@@ -204,10 +204,8 @@ impl Events {
                 (pointer > sp && pointer < m.end).then_some((m.start, pointer))
             };
             if let Some((low, high)) = bounds {
-                words.write(offset_of!(ProbeThread, stack_tid), 0);
-                words.write(offset_of!(ProbeThread, stack_low), low);
-                words.write(offset_of!(ProbeThread, stack_high), high);
-                words.write(offset_of!(ProbeThread, stack_tid), tid);
+                let ring = number as usize - 1;
+                stacks.region.set_stack_of(ring, low, high, tid);
             }
         }
         if Instant::now() >= stacks.next_look {
@@ -274,12 +272,6 @@ impl ThreadWords<'_> {
             .counts
             .read_exact_at(&mut word, self.at + offset as u64);
         read.map_or(0, |()| u64::from_le_bytes(word))
-    }
-
-    fn write(&self, offset: usize, word: u64) {
-        // If this fails, the thread's stacks are read through the kernel, which is slow, but right.
-        let at = self.at + offset as u64;
-        let _ = self.counts.write_all_at(&word.to_le_bytes(), at);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::hook::presence::{HookInTarget, any_point};
 use crate::leave::residue::Place;
 use crate::survey::target_facts::{is_filtered, loading_is_filtered, thread_numbers};
 use memhook_abi::{self as abi, hook_error};
-use memhook_inject::{Held, move_region, set_inherited, unmap_region};
+use memhook_inject::{Held, move_guided_region, set_inherited, unmap_region};
 use memhook_process::{RemoteAddress, is_executed_still};
 use std::time::Duration;
 
@@ -154,8 +154,10 @@ impl Session {
             set_inherited(&mut held, address, bytes, true)?;
         }
         if let Some(to) = place.replaces.map(RemoteAddress) {
-            move_region(&mut held, address, bytes, to)?;
+            let guide = abi::GUIDE_BYTES as u64;
+            move_guided_region(&mut held, address, guide, bytes, to)?;
             address = to;
+            self.region().guide_is_at(to.0);
         }
         self.region().tell_owner();
         let result = held.call(self.hook.attach(), &[address.0])? as i64;

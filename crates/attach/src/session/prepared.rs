@@ -203,6 +203,13 @@ impl Prepared {
         read_word(self.pid, RemoteAddress(address))
     }
 
+    /// Whether a slot holds a wrapper of the hook's.
+    fn leads_to_hook(&self, slot: u64) -> bool {
+        let hook = self.hook.as_ref();
+        self.word(slot)
+            .is_some_and(|word| hook.is_some_and(|hook| hook.contains(word)))
+    }
+
     /// Brings journal and module list up to date.
     pub fn look_at_modules(&mut self) -> Result<(), Error> {
         // Before the mappings are read: what comes or goes after this makes the lists out of date.
@@ -235,8 +242,7 @@ impl Prepared {
             let there = modules
                 .filter(|m| m.base == slot.module_base)
                 .any(|m| m.contains(slot.address) || self.pads.has_cell(slot.address));
-            let is_patched = slot.state == slot_state::PATCHED
-                && self.word(slot.address) == Some(slot.replacement);
+            let is_patched = slot.state == slot_state::PATCHED && self.leads_to_hook(slot.address);
             if !there || !is_patched {
                 self.region.set_slot_state(slot.index, slot_state::UNUSED);
             }
@@ -255,9 +261,7 @@ impl Prepared {
         })?;
         barrier();
         for slot in self.region.slots() {
-            if matches!(slot.state, slot_state::PATCHED)
-                && self.word(slot.address) != Some(slot.replacement)
-            {
+            if slot.state == slot_state::PATCHED && !self.leads_to_hook(slot.address) {
                 self.region.set_slot_state(slot.index, slot_state::RESTORED);
             }
         }

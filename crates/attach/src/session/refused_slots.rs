@@ -107,7 +107,6 @@ fn patch_by(
         longest = longest.max(held);
         for (forced, done) in open.iter().zip(done) {
             if done {
-                region.set_slot_replacement(forced.slot.index, forced.wrapper);
                 region.set_slot_state(forced.slot.index, PATCHED);
             }
         }

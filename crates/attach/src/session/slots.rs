@@ -6,11 +6,12 @@ use crate::error::Error;
 use crate::hold::reach::Reach;
 use crate::hold::safe_point::SAFE_POINT_PATIENCE;
 use crate::hook::presence::has_hook;
+use crate::leave::guided::give_tables_back;
 use crate::pads::RefusedPad;
 use memhook_abi::{flags, forwarding_operators, function_by_name, hook_error, slot_state};
 use memhook_inject::Held;
 use memhook_process::{ModuleImage, Wrappers, hook_copies, mappings};
-use memhook_stream::{Birth, SlotSpec, SlotView};
+use memhook_stream::{SlotSpec, SlotView};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -85,10 +86,8 @@ impl Session {
             return Ok(());
         }
         let mut looked = self.prepared.look_at_modules();
-        // Threads of the target make no system calls of ours, so they cannot patch; or relatives have its region
-        // mapped, so its hook does not look at the journal (`patch_pending` of `hook-cxx/patch.hpp`).
-        let is_shared = self.region().birth() != Birth::None;
-        if looked.is_ok() && (self.region().syscalls_filtered() || is_shared) {
+        // Threads of the target make no system calls of ours, so they cannot patch.
+        if looked.is_ok() && self.region().syscalls_filtered() {
             looked = self.force_slots().map(drop);
         } else if self.prepared.modules.may_vanish && self.has_refused_slots() {
             // If the threads cannot all be held, the coverage says what is not seen.
@@ -237,6 +236,9 @@ impl Session {
 
     /// Closes the gate and restores the slots; returns how many could not be restored.
     pub fn detach(&mut self) -> Result<u64, Error> {
-        self.prepared.leave(Some(self.hook.base))
+        let left = self.prepared.leave(Some(self.hook.base))?;
+        let held = give_tables_back(self.prepared.pid);
+        self.note_held(held);
+        Ok(left)
     }
 }

@@ -98,8 +98,6 @@ pub(crate) fn may_reserve(pid: i32) -> bool {
 /// The region may take one part in so many of the address space that is left to a process: it stays mapped after the
 /// detach.
 const SHARE: u64 = 8;
-/// What `/proc/PID/maps` calls a region.
-pub(crate) const REGION_PATH: &str = "/memfd:memhook-region";
 /// Rings are not made smaller than this for want of address space.
 const LEAST_RING: u64 = 64 << 10;
 /// What is locked for us in a process that locks all memory that it maps: the hook, and memory of a remote call.
@@ -121,12 +119,17 @@ struct Limits {
     locked: u64,
 }
 
+/// What `/proc/PID/maps` calls the part of a region that has its rings.
+const REPORT_PATH: &str = "/memfd:memhook-region";
+
 /// Bytes of the largest region that an earlier attach has left. Were it counted as taken, rings might have to be smaller
 /// than its own, which then could not come in its place.
 fn bytes_of_region(pid: i32) -> u64 {
     let maps = memhook_process::mappings(pid).unwrap_or_default();
-    let regions = maps.iter().filter(|m| m.path == REGION_PATH);
-    regions.map(|m| m.end - m.start).max().unwrap_or(0)
+    let reports = maps.iter().filter(|m| m.path == REPORT_PATH);
+    // Behind its guide, it is mapped from where that ends.
+    let bytes = reports.map(|m| m.end - m.start + m.offset);
+    bytes.max().unwrap_or(0)
 }
 
 impl Limits {

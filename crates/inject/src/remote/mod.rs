@@ -8,6 +8,7 @@ pub(crate) mod code_area;
 pub(crate) mod code_exchange;
 pub(crate) mod descriptor;
 pub(crate) mod forced_write;
+pub(crate) mod guide;
 pub(crate) mod huge_pages;
 pub(crate) mod kernel_places;
 pub(crate) mod load;

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::descriptor::{open_here, resize, undisturbed};
 use crate::{Error, Held};
-use memhook_process::{RemoteAddress, locked_bytes};
+use memhook_process::{RemoteAddress, locked_bytes, proc_path};
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -47,10 +47,11 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         cause,
     })?;
     // By now the scratch memory is mapped: it would be locked, too.
+    let protection = read_write(held.pid);
     let address = if locked_bytes(held.pid) == Some(0) {
-        map_with_room(held, bytes, bytes, READ_WRITE, number)?
+        map_with_room(held, bytes, bytes, protection, number)?
     } else {
-        map_unlocked(held, bytes, number)?
+        map_unlocked(held, bytes, protection, number)?
     };
     if let Err(refused) = set_inherited(held, RemoteAddress(address), bytes, false) {
         held.syscall(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0])?;
@@ -70,9 +71,25 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
     })
 }
 
-const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// What makes memory readable and writable in a process, and not executable: with READ_IMPLIES_EXEC (personality(2)),
+/// what may be read may be executed. A page that may be written can be read on x86-64, whatever is said of that
+/// (`protection_map` in arch/x86/mm/pgprot.c).
+fn read_write(pid: i32) -> u64 {
+    let read = match read_implies_exec(pid) {
+        true => 0,
+        false => libc::PROT_READ,
+    };
+    (read | libc::PROT_WRITE) as u64
+}
+
+fn read_implies_exec(pid: i32) -> bool {
+    let text = memhook_process::proc_text(proc_path(pid, "personality")).unwrap_or_default();
+    let personality = u64::from_str_radix(text.trim(), 16).unwrap_or_default();
+    personality & libc::READ_IMPLIES_EXEC as u64 != 0
+}
 
 /// Maps the first bytes of the object, where `room` bytes are free and nobody else maps anything: beside the modules
 /// it would take the reach of jumps (probes), and beside other mappings their room to grow.
@@ -101,23 +118,29 @@ fn map_with_room(
 /// becomes resident at once, all of it, and what is locked counts in a limit. So one page is mapped, which nobody can
 /// touch, and unlocked; what it grows into is not locked then (mremap(2)), and only afterwards is it made
 /// accessible. For what the program itself maps, nothing changes.
-fn map_unlocked(held: &mut Held, bytes: u64, number: u64) -> Result<u64, Error> {
+fn map_unlocked(held: &mut Held, bytes: u64, protection: u64, number: u64) -> Result<u64, Error> {
     let none = libc::PROT_NONE as u64;
     let address = map_with_room(held, PAGE_BYTES, bytes, none, number)?;
     let mut mapped = PAGE_BYTES;
-    let grown = grow_unlocked(held, address, bytes, &mut mapped);
+    let grown = grow_unlocked(held, address, bytes, protection, &mut mapped);
     if grown.is_err() {
         held.syscall(libc::SYS_munmap, [address, mapped, 0, 0, 0, 0])?;
     }
     grown.map(|()| address)
 }
 
-fn grow_unlocked(held: &mut Held, address: u64, bytes: u64, mapped: &mut u64) -> Result<(), Error> {
+fn grow_unlocked(
+    held: &mut Held,
+    address: u64,
+    bytes: u64,
+    protection: u64,
+    mapped: &mut u64,
+) -> Result<(), Error> {
     let page = [address, PAGE_BYTES, bytes, 0];
     held.checked_syscall("munlock", libc::SYS_munlock, &page[..2])?;
     held.checked_syscall("mremap", libc::SYS_mremap, &page)?;
     *mapped = bytes;
-    let whole = [address, bytes, READ_WRITE];
+    let whole = [address, bytes, protection];
     held.checked_syscall("mprotect", libc::SYS_mprotect, &whole)?;
     Ok(())
 }
@@ -161,13 +184,35 @@ pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Resu
         .map(drop)
 }
 
+/// Moves a region of two parts to the place of another one of the same size: the guide, and then the report. Where a
+/// thread is inside of a call that was traced, it meets a guide of another attach in between, and keeps off.
+pub fn move_guided_region(
+    held: &mut Held,
+    from: RemoteAddress,
+    guide_bytes: u64,
+    bytes: u64,
+    to: RemoteAddress,
+) -> Result<(), Error> {
+    move_region(held, from, guide_bytes, to)?;
+    move_region(
+        held,
+        from + guide_bytes,
+        bytes - guide_bytes,
+        to + guide_bytes,
+    )
+}
+
 /// These keep the region at its size; holes can be punched all the same (fcntl(2)).
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+pub(crate) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// From then on nobody can change its size: a process that maps it would die of a page that is gone.
 fn seal(fd: &OwnedFd) -> io::Result<()> {
+    add_seals(fd, SEALS)
+}
+
+pub(crate) fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: no pointers.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } {
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

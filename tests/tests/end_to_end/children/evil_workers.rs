@@ -7,14 +7,106 @@ use std::process::ExitStatus;
 use memhook_tests::{Attacher, Target, build_library, build_target, run};
 
 /// What every word is overwritten with.
-const WORDS: [&str; 4] = ["function", "zeros", "ones", "random"];
+const WORDS: [&str; 5] = ["function", "aimed", "zeros", "ones", "random"];
 
 fn server(folder: &Folder) -> Target {
+    server_with(folder, &[])
+}
+
+fn server_with(folder: &Folder, more: &[&str]) -> Target {
     let library = build_library("late_library", "liblate.so", &[]);
     let abi = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx");
     let program = build_target("evil_worker", &["-pthread", "-ldl", abi]);
     let library = library.to_str().expect("a path");
-    Target::start(&program, &[library, &folder.path("marker")])
+    let marker = folder.path("marker");
+    Target::start(&program, &[&[library, &marker], more].concat())
+}
+
+/// Has a worker that was made in this way write into all that it can, for ever, while the server works and opens
+/// libraries. Returns how many regions it could write.
+fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
+    let mut found = 0;
+    for words in WORDS {
+        server.send(&format!("haunt {how} {words}\n"));
+        let line = server.expect("haunts ");
+        let numbers: Vec<u64> = line["haunts ".len()..]
+            .split_whitespace()
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        assert_eq!(
+            numbers[1], 0,
+            "{how}: what the attacher tells can be written"
+        );
+        work(server);
+        server.send("banish\n");
+        server.expect("banished");
+        found += numbers[0];
+    }
+    found
+}
+
+/// With an attacher that is run by `through`: workers that keep what their parent has, for every way to make one.
+fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, bool)]) {
+    let folder = Folder::new("evil");
+    let mut server = server_with(&folder, more);
+    let attacher = Attacher::start_by(through, &server, options);
+    for (how, keeps_region) in ways {
+        let found = work_while_haunted(&mut server, how);
+        assert_eq!(found > 0, *keeps_region, "{how} {more:?} {through:?}");
+    }
+    let (status, errors, _) = attacher.last_reports();
+    assert_ended_by_itself(status, &errors);
+    work(&mut server);
+    end(server);
+}
+
+/// A child that was made without fork(2) has its parent's region until its first hooked call. It can spoil numbers.
+#[test]
+fn haunt_their_parent_by_numbers_only() {
+    let ways = [
+        ("clone", true),
+        ("fork", false),
+        ("_Fork", false),
+        ("vfork", false),
+    ];
+    haunted(&[], &[], &["--stacks", "all"], &ways);
+}
+
+/// Where a filter would kill for the hook's own system calls, no child can leave its parent's region.
+#[test]
+fn keep_the_region_of_a_parent_with_a_killing_filter() {
+    haunted(&["filtered"], &[], &[], &[("fork", true), ("clone", true)]);
+}
+
+/// Nor can one where memory is charged when it is mapped. What the whole machine has set is another for the attacher here.
+#[test]
+fn keep_the_region_where_mappings_are_charged() {
+    let folder = Folder::new("charged");
+    let mode = folder.path("mode");
+    std::fs::write(&mode, "2\n").expect("written");
+    let mount = format!("mount --bind {mode} /proc/sys/vm/overcommit_memory && exec \"$@\"");
+    let through = ["unshare", "-m", "sh", "-c", &mount, "sh"];
+    haunted(&[], &through, &[], &[("fork", true), ("clone", true)]);
+}
+
+/// Regions that wait for children have a guide, too.
+#[test]
+fn haunt_what_waits_for_others_by_numbers_only() {
+    haunted(
+        &[],
+        &[],
+        &["--follow-fork"],
+        &[("fork", true), ("clone", true)],
+    );
+}
+
+/// Before Linux 5.1 the guide is the process's own memory, of which a child has a copy.
+#[test]
+fn haunt_a_parent_with_a_private_guide_by_numbers_only() {
+    let through = ["env", "MEMHOOK_WITHOUT_SEALS=1"];
+    let ways = [("clone", true), ("fork", false)];
+    haunted(&[], &through, &["--stacks", "all"], &ways);
+    haunted(&[], &through, &["--follow-fork"], &ways);
 }
 
 fn found(server: &mut Target, command: &str) -> u64 {
