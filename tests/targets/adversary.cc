@@ -11,9 +11,15 @@
 //   closing      closes every descriptor that it does not know, and opens files
 //   intruding    a child with fewer rights that writes into all memory that it shares with its parent
 //   sequences    threads inside restartable sequences (rseq(2)) that count by processor without a lock
+//   trapping     a seccomp filter traps its system calls, it runs into breakpoints, and sends itself SIGABRT
+//   dispatching  answers its system calls itself (syscall user dispatch)
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/rseq.h>
 #include <sys/stat.h>
@@ -306,11 +312,88 @@ static void sequences() {
   CHECK(all == sum);
 }
 
+constexpr long answer = 0x5eed;
+static volatile uint64_t traps;
+static volatile char dispatches;
+
+static void trap(int signal, siginfo_t* info, void* context) {
+  dispatches = 0;  // SYSCALL_DISPATCH_FILTER_ALLOW
+  traps = traps + 1;
+  if (signal == SIGSYS && info->si_syscall == SYS_getppid)
+    static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RAX] = answer;
+}
+
+static void catch_traps() {
+  struct sigaction action {};
+  action.sa_sigaction = trap;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (int signal : {SIGSYS, SIGTRAP, SIGABRT}) CHECK(sigaction(signal, &action, nullptr) == 0);
+}
+
+static long ask() {
+  long result;
+  asm volatile("syscall" : "=a"(result) : "a"(SYS_getppid) : "rcx", "r11", "memory");
+  return result;
+}
+
+// Answers as serve() does, and looks for a question only now and then: a thread that waits for one would be taken first.
+static void serve_between() {
+  char question = 0;
+  ssize_t length = read(0, &question, 1);
+  if (length == 1 && question == 'u') {
+    use_everything();
+    say("usable");
+  }
+  stop = length == 0 || (length == 1 && question != 'u');
+}
+
+// The only thread: each signal has its handler run before its next instruction, and no answer but the handler's.
+static void trapping() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{sizeof filter / sizeof *filter, filter};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  say("ready");
+  for (uint64_t round = 0; !stop; round++) {
+    uint64_t before = traps;
+    if (round % 3 == 0) CHECK(ask() == answer);
+    if (round % 3 == 1) asm volatile("int3" ::: "memory");
+    if (round % 3 == 2) CHECK(raise(SIGABRT) == 0);
+    CHECK(traps == before + 1);
+    if (round % 16 == 0) CHECK(hammer(2) == 1);
+    if (round % 64 == 0) serve_between();
+  }
+}
+
+static void dispatching() {
+  constexpr int set_dispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, which older headers lack
+  CHECK(prctl(set_dispatch, 1, 0, 0, &dispatches) == 0);
+  say("ready");
+  for (uint64_t round = 0; !stop; round++) {
+    uint64_t before = traps;
+    dispatches = 1;
+    CHECK(ask() == answer && traps == before + 1);
+    if (round % 16 == 0) CHECK(hammer(2) == 1);
+    if (round % 64 == 0) serve_between();
+  }
+}
+
 int main(int, char** arguments) {
   std::string what = arguments[1];
   if (what == "leaderless") {
     say("ready");
     leaderless();
+  }
+  if (what == "trapping" || what == "dispatching") {
+    catch_traps();
+    CHECK(fcntl(0, F_SETFL, O_NONBLOCK) == 0);
+    what == "trapping" ? trapping() : dispatching();
+    return 0;
   }
   std::thread reader([] {
     serve();

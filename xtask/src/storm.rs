@@ -282,9 +282,13 @@ impl Victim {
         if disturbance.kills() {
             return Ok(());
         }
-        let may_be_refused = matches!(self.kind, Kind::Stopped | Kind::Bounded | Kind::Closing)
-            || !is_parent
-            || self.disturbed;
+        let refusing = [
+            Kind::Stopped,
+            Kind::Bounded,
+            Kind::Closing,
+            Kind::Dispatching,
+        ];
+        let may_be_refused = refusing.contains(&self.kind) || !is_parent || self.disturbed;
         if outcome.code == Some(2) && may_be_refused {
             tally.refused += 1;
             return refused_or_reported(&outcome);

@@ -60,6 +60,10 @@ pub enum Kind {
     Intruding,
     /// Threads inside restartable sequences
     Sequences,
+    /// Gets one synchronous signal after the other: of a filter, of breakpoints, of itself
+    Trapping,
+    /// Answers its system calls itself (syscall user dispatch)
+    Dispatching,
     /// An allocator in the executable, with a mutex
     Mutexed,
     /// The same with a spin lock
@@ -155,6 +159,8 @@ impl Kind {
             Kind::Closing => ("adversary", vec!["closing"]),
             Kind::Intruding => ("adversary", vec!["intruding"]),
             Kind::Sequences => ("adversary", vec!["sequences"]),
+            Kind::Trapping => ("adversary", vec!["trapping"]),
+            Kind::Dispatching => ("adversary", vec!["dispatching"]),
             Kind::Mutexed | Kind::Spinning | Kind::Cached | Kind::Linked => {
                 ("executable_allocator", vec![])
             }

@@ -30,6 +30,7 @@ use crate::hook::presence::{HookInTarget, has_hook};
 use crate::leave::inherited::close_inherited;
 use crate::pads::TracedHeap;
 use crate::plan::hooking::Planned;
+use crate::plan::safe_thread::refuse_own_answers;
 use crate::probes::module_file;
 use crate::survey::known_files::{KnownFiles, SharedFiles};
 use crate::survey::memory_allowance::allowance_now;
@@ -139,6 +140,9 @@ impl Session {
         let mut cleared = Cleared::of(pid, known.files())?;
         let surveyed = cleared.survey(settings.emits.as_ref())?;
         let planned = Planned::of(surveyed, settings)?;
+        if matches!(reach, Reach::Running) {
+            refuse_own_answers(pid)?;
+        }
         let found = Found::of(reach, planned, settings)?;
         let (prepared, entry) = Prepared::of(reach, cleared, found, settings, config, known)?;
         let mut session = prepared.enter(reach, entry)?;

@@ -111,6 +111,17 @@ pub enum Error {
         /// How long it waited for a turn.
         wait: Duration,
     },
+    /// The target has system calls of this thread handed to a handler of its own, so it would answer those that we make
+    /// there (prctl(2), PR_SET_SYSCALL_USER_DISPATCH).
+    #[error(
+        "thread {tid} of process {pid} answers its system calls itself (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so none can be made in it: attach before it does so, or to another process"
+    )]
+    CallsDispatched {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+    },
     /// A thread of the target that runs on has closed the descriptor that a held one had opened for us.
     #[error(
         "another thread of process {pid} closes descriptors by their numbers (closefrom, close_range) and has closed the one of the memory that is to be mapped: try again"

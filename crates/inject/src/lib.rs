@@ -30,8 +30,9 @@ use arch::native::{
     syscall_probe,
 };
 use hold::{
-    all_threads, continued, guard, held, idle, late, others, resend, safe_point, saved, seccomp,
-    signals, slept, starvation, stop, survey, terminal_stops, timing, urgency, wait, watchdog,
+    all_threads, continued, guard, held, idle, late, others, own_answers, resend, safe_point,
+    saved, seccomp, signals, slept, starvation, stop, survey, synchronous, terminal_stops, timing,
+    urgency, wait, watchdog,
 };
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
@@ -80,6 +81,7 @@ pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
 pub use others::Others;
+pub use own_answers::thread_with_own_answers;
 pub use own_memory::{give_memory_back, keep_little_memory};
 pub use pace::{Pace, with_gaps};
 pub use page_scan::{PageScan, PageState};

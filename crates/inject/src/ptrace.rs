@@ -200,6 +200,19 @@ pub(crate) fn pending_signals(
     Ok(found)
 }
 
+/// Whether system calls of a stopped thread are handed to a handler of the program (prctl(2),
+/// PR_SET_SYSCALL_USER_DISPATCH). A kernel before 6.4 cannot say.
+pub(crate) fn dispatches_calls(tid: i32) -> bool {
+    // PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, and struct ptrace_sud_config { u64 mode, selector, offset, len; }
+    // (linux/ptrace.h).
+    const REQUEST: libc::c_uint = 0x4211;
+    let mut configuration = [0u64; 4];
+    let bytes = size_of_val(&configuration);
+    // SAFETY: the kernel writes the 32 bytes that `address` announces, or nothing.
+    let read = unsafe { request(REQUEST, tid, bytes, (&raw mut configuration) as usize) };
+    read.is_ok() && configuration[0] != 0
+}
+
 /// The address of the thread's `struct rseq`; 0 if it has none or the kernel (before 5.13) cannot say.
 pub(crate) fn rseq_address(tid: i32) -> u64 {
     // struct ptrace_rseq_configuration { u64 pointer; u32 size, signature, flags, pad; }

@@ -96,8 +96,8 @@ pub use smaps::{
 };
 pub use target_root::TargetRoot;
 pub use thread_state::{
-    Activity, blocked_at, blocked_signals, caught_signals, ended_with, is_untraced, last_ran,
-    process_of, processor, sleeps, thread_state, tracer, waits_in,
+    Activity, blocked_at, blocked_by_thread, blocked_signals, caught_signals, ended_with,
+    is_untraced, last_ran, process_of, processor, sleeps, thread_state, tracer, waits_in,
 };
 pub use threads::{
     SeccompFilters, Thread, effective_user, has_ended, has_seccomp_filter, inner_tid, is_filtered,

@@ -104,6 +104,11 @@ pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigCgt:")?, 16).ok()
 }
 
+/// The signals that a thread blocks just now, as above. While it is in ppoll(2) or the like, this is the mask of that call.
+pub fn blocked_by_thread(pid: i32, tid: i32) -> Option<u64> {
+    u64::from_str_radix(&status_field(pid, tid, "SigBlk:")?, 16).ok()
+}
+
 /// The signals that the initial thread of the process blocks, or one that lives, as above.
 pub fn blocked_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigBlk:")?, 16).ok()

@@ -3,4 +3,4 @@
 
 pub(crate) mod diagnosis;
 pub(crate) mod hooking;
-mod safe_thread;
+pub(crate) mod safe_thread;

@@ -14,11 +14,16 @@ use std::time::{Duration, Instant};
 const NAME: &str = "safe point";
 const REMEDY: &str = "an attach is possible when it has left the loader and the allocator; what never leaves them keeps \
      their locks, and keeps an attach out";
+const OTHER_PROCESS: &str =
+    "nothing can be called in such a process; scan and rss copy its memory without that";
 /// Between two looks at a thread that sleeps inside of the loader.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Looks at the threads of a process with these modules, the loader among them. `only_looks`: none may be held.
 pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Check {
+    if !only_looks && let Err(error) = refuse_own_answers(pid) {
+        return Check::bad(NAME, error.to_string(), OTHER_PROCESS);
+    }
     let points = match SafePoints::of_process(pid, modules) {
         Ok(points) => points,
         Err(error) => return Check::bad(NAME, error.to_string(), "try again"),
@@ -51,6 +56,14 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Che
             format!("thread {tid} was stopped outside of the loader, and went on"),
         ),
         Err(error) => Check::bad(NAME, error.to_string(), REMEDY),
+    }
+}
+
+/// Refuses a process that answers system calls of its own threads, because it would answer ours, and the hook's.
+pub(crate) fn refuse_own_answers(pid: i32) -> Result<(), Error> {
+    match memhook_inject::thread_with_own_answers(pid) {
+        Some(tid) => Err(memhook_inject::Error::CallsDispatched { pid, tid }.into()),
+        None => Ok(()),
     }
 }
 

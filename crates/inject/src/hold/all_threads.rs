@@ -1,6 +1,7 @@
 //! All threads of a process, held for a moment to look at it. We run nothing in them.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::saved::set_to_repeat;
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
-use crate::{Error, Registers, late, ptrace, regs, restart, starvation, watchdog};
+use crate::{Error, Registers, late, ptrace, regs, restart, starvation, synchronous, watchdog};
 use memhook_process::{Activity, sleeps, thread_ids, thread_state, tracer};
 use tracing::debug;
 
@@ -388,10 +389,15 @@ impl AllHeld {
     fn take_stops(&mut self) {
         for (tid, sleep) in self.seized.clone() {
             match wait::poll_stop(self.pid, tid) {
+                Some(Stop::Event(libc::SIGTRAP))
+                    if synchronous::comes_first(self.pid, tid).unwrap_or(false) =>
+                {
+                    self.resumed(tid, ptrace::resume(tid, 0));
+                }
                 Some(Stop::Event(_)) => self.adopt(tid, sleep),
                 // Once it is delivered, its handler starts, and the thread stops at the first instruction.
-                Some(Stop::Signal(signal)) => self.go_on(tid, signal),
-                Some(Stop::Syscall | Stop::Clone) => self.go_on(tid, 0),
+                Some(Stop::Signal(signal)) => self.resumed(tid, synchronous::take(tid, signal)),
+                Some(Stop::Syscall | Stop::Clone) => self.resumed(tid, ptrace::resume(tid, 0)),
                 Some(Stop::Gone) => drop(self.seized.remove(&tid)),
                 None => {}
             }
@@ -403,8 +409,9 @@ impl AllHeld {
         self.seized.retain(|&tid, _| !wait::has_ended(pid, tid));
     }
 
-    fn go_on(&mut self, tid: i32, signal: i32) {
-        if ptrace::resume(tid, signal).is_err() {
+    /// A thread that goes on until its next stop.
+    fn resumed(&mut self, tid: i32, resumed: io::Result<()>) {
+        if resumed.is_err() {
             self.seized.remove(&tid);
             wait::reap(self.pid, tid);
         }

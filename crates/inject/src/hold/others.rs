@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::all_threads::{AllHeld, Known};
 use crate::held::Held;
-use crate::{Error, Registers, late, watchdog};
+use crate::{Error, Registers, late, ptrace, watchdog};
 use memhook_process::thread_ids;
 use tracing::debug;
 
@@ -64,7 +64,14 @@ impl Held {
                     threads = held.count(),
                     "all other threads stand still"
                 );
+                // The hook makes system calls where a ring is new or full.
+                let mut tids = held.threads.keys().copied();
+                let dispatching = tids.find(|&tid| ptrace::dispatches_calls(tid));
                 self.others = Some(held);
+                if let Some(tid) = dispatching {
+                    let pid = self.pid;
+                    return Err(Error::CallsDispatched { pid, tid });
+                }
             }
             Err(error @ Error::TargetGone { .. }) => return Err(error),
             // One sleeps uninterruptibly, or somebody else traces it.

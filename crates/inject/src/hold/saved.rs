@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::native_stack::{self, Room};
 use crate::slept::Sleep;
 use crate::survey::Survey;
-use crate::{Registers, ptrace, regs, restart, restarted};
+use crate::{Registers, ptrace, regs, restart, restarted, synchronous};
 use memhook_process::RemoteAddress;
 
 /// The state of a thread at its first stop, which comes back when it is released.
@@ -16,6 +16,8 @@ pub(crate) struct Saved {
     pub extended: Vec<u8>,
     /// Blocked signals.
     pub mask: u64,
+    /// Synchronous signals that wait and that it could not take before (`synchronous.rs`).
+    pub waiting: u64,
     /// Since when it has been in its call, if the kernel would not restart that.
     pub sleep: Sleep,
     /// Where in the kernel it waited, if it was in restart_syscall(2).
@@ -41,6 +43,7 @@ impl Saved {
             stopped_at,
             extended: regs::read_extended(tid).map_err(|e| ("GETREGSET NT_X86_XSTATE", e))?,
             mask: ptrace::signal_mask(tid).map_err(|e| ("GETSIGMASK", e))?,
+            waiting: synchronous::all_waiting(tid).map_err(|e| ("PEEKSIGINFO", e))?,
             sleep,
             waits_in: String::new(),
             room: native_stack::room(&survey.mappings, tid, &registers, |address, into| {

@@ -13,7 +13,7 @@ use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
 use crate::timing::Timing;
 use crate::wait::{self, Stop};
-use crate::{Error, late, processor, ptrace, starvation, watchdog};
+use crate::{Error, late, processor, ptrace, starvation, synchronous, watchdog};
 use memhook_process::{Activity, still_chosen, thread_ids, thread_state, tracer, waits_in};
 use tracing::debug;
 
@@ -338,19 +338,29 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
 }
 
 /// Waits until a thread stops that was told to; `false` if it has exited instead. A signal that comes
-/// first is delivered at once: its handler starts, and the thread stops at the handler's first
-/// instruction.
+/// first, or that has to (`synchronous.rs`), is delivered at once: its handler starts, and the thread stops
+/// at the handler's first instruction.
 fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
     let until = Instant::now() + STOP_LIMIT;
     loop {
         let signal = match wait::wait_for_stop(pid, tid, until) {
-            Some(Stop::Event(libc::SIGTRAP)) => return Ok(true),
+            Some(Stop::Event(libc::SIGTRAP)) => match synchronous::comes_first(pid, tid) {
+                Ok(true) => 0,
+                // An error means that the thread is gone, which the next request finds out too.
+                _ => return Ok(true),
+            },
             // A group-stop: the process was stopped by job control just now. Detaching keeps it.
             Some(Stop::Event(_)) => {
                 let _ = ptrace::detach(tid);
                 return Err(Error::TargetStopped { pid });
             }
-            Some(Stop::Signal(signal)) => signal,
+            Some(Stop::Signal(signal)) => {
+                if synchronous::take(tid, signal).is_err() {
+                    wait::reap(pid, tid);
+                    return Ok(false);
+                }
+                continue;
+            }
             Some(Stop::Syscall | Stop::Clone) => 0,
             Some(Stop::Gone) => return Ok(false),
             None => {

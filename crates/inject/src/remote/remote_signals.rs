@@ -1,23 +1,15 @@
 //! Signals that come to a thread during remote work.
 
 use crate::held::Held;
-use crate::{Error, ptrace};
-
-/// Signals left unblocked during remote work. The kernel resets the handler of a *blocked*
-/// synchronous signal to the default when it must force it (force_sig_info_to_task), so if these were
-/// blocked, a fault of ours would destroy a handler of the target. SIGABRT: abort(3) unblocks it.
-const SYNCHRONOUS: [i32; 7] = [
-    libc::SIGTRAP,
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGSYS,
-    libc::SIGABRT,
-];
+use crate::synchronous::{SYNCHRONOUS, only};
+use crate::{Error, Registers, ptrace};
 
 impl Held {
     /// The signals that are blocked during remote work.
+    ///
+    /// Synchronous ones stay open: the kernel resets the handler of a *blocked* synchronous signal to the default when it
+    /// must force it (force_sig_info_to_task), so if these were blocked, a fault of ours would destroy a handler of the
+    /// target; and abort(3) unblocks SIGABRT. Only those that waited before are not taken for ours.
     ///
     /// Those of glibc itself, which no program sees, differ. SIGSETXID comes from a thread that changes the
     /// credentials of all: it waits for each thread's answer with the lock of the list of stacks held, so a call that
@@ -26,13 +18,13 @@ impl Held {
     /// that would unwind our stack. It arrives when the thread is back in its own call.
     pub(crate) fn remote_mask(&self) -> u64 {
         let open = SYNCHRONOUS.iter().chain(&self.target.bell);
-        !open.fold(0u64, |set, &signal| set | 1 << (signal - 1))
+        !open.fold(0, |set, &signal| set | only(signal)) | self.saved.waiting
     }
 
     /// The same for as long as a function of the target runs.
     fn call_mask(&self) -> u64 {
         let answered = self.target.functions.answered;
-        self.remote_mask() & !answered.map_or(0, |signal| 1 << (signal - 1))
+        self.remote_mask() & !answered.map_or(0, only)
     }
 
     /// Lets the thread answer the signal that others wait for, or keeps that for later: single system calls of ours are
@@ -59,12 +51,17 @@ impl Held {
     pub(crate) fn take_signal(&mut self, signal: i32) -> Result<(), Error> {
         let info = ptrace::signal_info(self.tid);
         let info = self.check("GETSIGINFO", info)?;
-        // si_code > 0: made by the kernel for a fault. abort(3) sends SIGABRT to its own process.
-        // SAFETY: si_pid is read only for a signal sent by a process (si_code <= 0).
-        let own_abort =
-            signal == libc::SIGABRT && info.si_code <= 0 && unsafe { info.si_pid() } == self.pid;
-        if own_abort || (info.si_code > 0 && SYNCHRONOUS.contains(&signal)) {
-            let rip = self.read_registers()?.rip;
+        let registers = self.read_registers()?;
+        // si_code > 0: made by the kernel for a fault. abort(3) sends SIGABRT to its own thread, and nothing of the
+        // program's runs here; what another thread sends is the program's.
+        let is_fault = info.si_code > 0 && SYNCHRONOUS.contains(&signal);
+        let own_abort = signal == libc::SIGABRT && info.si_code <= 0 && has_aborted(&registers);
+        if is_fault && signal == libc::SIGSYS && info.si_code == SYS_USER_DISPATCH {
+            let (pid, tid) = (self.pid, self.tid);
+            return Err(Error::CallsDispatched { pid, tid });
+        }
+        if own_abort || is_fault {
+            let rip = registers.rip;
             let mut address = 0;
             if !own_abort {
                 // SAFETY: si_addr is set for the fault signals, which is checked above.
@@ -95,4 +92,17 @@ impl Held {
         let scratch = self.work.scratch;
         Ok(scratch.is_some_and(|scratch| rip == scratch.rung().0))
     }
+}
+
+/// si_code of the SIGSYS of syscall user dispatch (asm-generic/siginfo.h).
+const SYS_USER_DISPATCH: i32 = 2;
+
+/// Whether a thread is in the system call by which it has sent SIGABRT, as abort(3) does with one of these.
+fn has_aborted(registers: &Registers) -> bool {
+    let sent = match registers.orig_rax as i64 {
+        libc::SYS_tgkill => registers.rdx,
+        libc::SYS_tkill | libc::SYS_kill => registers.rsi,
+        _ => return false,
+    };
+    sent as i32 == libc::SIGABRT
 }

@@ -6,7 +6,7 @@ use crate::held::Held;
 use crate::native_stack::RESERVED_BYTES;
 use crate::scratch::Scratch;
 use crate::signal_frame::{self, State};
-use crate::{Error, memory, regs, restart, restarted, watchdog};
+use crate::{Error, memory, ptrace, regs, restart, restarted, watchdog};
 use memhook_process::RemoteAddress;
 
 /// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
@@ -53,6 +53,9 @@ impl Held {
             })?;
         if regs::has_shadow_stack(self.tid) {
             return Err(Error::ShadowStack { pid, tid: self.tid });
+        }
+        if ptrace::dispatches_calls(self.tid) {
+            return Err(Error::CallsDispatched { pid, tid: self.tid });
         }
         let saved = &self.saved;
         let read = |at, into: &mut [u8]| self.target.read(RemoteAddress(at), into).is_ok();

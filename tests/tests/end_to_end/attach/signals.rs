@@ -1,6 +1,6 @@
 //! Signal handlers in traced programs.
 
-use memhook_tests::{Attacher, Target, build_target, rounds, sites};
+use memhook_tests::{Attacher, Target, build_target, rounds, run, sites};
 
 #[test]
 fn a_handler_that_allocates_at_every_tick_of_a_timer() {
@@ -61,4 +61,37 @@ fn attaches_between_forks() {
         }
         assert!(target.finish().success());
     });
+}
+
+/// What a filter traps, breakpoints, and SIGABRT of a thread to itself: each handler runs at its own moment, whatever is
+/// done with the thread.
+#[test]
+fn attaches_between_synchronous_signals() {
+    memhook_tests::patiently(|| {
+        let program = build_target("adversary", &[]);
+        let target = Target::start(&program, &["trapping"]);
+        for _ in 0..rounds(20) {
+            let report = Attacher::start(&target, &[]).finish();
+            assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
+        }
+        assert!(target.finish().success());
+    });
+}
+
+/// prctl(2), PR_SET_SYSCALL_USER_DISPATCH: what is called in such a thread is the program's to answer.
+#[test]
+fn a_program_that_answers_system_calls_itself_is_refused_untouched() {
+    let program = build_target("adversary", &[]);
+    let target = Target::start(&program, &["dispatching"]);
+    let pid = target.pid().to_string();
+    for command in ["attach", "doctor"] {
+        for _ in 0..rounds(10) {
+            let (code, out, err) = run(&[command, &pid]);
+            let said = format!("{out}{err}");
+            assert_ne!(code, 0, "{said}");
+            assert!(said.contains("answers its system calls itself"), "{said}");
+            assert_eq!(target.our_mappings(), 0, "{}", target.maps());
+        }
+    }
+    assert!(target.finish().success());
 }
