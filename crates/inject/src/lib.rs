@@ -37,7 +37,8 @@ use hold::{
 use remote::{
     access_marks, address_space, call_with_data, code_area, code_exchange, descriptor,
     forced_write, guide, huge_pages, kernel_places, load, map, memory, pace, page_scan, region,
-    remote_call, remote_fork, remote_work, robust_list, watchable, way_home, write_watch,
+    remote_call, remote_fork, remote_work, robust_list, shown_name, watchable, way_home,
+    write_watch,
 };
 
 #[cfg(test)]

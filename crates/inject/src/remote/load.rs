@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::descriptor::open_here;
-use crate::{Error, Held, MAX_CALL_DATA, region};
+use crate::{Error, Held, MAX_CALL_DATA, region, shown_name};
 use memhook_process::{Mapping, RemoteAddress, living_thread};
 
 /// The target's own `dlopen`.
@@ -59,11 +59,9 @@ pub fn load_file(
     name: &str,
     earlier: usize,
 ) -> Result<u64, Error> {
-    open(
-        held,
-        dlopen,
-        format!("{folder}/{}{name}", "./".repeat(earlier)),
-    )
+    let path = format!("{folder}/{}{name}", "./".repeat(earlier));
+    let loaded = open(held, dlopen, path)?;
+    loaded.bias(held)
 }
 
 fn fill_and_open(
@@ -83,12 +81,26 @@ fn fill_and_open(
     };
     let path = format!("/proc/{folder}/fd/{}{number}", "./".repeat(earlier_loads));
     held.check_object(number)?;
-    let base = open(held, dlopen, path)?;
+    let loaded = open(held, dlopen, path.clone())?;
     held.work.earlier_loads += 1;
-    Ok(base)
+    shown_name::overwrite(held, loaded.link_map, &path)?;
+    loaded.bias(held)
 }
 
-fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
+/// An object that the loader has loaded.
+struct Loaded {
+    /// `struct link_map` of <link.h>; musl's `struct dso` begins in the same way.
+    link_map: u64,
+}
+
+impl Loaded {
+    /// Where it is, minus the address that is stated in its file.
+    fn bias(&self, held: &Held) -> Result<u64, Error> {
+        held.read_word(RemoteAddress(self.link_map)) // l_addr
+    }
+}
+
+fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<Loaded, Error> {
     let mut bytes = path.clone().into_bytes();
     bytes.push(0);
     if bytes.len() > MAX_CALL_DATA {
@@ -121,8 +133,7 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<u64, Error> {
         path,
         "the loader of the process has loaded an object"
     );
-    // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins in the same way.
-    held.read_word(RemoteAddress(handle))
+    Ok(Loaded { link_map: handle })
 }
 
 impl Held {

@@ -24,6 +24,7 @@ pub(crate) mod remote_signals;
 pub(crate) mod remote_syscall;
 pub(crate) mod remote_work;
 pub(crate) mod robust_list;
+pub(crate) mod shown_name;
 pub(crate) mod watchable;
 pub(crate) mod way_home;
 pub(crate) mod write_watch;

@@ -5,6 +5,7 @@ mod attachers;
 mod attachers_as_targets;
 mod blocked_calls;
 mod containers;
+mod debuggers;
 mod deep_stacks;
 mod endings;
 mod exact;

@@ -1,0 +1,57 @@
+//! The name under which the loader lists an object that it has loaded from a descriptor.
+//!
+//! It is the path that `dlopen` was given, /proc/self/fd/N. Whoever lists the modules of the process opens them by their
+//! names: a debugger, and symbolizers within the process (dl_iterate_phdr(3), dladdr(3)). There, number N is another file,
+//! a pipe perhaps, and to read it hangs them or takes what was meant for others. A program that loads its own libraries
+//! by such paths would be given ours for the same number. So the text is overwritten by one that says what it is and
+//! names no file, as the kernel does with `[vdso]`.
+//!
+//! glibc has the name in two places, which are public in part: `l_name` of `struct link_map` (link.h), and the names
+//! under which the object was asked for, `l_libname` (include/link.h of its sources). A text is overwritten only where it
+//! is the path that was given, so that nothing is written if they are elsewhere.
+
+use crate::{Error, Held};
+use memhook_process::RemoteAddress;
+
+/// No longer than the shortest path of a descriptor. It is absolute, so that nobody looks for it in a working directory.
+const SHOWN: &[u8] = b"/[memhook-hook]";
+
+/// `l_name` of `struct link_map`.
+const NAME: u64 = 8;
+/// `l_libname`, after the five public members, `l_real` and `l_ns`; unchanged since glibc 2.4.
+const ASKED_NAMES: u64 = 56;
+/// A `struct libname_list` has a name, and the next one at this offset.
+const NEXT: u64 = 8;
+/// The loader lists one for each name by which an object was found, so this one has one.
+const MOST_NAMES: u32 = 4;
+
+/// Overwrites the names of the object with this `struct link_map`, which was loaded by `path`.
+pub(crate) fn overwrite(held: &mut Held, link_map: u64, path: &str) -> Result<(), Error> {
+    let link_map = RemoteAddress(link_map);
+    overwrite_one(held, held.read_word(link_map + NAME)?, path)?;
+    let mut list = held.read_word(link_map + ASKED_NAMES)?;
+    for _ in 0..MOST_NAMES {
+        if list == 0 {
+            break;
+        }
+        // What is no list has no such name.
+        let Ok(name) = held.read_word(RemoteAddress(list)) else {
+            break;
+        };
+        overwrite_one(held, name, path)?;
+        list = held.read_word(RemoteAddress(list) + NEXT)?;
+    }
+    Ok(())
+}
+
+fn overwrite_one(held: &Held, text: u64, path: &str) -> Result<(), Error> {
+    let expected = [path.as_bytes(), b"\0"].concat();
+    let mut found = vec![0; expected.len()];
+    let is_it = held.read(RemoteAddress(text), &mut found).is_ok() && found == expected;
+    if !is_it || SHOWN.len() > path.len() {
+        return Ok(());
+    }
+    let mut shown = SHOWN.to_vec();
+    shown.resize(expected.len(), 0);
+    held.write(RemoteAddress(text), &shown)
+}

@@ -1,0 +1,50 @@
+// Opens each module of its own by the name under which the loader lists it, as symbolizers within a process do, and loads
+// a library (argument 1) from a memory object by the number of a descriptor. Does so for each byte of its input.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+// Whoever opens a descriptor by its number gets these: to read them would take what was sent to somebody else.
+static int pipes[8][2];
+
+static int open_by_name(dl_phdr_info* info, size_t, void*) {
+  if (info->dlpi_name[0] == 0) return 0;
+  int file = open(info->dlpi_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return 0;
+  struct stat status {};
+  CHECK(fstat(file, &status) == 0 && S_ISREG(status.st_mode));
+  close(file);
+  return 0;
+}
+
+static void load_from_memory(const char* path) {
+  int memory = memfd_create("plugin", 0);
+  int file = open(path, O_RDONLY);
+  CHECK(memory >= 0 && file >= 0);
+  char bytes[4096];
+  for (ssize_t length; (length = read(file, bytes, sizeof bytes)) > 0;) CHECK(write(memory, bytes, static_cast<size_t>(length)) == length);
+  close(file);
+  char name[64];
+  snprintf(name, sizeof name, "/proc/self/fd/%d", memory);
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  CHECK(library && dlsym(library, "leak_in_library"));
+  CHECK(dlclose(library) == 0);
+  close(memory);
+}
+
+int main(int, char** arguments) {
+  say("ready");
+  for (char byte; read(0, &byte, 1) == 1;) {
+    load_from_memory(arguments[1]);
+    for (auto& pair : pipes) CHECK(pipe(pair) == 0);
+    dl_iterate_phdr(open_by_name, nullptr);
+    for (auto& pair : pipes) close(pair[0]), close(pair[1]);
+    say("listed");
+  }
+}
