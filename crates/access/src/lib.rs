@@ -32,8 +32,9 @@ mod marked_pages;
 mod measure;
 #[cfg(target_arch = "x86_64")]
 mod next_accesses;
-mod page_accesses;
 #[cfg(target_arch = "x86_64")]
+mod occupied;
+mod page_accesses;
 mod page_watch;
 mod pages;
 mod random;

@@ -3,8 +3,9 @@
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
 use crate::measure::Means;
+use crate::occupied::Occupied;
 use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go, with_gaps};
-use memhook_process::{Mapping, filter_may_kill, mappings, proc_path};
+use memhook_process::{Mapping, filter_may_kill, has_userfaultfd, mappings};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(crate) struct PageWatch {
     open_edge: Option<(u64, u32)>,
     /// How many mappings are apart that would be one.
     apart: usize,
+    /// The mappings in which blocks were seen, in order.
+    occupied: Vec<Range<u64>>,
 }
 
 impl PageWatch {
@@ -46,10 +49,6 @@ impl PageWatch {
                 &"a seccomp filter may end the process for a system call of ours",
             ));
         }
-        // Of two, the second one that asks for an area is refused, and that must not be the program.
-        if uses_userfaultfd(pid) {
-            return Err(none(&"the program uses userfaultfd itself"));
-        }
         Ok(PageWatch {
             pid,
             watch: WriteWatch::start(pid).map_err(|error| none(&error))?,
@@ -57,12 +56,30 @@ impl PageWatch {
             registered: Vec::new(),
             open_edge: None,
             apart: 0,
+            occupied: Vec::new(),
         })
     }
 
-    /// Looks at the pages, and protects those whose turn it is. Returns how long that took.
-    pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Duration {
+    /// The mappings of the process, for a census.
+    pub fn unoccupied(&self) -> Occupied {
+        Occupied::none(self.pid)
+    }
+
+    /// Notes in which mappings blocks are; whether that is new of one. Other memory is not watched: a program that uses
+    /// userfaultfd(2) itself asks for memory that it has mapped for that, and would be refused what is ours.
+    pub fn set_occupied(&mut self, occupied: Occupied) -> bool {
+        let before = std::mem::replace(&mut self.occupied, occupied.with_blocks());
+        self.occupied.iter().any(|range| !overlaps(range, &before))
+    }
+
+    /// Looks at the pages, and protects those whose turn it is. Returns how long that took; an error where the program has
+    /// begun to use userfaultfd(2) itself, and nothing must be watched any more.
+    pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Result<Duration, String> {
         let begin = Instant::now();
+        if has_userfaultfd(self.pid) {
+            let error = memhook_inject::Error::OwnUserfaultfd { pid: self.pid };
+            return Err(format!("writes to pages are not seen any more: {error}"));
+        }
         self.register(controller.settings().older_ms, now_ms);
         let areas = self.registered.clone();
         controller.pages.set_areas(&areas, now_ms);
@@ -91,7 +108,7 @@ impl PageWatch {
         let older_ms = controller.settings().older_ms;
         self.marks
             .turn(&controller.pages, older_ms, clock_from(now_ms));
-        begin.elapsed()
+        Ok(begin.elapsed())
     }
 
     /// Watches what is new.
@@ -101,7 +118,13 @@ impl PageWatch {
         let apart = apart(&maps, &before);
         let room = MOST_APART.saturating_sub(self.apart).min(apart.len());
         let left_out: FxHashSet<u64> = apart[room..].iter().copied().collect();
-        let is_wanted = |m: &Mapping| may_have_blocks(m) && !left_out.contains(&m.start);
+        let has_some = |range: Range<u64>| {
+            let is_known = |known: &[Range<u64>]| overlaps(&range, known);
+            is_known(&self.occupied) || is_known(&before)
+        };
+        let is_wanted = |m: &Mapping| {
+            may_have_blocks(m) && has_some(m.start..m.end) && !left_out.contains(&m.start)
+        };
         let mut now = Vec::new();
         let mut pace = Pace::default();
         for found in self.watch.watchable(&maps, &is_wanted) {
@@ -173,6 +196,10 @@ impl PageWatch {
 /// the process that map or unmap memory wait for that.
 impl Drop for PageWatch {
     fn drop(&mut self) {
+        // Older kernels let anybody give back what is somebody else's; closing the descriptors gives back ours.
+        if has_userfaultfd(self.pid) {
+            return;
+        }
         let other = self.marks.other();
         let mut pace = Pace::default();
         let maps = mappings(self.pid).unwrap_or_default();
@@ -188,14 +215,6 @@ impl Drop for PageWatch {
             });
         }
     }
-}
-
-fn uses_userfaultfd(pid: i32) -> bool {
-    let entries = std::fs::read_dir(proc_path(pid, "fd"));
-    let links = entries.into_iter().flatten().flatten();
-    links
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .any(|link| link.to_str() == Some("anon_inode:[userfaultfd]"))
 }
 
 /// Mappings that heap blocks may be in: private memory without a file.
@@ -234,6 +253,12 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         }
     }
     found
+}
+
+/// Whether a range has something in common with one of these, which are in order and apart.
+fn overlaps(range: &Range<u64>, others: &[Range<u64>]) -> bool {
+    let first = others.partition_point(|one| one.end <= range.start);
+    others.get(first).is_some_and(|one| one.start < range.end)
 }
 
 /// Whether one of these, which are in order and apart, begins where a range ends, or ends where it begins.

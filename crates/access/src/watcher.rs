@@ -170,8 +170,17 @@ impl Watcher {
     }
 
     fn look(&mut self, now_ms: u32) {
-        if let Some(pages) = &mut self.pages {
-            let took_ms = pages.look(&mut self.controller, now_ms).as_millis() as u32;
+        let Some(pages) = &mut self.pages else {
+            return;
+        };
+        let looked = pages.look(&mut self.controller, now_ms);
+        if let Err(why) = &looked {
+            self.notes.push(why.clone());
+            self.pages = None;
+            self.controller.pages.set_areas(&[], now_ms);
+        }
+        if let Ok(took) = looked {
+            let took_ms = took.as_millis() as u32;
             let apart_ms = took_ms.saturating_mul(LOOKING_SHARE).max(SECOND_MS);
             self.next_second_ms = now_ms.saturating_add(apart_ms);
         }
@@ -192,12 +201,16 @@ impl Watcher {
             .collect();
         let random = Random::seeded(self.random.number());
         let mut census = Census::new(older_ms, now_ms, &self.hits, random);
+        let mut occupied = self.pages.as_ref().map(PageWatch::unoccupied);
         let (pages, marks) = (&self.controller.pages, self.marks());
         each_block(&mut |block| {
             if !lives.is_empty()
                 && let Some(lives) = lives.get_mut(&key(&block))
             {
                 *lives = true;
+            }
+            if let Some(occupied) = &mut occupied {
+                occupied.note(block.address);
             }
             let range = block.address..block.address.saturating_add(block.bytes);
             let written_ms = pages.may_be_written(range.clone());
@@ -210,6 +223,12 @@ impl Watcher {
             pages: pages.thresholds(),
         });
         self.sites = census.sites;
+        if let (Some(pages), Some(occupied)) = (&mut self.pages, occupied)
+            && pages.set_occupied(occupied)
+        {
+            // There are some that were not known when the pages were last looked at.
+            self.next_second_ms = now_ms;
+        }
         for ended in due {
             if lives.get(&key(&ended.look.block)) == Some(&true) {
                 self.believe(ended);

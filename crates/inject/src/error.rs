@@ -122,6 +122,14 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
+    /// The target watches its memory itself.
+    #[error(
+        "process {pid} uses userfaultfd(2) itself, so nobody else may watch which of its pages are written"
+    )]
+    OwnUserfaultfd {
+        /// Process id.
+        pid: i32,
+    },
     /// A thread of the target that runs on has closed the descriptor that a held one had opened for us.
     #[error(
         "another thread of process {pid} closes descriptors by their numbers (closefrom, close_range) and has closed the one of the memory that is to be mapped: try again"

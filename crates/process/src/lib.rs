@@ -43,6 +43,7 @@ mod smaps;
 mod target_root;
 mod thread_state;
 mod threads;
+mod userfaultfd;
 
 pub use allocator_calls::{AllocatorCalls, allocator_calls, avoids_pools, built_in_allocator};
 pub use allocator_functions::{AllocatorFunction, allocator_functions, own_allocator_functions};
@@ -104,3 +105,4 @@ pub use threads::{
     living_thread, proc_path, process_age, process_ids, seccomp_filters, thread_ids,
     thread_start_time, threads,
 };
+pub use userfaultfd::{has_userfaultfd, is_watched_by_userfaultfd};

@@ -8,6 +8,7 @@ use crate::ranges::{Runs, add_run, intersection, run_bytes, within};
 use crate::room::Room;
 use memhook_foreign::size_text;
 use memhook_inject::ForkPlan;
+use memhook_process::{has_userfaultfd, is_watched_by_userfaultfd};
 use std::time::Duration;
 
 /// What two forks take for a page at most, to copy its entry in the page table and count it.
@@ -19,7 +20,12 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     let pid = prepared.pid;
     let plan = ForkPlan::of(pid)?;
     has_room(prepared)?;
-    let not_inherited = not_inherited(&read_smaps(pid)?);
+    let smaps = read_smaps(pid)?;
+    if has_userfaultfd(pid) || is_watched_by_userfaultfd(&smaps) {
+        let reason = "its userfaultfd may want to hear of a fork, which would wait for that";
+        return Err(memhook_inject::Error::NoFork { pid, reason }.into());
+    }
+    let not_inherited = not_inherited(&smaps);
     let time = |bytes: u64| PAGE_TIME.mul_f64((bytes / PAGE_BYTES) as f64);
     let needed = time(prepared.populated_bytes);
     let reason = format!("{} are to be shared", size_text(prepared.populated_bytes));

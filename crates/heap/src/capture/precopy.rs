@@ -10,7 +10,7 @@ use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;
 use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go};
-use memhook_process::{Mapping, mappings};
+use memhook_process::{Mapping, has_userfaultfd, mappings};
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
@@ -252,6 +252,10 @@ fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
 /// process that map or unmap memory wait for that.
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
+        // Older kernels let anybody give back what is somebody else's; closing the descriptor gives back ours.
+        if has_userfaultfd(self.prepared.pid) {
+            return;
+        }
         // As they are now: one that has grown is watched whole.
         let maps = mappings(self.prepared.reader).unwrap_or_default();
         let is_watched = |m: &Mapping| {

@@ -21,7 +21,7 @@ use crate::survey::Survey;
 use crate::timing::Timing;
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, ptrace};
-use memhook_process::inner_tid;
+use memhook_process::{inner_tid, waits_in};
 
 /// How long a frozen child may take to exit.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
@@ -75,6 +75,10 @@ impl Drop for FrozenChild {
 /// The two processes that are being made.
 #[derive(Default)]
 struct Children {
+    /// Whether the thread has set out, and is not known to be back.
+    under_way: bool,
+    /// Whether the first one is to end before it makes the second one.
+    are_unwanted: bool,
     child: Option<i32>,
     child_ended: bool,
     grandchild: Option<FrozenChild>,
@@ -91,6 +95,10 @@ impl Children {
     /// next stop.
     fn follow(&mut self) {
         if let (Some(tid), false) = (self.child, self.child_ended) {
+            if self.are_unwanted {
+                // SAFETY: plain integers. Its end has not been collected, so the id is its own.
+                unsafe { libc::kill(tid, libc::SIGKILL) };
+            }
             match wait::poll_stop(tid, tid) {
                 Some(Stop::Gone) => self.child_ended = true,
                 Some(stop) => {
@@ -115,8 +123,10 @@ impl Children {
 }
 
 impl Drop for Children {
-    /// After a failure the first child may still be on its way: it goes on, and so does the process that it makes.
+    /// After a failure the first child may still be on its way, or wait for ever for what nobody does. The process that it
+    /// may have made ends by itself.
     fn drop(&mut self) {
+        self.are_unwanted = true;
         let until = Instant::now() + EXIT_LIMIT;
         let mut pace = Pace::start();
         while self.child.is_some() && !self.are_done() && Instant::now() < until {
@@ -150,7 +160,13 @@ impl AllHeld {
             };
             match usable(&held, &options) {
                 Ok(()) => {
-                    let copy = held.fork();
+                    let mut children = Children::default();
+                    let copy = held.fork(&mut children);
+                    if copy.is_err() {
+                        // What it waits for may be theirs to do.
+                        self.let_stopped_go();
+                        held.end_fork(&mut children);
+                    }
                     let released = held.release();
                     let copy = copy?;
                     return released.map(|_| copy);
@@ -175,8 +191,8 @@ impl AllHeld {
 }
 
 impl Held {
-    /// Forks twice, as the head of this file describes.
-    fn fork(&mut self) -> Result<FrozenChild, Error> {
+    /// Forks twice, as the head of this file describes. After an error the fork may still be under way.
+    fn fork(&mut self, children: &mut Children) -> Result<FrozenChild, Error> {
         let follow = ptrace::follow_children(self.tid);
         self.check("SETOPTIONS", follow)?;
         let calls = [libc::SYS_clone, libc::SYS_wait4, libc::SYS_exit_group];
@@ -188,17 +204,30 @@ impl Held {
         let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
         let (entry, stack) = (scratch.fork_entry(), scratch.stack_top());
         self.set_out(&self.syscall_registers(entry, stack, libc::SYS_clone, &[flags]))?;
-        let mut children = Children::default();
-        let result = self.run_fork(&mut children);
-        let result = match result {
-            Ok(Outcome::Done(result)) => self.checked("clone", result as i64).map(drop),
-            Ok(Outcome::Unfinished(_)) => self.back_out().and(Err(self.does_not_stop())),
-            Err(error) => Err(error),
+        children.under_way = true;
+        self.resume()?;
+        match self.run_fork(children)? {
+            Outcome::Done(result) => self.checked("clone", result as i64)?,
+            Outcome::Unfinished(_) => return Err(self.does_not_stop()),
         };
-        result?;
+        children.under_way = false;
         let copy = children.grandchild.take().filter(|_| children.frozen);
         let failed = "the second of two forks failed, as where processes are limited";
         copy.ok_or_else(|| self.no_fork(failed))
+    }
+
+    /// Brings a fork to its end that is given up: without the child for which the thread waits.
+    fn end_fork(&mut self, children: &mut Children) {
+        if !children.under_way || self.gone {
+            return;
+        }
+        children.are_unwanted = true;
+        if !matches!(self.run_fork(children), Ok(Outcome::Done(_))) && !self.gone {
+            // Where this fails, so does what the release does next.
+            let until = Instant::now() + STEP_DEADLINE;
+            let stopped = self.interrupt().and_then(|()| self.wait_settled(until));
+            let _ = stopped.and_then(|()| self.back_out());
+        }
     }
 
     fn no_fork(&self, reason: &'static str) -> Error {
@@ -222,13 +251,12 @@ impl Held {
         Ok(())
     }
 
-    /// Lets the prepared thread fork, and the child after it.
+    /// Waits for the result of a thread that forks and runs, and follows its child.
     fn run_fork(&mut self, children: &mut Children) -> Result<Outcome, Error> {
-        self.resume()?;
         let until = Instant::now() + STEP_DEADLINE;
         let mut pace = Pace::start();
         let mut result = None;
-        while !children.are_done() && Instant::now() < until {
+        loop {
             match wait::poll_stop(self.pid, self.tid) {
                 Some(Stop::Gone) => return Err(self.is_gone()),
                 Some(Stop::Signal(signal)) if self.is_bell(signal)? => result = self.result(),
@@ -244,16 +272,27 @@ impl Held {
                 None => {}
             }
             children.follow();
-            // The first fork has failed.
-            if children.child.is_none() && self.result().is_some() {
+            // Or the first fork has failed.
+            if children.are_done() || (children.child.is_none() && self.result().is_some()) {
                 break;
             }
-            pace.pause();
+            let is_late = Instant::now() >= until;
+            if is_late || (pace.pause() && !children.are_unwanted && self.is_to_be_heard(children))
+            {
+                return Err(self.no_fork("nobody has taken note of the fork in time"));
+            }
         }
         match result {
             Some(result) => Ok(Outcome::Done(result)),
             None => self.await_result(STEP_DEADLINE),
         }
+    }
+
+    /// Whether the thread, or its child, waits until somebody has read of its fork, who may be one of those that are held
+    /// (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
+    fn is_to_be_heard(&self, children: &Children) -> bool {
+        let forking = children.child.map_or((self.pid, self.tid), |id| (id, id));
+        waits_in(forking.0, forking.1).starts_with("userfaultfd")
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use memhook_process::Mapping;
+use memhook_process::{Mapping, has_userfaultfd};
 
 use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
@@ -67,7 +67,13 @@ pub struct WriteWatch {
 
 impl WriteWatch {
     /// Takes a userfaultfd from the target, for which it holds one thread. Nothing is watched yet.
+    ///
+    /// A program that has one of its own is left alone: the second one that asks for an area is refused, and that must not be
+    /// the program.
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
+        if has_userfaultfd(pid) {
+            return Err(Error::OwnUserfaultfd { pid });
+        }
         let pages = PageScan::open(pid)?;
         let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(2)))?;
         let userfault = take_userfault(&mut held);

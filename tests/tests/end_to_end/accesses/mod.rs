@@ -7,4 +7,5 @@ mod looks;
 mod scores;
 mod stale;
 mod told;
+mod userfaults;
 mod watching;
