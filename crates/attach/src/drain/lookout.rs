@@ -28,9 +28,12 @@ use std::{
 /// dlopen for its new modules, or for room where a burst has filled a ring. The first events after a pause may carry a
 /// time that is that much too early.
 const ROUND: Duration = Duration::from_millis(10);
-/// After this time without a step of the clock word somebody else than the drain thread takes one. The hook takes an
-/// attacher for dead after 300 ms.
-pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
+/// Somebody else than the drain thread looks at the clock word this often. The hook takes an attacher for dead after 100 ms
+/// of a clock that stands still, and on a busy machine the looks come late.
+pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(20);
+/// How old a clock word is that a look finds standing still. By its age, and not by another look before, one look is
+/// enough.
+const STILL: Duration = Duration::from_millis(10);
 /// Rounds until then.
 const WATCHDOG_ROUNDS: u32 = (WATCHDOG_PAUSE.as_millis() / ROUND.as_millis()) as u32;
 /// Rounds between two looks at what is not in the shared memory.
@@ -52,8 +55,6 @@ pub(crate) struct Watched {
     admission: Admission,
     /// When the last pass ended, in nanoseconds since the attach.
     drained_ns: CachePadded<AtomicU64>,
-    /// The clock word at the last look of the watchdog.
-    last_clock_ns: AtomicU64,
     /// The last dlopen or dlclose of the target that was answered.
     pub(crate) answered: AtomicU32,
     /// Nothing is drained any more.
@@ -83,7 +84,6 @@ impl Watched {
             start,
             admission: Admission::default(),
             drained_ns: CachePadded::new(AtomicU64::new(0)),
-            last_clock_ns: AtomicU64::new(0),
             answered: AtomicU32::new(0),
             finished: AtomicBool::new(false),
             has_lookout: AtomicBool::new(false),
@@ -249,7 +249,8 @@ impl Watched {
         let drained_ns = self.drained_ns.load(Relaxed);
         let now_ns = self.now_ns();
         let undrained = Duration::from_nanos(now_ns.saturating_sub(drained_ns));
-        if self.last_clock_ns.swap(clock, Relaxed) == clock && undrained < LONGEST_WAIT {
+        let age = Duration::from_nanos(now_ns.saturating_sub(clock));
+        if age >= STILL && undrained < LONGEST_WAIT {
             self.region.advance_clock_ns(clock, now_ns + 1);
         }
         self.admission.answer(&self.region);
@@ -347,16 +348,37 @@ mod tests {
     use super::*;
     use memhook_stream::sealed_file;
 
-    /// On a machine where everything waits for a processor, a lookout does its next round late.
-    #[test]
-    fn a_drain_thread_sleeps_again_after_the_lookout_was_late() {
+    fn watched(start: Instant) -> Watched {
         let config = crate::TraceConfig::default();
         let file = sealed_file(config.region_bytes()).expect("sparse");
         let region = Arc::new(Region::map(&file).expect("mapped"));
         region
             .initialize(&config.hook_config())
             .expect("initialized");
-        let watched = Watched::new(std::process::id() as i32, region, Instant::now());
+        Watched::new(std::process::id() as i32, region, start)
+    }
+
+    /// A look that comes late on a busy machine is the only one before a thread that waits gives up.
+    #[test]
+    fn one_look_finds_a_clock_that_stands_still() {
+        let watched = watched(Instant::now() - 2 * LONGEST_WAIT);
+        watched.begin_pass(watched.now_ns() - STILL.as_nanos() as u64);
+        watched.end_pass();
+        let before = watched.region.clock_ns();
+        watched.keep_clock();
+        assert!(watched.region.clock_ns() > before);
+        // Where nothing is drained for too long, it stays so.
+        watched.drained_ns.store(0, Relaxed);
+        let before = watched.region.clock_ns();
+        std::thread::sleep(STILL);
+        watched.keep_clock();
+        assert_eq!(watched.region.clock_ns(), before);
+    }
+
+    /// On a machine where everything waits for a processor, a lookout does its next round late.
+    #[test]
+    fn a_drain_thread_sleeps_again_after_the_lookout_was_late() {
+        let watched = watched(Instant::now());
         watched.has_lookout.store(true, Relaxed);
         watched.begin_pass(1);
         assert!(watched.sleep(|| false), "nothing was done for it");
