@@ -79,6 +79,7 @@ pub use recording::Recording;
 pub use recording::run_facts::Recorded;
 pub use recovery::recover;
 pub use running::coverage::{CallScans, ModuleCoverage, unseen_allocators};
+pub use running::ending::Ending;
 pub use running::gaps::said as gap_said;
 pub use running::mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use running::resident::account_of_session;

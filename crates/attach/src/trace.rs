@@ -6,6 +6,7 @@ use crate::drain::lookout::Lookout;
 use crate::error::Error;
 use crate::recording::Recording;
 use crate::recording::run_facts::{Facts, Recorded};
+use crate::running::ending::Ending;
 use crate::running::upkeep::Upkeep;
 use crate::session::Session;
 use crate::survey::known_files::SharedFiles;
@@ -22,6 +23,8 @@ pub struct Trace<O: Observer = ()> {
     pub(crate) facts: Vec<Facts>,
     /// We have detached, or the process has ended or goes on untraced.
     pub(crate) has_ended: bool,
+    /// See [`Trace::ending`].
+    pub(crate) ending: Option<Ending>,
 }
 
 impl Trace {
@@ -64,6 +67,7 @@ impl<O: Observer + Send> Trace<O> {
             session,
             facts: Vec::new(),
             has_ended: false,
+            ending: None,
         }
     }
 
@@ -76,6 +80,11 @@ impl<O: Observer + Send> Trace<O> {
     /// [`Trace::run`].
     pub fn watch_from(&self, lookout: &Lookout) {
         lookout.add(&self.consumer.watched);
+    }
+
+    /// How the process ended, or what has become of it, once [`crate::End::Gone`] was the end of the trace.
+    pub fn ending(&self) -> Option<Ending> {
+        self.ending
     }
 
     /// What the events have come to.

@@ -51,6 +51,7 @@ impl<O: Observer + Send> Trace<O> {
             }
         });
         self.has_ended = true;
+        self.ending = matches!(end, End::Gone).then(|| self.upkeep.ending());
         self.session.region().give_rings_back();
         job.end(self, &end);
         end

@@ -13,6 +13,7 @@
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
 mod arch;
+mod end_watch;
 mod error;
 mod hold;
 mod launch;
@@ -65,6 +66,7 @@ pub use clock::Clock as TimeStampClock;
 pub use code_area::{CodeArea, map_code_area};
 pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code, memory_of_code};
 pub use descriptor::duplicate_descriptor;
+pub use end_watch::EndWatch;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words, force_words_of_held};
 pub use guide::{Guide, GuidedRegion, create_guided_region, empty_guide, without_seals};

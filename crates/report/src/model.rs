@@ -8,6 +8,19 @@ use crate::{
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
+/// What became of a process that was attached to; empty where only its parent knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Ended {
+    /// Its exit status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<i32>,
+    /// The signal that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Whether it goes on as another program.
+    pub executes: bool,
+}
+
 /// One report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReportModel {
@@ -16,6 +29,9 @@ pub struct ReportModel {
     /// Last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
+    /// How the process ended, in the last report of one that did not outlive its trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
     /// Whether the end of the recording is missing.
     #[serde(skip)]
     pub is_cut: bool,

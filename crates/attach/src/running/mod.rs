@@ -1,6 +1,7 @@
 //! What is done for, and asked about, a process that is being traced.
 
 pub(crate) mod coverage;
+pub(crate) mod ending;
 pub(crate) mod gaps;
 pub(crate) mod mapped_memory;
 pub(crate) mod resident;

@@ -1,19 +1,27 @@
 //! What the target of an attach needs all the time: its new modules followed, the rings of ended threads
 //! taken back, its slots verified. Notices when it is gone.
 
+use super::ending::Ending;
 use super::gaps::{self, GapWatch};
 use super::ring_owners::RingOwners;
 use crate::drain::consumer::Consumer;
 use crate::error::Error;
 use crate::session::Session;
 use crate::survey::memory_allowance::KillCount;
+use memhook_inject::EndWatch;
 use memhook_ledger::Observer;
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
 
 /// How often we look whether the target is still there.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// When slots that were just patched are verified: a resolver that was under way has ended by then.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a process is waited for that is about to end: its memory goes first.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A process, distinguished by its start time from later ones with the same pid.
 struct Identity {
@@ -62,6 +70,7 @@ pub struct Turn {
 /// The upkeep of one attach.
 pub struct Upkeep {
     target: Identity,
+    end: EndWatch,
     owners: RingOwners,
     kills: KillCount,
     gaps: GapWatch,
@@ -74,6 +83,7 @@ impl Upkeep {
     pub fn new(pid: i32) -> Upkeep {
         Upkeep {
             target: Identity::of(pid),
+            end: EndWatch::of(pid),
             owners: RingOwners::new(pid),
             kills: KillCount::of(pid),
             gaps: GapWatch::default(),
@@ -131,6 +141,31 @@ impl Upkeep {
             modules_changed,
             is_last: gone,
             notices,
+        }
+    }
+
+    /// How a process ended that a turn has found gone.
+    pub fn ending(&self) -> Ending {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.end.status() {
+                return Ending::of_status(status);
+            }
+            let is_alive = self.target.is_alive();
+            if !is_alive
+                && memhook_process::thread_state(self.target.pid, self.target.pid).is_none()
+            {
+                // Once more: its parent may have taken its status between the two looks.
+                return self.end.status().map_or(Ending::Unknown, Ending::of_status);
+            }
+            if begin.elapsed() >= END_PATIENCE {
+                return if is_alive {
+                    Ending::Executed
+                } else {
+                    Ending::Unknown
+                };
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

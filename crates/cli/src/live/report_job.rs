@@ -12,14 +12,14 @@ use super::triggered::Triggered;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::HoldLimit;
-use memhook_attach::{End, Job, Session, Trace, Turn, gap_said};
+use memhook_attach::{End, Ending, Job, Session, Trace, Turn, gap_said};
 use memhook_checkup::{LastLook, PinnedMemory, Searched, account_of_trace};
 use memhook_heap::Limits;
 use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::{CALL_TIMES_NOTE, ScoreOptions};
 use memhook_report::{
-    Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, call_times_note,
+    Ended, Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, call_times_note,
     milliseconds,
 };
 use memhook_symbols::Symbolizer;
@@ -263,6 +263,16 @@ impl ReportJob {
         self.reports.is_incomplete.store(true, Relaxed);
     }
 
+    /// Reports how a process that was attached to has ended. Of several, as of a server's workers, only those that failed
+    /// are worth a line.
+    fn tell_ending<O: Observer>(&self, trace: &Trace<O>) {
+        let is_usual = |ending: &Ending| matches!(ending, Ending::Exited(0) | Ending::Unknown);
+        let is_told = |ending: &Ending| self.title.is_none() || !is_usual(ending);
+        if let Some(ending) = trace.ending().filter(is_told) {
+            eprintln!("memhook-rs: process {} {ending}", self.pid);
+        }
+    }
+
     /// Removes all watchpoints.
     fn end_looks(&mut self) {
         if let Some(looks) = self.looks.take() {
@@ -447,6 +457,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
 
     fn end(&mut self, trace: &mut Trace<O>, end: &End) {
         self.end_looks();
+        self.tell_ending(trace);
         let gaps = trace.consumer().gaps(trace.consumer().elapsed());
         if let Some(gap) = gaps.last() {
             self.reports.has_gaps.store(true, Relaxed);
@@ -488,7 +499,8 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
                 self.score(trace.session(), &recorded.path, report);
             }
         }
-        if let Some(report) = report.filter(|_| self.shows_reports) {
+        if let Some(mut report) = report.filter(|_| self.shows_reports) {
+            report.ended = trace.ending().map(ended);
             self.write(&report);
         }
         self.reports.code.fetch_max(self.judge(trace, end), Relaxed);
@@ -496,5 +508,24 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
 
     fn notice(&mut self, text: &str) {
         eprintln!("memhook-rs: {text}");
+    }
+}
+
+fn ended(ending: Ending) -> Ended {
+    let none = Ended::default();
+    match ending {
+        Ending::Exited(status) => Ended {
+            status: Some(status),
+            ..none
+        },
+        Ending::Killed(signal) => Ended {
+            signal: Some(signal),
+            ..none
+        },
+        Ending::Executed => Ended {
+            executes: true,
+            ..none
+        },
+        Ending::Unknown => none,
     }
 }
