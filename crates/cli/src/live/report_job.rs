@@ -265,7 +265,7 @@ impl ReportJob {
 
     /// Reports how a process that was attached to has ended. Of several, as of a server's workers, only those that failed
     /// are worth a line.
-    fn tell_ending<O: Observer>(&self, trace: &Trace<O>) {
+    fn tell_ending<O: Observer + Send>(&self, trace: &Trace<O>) {
         let is_usual = |ending: &Ending| matches!(ending, Ending::Exited(0) | Ending::Unknown);
         let is_told = |ending: &Ending| self.title.is_none() || !is_usual(ending);
         if let Some(ending) = trace.ending().filter(is_told) {
