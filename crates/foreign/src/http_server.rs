@@ -10,10 +10,10 @@
 mod places;
 mod request;
 
-use crate::asks_for_us;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use places::{Place, Places, Silent};
 pub use request::Request;
+pub(crate) use request::parsed as parsed_request;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -181,7 +181,7 @@ impl HttpServer {
     fn take(self: &Arc<Self>, client: Client, request: Parsed, answered: &Arc<Places>) {
         let at_once = match &request {
             Err(status) => Some(Answer::text(status, status)),
-            Ok(request) if !self.is_for_us(request) => Some(misdirected()),
+            Ok(request) if !request.is_for(&self.names) => Some(misdirected()),
             Ok(request) => (self.answer_at_once)(request).map(|answer| refined(request, answer)),
         };
         let is_head = matches!(&request, Ok(request) if request.method == "HEAD");
@@ -204,11 +204,6 @@ impl HttpServer {
             let answer = refined(&request, (server.answer)(&request));
             let _ = write_all(&stream, &answer.bytes(is_head), until);
         });
-    }
-
-    fn is_for_us(&self, request: &Request) -> bool {
-        let is_own = |host: &String| asks_for_us(host, self.names.iter().map(String::as_str));
-        request.hosts.len() <= 1 && request.hosts.iter().all(is_own)
     }
 }
 

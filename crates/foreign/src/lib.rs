@@ -7,10 +7,13 @@
 //! owner alone and through no link, and what is kept for the next run is in a
 //! [`CacheDirectory`] or an [`OwnDirectory`]. [`HttpServer`] answers those who may ask, and no page from elsewhere.
 
+mod appended_file;
 mod asked_host;
 mod bounded_name;
 mod cache_directory;
 mod demangle;
+#[doc(hidden)]
+pub mod fuzzing;
 mod glob;
 mod http_server;
 mod inflate;
@@ -25,6 +28,7 @@ mod regular_file;
 pub mod units;
 mod visible;
 
+pub use appended_file::open_appended;
 use asked_host::asks_for_us;
 pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{class_name, demangle, demangle_in_full};

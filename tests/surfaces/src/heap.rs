@@ -241,3 +241,20 @@ pub fn core_dump(bytes: &[u8]) {
         }
     });
 }
+
+/// A list of blocks to release, from anybody: what is compared because of it is in it, and it is written as it was read.
+pub fn verdict(bytes: &[u8]) {
+    let Ok(compared) = memhook_heap::fuzzing::verdict(bytes) else {
+        return;
+    };
+    let verdict = memhook_heap::Verdict::read("the fuzzer's", bytes).expect("read before");
+    assert!(compared.len() <= verdict.blocks());
+    let mut written = Vec::new();
+    verdict.write(&mut written).expect("written to memory");
+    let again = memhook_heap::fuzzing::verdict(&written).expect("our own");
+    let sorted = |mut blocks: Vec<(u64, u64)>| {
+        blocks.sort_unstable();
+        blocks
+    };
+    assert_eq!(sorted(again), sorted(compared));
+}

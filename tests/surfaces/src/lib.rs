@@ -14,6 +14,7 @@ mod raced;
 mod recording;
 mod region;
 mod report;
+mod requests;
 mod scratch_file;
 mod seccomp;
 mod text;
@@ -24,7 +25,7 @@ pub use input::Input;
 pub type Surface = fn(&[u8]);
 
 /// All surfaces by name. The directory in `fuzz/corpus` with their inputs has the same name.
-pub const SURFACES: [(&str, Surface); 21] = [
+pub const SURFACES: [(&str, Surface); 23] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),
     ("core_dump", heap::core_dump),
@@ -34,6 +35,7 @@ pub const SURFACES: [(&str, Surface); 21] = [
     ("eh_frame", elf::unwinding),
     ("elf", elf::view),
     ("heap", heap::made_up),
+    ("http_request", requests::http),
     ("jit_dump", made_code::jit_dump),
     ("json_report", report::read_back),
     ("perf_map", made_code::perf_map),
@@ -46,6 +48,7 @@ pub const SURFACES: [(&str, Surface); 21] = [
     ("seccomp", seccomp::filter),
     ("snapshot", heap::snapshot),
     ("suppressions", text::suppressions),
+    ("verdict", heap::verdict),
 ];
 
 /// The surface of this name.

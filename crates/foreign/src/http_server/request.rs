@@ -1,6 +1,7 @@
 //! A request, as far as it is looked at. httparse parses it.
 
 use super::Parsed;
+use crate::asks_for_us;
 
 /// Longest request that is read, headers included; no browser sends a longer one.
 pub(super) const MOST_BYTES: usize = 64 << 10;
@@ -12,11 +13,19 @@ pub struct Request {
     /// Without a query.
     pub path: String,
     /// Whom the client believes to ask. A client that does not say it is no browser.
-    pub(super) hosts: Vec<String>,
+    hosts: Vec<String>,
+}
+
+impl Request {
+    /// Whether the client means to ask a server of these names.
+    pub(crate) fn is_for(&self, names: &[String]) -> bool {
+        let is_own = |host: &String| asks_for_us(host, names.iter().map(String::as_str));
+        self.hosts.len() <= 1 && self.hosts.iter().all(is_own)
+    }
 }
 
 /// `None`: the request is not complete.
-pub(super) fn parsed(bytes: &[u8]) -> Option<Parsed> {
+pub(crate) fn parsed(bytes: &[u8]) -> Option<Parsed> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {

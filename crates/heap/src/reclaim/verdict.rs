@@ -125,7 +125,7 @@ impl Verdict {
     }
 
     /// Why it is no verdict on this process; `None` if it is one.
-    pub(super) fn foreign_to(&self, pid: i32) -> Option<String> {
+    pub(crate) fn foreign_to(&self, pid: i32) -> Option<String> {
         let Some(now) = ProcessIdentity::of(pid) else {
             return Some("it has ended".into());
         };
@@ -146,7 +146,7 @@ impl Verdict {
     }
 
     /// What reclaiming compares with. Entries that are none are left out: what is not compared is not released.
-    pub(super) fn fingerprints(&self) -> Fingerprints {
+    pub(crate) fn fingerprints(&self) -> Fingerprints {
         let known = self.leaked.iter().filter_map(|block| {
             let contents = u128::from_str_radix(&block.contents, 16).ok()?;
             let fingerprint = Fingerprint {
