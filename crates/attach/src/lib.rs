@@ -66,6 +66,7 @@ pub use moved_blocks::{LateRegion, moves};
 pub use pads::{DescribedReach, TracedHeap};
 pub use plan::diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use plan::hooking::{PlannedModule, hook_plan, is_hooked};
+pub use plan::touches::Touches;
 pub use probes::error::ProbeError;
 pub use probes::{
     EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,

@@ -44,7 +44,7 @@ pub use capture::limits::Limits;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;
 #[cfg(target_arch = "x86_64")]
-pub use capture::{Captured, Request, capture, capture_ending};
+pub use capture::{Captured, Request, capture, capture_ending, usual_method};
 pub use dissect::{Heap, OtherHeap, Undissected, dissect};
 pub use error::Error;
 pub use glibc::arenas::Parameters;

@@ -12,7 +12,7 @@
 
 use crate::guard::Guard;
 use crate::regs::{self, Registers};
-use crate::{Error, restart};
+use crate::{Error, restart, starvation};
 use memhook_process::{proc_text, sleeps, still_chosen, thread_ids, thread_state, tracer};
 use std::collections::BTreeSet;
 use std::io;
@@ -38,6 +38,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(1);
 const MOST_LOOKS: usize = 6000;
 /// A thread that takes longer to stop sleeps uninterruptibly, or gets no processor.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
+/// For how long this process waits until it gets its turns on a processor.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long a thread that must not be stopped is expected to fall asleep, if it happens to run.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 
@@ -121,8 +123,11 @@ fn see<R>(
     limit: Option<Duration>,
     work: impl FnOnce(&ThreadsSeen) -> R,
 ) -> Result<Seen<R>, Error> {
+    starvation::observe();
     // Takes a moment to be on duty.
     crate::watchdog::start();
+    // Whoever is starved holds nobody.
+    starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)?;
     let delicate = seen_in_delicate_calls(pid);
     let _guard = Guard::begin(pid, false);
     let mut stopping = Stopping {

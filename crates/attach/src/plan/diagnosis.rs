@@ -5,9 +5,11 @@ use crate::{
     claim::already_traced,
     config::TraceConfig,
     error::Error,
+    hook::loading::Loading,
     pads::{DescribedReach, plan_pads, reach_of_described},
     plan::hooking::{Planned, PlannedModule, is_hooked, survey},
     plan::safe_thread::safe_thread,
+    plan::touches::{Touches, of_attach},
     survey::limits::limit_checks,
 };
 use memhook_inject::first_choice;
@@ -28,6 +30,8 @@ pub struct Diagnosis {
     pub functions: Vec<FoundFunction>,
     /// The functions that the user has described; none if a check of the process itself is not ok.
     pub described: Vec<DescribedReach>,
+    /// What an attach would do to the process; none if a check is not ok.
+    pub touches: Option<Touches>,
 }
 
 /// A function of an allocator, and how it is reached.
@@ -75,9 +79,11 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
         checks.extend(held_thread(pid));
     }
     let mut diagnosed_modules = Vec::new();
+    let mut touches = None;
     if is_well(&checks) {
         match planned_modules(pid, &config) {
-            Ok((images, plan)) => {
+            Ok((images, loading, plan)) => {
+                touches = Some(of_attach(pid, &config, loading, &plan));
                 diagnosed_modules.extend(plan.into_iter().map(diagnosed));
                 checks.push(seen(pid, &diagnosed_modules));
                 if is_well(&checks) {
@@ -113,6 +119,7 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
         ));
     }
     Ok(Diagnosis {
+        touches: touches.filter(|_| is_well(&checks)),
         described,
         functions: found_functions(pid, &diagnosed_modules),
         checks,
@@ -132,16 +139,16 @@ fn other_attacher(pid: i32) -> Option<Check> {
     ))
 }
 
-/// The modules of the process, and what would be hooked of those that matter.
+/// The modules of the process, how the hook would come in, and what would be hooked of those that matter.
 fn planned_modules(
     pid: i32,
     config: &TraceConfig,
-) -> Result<(Vec<ModuleImage>, Vec<PlannedModule>), Error> {
+) -> Result<(Vec<ModuleImage>, Loading, Vec<PlannedModule>), Error> {
     let surveyed = survey(pid)?;
-    let images = surveyed.modules.clone();
+    let (images, loading) = (surveyed.modules.clone(), surveyed.loading);
     let mut plan = Planned::of(surveyed, config)?.into_modules()?;
     plan.retain(|plan| plan.image.is_libc || !plan.image.is_loader);
-    Ok((images, plan))
+    Ok((images, loading, plan))
 }
 
 fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedReach>, Error> {

@@ -4,3 +4,4 @@
 pub(crate) mod diagnosis;
 pub(crate) mod hooking;
 pub(crate) mod safe_thread;
+pub mod touches;

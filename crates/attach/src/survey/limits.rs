@@ -51,6 +51,12 @@ pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
     checks_within(&Allowance::of(pid, ring_bytes), pid, config)
 }
 
+/// Address space that the region of an attach takes.
+pub(crate) fn region_bytes_of(pid: i32, config: &TraceConfig) -> u64 {
+    let limits = Limits::of(pid).unwrap_or_default();
+    region_bytes(limits.fitting_ring_bytes(room_of_ring(config)) as usize) as u64
+}
+
 fn checks_within(allowance: &Allowance, pid: i32, config: &TraceConfig) -> Vec<Check> {
     let Some(limits) = Limits::of(pid) else {
         return Vec::new();

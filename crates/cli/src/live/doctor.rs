@@ -1,17 +1,22 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
 mod problem_report;
+mod touches;
 
 use super::read_only::ReadOnly;
+use crate::output::{Json, say};
 use crate::target::Target;
 use crate::tracing::Allocators;
-use crate::{exit_code, log, output::say};
+use crate::{exit_code, log};
 use memhook_attach::module_file;
-use memhook_attach::{DescribedReach, DiagnosedModule, Diagnosis, FoundFunction, diagnose};
-use memhook_foreign::OutputFile;
+use memhook_attach::{
+    DescribedReach, DiagnosedModule, Diagnosis, FoundFunction, Touches, diagnose,
+};
+use memhook_foreign::{OutputFile, visible_json};
 use memhook_process::{Check, TargetRoot};
 use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleSymbols, Source, Symbolizer};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{process::ExitCode, time::Duration};
@@ -26,6 +31,8 @@ pub struct Args {
     allocators: Allocators,
     #[command(flatten)]
     read_only: ReadOnly,
+    #[command(flatten)]
+    json: Json,
     /// Also write what a bug report needs into this file
     ///
     /// It holds versions, the kernel and its settings, the limits of the process, its modules, all that is printed
@@ -55,7 +62,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(diagnosis) => (findings(pid, diagnosis), &diagnosis.modules[..]),
         Err(error) => (crate::remedies::in_words(error) + "\n", &[][..]),
     };
-    if diagnosis.is_ok() {
+    if let (Ok(diagnosis), true) = (&diagnosis, args.json.json) {
+        let text = json_of(pid, diagnosis).to_string();
+        say!("{}", visible_json(&text));
+    } else if diagnosis.is_ok() {
         say!("{}", text.trim_end());
     }
     if let (Some((file, log)), Some(path)) = (report, &args.report) {
@@ -70,6 +80,42 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/doctor/1";
+
+/// The checks, and what each command would do.
+fn json_of(pid: i32, diagnosis: &Diagnosis) -> Value {
+    let check = |check: &Check| {
+        json!({
+            "name": check.name,
+            "ok": check.ok,
+            "finding": check.finding,
+            "remedy": check.remedy,
+        })
+    };
+    let command = |one: &Touches| {
+        json!({
+            "command": one.command,
+            "stops": one.stops,
+            "calls": one.calls,
+            "mapped_bytes": one.mapped_bytes,
+            "writes": one.writes,
+        })
+    };
+    let is_well = diagnosis.checks.iter().all(|check| check.ok);
+    let commands = match is_well {
+        true => touches::of_commands(pid, diagnosis.touches.as_ref()),
+        false => Vec::new(),
+    };
+    json!({
+        "schema": SCHEMA,
+        "pid": pid,
+        "can_be_traced": is_well,
+        "checks": diagnosis.checks.iter().map(check).collect::<Vec<_>>(),
+        "commands": commands.iter().map(command).collect::<Vec<_>>(),
+    })
+}
+
 /// All of it, as text.
 fn findings(pid: i32, diagnosis: &Diagnosis) -> String {
     let Diagnosis {
@@ -77,6 +123,7 @@ fn findings(pid: i32, diagnosis: &Diagnosis) -> String {
         modules,
         functions,
         described,
+        touches,
     } = diagnosis;
     let mut out = String::new();
     // Writing into a String cannot fail.
@@ -88,6 +135,9 @@ fn findings(pid: i32, diagnosis: &Diagnosis) -> String {
     }
     let _ = add_functions(&mut out, functions);
     let _ = add_described(&mut out, described);
+    if checks.iter().all(|check| check.ok) {
+        let _ = touches::add(&mut out, &touches::of_commands(pid, touches.as_ref()));
+    }
     let failed = checks.iter().filter(|c| !c.ok).count();
     let notes = checks.iter().filter(|c| c.ok && c.remedy.is_some());
     let _ = match (failed, notes.count()) {

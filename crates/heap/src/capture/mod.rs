@@ -39,7 +39,7 @@ use crate::snapshot::{
 };
 use crate::{Error, Types, dissect};
 use memhook_inject::{Child, Registers, WriteWatch};
-use memhook_process::{ModuleImage, filter_may_kill};
+use memhook_process::{ModuleImage, filter_may_kill, living_thread};
 use std::time::Duration;
 
 /// How often threads are held again after a hold that was too long.
@@ -132,6 +132,18 @@ pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     })
 }
 
+/// The method by which a process is copied first, if nobody asks for another.
+pub fn usual_method(pid: i32) -> Method {
+    first_method(pid, living_thread(pid))
+}
+
+fn first_method(pid: i32, reader: i32) -> Method {
+    match reader != pid || filter_may_kill(reader) {
+        true => Method::Stop,
+        false => Method::Precopy,
+    }
+}
+
 fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
     let pid = prepared.pid;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
@@ -139,11 +151,7 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
     let is_headless = prepared.reader != pid;
     let method = method
         .filter(|_| !is_headless)
-        .unwrap_or(if is_filtered || is_headless {
-            Method::Stop
-        } else {
-            Method::Precopy
-        });
+        .unwrap_or_else(|| first_method(pid, prepared.reader));
     if is_filtered {
         // Filters of services usually kill, and it cannot be found out which system calls they know.
         prepared.notes.push(

@@ -1,0 +1,59 @@
+//! What an attach does to a process, by the plan that the attach would follow.
+
+use super::hooking::PlannedModule;
+use crate::config::TraceConfig;
+use crate::hook::loading::Loading;
+use crate::survey::limits::region_bytes_of;
+use memhook_foreign::size_text;
+
+/// What one command does to a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touches {
+    /// The command.
+    pub command: &'static str,
+    /// Which threads are stopped, and for how long at most.
+    pub stops: String,
+    /// Functions and system calls that its threads are made to call.
+    pub calls: Vec<String>,
+    /// Bytes of address space that are mapped in it.
+    pub mapped_bytes: u64,
+    /// What is written or protected in it.
+    pub writes: String,
+}
+
+/// That of an attach to a process into which the hook comes in this way, and of which this is planned.
+pub(super) fn of_attach(
+    pid: i32,
+    config: &TraceConfig,
+    loading: Loading,
+    plan: &[PlannedModule],
+) -> Touches {
+    let slots: usize = plan.iter().map(|module| module.slots.len()).sum();
+    let pads: usize = plan.iter().map(|module| module.pads.len()).sum();
+    let loader: &[&str] = match loading {
+        Loading::ByLoader(_) => &["dladdr", "dl_iterate_phdr", "dlopen"],
+        _ => &[],
+    };
+    // The first keeps what the calls do to errno from the program.
+    let of_hook = ["__errno_location", "memhook_attach", "memhook_close"];
+    let calls = loader.iter().chain(&of_hook);
+    let hook_bytes = match loading {
+        Loading::Present(_) => 0,
+        new => new.object(pid).bytes.len() as u64,
+    };
+    let mapped_bytes = region_bytes_of(pid, config) + hook_bytes;
+    let jumps = match pads {
+        0 => String::new(),
+        pads => format!(" and {pads} jumps at entries of functions"),
+    };
+    Touches {
+        command: "attach",
+        stops: "one thread for milliseconds; all, 30 ms at most, while the loader works".into(),
+        calls: calls.map(|&name| name.to_owned()).collect(),
+        mapped_bytes,
+        writes: format!(
+            "{slots} slots{jumps}, and back at the end; the hook ({}) stays mapped",
+            size_text(loading.object(pid).bytes.len() as u64)
+        ),
+    }
+}
