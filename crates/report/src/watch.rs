@@ -30,8 +30,9 @@ pub struct WatchReport {
     pub account: Option<RssReport>,
     /// The last minutes, the oldest moment first.
     pub history: Vec<WatchMoment>,
-    /// The live blocks by call stack.
-    pub report: ReportModel,
+    /// The live blocks by call stack; none where nothing is traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<ReportModel>,
 }
 
 /// What a process used at a moment.
@@ -154,7 +155,7 @@ impl WatchReport {
         reason: &'static str,
         explanation: String,
         account: Option<RssReport>,
-        report: ReportModel,
+        report: impl Into<Option<ReportModel>>,
     ) -> WatchReport {
         let now = std::time::SystemTime::now();
         let since = now.duration_since(std::time::UNIX_EPOCH);
@@ -168,13 +169,16 @@ impl WatchReport {
             killed: Vec::new(),
             account,
             history: Vec::new(),
-            report,
+            report: report.into(),
         }
     }
 
     /// Replaces the report of the live blocks by one that has more names.
     pub fn with_report(self, report: ReportModel) -> WatchReport {
-        WatchReport { report, ..self }
+        WatchReport {
+            report: Some(report),
+            ..self
+        }
     }
 
     /// Adds the history before.
@@ -205,7 +209,9 @@ impl Document for WatchReport {
             );
         }
         out.push('\n');
-        out += &self.report.text(style);
+        if let Some(report) = &self.report {
+            out += &report.text(style);
+        }
         if let Some(account) = &self.account {
             out += "\n";
             out += &account.text(style);

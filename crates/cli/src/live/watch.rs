@@ -2,9 +2,11 @@
 
 mod evidence;
 mod job;
+mod read_only;
 mod several;
 mod watched;
 
+use super::read_only::ReadOnly;
 use super::{signals, triggered};
 use crate::options::View;
 use crate::target::Target;
@@ -54,8 +56,10 @@ pub struct Args {
     /// End the watch after this time (500ms, 30s, 10m)
     #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
+    #[command(flatten)]
+    read_only: ReadOnly,
     /// Trace every allocation rather than a sample
-    #[arg(long, conflicts_with = "sample")]
+    #[arg(long, conflicts_with_all = ["sample", "read_only"])]
     exact: bool,
     #[command(flatten)]
     view: View,
@@ -83,6 +87,12 @@ fn compared(beginning: &str, number: &str) -> Result<Condition, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.tracing.refuse_sampled_accesses("watch")?;
     triggered::check_pressure(args.psi.iter())?;
+    if args.read_only.read_only {
+        if args.target.whole_group()?.is_some() {
+            anyhow::bail!("--read-only watches one process: give its PID or its name");
+        }
+        return read_only::run(args, args.target.pid()?);
+    }
     if let Some(selector) = args.target.whole_group()? {
         return several::run(args, selector);
     }

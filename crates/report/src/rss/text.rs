@@ -9,6 +9,14 @@ use std::fmt::Write;
 /// The whole report.
 pub fn text(report: &RssReport, _: Style) -> String {
     let mut out = String::new();
+    // What a copy that only looks does not know comes before what it has found.
+    let only_looks = report
+        .notes
+        .iter()
+        .any(|note| note.starts_with("read only"));
+    if only_looks {
+        notes(&mut out, report);
+    }
     // Writing into a String cannot fail.
     let _ = head(&mut out, report);
     let _ = parts(&mut out, report);
@@ -18,10 +26,16 @@ pub fn text(report: &RssReport, _: Style) -> String {
     if report.lists_pins {
         let _ = pins(&mut out, report);
     }
+    if !only_looks {
+        notes(&mut out, report);
+    }
+    out
+}
+
+fn notes(out: &mut String, report: &RssReport) {
     for note in &report.notes {
         let _ = writeln!(out, "Note: {}", visible(note));
     }
-    out
 }
 
 fn head(out: &mut String, report: &RssReport) -> std::fmt::Result {

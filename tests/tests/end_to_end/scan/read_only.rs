@@ -1,7 +1,8 @@
 //! Commands that only look: under a filter that kills for everything else, at a target that looks at itself afterwards.
 
 use memhook_tests::patience::output_of;
-use memhook_tests::{Target, binary, build_target, run};
+use memhook_tests::programs::Folder;
+use memhook_tests::{JsonSchema, Target, binary, build_target, run};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,6 +54,9 @@ fn a_filter_that_kills_for_everything_else() {
         ] {
             let (code, out, err) = filtered(process.pid(), command, options);
             assert_eq!(code, 0, "{command}: {out}{err}");
+            if command == "rss" {
+                assert!(out.starts_with("Note: read only"), "{out}");
+            }
             if options.contains(&"--json") {
                 let (blocks, bytes) = leaked(&out);
                 assert!(blocks >= 100 && bytes >= 77_700, "{out}");
@@ -114,6 +118,36 @@ fn a_heap_that_takes_too_long() {
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("it changed while it was read"), "{out}");
     assert!(out.contains("Snapshot by running"), "{out}");
+    process.go();
+    process.expect("done");
+    assert!(process.finish().success());
+}
+
+/// A watch that may only look writes what is resident when its condition holds.
+#[test]
+fn watch_looks_when_memory_is_used() {
+    let folder = Folder::new("watch-read-only");
+    let mut process = Target::start(target(), &["large"]);
+    let options = [
+        "--read-only",
+        "--rss-above",
+        "64M",
+        "-d",
+        "4s",
+        "-o",
+        &folder.path("reports"),
+    ];
+    let pid = process.pid().to_string();
+    let (code, out, err) = run(&[&["watch", &pid][..], &options].concat());
+    assert_eq!(code, 0, "{out}{err}");
+    let report = folder.path(&format!("reports/{pid}-001-rss.json"));
+    let report = std::fs::read(report).expect("a report");
+    let report: Value = serde_json::from_slice(&report).expect("JSON");
+    JsonSchema::load("watch-1").check(&report);
+    assert!(report["report"].is_null(), "{report}");
+    let notes = report["account"]["notes"].to_string();
+    assert!(notes.contains("read only"), "{report}");
+    assert_eq!(process.our_mappings(), 0);
     process.go();
     process.expect("done");
     assert!(process.finish().success());
