@@ -37,6 +37,7 @@ use live::{
     stale, top, trim, watch,
 };
 use memhook_foreign::visible;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -57,6 +58,12 @@ struct Cli {
     /// variable MEMHOOK_LOG chooses what is logged: debug, or memhook_inject=trace,memhook_heap=info.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 1000)]
     verbose: u8,
+    /// Append a line of JSON to this file for each act that touches a process
+    ///
+    /// Stops with their time, calls, mappings, exchanged slots, released blocks; with time, user and command line. The
+    /// file is only its owner's, and is written when no thread is held.
+    #[arg(long, value_name = "FILE", global = true, display_order = 1001)]
+    audit: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -147,8 +154,12 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     log::set_verbosity(cli.verbose);
-    let result = start_log(&cli.command).and_then(|()| run(cli.command));
+    let audited = cli.audit.as_deref().map_or(Ok(()), live::audit::start);
+    let result = audited
+        .and_then(|()| start_log(&cli.command))
+        .and_then(|()| run(cli.command));
     live::finish();
+    live::audit::finish();
     let code = match result {
         Ok(code) => code,
         Err(error) => {

@@ -52,6 +52,17 @@ pub mod gate {
     }
 }
 
+/// Nothing here touches a process.
+pub mod audit {
+    /// Refuses: there would be no acts to record.
+    pub fn start(_: &std::path::Path) -> anyhow::Result<()> {
+        super::refuse().map(drop)
+    }
+
+    /// Nothing is to be written.
+    pub fn finish() {}
+}
+
 /// Nothing here has to be undone in another process before ours may end.
 pub mod signals {
     /// Leaves it to the signals to end this process.

@@ -14,6 +14,7 @@
 
 mod arch;
 mod end_watch;
+mod audit;
 mod error;
 mod hold;
 mod launch;
@@ -61,6 +62,9 @@ extern crate self as memhook_inject;
 pub use access_marks::{RangeMarks, clear_access_marks};
 pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, InVain, hold_all, hold_all_within};
+pub use audit::{
+    Act, Entry as AuditEntry, Note as AuditNote, is_holding, note, read_acts, wait_for_reader,
+};
 pub use call_with_data::MAX_CALL_DATA;
 pub use clock::Clock as TimeStampClock;
 pub use code_area::{CodeArea, map_code_area};

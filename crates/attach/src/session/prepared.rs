@@ -22,7 +22,7 @@ use crate::survey::target_facts::{charges_mappings, main_stack};
 use crate::survey::traced_modules::TracedModules;
 use crate::unwinding::tables::UnwindTables;
 use memhook_abi::{self as abi, slot_state};
-use memhook_inject::IdleThreads;
+use memhook_inject::{Act, IdleThreads, note};
 use memhook_process::{
     ElfView, ModuleImage, RemoteAddress, TargetRoot, find_slots, hook_copies, mappings, read_word,
     seccomp_filters, vdso,
@@ -260,11 +260,14 @@ impl Prepared {
             source: Box::new(source),
         })?;
         barrier();
+        let mut places = Vec::new();
         for slot in self.region.slots() {
             if slot.state == slot_state::PATCHED && !self.leads_to_hook(slot.address) {
                 self.region.set_slot_state(slot.index, slot_state::RESTORED);
+                places.push(slot.address);
             }
         }
+        note(pid, Act::SlotsBack(places));
         Ok(restored.left)
     }
 }

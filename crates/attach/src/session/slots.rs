@@ -9,7 +9,7 @@ use crate::hook::presence::has_hook;
 use crate::leave::guided::give_tables_back;
 use crate::pads::RefusedPad;
 use memhook_abi::{flags, forwarding_operators, function_by_name, hook_error, slot_state};
-use memhook_inject::Held;
+use memhook_inject::{Act, Held, note};
 use memhook_process::{ModuleImage, Wrappers, hook_copies, mappings};
 use memhook_stream::{SlotSpec, SlotView};
 use std::collections::HashSet;
@@ -161,7 +161,16 @@ impl Session {
             self.prepared.look_at_modules()?;
             answer = held.call(self.hook.patch(), &[])? as i64;
         }
+        self.note_slots();
         Ok(answer)
+    }
+
+    /// Notes which slots hold a wrapper.
+    fn note_slots(&self) {
+        let slots = self.region().slots().into_iter();
+        let patched = slots.filter(|slot| slot.state == slot_state::PATCHED);
+        let places = patched.map(|slot| slot.address).collect();
+        note(self.prepared.pid, Act::Slots(places));
     }
 
     /// Whether the wrappers are those that decide first whether a call is passed by (`patch_pending` of
@@ -197,6 +206,9 @@ impl Session {
                 break;
             }
             self.prepared.look_at_modules()?;
+        }
+        if longest > Duration::ZERO {
+            self.note_slots();
         }
         Ok(longest)
     }

@@ -3,6 +3,7 @@
 pub mod advise;
 pub mod agent;
 pub mod attach;
+pub mod audit;
 mod copy_limits;
 pub mod demo;
 pub mod detach;

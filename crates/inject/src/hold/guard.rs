@@ -1,5 +1,6 @@
 //! What protects a target from us while some of its threads are held.
 
+use crate::audit::Holding;
 use crate::terminal_stops::PutOff;
 use crate::urgency::Urgency;
 use crate::watchdog::Armed;
@@ -10,18 +11,21 @@ pub(crate) struct Guard {
     _urgency: Urgency,
     _watchdog: Armed,
     _terminal: PutOff,
+    _holding: Holding,
 }
 
 impl Guard {
     /// `may_let_go`: whether the watchdog may have the threads let go in the middle, because nothing is done that needs all
     /// of them to stand still.
     pub(crate) fn begin(pid: i32, may_let_go: bool) -> Guard {
+        let holding = Holding::begin(pid);
         let terminal = PutOff::begin();
         let watchdog = Armed::begin(pid, may_let_go);
         Guard {
             _urgency: Urgency::begin(),
             _watchdog: watchdog,
             _terminal: terminal,
+            _holding: holding,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The marks that a processor leaves in page tables when a page is accessed (the accessed bit; Intel SDM volume 3,
 //! 4.8).
 
+use crate::audit::{Act, note};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -15,6 +16,7 @@ use memhook_process::proc_path;
 /// one is flushed, and this does not flush it.
 pub fn clear_access_marks(pid: i32) -> io::Result<()> {
     let path = proc_path(pid, "clear_refs");
+    note(pid, Act::ClearMarks);
     OpenOptions::new().write(true).open(path)?.write_all(b"2")
 }
 

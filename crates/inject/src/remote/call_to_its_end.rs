@@ -46,6 +46,7 @@ impl Held {
         patience: Duration,
     ) -> Result<u64, Error> {
         let begin = Instant::now();
+        self.note_call(function, registers);
         let mut outcome = self.operate_answering(registers, patience)?;
         loop {
             let waited = begin.elapsed();

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use crate::audit::{Act, note};
 use crate::{AllHeld, Error, hold_all, memory_sharers};
 use memhook_process::{RemoteAddress, mappings, open_memory};
 
@@ -111,6 +112,12 @@ pub fn exchange_code(
             })
     });
     let done = done.collect::<Result<Vec<_>, Error>>()?;
+    let places = exchanges.iter().zip(&done);
+    let places = places.filter(|(_, done)| matches!(done, Exchanged::Done));
+    note(
+        pid,
+        Act::Exchange(places.map(|(one, _)| one.at.0).collect()),
+    );
     let unused = ranges.iter().map(|range| !used.has(range)).collect();
     let pointers = held
         .threads()

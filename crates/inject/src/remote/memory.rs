@@ -4,11 +4,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::Error;
+use crate::audit::{self, Act};
 use memhook_process::{RemoteAddress, living_thread, open_memory};
 
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
 pub fn write_bytes(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
+    audit::note_as(pid, || {
+        Act::Write(address.0..address.0.saturating_add(bytes.len() as u64))
+    });
     if write_at_once(pid, address, bytes)? {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::audit::{self, Act};
 use crate::held::{Held, STEP_DEADLINE};
 use crate::scratch::{self, PAGE_BYTES, Scratch, word};
 use crate::wait::{self, Stop};
@@ -221,6 +222,18 @@ impl Held {
         Ok(registers)
     }
 
+    /// Notes a call that is about to begin. Those of a loop (`remote_calls.rs`) are noted when it is known how many they are.
+    pub(crate) fn note_call(&self, function: RemoteAddress, registers: &Registers) {
+        if registers.r11 == function.0 {
+            let r = registers;
+            audit::note_as(self.pid, || Act::Call {
+                function: function.0,
+                calls: 1,
+                arguments: vec![r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9],
+            });
+        }
+    }
+
     /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is abandoned; if it
     /// is busy, it is given more time.
     pub(crate) fn run_to_the_end(
@@ -230,6 +243,7 @@ impl Held {
         deadline: Duration,
     ) -> Result<u64, Error> {
         let begin = Instant::now();
+        self.note_call(function, registers);
         let mut outcome = self.operate_answering(registers, deadline)?;
         loop {
             let now = match outcome {

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::audit::{self, Act};
 use crate::held::Held;
 use crate::scratch::Scratch;
 use crate::{Error, Registers, clock};
@@ -73,7 +74,16 @@ impl Held {
         let time = until.saturating_duration_since(Instant::now());
         let counts = rate as f64 * time.as_secs_f64() * 1e3;
         registers.r15 = clock::count().saturating_add(counts as u64);
-        let stopped = run(self, &registers)?;
-        Ok((stopped.wrapping_sub(scratch.data().0) / 8) as usize)
+        let stopped = run(self, &registers);
+        // After an error it is not known how many were made: all may have been.
+        let count = stopped.as_ref().map_or(arguments.len(), |stopped| {
+            (stopped.wrapping_sub(scratch.data().0) / 8) as usize
+        });
+        audit::note_as(self.pid, || Act::Call {
+            function: function.0,
+            calls: count,
+            arguments: arguments[..count.min(arguments.len())].to_vec(),
+        });
+        stopped.map(|_| count)
     }
 }

@@ -13,6 +13,7 @@
 use std::time::{Duration, Instant};
 
 use crate::all_threads::AllHeld;
+use crate::audit::{Act, note};
 use crate::guard::Guard;
 use crate::held::{Held, STEP_DEADLINE};
 use crate::remote_call::Outcome;
@@ -213,7 +214,9 @@ impl Held {
         children.under_way = false;
         let copy = children.grandchild.take().filter(|_| children.frozen);
         let failed = "the second of two forks failed, as where processes are limited";
-        copy.ok_or_else(|| self.no_fork(failed))
+        let copy = copy.ok_or_else(|| self.no_fork(failed))?;
+        note(self.pid, Act::Fork(copy.pid()));
+        Ok(copy)
     }
 
     /// Brings a fork to its end that is given up: without the child for which the thread waits.

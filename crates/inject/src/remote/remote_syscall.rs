@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Instant;
 
+use crate::audit::{self, Act};
 use crate::descriptor::identity;
 use crate::held::{Held, STEP_DEADLINE};
 use crate::region::close_descriptor;
@@ -142,7 +143,10 @@ impl Held {
             false => self.operate(&registers, STEP_DEADLINE),
         };
         match outcome? {
-            Outcome::Done(result) => Ok(result as i64),
+            Outcome::Done(result) => {
+                self.note_system_call(nr, args, result as i64);
+                Ok(result as i64)
+            }
             Outcome::Unfinished(_) => {
                 self.back_out()?;
                 let checked = self.checked("syscall", -i64::from(libc::ETIMEDOUT));
@@ -234,7 +238,16 @@ impl Held {
         if now.rip != (entry + restart::SYSCALL_BYTES).0 {
             return Err(self.does_not_stop());
         }
+        self.note_system_call(nr, args, now.rax as i64);
         self.checked(name, now.rax as i64)
+    }
+
+    fn note_system_call(&self, number: i64, args: &[u64], result: i64) {
+        audit::note_as(self.pid, || Act::SystemCall {
+            number,
+            arguments: padded(args),
+            result,
+        });
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use memhook_process::{Mapping, has_userfaultfd};
 
+use crate::audit::{Act, note};
 use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
@@ -63,6 +64,8 @@ pub struct WriteWatch {
     userfault: OwnedFd,
     pages: PageScan,
     held: Duration,
+    /// The process that is watched.
+    pid: i32,
 }
 
 impl WriteWatch {
@@ -78,7 +81,7 @@ impl WriteWatch {
         let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(2)))?;
         let userfault = take_userfault(&mut held);
         let held = held.release()?;
-        WriteWatch::agreed(userfault?, pages, held).map_err(failed(pid))
+        WriteWatch::agreed(pid, userfault?, pages, held).map_err(failed(pid))
     }
 
     /// Watches writes of this process itself, to find out what they cost on this machine.
@@ -93,11 +96,16 @@ impl WriteWatch {
         }
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
         let userfault = unsafe { OwnedFd::from_raw_fd(number as i32) };
-        WriteWatch::agreed(userfault, pages, Duration::ZERO)
+        WriteWatch::agreed(pid, userfault, pages, Duration::ZERO)
     }
 
     /// Agrees with the kernel on what the descriptor is for.
-    fn agreed(userfault: OwnedFd, pages: PageScan, held: Duration) -> io::Result<WriteWatch> {
+    fn agreed(
+        pid: i32,
+        userfault: OwnedFd,
+        pages: PageScan,
+        held: Duration,
+    ) -> io::Result<WriteWatch> {
         let mut api = Api {
             api: UFFD_API,
             features: FEATURES,
@@ -112,6 +120,7 @@ impl WriteWatch {
             userfault,
             pages,
             held,
+            pid,
         })
     }
 
@@ -132,6 +141,7 @@ impl WriteWatch {
     /// Begins to watch an address range, which must be mapped without holes. At first,
     /// [`WriteWatch::written`] gives all its pages.
     pub fn add(&self, range: Range<u64>) -> io::Result<()> {
+        note(self.pid, Act::Protect(range.clone()));
         let mut register = Register {
             start: range.start,
             length: range.end - range.start,

@@ -1,6 +1,7 @@
 //! The command as its users see it: help, mistakes, files, pages and terminals.
 
 mod advise;
+mod audit;
 mod bad_input;
 mod documentation;
 mod heaptrack;

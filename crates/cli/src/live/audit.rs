@@ -1,0 +1,266 @@
+//! `--audit FILE`: a line of JSON for each act that touches a process (`docs/schemas/audit-1.json`).
+//!
+//! The lines are written by a thread of its own, and not while a thread of a process is held: a disk that is slow, full or
+//! gone costs no process anything.
+
+use anyhow::Context;
+use memhook_foreign::{open_appended, visible_json};
+use memhook_inject::{Act, AuditEntry, AuditNote, is_holding, read_acts, wait_for_reader};
+use memhook_process::{ElfView, Mapping, ModuleFiles, mappings, modules};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, UNIX_EPOCH};
+
+const SCHEMA: &str = "memhook-rs/audit/1";
+/// How long a command waits at its end until its lines are written.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether a thread is held.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Addresses in a line; of more there is the number.
+const MOST_LISTED: usize = 4096;
+/// Functions of a process's libraries that are called, by the names under which these export them.
+const FUNCTIONS: [&str; 18] = [
+    "dlopen",
+    "__libc_dlopen_mode",
+    "dlerror",
+    "dladdr",
+    "dl_iterate_phdr",
+    "free",
+    "cfree",
+    "malloc_trim",
+    "malloc_info",
+    "mallinfo2",
+    "mallctl",
+    "je_mallctl",
+    "mi_free",
+    "mi_collect",
+    "MallocExtension_ReleaseFreeMemory",
+    "MallocExtension_GetNumericProperty",
+    "tc_free",
+    "__errno_location",
+];
+/// Functions of the hook.
+const OF_HOOK: [&str; 4] = [
+    "memhook_attach",
+    "memhook_patch",
+    "memhook_exchange",
+    "memhook_close",
+];
+
+/// Begins to write acts to a file. It is opened before any process is touched.
+pub fn start(path: &Path) -> anyhow::Result<()> {
+    let file = open_appended(path).context("no acts can be recorded, so nothing is done")?;
+    if let Some(acts) = read_acts() {
+        let path = path.display().to_string();
+        let writer = Writer {
+            file,
+            path,
+            has_failed: false,
+            who: who(),
+            names: HashMap::new(),
+        };
+        let thread = std::thread::Builder::new().name("audit".into());
+        thread.spawn(|| writer.write_all(acts))?;
+    }
+    Ok(())
+}
+
+/// Waits until everything is written.
+pub fn finish() {
+    wait_for_reader(END_PATIENCE);
+}
+
+/// Who does it: the same in all lines.
+fn who() -> Map<String, Value> {
+    // 4294967295: nobody has logged in (proc_pid_loginuid(5)).
+    let login = std::fs::read_to_string("/proc/self/loginuid");
+    let login = login.ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let mut who = Map::new();
+    who.insert("uid".into(), json!(nix::unistd::getuid().as_raw()));
+    who.insert("loginuid".into(), json!(login.filter(|&id| id != u32::MAX)));
+    who.insert("attacher".into(), json!(std::process::id()));
+    who.insert("command".into(), json!(words.collect::<Vec<_>>()));
+    who
+}
+
+struct Writer {
+    file: File,
+    path: String,
+    has_failed: bool,
+    who: Map<String, Value>,
+    /// Names of functions of each process, by address, as far as they were asked for.
+    names: HashMap<(i32, u64), String>,
+}
+
+impl Writer {
+    fn write_all(mut self, acts: Receiver<AuditNote>) {
+        for note in acts {
+            while is_holding() {
+                std::thread::sleep(PAUSE);
+            }
+            match note {
+                AuditNote::Act(entry) => self.write(&entry),
+                AuditNote::End(end) => {
+                    let _ = self.file.sync_data();
+                    let _ = end.send(());
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, entry: &AuditEntry) {
+        let line = self.line(entry).to_string();
+        let mut line = visible_json(&line).into_owned();
+        line.push('\n');
+        // One write for a line: others may append to the same file.
+        if let Err(error) = self.file.write_all(line.as_bytes())
+            && !std::mem::replace(&mut self.has_failed, true)
+        {
+            eprintln!(
+                "memhook-rs: cannot write to {}: {error}; acts from here on may be missing in it",
+                self.path
+            );
+        }
+    }
+
+    fn line(&mut self, entry: &AuditEntry) -> Value {
+        let time = entry.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut line = Map::new();
+        line.insert("schema".into(), json!(SCHEMA));
+        line.insert("time_s".into(), json!(time.as_secs_f64()));
+        line.extend(self.who.clone());
+        line.insert("pid".into(), json!(entry.pid));
+        line.insert("started".into(), json!(entry.started));
+        let (act, facts) = self.facts(entry);
+        line.insert("act".into(), json!(act));
+        if let Value::Object(facts) = facts {
+            line.extend(facts);
+        }
+        Value::Object(line)
+    }
+
+    fn facts(&mut self, entry: &AuditEntry) -> (&'static str, Value) {
+        let listed = |places: &[u64]| {
+            let shown = &places[..places.len().min(MOST_LISTED)];
+            json!({"count": places.len(), "addresses": shown})
+        };
+        let range = |range: &std::ops::Range<u64>| json!({"start": range.start, "end": range.end});
+        match &entry.act {
+            Act::Stop(held) => ("stop", json!({"held_ms": held.as_secs_f64() * 1e3})),
+            Act::Call {
+                function,
+                calls,
+                arguments,
+            } => {
+                let name = self.name(entry.pid, *function);
+                // Each call of a release is one of a block.
+                let is_release = name.rsplit('!').next().is_some_and(is_release);
+                let shown = &arguments[..arguments.len().min(MOST_LISTED)];
+                let act = if is_release { "release" } else { "call" };
+                let shown = if is_release {
+                    &shown[..shown.len().min(*calls)]
+                } else {
+                    shown
+                };
+                let facts = json!({"function": name, "calls": calls, "arguments": shown});
+                (act, facts)
+            }
+            Act::SystemCall {
+                number,
+                arguments,
+                result,
+            } => {
+                let act = if is_mapping(*number) {
+                    "mapping"
+                } else {
+                    "system_call"
+                };
+                let facts = json!({
+                    "system_call": system_call(*number),
+                    "arguments": arguments,
+                    "result": result,
+                });
+                (act, facts)
+            }
+            Act::Exchange(places) => ("exchange", listed(places)),
+            Act::Slots(places) => ("slots", listed(places)),
+            Act::SlotsBack(places) => ("slots_back", listed(places)),
+            Act::Write(place) => ("write", range(place)),
+            Act::Protect(place) => ("protect", range(place)),
+            Act::ClearMarks => ("clear_marks", json!({})),
+            Act::Fork(child) => ("fork", json!({"child": child})),
+        }
+    }
+
+    /// `library!function`, or `library+0x1a2b0` for one without a name that is known here.
+    fn name(&mut self, pid: i32, address: u64) -> String {
+        if let Some(name) = self.names.get(&(pid, address)) {
+            return name.clone();
+        }
+        let name = name_of(pid, address).unwrap_or_else(|| format!("{address:#x}"));
+        self.names.insert((pid, address), name.clone());
+        name
+    }
+}
+
+fn name_of(pid: i32, address: u64) -> Option<String> {
+    let maps = mappings(pid).ok()?;
+    let mapping = maps
+        .iter()
+        .find(|mapping: &&Mapping| mapping.contains(address))?;
+    let file = mapping.path.rsplit('/').next().unwrap_or_default();
+    let images = modules(pid, &maps, &mut ModuleFiles::new()).unwrap_or_default();
+    let image = images.iter().find(|image| image.path == mapping.path);
+    let exported = image.and_then(|image| {
+        let bytes = image.bytes.whole();
+        let elf = ElfView::parse(&bytes).ok()?;
+        let names = FUNCTIONS.into_iter().chain(OF_HOOK);
+        let svma = address.wrapping_sub(image.base);
+        let found = elf.exported_of(names.clone());
+        // Of several names of one function, the usual one.
+        let is_it = |name: &&str| found.get(name).is_some_and(|one| one.svma == svma);
+        names.into_iter().find(is_it)
+    });
+    Some(match exported {
+        Some(name) => format!("{file}!{name}"),
+        None => format!("{file}+{:#x}", address - mapping.start + mapping.offset),
+    })
+}
+
+fn is_release(name: &str) -> bool {
+    matches!(name, "free" | "cfree" | "mi_free" | "tc_free")
+}
+
+fn is_mapping(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mremap
+    )
+}
+
+/// The name of a system call, or its number.
+fn system_call(number: i64) -> String {
+    let known = [
+        (libc::SYS_mmap, "mmap"),
+        (libc::SYS_munmap, "munmap"),
+        (libc::SYS_mprotect, "mprotect"),
+        (libc::SYS_mremap, "mremap"),
+        (libc::SYS_madvise, "madvise"),
+        (libc::SYS_memfd_create, "memfd_create"),
+        (libc::SYS_ftruncate, "ftruncate"),
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_close, "close"),
+        (libc::SYS_pwrite64, "pwrite64"),
+        (libc::SYS_sigaltstack, "sigaltstack"),
+        (libc::SYS_prctl, "prctl"),
+        (libc::SYS_userfaultfd, "userfaultfd"),
+        (libc::SYS_membarrier, "membarrier"),
+    ];
+    let name = known.iter().find(|(known, _)| *known == number);
+    name.map_or_else(|| number.to_string(), |(_, name)| (*name).to_owned())
+}
