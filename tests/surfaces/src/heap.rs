@@ -174,6 +174,7 @@ pub fn made_up(bytes: &[u8]) {
         unaligned: how & 2 != 0,
         ignore_half_overwritten: how & 4 != 0,
         counts_ends: how & 2 != 0,
+        ignores_upper_bits: how & 8 != 0,
     };
     if how & 4 != 0 {
         for module in &mut snapshot.meta.modules {

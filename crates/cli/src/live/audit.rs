@@ -22,6 +22,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 /// Addresses in a line; of more there is the number.
 const MOST_LISTED: usize = 4096;
+/// Names of functions that are remembered.
+const MOST_NAMES: usize = 4096;
 /// Functions of a process's libraries that are called, by the names under which these export them.
 const FUNCTIONS: [&str; 18] = [
     "dlopen",
@@ -94,7 +96,7 @@ struct Writer {
     has_failed: bool,
     who: Map<String, Value>,
     /// Names of functions of each process, by address, as far as they were asked for.
-    names: HashMap<(i32, u64), String>,
+    names: HashMap<(i32, Option<u64>, u64), String>,
 }
 
 impl Writer {
@@ -157,7 +159,7 @@ impl Writer {
                 calls,
                 arguments,
             } => {
-                let name = self.name(entry.pid, *function);
+                let name = self.name(entry, *function);
                 // Each call of a release is one of a block.
                 let is_release = name.rsplit('!').next().is_some_and(is_release);
                 let shown = &arguments[..arguments.len().min(MOST_LISTED)];
@@ -198,12 +200,17 @@ impl Writer {
     }
 
     /// `library!function`, or `library+0x1a2b0` for one without a name that is known here.
-    fn name(&mut self, pid: i32, address: u64) -> String {
-        if let Some(name) = self.names.get(&(pid, address)) {
+    fn name(&mut self, entry: &AuditEntry, address: u64) -> String {
+        let key = (entry.pid, entry.started, address);
+        if let Some(name) = self.names.get(&key) {
             return name.clone();
         }
-        let name = name_of(pid, address).unwrap_or_else(|| format!("{address:#x}"));
-        self.names.insert((pid, address), name.clone());
+        // An agent sees many processes come and go.
+        if self.names.len() >= MOST_NAMES {
+            self.names.clear();
+        }
+        let name = name_of(entry.pid, address).unwrap_or_else(|| format!("{address:#x}"));
+        self.names.insert(key, name.clone());
         name
     }
 }
