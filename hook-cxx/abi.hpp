@@ -59,9 +59,9 @@ inline constexpr uint64_t index_offset = 0x72b3000;
 inline constexpr uint64_t arena_offset = 0x7ab3000;
 inline constexpr uint64_t access_offset = 0x183b7000;
 inline constexpr uint64_t access_records = 0x100000;
-inline constexpr uint64_t rings_offset = 0x203b7000;
-inline constexpr uint64_t function_count = 0x77;
-inline constexpr uint64_t first_described = 0x57;
+inline constexpr uint64_t rings_offset = 0x1f3d2000;
+inline constexpr uint64_t function_count = 0x87;
+inline constexpr uint64_t first_described = 0x67;
 inline constexpr uint64_t max_described = 0x20;
 inline constexpr uint64_t max_heaps = 0x8;
 inline constexpr uint64_t heap_windows = 0x200;
@@ -78,6 +78,8 @@ inline constexpr uint64_t success_zero = 0x1;
 inline constexpr uint64_t success_not_zero = 0x2;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;
+inline constexpr uint64_t first_shape = 0x59;
+inline constexpr uint64_t last_shape = 0x66;
 inline constexpr uint64_t op_allocation = 0x1;
 inline constexpr uint64_t op_release = 0x2;
 inline constexpr uint64_t op_realloc_release = 0x3;
@@ -795,4 +797,20 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(83, fwrite, WriteItems) \
   X(84, fork, Fork) \
   X(85, __fork, Fork) \
-  X(86, _Fork, Fork)
+  X(86, _Fork, Fork) \
+  X(87, free_sized, FreeX) \
+  X(88, free_aligned_sized, FreeXX) \
+  X(89, mi_malloc, SizeXX) \
+  X(90, mi_malloc_aligned, SizeXX) \
+  X(91, mi_zalloc, SizeXX) \
+  X(92, mi_calloc, CountSizeXX) \
+  X(93, mi_realloc, ReallocXX) \
+  X(94, mi_recalloc, ReallocArrayXX) \
+  X(95, mi_heap_malloc, XSizeXX) \
+  X(96, mi_heap_calloc, XCountSizeXX) \
+  X(97, mi_heap_realloc, XReallocXX) \
+  X(98, mi_heap_recalloc, XReallocArrayXX) \
+  X(99, rpaligned_realloc, ReallocXSizeXX) \
+  X(100, sn_rust_realloc, ReallocXXSize) \
+  X(101, mi_memalign, AlignSize) \
+  X(102, mi_posix_memalign, PosixMemalign)

@@ -28,6 +28,12 @@ template <typename R, typename... A>
   return reinterpret_cast<R (*)(A...)>(originals[function][variant])(args...);
 }
 
+// A call of the original, to be made later.
+template <uint32_t F, uint32_t V, typename... A>
+[[gnu::always_inline]] inline auto calling(A... args) {
+  return [=]() __attribute__((always_inline)) { return original<void*>(F, V, args...); };
+}
+
 // The ring if this call is to be recorded. `frame` is the wrapper's.
 [[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
   uint32_t epoch = gate_word();
@@ -52,8 +58,13 @@ template <typename R, typename... A>
 // Of the function that this is inlined into, which keeps one for it.
 [[gnu::always_inline]] inline Frame own_frame() { return static_cast<Frame>(__builtin_frame_address(0)); }
 
-// operator new and its kin, which call malloc: the inner call must not be counted again.
-constexpr bool calls_another(uint32_t function) { return (function >= first_operator && function <= last_operator); }
+constexpr bool is_operator_new(uint32_t function) { return function >= first_operator && function <= last_operator; }
+
+// operator new and its kin, which call malloc, and functions of allocators that call each other: the inner call must not
+// be counted again.
+constexpr bool calls_another(uint32_t function) {
+  return is_operator_new(function) || (function >= first_shape && function <= last_shape);
+}
 
 // An allocation that is not recorded.
 template <typename... A>
@@ -224,15 +235,27 @@ struct Recording {
   // Two-phase, so that nobody can own the old address before its release is published.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
+    return reallocate_by<F>(size, zero_releases, old, calling<F, V>(old, args...));
+  }
+
+  // Whose first argument is not the block.
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate_in(uint64_t size, bool zero_releases, uint64_t heap, void* old,
+                                                    A... args) {
+    return reallocate_by<F>(size, zero_releases, old, calling<F, V>(heap, old, args...));
+  }
+
+  template <uint32_t F, typename Call>
+  [[gnu::always_inline]] static void* reallocate_by(uint64_t size, bool zero_releases, void* old, Call call) {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);
-    if (!ring) return original<void*>(F, V, old, args...);
+    if (!ring) return call();
     bool is_wanted = true;
     if (__builtin_expect(gate().flags & selects, 0)) is_wanted = selected(ring, size);
     uint32_t decided = is_wanted ? is_sample(ring, frame, size) : is_passed;
     bool released = old != nullptr && release_counts(old);
     if (released) record_release(ring, F, frame, op_realloc_release, old);
-    void* block = original<void*>(F, V, old, args...);
+    void* block = call();
     if (block) {
       record_or_pass(ring, F, frame, decided, block, size);
     } else if (released && !zero_releases) {

@@ -102,11 +102,22 @@ struct Telling {
   // Two-phase, as in Recording.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
+    return reallocate_by(size, zero_releases, old, calling<F, V>(old, args...));
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate_in(uint64_t size, bool zero_releases, uint64_t heap, void* old,
+                                                    A... args) {
+    return reallocate_by(size, zero_releases, old, calling<F, V>(heap, old, args...));
+  }
+
+  template <typename Call>
+  [[gnu::always_inline]] static void* reallocate_by(uint64_t size, bool zero_releases, void* old, Call call) {
     Frame frame = own_frame();
     RingHeader* ring = is_listened_to() ? begin_call(frame) : nullptr;
     bool is_one = ring && is_drawn(ring, size);
     Emitted released = old && may_be_emitted(old) ? tell_release(old) : Emitted{};
-    void* block = original<void*>(F, V, old, args...);
+    void* block = call();
     if (block && is_one)
       tell_allocation(ring, frame, block, size);
     else if (!block && released.size != 0 && !zero_releases)
@@ -161,6 +172,11 @@ struct Emitting {
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
     return pass_if<void*, F, V, full>(!may_be_emitted(old) && is_not_drawn<F, V>(size), old, args...);
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate_in(uint64_t size, bool, uint64_t heap, void* old, A... args) {
+    return pass_if<void*, F, V, full>(!may_be_emitted(old) && is_not_drawn<F, V>(size), heap, old, args...);
   }
 
   template <uint32_t F, uint32_t V, auto full, typename... A>

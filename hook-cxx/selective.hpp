@@ -10,7 +10,8 @@ namespace memhook {
 // Whether this operator new does nothing but call another hooked function for the same size.
 template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline bool forwards() {
-  constexpr uint32_t bit = calls_another(F) ? (F - first_operator) * max_variants + V : 0;
+  if constexpr (!is_operator_new(F)) return false;
+  constexpr uint32_t bit = is_operator_new(F) ? (F - first_operator) * max_variants + V : 0;
   static_assert(bit < 32);
   return __atomic_load_n(&control()->forwarding_operators, __ATOMIC_RELAXED) >> bit & 1;
 }
@@ -75,6 +76,10 @@ struct Passing {
   }
 
   // Called too seldom, or never together with a filter.
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::always_inline]] static void* reallocate_in(uint64_t, bool, A... args) {
+    return full(args...);
+  }
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static uint64_t resize(A... args) {
     return full(args...);

@@ -93,6 +93,42 @@ struct Wrappers : ModuleWrappers, MappingWrappers, TouchWrappers {
   MEMHOOK_WRAPPER void* Rallocx(void* old, uint64_t size, int flags) {
     return Policy::template reallocate<F, V, Full::template Rallocx<F, V>>(size, false, old, size, flags);
   }
+  // Functions of allocators that take a heap first, an alignment and the like behind. Fewer arguments than these leave
+  // something in the registers of the others (psABI 3.2.3), which is handed on and means nothing to anybody.
+  MEMHOOK_WRAPPER void* CountSizeXX(uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
+    return Policy::template allocate<F, V, Full::template CountSizeXX<F, V>>(product(count, size), count, size, x, y);
+  }
+  MEMHOOK_WRAPPER void* XSizeXX(uint64_t heap, uint64_t size, uint64_t x, uint64_t y) {
+    return Policy::template allocate<F, V, Full::template XSizeXX<F, V>>(size, heap, size, x, y);
+  }
+  MEMHOOK_WRAPPER void* XCountSizeXX(uint64_t heap, uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
+    return Policy::template allocate<F, V, Full::template XCountSizeXX<F, V>>(product(count, size), heap, count, size,
+                                                                             x, y);
+  }
+  MEMHOOK_WRAPPER void* ReallocXX(void* old, uint64_t size, uint64_t x, uint64_t y) {
+    return Policy::template reallocate<F, V, Full::template ReallocXX<F, V>>(size, size == 0, old, size, x, y);
+  }
+  MEMHOOK_WRAPPER void* ReallocArrayXX(void* old, uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
+    uint64_t bytes = product(count, size);
+    return Policy::template reallocate<F, V, Full::template ReallocArrayXX<F, V>>(bytes, bytes == 0, old, count, size,
+                                                                                 x, y);
+  }
+  MEMHOOK_WRAPPER void* XReallocXX(uint64_t heap, void* old, uint64_t size, uint64_t x, uint64_t y) {
+    return Policy::template reallocate_in<F, V, Full::template XReallocXX<F, V>>(size, size == 0, heap, old, size, x, y);
+  }
+  MEMHOOK_WRAPPER void* XReallocArrayXX(uint64_t heap, void* old, uint64_t count, uint64_t size, uint64_t x,
+                                        uint64_t y) {
+    uint64_t bytes = product(count, size);
+    return Policy::template reallocate_in<F, V, Full::template XReallocArrayXX<F, V>>(bytes, bytes == 0, heap, old,
+                                                                                     count, size, x, y);
+  }
+  MEMHOOK_WRAPPER void* ReallocXSizeXX(void* old, uint64_t align, uint64_t size, uint64_t x, uint64_t y) {
+    return Policy::template reallocate<F, V, Full::template ReallocXSizeXX<F, V>>(size, size == 0, old, align, size, x,
+                                                                                 y);
+  }
+  MEMHOOK_WRAPPER void* ReallocXXSize(void* old, uint64_t x, uint64_t y, uint64_t size) {
+    return Policy::template reallocate<F, V, Full::template ReallocXXSize<F, V>>(size, size == 0, old, x, y, size);
+  }
   // Resizes in place.
   MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int flags) {
     return Policy::template resize<F, V, Full::template Xallocx<F, V>>(block, size, extra, flags);

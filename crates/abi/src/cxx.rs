@@ -1,11 +1,6 @@
 //! Prints the C++ twin of the layout.
 
-use crate::{
-    event::Op,
-    functions::{HOOKED_FUNCTIONS, function_by_name},
-    layout::*,
-    unwind_rule,
-};
+use crate::{event::Op, function_by_name, functions::HOOKED_FUNCTIONS, layout::*, unwind_rule};
 use std::fmt::Write;
 
 fn cxx_type(rust_type: &str) -> (&'static str, Option<&str>) {
@@ -128,6 +123,8 @@ pub fn cxx_header() -> String {
         ("success_not_zero", Success::NotZero as u64),
         ("first_operator", id_of("_Znwm")),
         ("last_operator", id_of("_ZnamSt11align_val_tRKSt9nothrow_t")),
+        ("first_shape", id_of("mi_malloc")),
+        ("last_shape", id_of("mi_posix_memalign")),
         ("op_allocation", Op::Allocation as u64),
         ("op_release", Op::Release as u64),
         ("op_realloc_release", Op::ReallocRelease as u64),

@@ -41,6 +41,15 @@ pub enum Signature {
     FreeXX,
     Rallocx,
     Xallocx,
+    CountSizeXX,
+    XSizeXX,
+    XCountSizeXX,
+    ReallocXX,
+    ReallocArrayXX,
+    XReallocXX,
+    XReallocArrayXX,
+    ReallocXSizeXX,
+    ReallocXXSize,
     Dlopen,
     Dlmopen,
     Dlclose,
@@ -233,68 +242,40 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("fork", "fork", S::Fork, Forks),
     f("__fork", "fork", S::Fork, Forks),
     f("_Fork", "fork", S::Fork, Forks),
+    // C23, 7.24.3.
+    f("free_sized", "free", S::FreeX, Releases),
+    f("free_aligned_sized", "free", S::FreeXX, Releases),
+    // Shapes of allocators' functions, each by the name of one that has it: see `allocators.rs`. They call each other.
+    f("mi_malloc", "malloc", S::SizeXX, Allocates),
+    f("mi_malloc_aligned", "aligned_alloc", S::SizeXX, Allocates),
+    f("mi_zalloc", "calloc", S::SizeXX, Allocates),
+    f("mi_calloc", "calloc", S::CountSizeXX, Allocates),
+    f("mi_realloc", "realloc", S::ReallocXX, Reallocates),
+    f("mi_recalloc", "realloc", S::ReallocArrayXX, Reallocates),
+    f("mi_heap_malloc", "malloc", S::XSizeXX, Allocates),
+    f("mi_heap_calloc", "calloc", S::XCountSizeXX, Allocates),
+    f("mi_heap_realloc", "realloc", S::XReallocXX, Reallocates),
+    f(
+        "mi_heap_recalloc",
+        "realloc",
+        S::XReallocArrayXX,
+        Reallocates,
+    ),
+    f(
+        "rpaligned_realloc",
+        "realloc",
+        S::ReallocXSizeXX,
+        Reallocates,
+    ),
+    f("sn_rust_realloc", "realloc", S::ReallocXXSize, Reallocates),
+    f("mi_memalign", "memalign", S::AlignSize, Allocates),
+    f(
+        "mi_posix_memalign",
+        "posix_memalign",
+        S::PosixMemalign,
+        Allocates,
+    ),
 ];
-
-/// An allocator that is known by the names of its functions.
-#[derive(Clone, Copy, Debug)]
-pub struct Allocator {
-    /// What it is called.
-    pub name: &'static str,
-    /// What it puts before the names of C's functions when it is linked into a program.
-    pub prefix: &'static str,
-    /// A function that only it exports.
-    pub mark: &'static str,
-    /// How its messages begin, which tells it where it has no symbols; may be empty.
-    pub message: &'static str,
-}
-
-const fn a(
-    name: &'static str,
-    prefix: &'static str,
-    mark: &'static str,
-    message: &'static str,
-) -> Allocator {
-    Allocator {
-        name,
-        prefix,
-        mark,
-        message,
-    }
-}
-
-/// Allocators other than those of C libraries.
-pub const ALLOCATORS: &[Allocator] = &[
-    a("jemalloc", "je_", "mallocx", "<jemalloc>: "),
-    // As Rust's tikv-jemallocator links it.
-    a("jemalloc", "_rjem_", "_rjem_mallocx", "<jemalloc>: "),
-    a("tcmalloc", "tc_", "tc_malloc", "tcmalloc: large alloc"),
-    a("mimalloc", "mi_", "mi_malloc", "mimalloc: "),
-    a("scudo", "scudo_", "scudo_malloc", "Scudo ERROR: "),
-    a("rpmalloc", "rp", "rpmalloc", ""),
-    a("snmalloc", "sn_", "sn_malloc", ""),
-];
-
-/// The allocator of a library that exports these functions; `None` if it is none of [`ALLOCATORS`].
-pub fn known_allocator(exports: impl Fn(&str) -> bool) -> Option<&'static str> {
-    let known = ALLOCATORS.iter().find(|allocator| exports(allocator.mark));
-    known.map(|allocator| allocator.name)
-}
-
-/// Whether a symbol is an allocator's C function, by its plain name or with an allocator's prefix, and that
-/// allocator.
-pub fn allocator_function(name: &str) -> Option<Option<&'static Allocator>> {
-    let is_plain = |name: &str| {
-        let function = function_by_name(name).map(|id| HOOKED_FUNCTIONS[id]);
-        let is_operator = name.starts_with("_Z");
-        function.is_some_and(|f| f.is_of_allocator() && !is_operator)
-    };
-    let prefixed =
-        |allocator: &&Allocator| name.strip_prefix(allocator.prefix).is_some_and(is_plain);
-    match ALLOCATORS.iter().find(prefixed) {
-        Some(allocator) => Some(Some(allocator)),
-        None => is_plain(name).then_some(None),
-    }
-}
 
 /// The operators new that libstdc++ and libc++abi define with nothing but a call of malloc or of another
 /// of these (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp): those without an
@@ -313,12 +294,7 @@ pub fn may_throw(function: &Function) -> bool {
 
 /// Whether a name is that of a function that is hooked only where accesses are counted.
 pub fn touches(name: &str) -> bool {
-    function_by_name(name).is_some_and(|id| HOOKED_FUNCTIONS[id].role == Touches)
-}
-
-/// The id of the hooked function with this dynamic symbol.
-pub fn function_by_name(name: &str) -> Option<usize> {
-    HOOKED_FUNCTIONS.iter().position(|f| f.name == name)
+    crate::function_by_name(name).is_some_and(|id| HOOKED_FUNCTIONS[id].role == Touches)
 }
 
 #[cfg(test)]
@@ -326,26 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_of_allocators() {
-        let allocator = |name| allocator_function(name).map(|a| a.map(|a| a.name));
-        assert_eq!(allocator("malloc"), Some(None));
-        assert_eq!(allocator("je_posix_memalign"), Some(Some("jemalloc")));
-        assert_eq!(allocator("_rjem_sdallocx"), Some(Some("jemalloc")));
-        assert_eq!(allocator("tc_malloc"), Some(Some("tcmalloc")));
-        assert_eq!(allocator("rprealloc"), Some(Some("rpmalloc")));
-        for other in [
-            "_Znwm",
-            "dlopen",
-            "je_dlopen",
-            "mmap",
-            "mi_munmap",
-            "my_malloc",
-            "",
-        ] {
-            assert_eq!(allocator(other), None, "{other}");
-        }
-        assert_eq!(known_allocator(|name| name == "mallocx"), Some("jemalloc"));
-        assert_eq!(known_allocator(|name| name == "malloc"), None);
+    fn operators_that_forward_and_functions_that_throw() {
         assert_eq!(forwarding_operators().count(), 4);
         assert_eq!(HOOKED_FUNCTIONS.iter().filter(|f| may_throw(f)).count(), 4);
     }

@@ -25,6 +25,7 @@
 //!
 //! The parts are sparse memory objects, mapped side by side: pages that nobody touches cost nothing.
 
+mod allocators;
 #[cfg(test)]
 mod cxx;
 mod event;
@@ -35,11 +36,13 @@ mod numbers_only;
 mod prefetch;
 pub mod unwind_rule;
 
+pub use allocators::{
+    ALLOCATORS, Allocator, AllocatorNames, function_by_name, known_allocator, known_names,
+};
 pub use event::{Accesses, Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
 pub use functions::{
-    ACCESS_LISTENER, ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, MARK_LISTENER, Role,
-    Signature, allocator_function, forwarding_operators, function_by_name, known_allocator,
-    may_throw, touches,
+    ACCESS_LISTENER, Function, HOOKED_FUNCTIONS, MARK_LISTENER, Role, Signature,
+    forwarding_operators, may_throw, touches,
 };
 pub use layout::*;
 pub use prefetch::prefetch;

@@ -5,7 +5,7 @@ use crate::arch::native::calls::{relative_calls, slot_jumps};
 use crate::loader::has_variable;
 use crate::{ElfView, ModuleBytes, ModuleImage};
 use goblin::elf::{Elf, sym};
-use memhook_abi::{ALLOCATORS, Allocator, allocator_function, known_allocator};
+use memhook_abi::{ALLOCATORS, Allocator, AllocatorNames, known_allocator};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
@@ -102,8 +102,10 @@ pub fn allocator_calls(
     let mut inside: Vec<Range<u64>> = Vec::new();
     if !is_allocator {
         let mut known = None;
-        for (symbol, name) in functions(&elf) {
-            if let Some(allocator) = allocator_function(name) {
+        let all: Vec<(sym::Sym, &str)> = functions(&elf).collect();
+        let names = AllocatorNames::among(all.iter().map(|(_, name)| *name));
+        for &(symbol, name) in &all {
+            if let Some(allocator) = names.allocator(name) {
                 known = known.or(allocator);
                 own.insert(symbol.st_value, name.to_owned());
             }
@@ -111,8 +113,8 @@ pub fn allocator_calls(
         known = known.or_else(|| allocator_by_message(bytes));
         calls.allocator = known.map(|allocator| allocator.name);
         // An allocator's functions call each other; these calls are not allocations of the program.
-        for (symbol, name) in functions(&elf) {
-            let of_allocator = known.is_some_and(|a| name.starts_with(a.prefix));
+        for &(symbol, name) in &all {
+            let of_allocator = known.is_some_and(|a| names.is_within(a, name));
             if of_allocator || own.contains_key(&symbol.st_value) {
                 let end = symbol.st_value.saturating_add(symbol.st_size);
                 inside.push(symbol.st_value..end);

@@ -6,7 +6,7 @@
 use crate::ModuleImage;
 use goblin::elf::section_header::SHT_SYMTAB;
 use goblin::elf::{Elf, sym};
-use memhook_abi::{ALLOCATORS, allocator_function, function_by_name};
+use memhook_abi::{AllocatorNames, function_by_name};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,18 +23,9 @@ pub struct AllocatorFunction {
     pub svma: u64,
     /// Its size in bytes; 0 if the symbol does not state it.
     pub size: u64,
-}
-
-impl AllocatorFunction {
-    /// The id of the hooked function that it is an instance of, with whatever its allocator puts before the name.
-    /// `None` for those of Rust's compiler, which call another one.
-    pub fn hooked(&self) -> Option<usize> {
-        let plain = || {
-            let mut prefixes = ALLOCATORS.iter();
-            prefixes.find_map(|a| function_by_name(self.name.strip_prefix(a.prefix)?))
-        };
-        function_by_name(&self.name).or_else(plain)
-    }
+    /// The id of the hooked function that it is an instance of, whatever its allocator puts before the name. `None` for
+    /// those of Rust's compiler, which call another one.
+    pub hooked: Option<usize>,
 }
 
 /// What Rust's compiler calls for every allocation: the plain names until Rust 1.86, and since then in the crate
@@ -116,7 +107,7 @@ pub(crate) fn has_own_allocator(file: &File) -> bool {
         Some(Cow::Owned(part))
     };
     let functions = SymbolTable::read(&read).map(|table| table.allocator_functions());
-    let allocates = |f: &AllocatorFunction| f.hooked().is_some();
+    let allocates = |f: &AllocatorFunction| f.hooked.is_some();
     functions.is_some_and(|functions| functions.iter().any(allocates))
 }
 
@@ -155,7 +146,7 @@ impl<'a> SymbolTable<'a> {
 
     fn allocator_functions(&self) -> Vec<AllocatorFunction> {
         // Nearly all programs have none, which this tells at once.
-        let mut marks = [b"malloc\0".as_slice(), b"_Znwm\0"].into_iter();
+        let mut marks = [b"malloc\0".as_slice(), b"_Znwm\0", b"mallocx\0"].into_iter();
         if marks.any(|name| memchr::memmem::find(&self.names, name).is_some()) {
             among(&self.functions())
         } else {
@@ -186,6 +177,7 @@ impl<'a> SymbolTable<'a> {
 }
 
 fn among(named: &[Named<'_>]) -> Vec<AllocatorFunction> {
+    let names = AllocatorNames::among(named.iter().map(|symbol| symbol.name));
     let has = |mark: &str| named.iter().any(|symbol| symbol.name == mark);
     let of_plain = memhook_abi::known_allocator(has).or_else(|| {
         C_LIBRARIES
@@ -195,7 +187,7 @@ fn among(named: &[Named<'_>]) -> Vec<AllocatorFunction> {
     });
     let mut found: BTreeMap<u64, AllocatorFunction> = BTreeMap::new();
     for symbol in named {
-        let Some(allocator) = owner(symbol.name, of_plain) else {
+        let Some((allocator, hooked)) = owner(symbol.name, of_plain, &names) else {
             continue;
         };
         let function = AllocatorFunction {
@@ -203,6 +195,7 @@ fn among(named: &[Named<'_>]) -> Vec<AllocatorFunction> {
             allocator,
             svma: symbol.svma,
             size: symbol.size,
+            hooked,
         };
         let plainness = |name: &str| (name.starts_with('_'), name.len());
         found
@@ -221,16 +214,22 @@ fn is_code(symbol: &sym::Sym) -> bool {
     matches!(symbol.st_type(), sym::STT_FUNC | sym::STT_GNU_IFUNC)
 }
 
-/// Whose function this is, if it is an allocator's at all.
-fn owner(name: &str, of_plain: Option<&'static str>) -> Option<Option<&'static str>> {
+/// Whose function this is, if it is an allocator's at all, and the hooked function that it is an instance of.
+fn owner(
+    name: &str,
+    of_plain: Option<&'static str>,
+    names: &AllocatorNames,
+) -> Option<(Option<&'static str>, Option<usize>)> {
     if is_rusts(name) {
-        return Some(Some("Rust"));
+        return Some((Some("Rust"), None));
     }
-    if let Some(allocator) = allocator_function(name) {
-        return Some(allocator.map(|a| a.name).or(of_plain));
+    if let Some(allocator) = names.allocator(name) {
+        let whose = allocator.map(|a| a.name).or(of_plain);
+        return Some((whose, names.function(name)));
     }
     let is_operator = name.starts_with("_Zn") || name.starts_with("_Zd");
-    (is_operator && function_by_name(name).is_some()).then_some(Some("C++"))
+    let function = function_by_name(name).filter(|_| is_operator)?;
+    Some((Some("C++"), Some(function)))
 }
 
 fn is_rusts(name: &str) -> bool {
@@ -248,6 +247,8 @@ mod tests {
     #[test]
     fn names_tell_whose_a_function_is() {
         let glibc = Some("glibc");
+        let owner =
+            |name, of_plain| super::owner(name, of_plain, &AllocatorNames::default()).map(|o| o.0);
         assert_eq!(owner("malloc", glibc), Some(glibc));
         assert_eq!(owner("_rjem_malloc", glibc), Some(Some("jemalloc")));
         assert_eq!(owner("mi_calloc", None), Some(Some("mimalloc")));

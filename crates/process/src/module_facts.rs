@@ -4,7 +4,7 @@
 use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
 use crate::{ElfView, Exported, Relocation, SlotKind};
-use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
+use memhook_abi::{ALLOCATORS, function_by_name, known_names};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -69,11 +69,7 @@ impl ModuleFacts {
     pub(crate) fn of(bytes: &[u8]) -> Option<ModuleFacts> {
         let elf = ElfView::parse(bytes).ok()?;
         let marks = ALLOCATORS.iter().map(|allocator| allocator.mark);
-        let names = HOOKED_FUNCTIONS
-            .iter()
-            .map(|f| f.name)
-            .chain(marks)
-            .chain(ALSO);
+        let names = known_names().chain(marks).chain(ALSO);
         let exported = elf.exported_of(names);
         let python = if exported.contains_key(EVALUATION) {
             elf.variables(&VARIABLES)

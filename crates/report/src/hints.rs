@@ -58,8 +58,8 @@ fn hidden(model: &ReportModel) -> Option<String> {
     model.is_final.then(|| one_line(hidden.clone()))
 }
 
-/// Allocators other than glibc's whose heap is dissected.
-const DISSECTED: [&str; 1] = ["jemalloc"];
+/// Allocators other than C libraries' whose heap is dissected.
+const DISSECTED: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 
 /// Some commands do not know every heap.
 fn other_allocator(model: &ReportModel) -> Option<String> {

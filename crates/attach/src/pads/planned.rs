@@ -78,7 +78,7 @@ pub(crate) fn plan_pads(survey: &Surveyed) -> PadPlan {
     for module in survey.modules.iter().filter(|m| !m.is_libc && !m.is_loader) {
         let found = own_allocator_functions(module).into_iter();
         let wanted: Vec<Wanted> = found
-            .filter_map(|found| Some((found.hooked()?, found)))
+            .filter_map(|found| Some((found.hooked?, found)))
             .filter(|(id, _)| {
                 let role = HOOKED_FUNCTIONS[*id].role;
                 !matches!(role, Role::Modules | Role::Forks) && !leaves_alone(survey.object, *id)

@@ -197,7 +197,10 @@ fn allocator_of(
         });
     }
     let exports = |name: &str| module.facts.exported(name).is_some();
-    let is_used = || slots.iter().any(|slot| module.contains(slot.original));
+    let leads_in = |slot: &memhook_stream::SlotView| {
+        module.contains(slot.original) && !is_slot_of(slot, module)
+    };
+    let is_used = || slots.iter().any(leads_in);
     let is_library = !module.is_main && exports("malloc") && is_used();
     let name = known_allocator(exports).filter(|_| is_library)?;
     Some(ModuleAllocator {

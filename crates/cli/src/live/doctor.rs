@@ -187,8 +187,13 @@ fn add_functions(out: &mut String, functions: &[FoundFunction]) -> std::fmt::Res
     for (name, found) in names.iter().zip(functions) {
         let reach = match (found.slots, found.has_pad, &found.why_no_pad) {
             (0, true, _) => "a pad at its entry".to_owned(),
-            (0, false, None) if found.function.hooked().is_none() => {
-                "no need: it calls another of these".to_owned()
+            (0, false, None) if found.function.hooked.is_none() => {
+                let is_reached = |f: &FoundFunction| f.slots > 0 || f.has_pad;
+                let is_callee = |f: &&FoundFunction| f.function.hooked.is_some() && is_reached(f);
+                match functions.iter().find(is_callee) {
+                    Some(_) => "no need: it calls another of these".to_owned(),
+                    None => "not at all, and none that it may call is known".to_owned(),
+                }
             }
             (0, false, Some(why)) => format!("not at all: {why}"),
             (0, false, None) => "not at all: calls of it use no slot".to_owned(),

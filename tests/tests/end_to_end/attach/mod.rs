@@ -16,7 +16,7 @@ mod gaps;
 mod hostile_files;
 mod job_control;
 mod leaders;
-mod linkers;
+mod linked_allocators;
 mod locked_memory;
 mod mapped_hook;
 mod max_memory;
