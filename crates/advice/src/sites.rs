@@ -3,6 +3,7 @@
 use crate::site::Site;
 use crate::{Facts, Finding, Kind};
 use memhook_gate::{Evidence, Leak, MOMENTS};
+use memhook_report::claims::{Seen, unseen_blocks};
 use memhook_report::{LeakSite, Profile, StaleSite, bytes, counted};
 use std::collections::BTreeMap;
 
@@ -195,8 +196,9 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
                 facts.target(),
             ),
             false => format!(
-                "memhook-rs scan --reclaim {} frees them; they are older than the trace, which names those that come",
+                "memhook-rs scan --reclaim {} frees them; the trace names no site of theirs: {}",
                 facts.target(),
+                unseen_blocks(seen_of(facts)).sentence,
             ),
         },
         cost: match site.is_known() {
@@ -204,6 +206,15 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
             false => "one thread is held while it frees them",
         },
         evidence: format!("memhook-rs scan {}", facts.target()),
+    }
+}
+
+fn seen_of(facts: &Facts<'_>) -> Seen {
+    Seen {
+        from_start: facts.profile.from_start,
+        is_sampled: facts.profile.sampling.is_some(),
+        is_bounded: false,
+        has_gaps: !facts.profile.gaps.is_empty(),
     }
 }
 

@@ -62,6 +62,7 @@ pub struct Session {
     attach_time: Duration,
     /// If the process has been traced from its birth: when it was found.
     found: Option<Instant>,
+    is_from_start: bool,
     marks: Marks,
     /// Where mappings are traced: those that there were at the attach.
     mapped_before: Vec<Mapping>,
@@ -148,6 +149,7 @@ impl Session {
         let mut session = prepared.enter(reach, entry)?;
         close_inherited(pid, start);
         session.attach_time = start.elapsed();
+        session.is_from_start = matches!(reach, Reach::AtStart(_));
         let held = session.held_time();
         tracing::info!(took = ?session.attach_time, ?held, "attached");
         if session.traces_mappings() {
@@ -163,6 +165,7 @@ impl Session {
             hook,
             attach_time: Duration::ZERO,
             found: None,
+            is_from_start: false,
             marks: Marks::default(),
             mapped_before: Vec::new(),
         }
@@ -181,6 +184,11 @@ impl Session {
     /// Functions and slots that cannot be hooked: the module, and the reason.
     pub fn unhookable(&self) -> &[(String, &'static str)] {
         &self.prepared.journal.unhookable
+    }
+
+    /// Whether the process is traced from its first instruction, so that it allocated nothing before.
+    pub fn is_from_start(&self) -> bool {
+        self.is_from_start
     }
 
     /// Duration of the whole attach.

@@ -82,6 +82,7 @@ impl TracedRun for Traced<'_> {
             slots,
             modules,
             depth: self.depth,
+            from_start: session.is_from_start(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What nothing reaches, in a report.
 
+use crate::claims::{Seen, unseen_blocks};
 use crate::site_head::{SiteHead, SiteRow as HeadRow, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::text::is_table;
@@ -86,9 +87,6 @@ fn is_unseen(site: &LeakSite) -> bool {
     site.kind == UNSEEN && site.stack.is_empty()
 }
 
-/// Where blocks come from whose allocation nobody saw.
-const UNSEEN_ORIGIN: &str = "allocated before the attach, or when not all was recorded";
-
 /// Writes a site of leaks. The call stack is left out if a row above has it.
 fn leak_row(
     out: &mut String,
@@ -102,9 +100,10 @@ fn leak_row(
         let share = row.share.map_or(String::new(), |share| format!(" {share}"));
         return writeln!(
             out,
-            "{} {}{share}  {UNSEEN_ORIGIN}  {}",
+            "{} {}{share}  {}  {}",
             style.strong(&row.label),
             style.number(&row.amount),
+            unseen_blocks(rows.seen).sentence,
             row.facts.concat()
         );
     }
@@ -132,6 +131,8 @@ pub(crate) struct Shown<'a> {
     depth: u32,
     /// The rows are about an earlier time.
     ends_early: bool,
+    /// What may have been missed.
+    seen: Seen,
 }
 
 impl<'a> Shown<'a> {
@@ -142,6 +143,7 @@ impl<'a> Shown<'a> {
             has_stacks: !is_table(model, style),
             depth: model.attach.depth,
             ends_early: model.ends_early,
+            seen: Seen::of(model),
         }
     }
 

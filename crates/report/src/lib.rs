@@ -4,6 +4,7 @@ mod agent_plan;
 mod allocator_time;
 mod apart;
 mod call_tree;
+pub mod claims;
 mod diff;
 mod events;
 mod fail_on;

@@ -317,6 +317,8 @@ pub struct AttachInfo {
     pub modules: u64,
     /// Frames that are collected of each call stack.
     pub depth: u32,
+    /// The process was traced from its first instruction, so nothing was allocated before.
+    pub from_start: bool,
 }
 
 /// Sums since the attach.

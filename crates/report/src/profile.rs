@@ -38,6 +38,9 @@ pub struct Profile {
     pub peak_ns: u64,
     /// Frames that were collected of each call stack.
     pub depth: u32,
+    /// The process was traced from its first instruction.
+    #[serde(skip)]
+    pub from_start: bool,
     /// Set when allocations were sampled: blocks and bytes are estimates then.
     pub sampling: Option<Sampling>,
     /// Sums of the window.

@@ -1,6 +1,7 @@
 //! Text for a terminal.
 
 use crate::apart::KnownSite;
+use crate::claims::{Seen, completeness, slots_text, unseen_releases};
 use crate::gaps;
 use crate::group_table::groups;
 use crate::heaps::MAIN_HEAP;
@@ -234,15 +235,11 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
         writeln!(out, "  took      {:>11}", time.in_words())?;
     }
     if t.unknown_releases > 0 {
-        let origin = if model.gaps.is_empty() {
-            "from before the attach"
-        } else {
-            "from before the attach, in times in which nothing was seen"
-        };
         writeln!(
             out,
-            "  {} released whose allocation was not seen: {origin}, or by constructors of libraries opened since",
-            counted(t.unknown_releases, "block")
+            "  {} released whose allocation was not seen: {}",
+            counted(t.unknown_releases, "block"),
+            unseen_releases(Seen::of(model)).sentence
         )?;
     }
     if t.unhooked_releases > 0 {
@@ -294,19 +291,13 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         t.allocations + t.releases
     };
     let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
-    let has_news = !model.gaps.is_empty() || model.coverage.iter().any(|c| is_news(&c));
-    let is_healthy =
-        t.lost_events + t.truncated_stacks + t.unkept_stacks + t.reentrant_calls == 0 && !has_news;
-    if is_healthy && !style.verbose {
-        let calls = match model.coverage.is_empty() {
-            true => "",
-            false => ", every call seen",
-        };
+    let complete = completeness(model).filter(|_| !style.verbose);
+    if let Some(complete) = complete {
         writeln!(
             out,
-            "  complete: no event lost{calls} ({} in {}; -v for more)",
-            counted(model.attach.slots, "slot"),
-            counted(model.attach.modules, "module"),
+            "  {} ({}; -v for more)",
+            complete.sentence,
+            slots_text(model)
         )?;
         return hints(out, model, style);
     }

@@ -44,6 +44,7 @@ fn full_report() -> ReportModel {
         },
         attach: AttachInfo {
             depth: 10,
+            from_start: false,
             ..AttachInfo::default()
         },
         from_s: 0.0,

@@ -123,6 +123,9 @@ impl Facts {
         self.note("exe", exe.unwrap_or_default());
         let ms = |time: Duration| format!("{:.3}", time.as_secs_f64() * 1e3);
         self.note("attach_ms", ms(session.attach_time()));
+        if session.is_from_start() {
+            self.note("from_start", "1".to_owned());
+        }
         self.note("held_ms", ms(session.held_time()));
         self.note("idle_held_ms", ms(session.idle_held_time()));
         self.note_slots(session);

@@ -211,6 +211,7 @@ pub fn report(
             slots: number("slots") as u64,
             modules: number("modules") as u64,
             depth: profile.depth,
+            from_start: profile.from_start,
         },
         from_s: seconds(profile.from_ns),
         gaps: profile.gaps.clone(),

@@ -172,6 +172,7 @@ pub fn profile(
         is_part: activity.from_ns > 0 || activity.to_ns < recording.span_ns().1,
         gaps: gaps::until(recording.gaps(), activity.to_ns),
         peak_ns: activity.peak_ns,
+        from_start: note(recording, FROM_START_NOTE) == "1",
         sampling: sampling(recording, &activity),
         totals: totals(recording, &activity),
         sites,
@@ -383,6 +384,9 @@ fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHisto
     });
     Some(history)
 }
+
+/// The note that the process was traced from its first instruction.
+pub const FROM_START_NOTE: &str = "from_start";
 
 /// A note of the recorder, or nothing.
 pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {

@@ -84,10 +84,23 @@ fn parts(out: &mut String, report: &RssReport) -> std::fmt::Result {
             "{:>12} {:>5.1} %  {}",
             bytes(part.bytes),
             percent(part.bytes, report.rss_bytes),
-            part.name
+            in_words(report, &part.name)
         )?;
     }
     Ok(())
+}
+
+/// A part by its name, and by what is in it where the heap was not looked into.
+fn in_words(report: &RssReport, name: &str) -> String {
+    let more = match name {
+        _ if report.snapshot.is_some() => "",
+        "live heap" => ", by the allocations of the trace",
+        "rest of the allocator's memory" => {
+            ": blocks whose allocation was not traced, free memory, headers"
+        }
+        _ => "",
+    };
+    format!("{name}{more}")
 }
 
 fn arenas(out: &mut String, report: &RssReport) -> std::fmt::Result {
