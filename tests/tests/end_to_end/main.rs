@@ -16,3 +16,4 @@ mod probes;
 mod recordings;
 mod scan;
 mod stacks;
+mod truth;

@@ -1,0 +1,133 @@
+//! The situations of `tests/truth`, each handed to every command that makes a statement about it.
+
+mod situation;
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, binary, run};
+use serde_json::Value;
+use situation::{Built, Site, Situation};
+use std::process::{Command, Stdio};
+
+/// Blocks and bytes of the sites below a function.
+fn below(report: &Value, function: &str) -> (u64, u64) {
+    let is_below = |site: &&Value| {
+        let frames = site["stack"].as_array().expect("a stack");
+        let mut names = frames.iter().filter_map(|f| f["function"].as_str());
+        names.any(|name| name.contains(function))
+    };
+    let number = |site: &Value, what: &str| site[what].as_u64().expect("a number");
+    let sites = report["sites"].as_array().expect("sites");
+    let sums = sites.iter().filter(is_below);
+    sums.fold((0, 0), |(blocks, bytes), site| {
+        (
+            blocks + number(site, "blocks"),
+            bytes + number(site, "bytes"),
+        )
+    })
+}
+
+/// What every site is in a report: all of it, or nothing where it cannot be seen.
+fn check_sites(what: &str, report: &Value, sites: &[Site]) {
+    assert_eq!(report["totals"]["lost_events"], 0, "{what}: {report:#}");
+    for site in sites {
+        let expected = match site.seen {
+            true => (site.blocks, site.blocks * site.size),
+            false => (0, 0),
+        };
+        let found = below(report, &site.function);
+        assert_eq!(found, expected, "{what}: {}: {report:#}", site.function);
+    }
+}
+
+fn json(args: &[&str]) -> Value {
+    let (code, output, errors) = run(args);
+    assert_eq!(code, 0, "{args:?}: {errors}");
+    serde_json::from_str(&output).expect("JSON")
+}
+
+/// What a command says, whatever it finds.
+fn says(args: &[&str]) -> String {
+    let (code, output, errors) = run(args);
+    assert!(code <= 1, "{args:?}: {errors}");
+    output
+}
+
+fn attached(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
+    let file = folder.path("attach.mhk");
+    let arguments: Vec<&str> = built.arguments.iter().map(String::as_str).collect();
+    let mut target = Target::start(&built.program, &arguments);
+    let pid = target.pid().to_string();
+    let attacher = Attacher::start(&target, &["-o", &file]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    check_sites(&format!("{what}: attach"), &report, &situation.site);
+    for command in ["rss", "scan"] {
+        situation.check(command, what, &says(&[command, &pid]));
+    }
+    assert!(target.finish().success(), "{what}");
+    let of_file = json(&["report", &file, "--json", "-T", "1000"]);
+    check_sites(&format!("{what}: report"), &of_file, &situation.site);
+    let text = says(&["report", &file]);
+    situation.check("attach", what, &text);
+    situation.check("report", what, &text);
+}
+
+fn run_from_the_start(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
+    let file = folder.path("run.json");
+    let input = folder.path("input");
+    std::fs::write(&input, "xx").expect("written");
+    for is_json in [true, false] {
+        let mut command = Command::new(binary());
+        command.args(["run", "--on-full", "wait", "-T", "1000", "-o", &file]);
+        if is_json {
+            command.arg("--json");
+        }
+        command.arg("--").arg(&built.program).args(&built.arguments);
+        command.stdin(std::fs::File::open(&input).expect("the input"));
+        let output = command.stdout(Stdio::null()).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{what}: run: {errors}");
+        let text = std::fs::read_to_string(&file).expect("a report");
+        if is_json {
+            let report = serde_json::from_str(&text).expect("JSON");
+            check_sites(&format!("{what}: run"), &report, &situation.site);
+        } else {
+            situation.check("run", what, &text);
+            assert!(!text.contains("before the attach"), "{what}: {text}");
+        }
+    }
+}
+
+fn check(name: &str) {
+    let situation = Situation::read(name);
+    let folder = Folder::new(&format!("truth-{name}"));
+    for built in situation.build(&folder) {
+        let what = format!("{name} {:?}", built.flags);
+        attached(&situation, &built, &what, &folder);
+        run_from_the_start(&situation, &built, &what, &folder);
+    }
+}
+
+macro_rules! situations {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            check(stringify!($name));
+        })*
+
+        #[test]
+        fn every_folder_is_a_situation() {
+            let mut named = vec![$(stringify!($name)),*];
+            named.sort_unstable();
+            assert_eq!(Situation::folders(), named);
+        }
+    };
+}
+
+situations! {
+    mimalloc_in_rust
+    pointers_from_dlsym
+    small_modules
+    thread_local_storage
+}

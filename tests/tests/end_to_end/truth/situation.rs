@@ -1,0 +1,137 @@
+//! A situation as its `truth.toml` has it: see `tests/truth/README.md`.
+
+use memhook_tests::programs::Folder;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One folder of `tests/truth`.
+pub struct Situation {
+    folder: PathBuf,
+    truth: Value,
+    /// What is allocated between "ready" and "done".
+    pub site: Vec<Site>,
+}
+
+/// Blocks that are allocated below a function.
+pub struct Site {
+    pub function: String,
+    pub blocks: u64,
+    pub size: u64,
+    /// Whether a trace can see them.
+    pub seen: bool,
+}
+
+/// One way in which the program was built.
+pub struct Built {
+    pub flags: Vec<String>,
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("truth")
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    let list = value.as_array().into_iter().flatten();
+    list.map(|text| text.as_str().expect("a text").to_owned())
+        .collect()
+}
+
+fn compile(from: &Path, flags: &[String], more: &[&str], to: &str) {
+    let mut command = Command::new("cc");
+    command
+        .args(["-std=gnu11", "-g", "-O2"])
+        .args(more)
+        .arg(from);
+    let status = command.args(flags).args(["-o", to]).status().expect("cc");
+    assert!(status.success(), "{}: {flags:?}", from.display());
+}
+
+impl Situation {
+    /// The names of all.
+    pub fn folders() -> Vec<String> {
+        let entries = std::fs::read_dir(root()).expect("tests/truth");
+        let folders = entries.map(|entry| entry.expect("an entry").path());
+        let mut names: Vec<String> = folders
+            .filter(|path| path.is_dir())
+            .map(|path| path.file_name().expect("a name").to_string_lossy().into())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub fn read(name: &str) -> Situation {
+        let folder = root().join(name);
+        let text = std::fs::read_to_string(folder.join("truth.toml")).expect("a truth");
+        let truth: Value = toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let sites = truth["site"].as_array().expect("sites").iter();
+        let site = sites.map(|site| Site {
+            function: site["function"].as_str().expect("a function").to_owned(),
+            blocks: site["blocks"].as_u64().expect("a number of blocks"),
+            size: site["size"].as_u64().expect("a size"),
+            seen: site["seen"].as_bool().unwrap_or(true),
+        });
+        Situation {
+            folder,
+            site: site.collect(),
+            truth,
+        }
+    }
+
+    /// Builds it in every way that it lists.
+    pub fn build(&self, folder: &Folder) -> Vec<Built> {
+        if let Some(service) = self.truth["service"].as_str() {
+            assert_eq!(
+                service, "counted_on_mimalloc",
+                "a service of tests/Cargo.toml"
+            );
+            return vec![Built {
+                flags: Vec::new(),
+                program: env!("CARGO_BIN_EXE_service_counted_on_mimalloc").into(),
+                arguments: Vec::new(),
+            }];
+        }
+        let source = self.truth["program"].as_str().expect("a program");
+        let builds = self.truth["builds"].as_array().expect("builds").iter();
+        let built = builds.enumerate().map(|(n, flags)| {
+            let flags = texts(flags);
+            let libraries = texts(&self.truth["libraries"]);
+            let arguments = libraries.iter().map(|library| {
+                let to = folder.path(&format!("{n}-{library}.so"));
+                let more = ["-shared", "-fPIC"];
+                compile(&self.folder.join(library), &flags, &more, &to);
+                to
+            });
+            let arguments = arguments.collect();
+            let program = folder.path(&format!("{n}-{source}.bin"));
+            compile(&self.folder.join(source), &flags, &[], &program);
+            Built {
+                flags,
+                program: program.into(),
+                arguments,
+            }
+        });
+        built.collect()
+    }
+
+    /// Checks what a command says.
+    pub fn check(&self, command: &str, what: &str, text: &str) {
+        let sentences = &self.truth["sentences"];
+        for of in [command, "all"] {
+            for sentence in texts(&sentences[of]["must"]) {
+                assert!(
+                    text.contains(&sentence),
+                    "{what}: {command}: no {sentence:?}: {text}"
+                );
+            }
+            for sentence in texts(&sentences[of]["never"]) {
+                assert!(
+                    !text.contains(&sentence),
+                    "{what}: {command}: {sentence:?}: {text}"
+                );
+            }
+        }
+    }
+}
