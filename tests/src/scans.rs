@@ -43,7 +43,7 @@ impl List {
     }
 }
 
-/// Runs `memhook-rs scan`, which must succeed; returns its output. Where its threads would be held for too long, as they or
+/// Runs `memhook-rs scan`, which must not be refused; returns its output. Where its threads would be held for too long, as they or
 /// this machine have too much to do, it is tried again.
 pub fn scan(pid: u32, options: &[&str]) -> String {
     let pid = pid.to_string();
@@ -57,7 +57,8 @@ pub fn scan(pid: u32, options: &[&str]) -> String {
         ended = run(&args);
     }
     let (code, out, err) = ended;
-    assert_eq!(code, 0, "{out}{err}");
+    // 3: not all of the heap could be searched, which the output says.
+    assert!(code == 0 || code == 3, "{code}: {out}{err}");
     out
 }
 

@@ -73,7 +73,7 @@ pub static ALLOCATORS: &[Allocator] = &[
     Allocator {
         shape: mimalloc,
         names: mimallocs_names,
-        ..a("mimalloc", "mi_", "mi_malloc", "mimalloc: ")
+        ..a("mimalloc", "mi_", "mi_zalloc", "mimalloc: ")
     },
     a("scudo", "scudo_", "scudo_malloc", "Scudo ERROR: "),
     shaped!(a("rpmalloc", "rp", "rpmalloc", ""), RPMALLOCS),

@@ -3,7 +3,7 @@
 use crate::StackNames;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
-use memhook_heap::{Captured, Error as HeapError, Request, Snapshot, capture};
+use memhook_heap::{Captured, Error as HeapError, Request, Snapshot, capture_settled};
 use memhook_ledger::{Ledger, Observer};
 use memhook_report::{Leaks, UnreachableSite};
 
@@ -24,7 +24,7 @@ impl LastLook {
         words: fn(&HeapError) -> String,
     ) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        let captured = capture(pid, request).map_err(|error| words(&error));
+        let captured = capture_settled(pid, request).map_err(|error| words(&error));
         LastLook::of(captured, Some(moment_ns))
     }
 

@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let of_memory = |path: &Path| report::of_memory(path, args.mappings);
     let (old, code_of_old) = load(args, &of_memory(&args.old)?)?;
     let (new, code_of_new) = load(args, &of_memory(&args.new)?)?;
-    if args.shown.option() == Some("--focus") && old.sites.is_empty() && new.sites.is_empty() {
+    if args.shown.option().is_some() && old.sites.is_empty() && new.sites.is_empty() {
         return Err(args.shown.refuse(&args.new));
     }
     let done = ExitCode::from(code_of_old.max(code_of_new));

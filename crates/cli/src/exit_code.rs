@@ -5,7 +5,7 @@
 //! | 0 | all went well; of `gate`: within the limits |
 //! | 1 | the target went on untraced for a time; of `gate`: a limit is exceeded (or `--error-exitcode`) |
 //! | 2 | bad input, a target that cannot be traced, or an output that is not complete |
-//! | 3 | slots could not be restored, remembered backtraces were wrong, or a gate gives no verdict |
+//! | 3 | slots could not be restored, remembered backtraces were wrong, a gate gives no verdict, or a scan did not search all of the heap |
 //!
 //! `run`, and `gate` with a program that fails, end as the program does.
 
@@ -25,6 +25,8 @@ pub const WRONG: u8 = 3;
 pub const LIMIT_EXCEEDED: u8 = 1;
 /// `gate`: nothing was found, but not everything was seen.
 pub const NO_VERDICT: u8 = 3;
+/// `scan`: a part of the heap could not be searched, so a leak there would not be found.
+pub const NOT_ALL_SEARCHED: u8 = 3;
 
 /// The exit code of a verdict; `failed`: if a limit is exceeded.
 pub fn of_verdict(outcome: Outcome, failed: u8) -> u8 {

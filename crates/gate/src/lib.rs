@@ -21,6 +21,7 @@ mod heap_sums;
 mod judge;
 mod leak_report;
 mod limits;
+mod mapped;
 mod names;
 mod outputs;
 mod pattern;

@@ -1,10 +1,11 @@
 //! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
 
 use crate::Reached;
+use crate::mapped::doubtful_mappings;
 use crate::unfinished::{Unfinished, is_unfinished};
 use memhook_heap::{
     Error, Heap, MUSL, MarkOptions, Snapshot, Undissected, dissect, inside_malloc_note, leaks,
-    mark, possibly_lost,
+    mark_also, possibly_lost,
 };
 use memhook_ledger::LiveBlock;
 use memhook_report::{count, counted};
@@ -61,7 +62,8 @@ pub fn reached(
     let (marked, leaks) = match unfinished {
         Some(unfinished) => unfinished.search(&mut heap, options, &mut found.gaps),
         None => {
-            let marked = mark(snapshot, &heap, options);
+            let also = doubtful_mappings(&mut heap, &traced, search, &mut found.gaps);
+            let marked = mark_also(snapshot, &heap, options, &also);
             let leaks = leaks(snapshot, &heap.blocks, &marked, options);
             (marked, leaks)
         }
@@ -188,8 +190,10 @@ pub(crate) fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
             String::new()
         };
         gaps.push(format!(
-            "the heap looks damaged at {:#x}: {}{others}",
-            finding.address, finding.what
+            "the heap does not parse at {:#x} ({}): {}{others}",
+            finding.address,
+            heap.cause_of(finding),
+            finding.what
         ));
     }
 }

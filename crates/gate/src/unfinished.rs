@@ -16,9 +16,10 @@
 //! - What the new block of a `realloc` points to is not leaked, even if only malloc knows that block, and by the
 //!   address of its chunk.
 
+use crate::mapped::unknown_mappings;
 use crate::reached::{Search, Traced, judge_heap};
 use memhook_heap::{
-    Heap, Leak, MarkOptions, Marked, SegmentKind, Snapshot, inside_malloc_note, leaks, mark_also,
+    Heap, Leak, MarkOptions, Marked, Snapshot, inside_malloc_note, leaks, mark_also,
 };
 use std::collections::HashSet;
 
@@ -70,7 +71,7 @@ impl<'a> Unfinished<'a> {
         let were_exact = std::mem::replace(&mut heap.mmapped_exact, true);
         if !were_exact {
             // The sums of mapped chunks are changed before or after the chunks. Those that were traced are chunks.
-            also.extend(self.unknown_mappings(heap));
+            also.extend(unknown_mappings(heap, self.traced));
         }
         let mut marked = mark_also(snapshot, heap, options, &also);
         let on_their_way = self.on_their_way(heap, &marked);
@@ -109,16 +110,6 @@ impl<'a> Unfinished<'a> {
                 offset == 0 && heap.blocks.get(number).bytes >= known.size
             })
         })
-    }
-
-    fn unknown_mappings(&self, heap: &Heap) -> Vec<u64> {
-        let segments = heap.blocks.segments().iter().enumerate();
-        let mapped = segments.filter(|(_, s)| matches!(s.kind, SegmentKind::Mapped { .. }));
-        let places = mapped.flat_map(|(index, _)| heap.blocks.places(index));
-        let addresses = places.map(|place| heap.blocks.at(place).0.address);
-        addresses
-            .filter(|&address| self.traced.find(address).is_none())
-            .collect()
     }
 
     /// Blocks that nothing reaches and nobody owns, whose chunks a thread inside the C library knows.

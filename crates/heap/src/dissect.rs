@@ -35,6 +35,8 @@ pub struct Heap {
     pub blocks: BlockTable,
     /// Damage, and what could not be explained.
     pub findings: Vec<Finding>,
+    /// What a snapshot just before this one found, if there was one.
+    pub(crate) earlier_findings: Option<Vec<Finding>>,
     /// Parts of the heaps that could not be walked.
     pub unparsed: Runs,
     /// All memory of the allocators.
@@ -59,6 +61,28 @@ pub struct Heap {
     pub(crate) kept: Vec<(u64, Kept)>,
     /// What tells whether a block of glibc's malloc is in such a list of the running process.
     pub(crate) live: Option<Arc<Live>>,
+}
+
+/// Why a part of a heap does not parse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// Two snapshots in a row found the same.
+    Damage,
+    /// The snapshot before did not find it: a thread was changing it.
+    Change,
+    /// There is one snapshot only.
+    Unknown,
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Cause::Damage => "damaged",
+            Cause::Change => "changed while it was read",
+            Cause::Unknown => "damaged, or changed while it was read",
+        })
+    }
 }
 
 /// The heap of an allocator other than glibc's, but for its blocks.
@@ -143,6 +167,7 @@ impl Heap {
             arenas: Vec::new(),
             blocks: BlockTable::default(),
             findings: Vec::new(),
+            earlier_findings: None,
             unparsed: Runs::new(),
             ranges: Runs::new(),
             caches: Vec::new(),
@@ -178,6 +203,21 @@ impl Heap {
     /// Whether everything parsed and agrees with the allocators' own figures.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty() && self.mmapped_exact
+    }
+
+    /// Why something did not parse, as far as one or two snapshots tell.
+    pub fn cause_of(&self, finding: &Finding) -> Cause {
+        match &self.earlier_findings {
+            None => Cause::Unknown,
+            Some(earlier) if earlier.contains(finding) => Cause::Damage,
+            Some(_) => Cause::Change,
+        }
+    }
+
+    /// Whether two snapshots in a row found the same damage.
+    pub fn is_damaged(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|finding| self.cause_of(finding) == Cause::Damage)
     }
 
     /// The other allocator that a module is or has in it, if its heap is among those dissected.
@@ -255,6 +295,7 @@ impl Heap {
 /// When there is none that could be dissected.
 pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     let mut heap = Heap::empty();
+    heap.earlier_findings = snapshot.meta.earlier_findings.clone();
     let mut segments = Vec::new();
     let mut is_found = false;
     for dissector in DISSECTORS {

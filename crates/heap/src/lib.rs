@@ -29,6 +29,8 @@ mod reclaim;
 mod resident;
 mod room;
 mod scan;
+#[cfg(target_arch = "x86_64")]
+mod settled;
 mod snapshot;
 #[cfg(test)]
 mod testing;
@@ -45,7 +47,7 @@ pub use capture::limits::Limits;
 pub use capture::residency::Residency;
 #[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, Request, capture, capture_ending, usual_method};
-pub use dissect::{Heap, OtherHeap, Undissected, dissect};
+pub use dissect::{Cause, Heap, OtherHeap, Undissected, dissect};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::ArenaReport;
@@ -74,6 +76,8 @@ pub use resident::{
 };
 pub use room::Room;
 pub use scan::Scan;
+#[cfg(target_arch = "x86_64")]
+pub use settled::capture_settled;
 pub use snapshot::inside_malloc_note;
 pub use snapshot::{
     Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, ProcessIdentity,

@@ -31,6 +31,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             unsearched: Vec::new(),
             classes: Default::default(),
             variables: Vec::new(),
+            earlier_findings: None,
         },
         regions: memory
             .into_iter()

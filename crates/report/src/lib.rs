@@ -112,7 +112,7 @@ pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, Trim
 pub use scan::ReclaimRound;
 pub use scan::{
     CensusReport, GrowthReport, LeakGroup, RetainedReport, ScanReport, ScanTotals, SnapshotPart,
-    scan_report, write_blocks,
+    not_searched, scan_report, write_blocks,
 };
 pub use scores::{
     AccessSource, CustomChange, CustomScore, CustomSiteChange, CustomValues, Formula, FormulaError,

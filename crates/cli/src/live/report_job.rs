@@ -442,7 +442,10 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
             self.pinned = Some(PinnedMemory::take(
                 self.pid,
                 trace.consumer(),
-                Limits::default(),
+                Limits {
+                    hold: self.hold.max_hold.or(Limits::default().hold),
+                    ..Limits::default()
+                },
             ));
         }
         if trace.session().traces_mappings() {

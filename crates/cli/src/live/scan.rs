@@ -6,6 +6,7 @@ mod retained;
 mod verdict;
 
 use super::copy_limits::CopyLimits;
+use crate::exit_code;
 use super::read_only::ReadOnly;
 use crate::output::Json;
 use crate::target::Target;
@@ -13,11 +14,13 @@ use anyhow::{Context, bail};
 use memhook_foreign::OutputFile;
 use memhook_foreign::units;
 use memhook_heap::{
-    Captured, Limits, MarkOptions, Method, Pointers, Request, Scan, Types, account_of, capture,
-    capture_core, dissect,
+    Captured, Limits, MarkOptions, Method, Pointers, Request, Scan, Types, account_of,
+    capture_core, capture_settled, dissect,
 };
 use memhook_process::{Check, CoreFile};
-use memhook_report::{CensusReport, Progress, RssReport, RssView, scan_report, write_blocks};
+use memhook_report::{
+    CensusReport, Progress, RssReport, RssView, not_searched, scan_report, write_blocks,
+};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
@@ -219,7 +222,7 @@ impl Args {
         }
         let Some(file) = &self.from else {
             check(memhook_process::preflight_of_search(pid))?;
-            let work = || capture(pid, self.request());
+            let work = || capture_settled(pid, self.request());
             return Ok(Progress::during("copying the memory", work)?);
         };
         let snapshot = if file == "-" {
@@ -264,22 +267,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.force && !has_file && args.output.is_none() {
         bail!("--force overwrites a file of --save, --verdict or --output, and there is none");
     }
-    if args.reclaim {
-        reclaim::run(args, pid)?;
+    let is_all = if args.reclaim {
+        reclaim::run(args, pid).map(|()| true)
     } else if let Some(file) = &args.save {
-        save(args, pid, file)?;
+        save(args, pid, file).map(|()| true)
     } else if let Some(file) = &args.verdict {
-        verdict::write(args, pid, file)?;
+        verdict::write(args, pid, file)
     } else if args.retained {
-        retained::run(args, pid)?;
+        retained::run(args, pid)
     } else {
-        look(args, pid)?;
-    }
-    Ok(ExitCode::SUCCESS)
+        look(args, pid)
+    }?;
+    Ok(ExitCode::from(if is_all {
+        exit_code::DONE
+    } else {
+        exit_code::NOT_ALL_SEARCHED
+    }))
 }
 
-/// Everything but `--save`, `--verdict`, `--retained` and `--reclaim`.
-fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
+/// Everything but `--save`, `--verdict`, `--retained` and `--reclaim`. Returns whether all of the heap was searched.
+fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
     const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();
     let scan = |snapshot: &_| Progress::during(SEARCHING, || Scan::of(snapshot, options));
@@ -300,7 +307,10 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
         let files = args.declared_files(pid, &captured);
         types.declare(&heap, &files, args.declared_limits());
         let work = || memhook_heap::why(snapshot, &heap, options, &mut types, address);
-        return args.json.print(&Progress::during(SEARCHING, work)?);
+        return args
+            .json
+            .print(&Progress::during(SEARCHING, work)?)
+            .map(|()| true);
     }
     if args.census {
         let heap = dissect(snapshot)?;
@@ -320,7 +330,8 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
             pins: false,
         };
         let rss = rss.map(|found| RssReport::new(pid, &found, Some(&snapshot.meta), view));
-        return args.json.print(&CensusReport { census, rss });
+        args.json.print(&CensusReport { census, rss })?;
+        return Ok(not_searched(snapshot, &heap).is_empty());
     }
     let mut scan = scan(snapshot)?;
     if let Some(before) = &before {
@@ -328,7 +339,8 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     }
     if args.list {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        return Ok(write_blocks(snapshot, &scan, &mut out).and_then(|()| out.flush())?);
+        write_blocks(snapshot, &scan, &mut out).and_then(|()| out.flush())?;
+        return Ok(true);
     }
     if !scan.leaks.is_empty() {
         let files = args.declared_files(pid, &captured);
@@ -340,7 +352,8 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
         let possible = scan.possibly_lost(snapshot, options);
         report.add_possible(snapshot, &scan, &possible, &mut types, args.top);
     }
-    args.json.print(&report)
+    args.json.print(&report)?;
+    Ok(report.not_searched.is_empty())
 }
 
 /// Saves a snapshot.

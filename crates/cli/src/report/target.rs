@@ -70,26 +70,35 @@ pub struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Leaves out what is not shown, if that is asked for. Returns whether what --focus names is there.
+    /// Leaves out what is not shown, if that is asked for. Returns whether anything that was asked for is there.
     pub fn apply(&self, profile: &mut Profile, symbols: &Symbolizer) -> bool {
-        let focus = self.focus.as_ref();
-        let has_focus = focus.is_none_or(|pattern| {
-            recorded::keep_frames(profile, |name| template_matches(pattern, name))
-        });
+        if let Some(pattern) = &self.focus {
+            recorded::keep_frames(profile, |name| template_matches(pattern, name));
+        }
         if let Some(pattern) = &self.pattern {
             recorded::add_types(profile, symbols);
             recorded::keep_types(profile, |name| template_matches(pattern, name));
         }
-        has_focus
+        self.option().is_none() || !profile.sites.is_empty()
     }
 
-    /// Refuses a focus that is nowhere in a recording.
+    /// Refuses what is nowhere in a recording.
     pub fn refuse(&self, path: &Path) -> anyhow::Error {
-        let (focus, path) = (self.focus.as_deref().unwrap_or_default(), path.display());
-        anyhow::anyhow!(
-            "--focus {focus}: no call stack in {path} has such a function or line; \
-             memhook-rs report {path} --by function lists the functions"
-        )
+        let path = path.display();
+        match (&self.focus, &self.pattern) {
+            (Some(focus), Some(pattern)) => anyhow::anyhow!(
+                "--focus {focus} --type {pattern}: no block in {path} fits both; leave one of them out"
+            ),
+            (None, Some(pattern)) => anyhow::anyhow!(
+                "--type {pattern}: no block in {path} has such a type; \
+                 memhook-rs report {path} --by type lists the types"
+            ),
+            (focus, None) => anyhow::anyhow!(
+                "--focus {}: no call stack in {path} has such a function or line; \
+                 memhook-rs report {path} --by function lists the functions",
+                focus.as_deref().unwrap_or_default()
+            ),
+        }
     }
 
     /// The option that leaves blocks out.

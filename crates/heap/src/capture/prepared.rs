@@ -327,6 +327,7 @@ impl Prepared {
                 unsearched: Vec::new(),
                 classes,
                 variables: Vec::new(),
+                earlier_findings: None,
             },
             regions: shot.regions,
         };

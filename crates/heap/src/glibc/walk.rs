@@ -7,7 +7,7 @@ use crate::glibc::layout::{
 };
 use crate::ranges::Runs;
 use crate::snapshot::Snapshot;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Chunks in a row that must be sound where walking is taken up again.
 const SOUND_CHUNKS: usize = 32;
@@ -28,7 +28,7 @@ pub struct Piece {
 }
 
 /// Something about the heap that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Where.
     pub address: u64,

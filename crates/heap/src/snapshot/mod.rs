@@ -6,6 +6,7 @@ mod foreign_file_tests;
 mod identity;
 mod store;
 
+use crate::glibc::walk::Finding;
 use crate::ranges::{Runs, pair, pairs, run_bytes};
 pub use backing::Backing;
 pub use identity::ProcessIdentity;
@@ -177,6 +178,9 @@ pub struct Meta {
     /// Variables that hold addresses of blocks, as far as they are known.
     #[serde(default)]
     pub variables: Vec<Variable>,
+    /// What did not parse in the snapshot before this one, if there was one.
+    #[serde(default)]
+    pub earlier_findings: Option<Vec<Finding>>,
 }
 
 /// A variable of a module.

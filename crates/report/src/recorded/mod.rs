@@ -151,9 +151,9 @@ pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     profile.types = types;
 }
 
-/// Leaves only the sites with a frame that passes on their stacks: its function or its place (`src/shop.cc:28`). Returns
-/// whether there is one. Sums over the whole run stay as they are.
-pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) -> bool {
+/// Leaves only the sites with a frame that passes on their stacks: its function or its place (`src/shop.cc:28`).
+/// Sums over the whole run stay as they are.
+pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let is_one = |frame: &crate::ProfileFrame| {
         let StackFrame {
             function,
@@ -172,7 +172,6 @@ pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) -> bool
     let is_on = |stack: &Vec<u32>| stack.iter().any(|&frame| frames[frame as usize]);
     let stacks: Vec<bool> = profile.stacks.iter().map(is_on).collect();
     profile.keep_stacks(|stack| stacks[stack as usize]);
-    !profile.sites.is_empty()
 }
 
 /// The report.

@@ -15,6 +15,7 @@ mod why;
 
 pub use groups::LeakGroup;
 pub use list::write_blocks;
+pub use not_reported::not_searched;
 #[cfg(target_arch = "x86_64")]
 pub use reclaim_round::ReclaimRound;
 
@@ -23,8 +24,8 @@ pub use growth::GrowthReport;
 pub use retained::RetainedReport;
 
 use groups::group;
-use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};
-use not_reported::not_reported;
+use memhook_heap::{Cause, Heap, Leak, Scan, Snapshot, Types};
+use not_reported::in_no_heap;
 use serde::Serialize;
 
 /// Name of the JSON schema.
@@ -50,10 +51,34 @@ pub struct ScanReport {
     pub possible: Option<PossiblyLost>,
     /// Whether the heap parsed whole.
     pub whole: bool,
-    /// Damage found in the heap.
-    pub findings: Vec<Finding>,
+    /// Parts of the heap in which a leak would not be found.
+    pub not_searched: Vec<String>,
+    /// Places where the heap does not parse.
+    pub findings: Vec<Place>,
     /// Anything else to know.
     pub notes: Vec<String>,
+}
+
+/// A place where a heap does not parse.
+#[derive(Clone, Debug, Serialize)]
+pub struct Place {
+    /// Its address.
+    pub address: u64,
+    /// What is wrong there.
+    pub what: String,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl Place {
+    fn all_of(heap: &Heap) -> Vec<Place> {
+        let place = |finding: &memhook_heap::Finding| Place {
+            address: finding.address,
+            what: finding.what.clone(),
+            cause: heap.cause_of(finding),
+        };
+        heap.findings.iter().map(place).collect()
+    }
 }
 
 /// Reachable blocks that only pointers into blocks reach.
@@ -136,17 +161,7 @@ pub fn scan_report(
     groups.truncate(top);
     let meta = &snapshot.meta;
     let mut notes = meta.notes.clone();
-    notes.extend(not_reported(snapshot, heap, all_bytes));
-    if !heap.mmapped_exact {
-        let (count, bytes) = heap.mmapped;
-        notes.push(match heap.parameters {
-            Some(p) => format!(
-                "{count} mapped chunks of {bytes} bytes were found, malloc counts {} of {}: all taken as reachable",
-                p.mmapped_chunks, p.mmapped_bytes
-            ),
-            None => format!("malloc's own count of mapped chunks was not found: the {count} found are all taken as reachable"),
-        });
-    }
+    notes.extend(in_no_heap(snapshot, heap, all_bytes));
     ScanReport {
         schema: SCHEMA,
         pid: meta.pid,
@@ -167,7 +182,8 @@ pub fn scan_report(
         more_groups: more,
         possible: None,
         whole: heap.is_whole(),
-        findings: heap.findings.clone(),
+        not_searched: not_searched(snapshot, heap),
+        findings: Place::all_of(heap),
         notes,
     }
 }

@@ -1,34 +1,57 @@
-//! Memory of a process whose blocks are in no report.
+//! What of a process's heap a search does not cover, and memory in no heap.
 
-use crate::units::bytes;
+use crate::units::{bytes, counted};
 use memhook_heap::{Heap, Snapshot, unknown_memory};
 
 /// Memory in no heap gets a note from this size on, if it is more than this share of the bytes of all blocks.
 const MUCH_BYTES: u64 = 1 << 20;
 const MUCH_SHARE: u64 = 4;
 
-/// A note on each part of a process's memory whose blocks are not known; `block_bytes` are those of all that are.
-pub(super) fn not_reported(snapshot: &Snapshot, heap: &Heap, block_bytes: u64) -> Vec<String> {
-    let mut notes = Vec::new();
+/// Each part of the process's heaps in which a leak would not be found. Empty if the search covers all of them.
+pub fn not_searched(snapshot: &Snapshot, heap: &Heap) -> Vec<String> {
+    let mut parts = Vec::new();
+    if !heap.findings.is_empty() {
+        let places = counted(heap.findings.len() as u64, "place");
+        parts.push(format!(
+            "the heap does not parse at {places}: blocks there may be missing, and what they may hold counts as reachable"
+        ));
+    }
+    for undissected in &heap.undissected {
+        parts.push(format!("{undissected}: its blocks are not reported"));
+    }
     for module in &snapshot.meta.modules {
         if let Some(allocator) = &module.allocator
             && heap.allocator_of(module).is_none()
+            && !heap.undissected.iter().any(|u| u.allocator == allocator)
         {
-            notes.push(format!(
+            parts.push(format!(
                 "the process has {allocator} too ({}): its blocks are searched for pointers, not reported",
                 module.name()
             ));
         }
     }
-    for undissected in &heap.undissected {
-        notes.push(format!("{undissected}: its blocks are not reported"));
+    if !heap.mmapped_exact {
+        let (count, bytes) = heap.mmapped;
+        parts.push(match heap.parameters {
+            Some(p) => format!(
+                "{count} mapped chunks of {bytes} bytes were found, malloc counts {} of {}: all taken as reachable",
+                p.mmapped_chunks, p.mmapped_bytes
+            ),
+            None => format!(
+                "malloc's own count of mapped chunks was not found: the {count} found are all taken as reachable"
+            ),
+        });
     }
+    parts
+}
+
+/// A note on memory that is in no heap; `block_bytes` are those of all blocks.
+pub(super) fn in_no_heap(snapshot: &Snapshot, heap: &Heap, block_bytes: u64) -> Option<String> {
     let unknown = unknown_memory(snapshot, heap);
-    if unknown >= MUCH_BYTES && unknown > block_bytes / MUCH_SHARE {
-        notes.push(format!(
+    (unknown >= MUCH_BYTES && unknown > block_bytes / MUCH_SHARE).then(|| {
+        format!(
             "{} of memory are in no heap that is known, the program's own or another allocator's: searched for pointers, not reported",
             bytes(unknown)
-        ));
-    }
-    notes
+        )
+    })
 }

@@ -1,7 +1,7 @@
 //! What holders, types and blocks of a heap retain: JSON with the schema `memhook-rs/retained/1`, and text.
 
 use super::census::told_text;
-use super::not_reported::not_reported;
+use super::not_reported::{in_no_heap, not_searched};
 use crate::units::{bytes, count, counted, percent};
 use crate::{Document, Style};
 use memhook_foreign::visible;
@@ -72,7 +72,8 @@ impl RetainedReport {
         let (holders, more_holders) = retained.holders(top);
         let (type_rows, more_types) = retained.types(types, top);
         let mut notes = snapshot.meta.notes.clone();
-        notes.extend(not_reported(snapshot, heap, all_bytes));
+        notes.extend(not_searched(snapshot, heap));
+        notes.extend(in_no_heap(snapshot, heap, all_bytes));
         RetainedReport {
             schema: SCHEMA,
             pid: snapshot.meta.pid,

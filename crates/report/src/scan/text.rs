@@ -1,6 +1,6 @@
 //! The report of a scan as text.
 
-use crate::scan::{LeakGroup, ScanReport};
+use crate::scan::{LeakGroup, Place, ScanReport};
 use crate::units::{bytes, count, counted};
 use crate::{Document, Style};
 use memhook_foreign::visible;
@@ -18,18 +18,16 @@ fn scan_text(report: &ScanReport) -> String {
     let mut out = String::new();
     let s = &report.snapshot;
     let t = &report.totals;
-    for finding in &report.findings {
-        let word = if s.in_malloc > 0 || s.method == Method::Running.name() {
-            "In change, or damaged,"
-        } else {
-            "DAMAGE"
-        };
-        let _ = writeln!(
-            out,
-            "{word} at {:#x}: {}",
-            finding.address,
-            visible(&finding.what)
-        );
+    for part in &report.not_searched {
+        let _ = writeln!(out, "NOT SEARCHED: {}", visible(part));
+    }
+    for Place {
+        address,
+        what,
+        cause,
+    } in &report.findings
+    {
+        let _ = writeln!(out, "At {address:#x}, {cause}: {}", visible(what));
     }
     for note in &report.notes {
         let _ = writeln!(out, "Note: {}", visible(note));

@@ -173,12 +173,7 @@ pub(crate) fn change_text(
         ("useful lifetime", |s| s.useful_lifetime),
     ];
     let of = |(name, of): (&str, ScoreOf)| match of(&scores.change) {
-        Some(change) => format!(
-            "{name} {} -> {} ({})",
-            score(of(&scores.old.scores)),
-            score(of(&scores.new.scores)),
-            verdict(change)
-        ),
+        Some(change) => from_to_score(name, of(&scores.old.scores), of(&scores.new.scores), change),
         None => format!("{name} unknown"),
     };
     let all = all.map(of).join(", ");
@@ -195,6 +190,16 @@ fn from_to(old: Option<f64>, new: Option<f64>, change: Option<f64>) -> String {
     let change = change.map(|change| format!(" ({})", change_of_value(change)));
     let (old, new) = (value(old), value(new));
     format!("{old} -> {new}{}", change.unwrap_or_default())
+}
+
+/// Two scores that read the same are the same: what is left is rounding.
+fn from_to_score(name: &str, old: Option<f64>, new: Option<f64>, change: f64) -> String {
+    let (old, new) = (score(old), score(new));
+    let verdict = match old == new {
+        true => "the same",
+        false => verdict(change),
+    };
+    format!("{name} {old} -> {new} ({verdict})")
 }
 
 fn verdict(change: f64) -> &'static str {
@@ -222,9 +227,7 @@ pub(crate) fn site_change_text(
         (Some(old), None) => parts.push(format!("lifetime {}", score(Some(old)))),
         (None, Some(new)) => parts.push(format!("lifetime {}", score(Some(new)))),
         (Some(old), Some(new)) => {
-            let change = verdict(new - old);
-            let (old, new) = (score(Some(old)), score(Some(new)));
-            parts.push(format!("lifetime {old} -> {new} ({change})"));
+            parts.push(from_to_score("lifetime", Some(old), Some(new), new - old));
         }
     }
     let of_formula = |(name, one): (&String, &CustomSiteChange)| {

@@ -193,7 +193,7 @@ fn scans() {
     }
     let damaged = Target::start(&build_target("damaged_heap", &[]), &[]);
     let pid = damaged.pid().to_string();
-    scan.check(&json(&["scan", &pid, "--json"]));
+    scan.check(&json_with(3, &["scan", &pid, "--json"]));
     for schema in [scan, census, reclaim] {
         assert_eq!(schema.unseen(), [""; 0]);
     }

@@ -103,6 +103,48 @@ fn one_function_can_be_asked_about() {
     );
 }
 
+/// A name that is nowhere is a mistake in the question, not an answer.
+#[test]
+fn no_filter_may_match_nothing() {
+    let folder = Folder::new("filters");
+    let program = build_target("lost_while_traced", &[]);
+    let file = folder.path("run.mhk");
+    record(&program, &[], &file, &["--leaks"]);
+    let page = folder.path("run.html");
+    let pattern = ["--type", "Sesion"];
+    for command in [
+        &["report", &file][..],
+        &["report", &file, "--by", "type"],
+        &["report", &file, "--tree", "bottom-up"],
+        &["report", &file, "-f", "folded"],
+        &["diff", &file, &file],
+        &["view", &file, "-o", &page],
+    ] {
+        let (code, out, err) = run(&[command, &pattern].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{command:?}: {err}");
+        assert!(
+            err.contains("--type Sesion: no block in") && err.contains("--by type"),
+            "{command:?}: {err}"
+        );
+    }
+    let both = ["--focus", "lose_alone", "--type", "Sesion"];
+    let (code, _, err) = run(&[&["report", &file][..], &both].concat());
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("fits both"), "{err}");
+}
+
+/// What reads the same is the same.
+#[test]
+fn a_run_is_no_better_than_itself() {
+    let folder = Folder::new("itself");
+    let program = build_target("lost_while_traced", &[]);
+    let file = folder.path("run.mhk");
+    record(&program, &[], &file, &[]);
+    let text = output(&["diff", &file, &file, "--scores"]);
+    assert!(text.contains("(the same)"), "{text}");
+    assert!(!text.contains("better") && !text.contains("worse"), "{text}");
+}
+
 /// Of samples it is an estimate, and what nobody searched for is refused.
 #[test]
 fn samples_are_estimates_and_other_runs_are_refused() {

@@ -7,6 +7,7 @@ mod disguised_pointers;
 mod hidden_frees;
 mod limits;
 mod lsan;
+mod not_whole;
 mod other_heaps;
 mod planted_heaps;
 mod plants;

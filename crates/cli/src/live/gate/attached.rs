@@ -14,7 +14,7 @@ use memhook_checkup::LastLook;
 use memhook_gate::{
     Evidence, MOMENTS, NameSource, Reached, Search, Subject, Survivors, bound, growth_evidence,
 };
-use memhook_heap::capture;
+use memhook_heap::capture_settled;
 use memhook_ledger::Totals;
 use memhook_process::process_name;
 use std::{
@@ -51,7 +51,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 "the blocks of allocators of your own are known from a trace alone: add --duration 30s"
             );
         }
-        let captured = capture(pid, options.hold.to_search())?;
+        let captured = capture_settled(pid, options.hold.to_search())?;
         let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };

@@ -63,7 +63,7 @@ pub struct Args {
     pub(super) rss: bool,
     /// With --rss, list at the end what keeps memory from going back
     ///
-    /// The memory of the process is copied, with all threads held for at most 50 ms, and its glibc heap is walked.
+    /// The memory of the process is copied, with all threads held for at most --max-hold (50 ms), and its glibc heap is walked.
     /// Blocks are listed by the call stack that allocated them, with the memory that would go back if they were freed
     /// and the heap trimmed.
     #[arg(long, requires = "rss")]
@@ -105,8 +105,10 @@ impl Args {
     /// Refuses scores that a trace with these options cannot have, and a limit of what is not done. `recording`: how it is
     /// recorded, if it is.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
-        if self.hold.max_hold.is_some() && !self.leaks {
-            anyhow::bail!("--max-hold is for --leaks: nothing else is held for a copy");
+        if self.hold.max_hold.is_some() && !self.leaks && !self.pins {
+            anyhow::bail!(
+                "--max-hold is for --leaks and --pins: nothing else is held for a copy"
+            );
         }
         if self.tracing.access == Access::Sampled && recording.is_none() {
             anyhow::bail!(

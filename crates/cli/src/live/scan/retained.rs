@@ -5,11 +5,11 @@ use crate::output::say;
 use anyhow::{Context, bail};
 use memhook_foreign::OutputFile;
 use memhook_heap::{Retained, Types, dissect};
-use memhook_report::{Progress, RetainedReport};
+use memhook_report::{Progress, RetainedReport, not_searched};
 use std::io::{BufWriter, Write};
 
-/// Runs the command.
-pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
+/// Runs the command. Returns whether all of the heap was searched.
+pub fn run(args: &Args, pid: i32) -> anyhow::Result<bool> {
     let is_page = |path: &std::path::Path| path.extension().is_some_and(|end| end == "html");
     if let Some(path) = args.output.as_deref().filter(|path| !is_page(path)) {
         bail!(
@@ -36,8 +36,9 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         Ok::<_, memhook_heap::Error>(report)
     };
     let report = Progress::during("searching the memory", work)?;
+    let is_all = not_searched(snapshot, &heap).is_empty();
     let (Some(output), Some(path)) = (output, &args.output) else {
-        return args.json.print(&report);
+        return args.json.print(&report).map(|()| is_all);
     };
     let mut file = BufWriter::new(output.file());
     let written = report.write_page(&mut file).and_then(|()| file.flush());
@@ -46,5 +47,5 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         .and_then(|()| output.keep().map(drop))
         .with_context(|| path.display().to_string())?;
     say!("{}", path.display());
-    Ok(())
+    Ok(is_all)
 }

@@ -5,7 +5,7 @@ use super::reclaim::needs_interior;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, check_output};
 use memhook_heap::{MarkOptions, Scan, Types, Verdict};
-use memhook_report::{Progress, scan_report};
+use memhook_report::{Progress, not_searched, scan_report};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::Path;
@@ -13,8 +13,9 @@ use std::path::Path;
 /// As a file: standard output, or input.
 const STANDARD: &str = "-";
 
-/// Writes a verdict, and reports what is in it as scans do, unless the verdict itself is the output.
-pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<()> {
+/// Writes a verdict, and reports what is in it as scans do, unless the verdict itself is the output. Returns
+/// whether all of the heap was searched.
+pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<bool> {
     needs_interior(args)?;
     // Before the process is touched: a file that cannot be written costs it nothing then.
     let output = if file == Path::new(STANDARD) {
@@ -35,20 +36,17 @@ pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<()> {
     let verdict = Verdict::of(&source, snapshot, &scan)?;
     let Some(output) = output else {
         let written = verdict.write(BufWriter::new(std::io::stdout().lock()));
-        return written.context("standard output");
+        written.context("standard output")?;
+        return Ok(not_searched(snapshot, &scan.heap).is_empty());
     };
     verdict
         .write(BufWriter::new(output.file()))
         .and_then(|()| output.keep().map(drop))
         .with_context(|| file.display().to_string())?;
     let mut types = Types::new(snapshot, &captured.images);
-    args.json.print(&scan_report(
-        snapshot,
-        &scan,
-        &scan.leaks,
-        &mut types,
-        args.top,
-    ))
+    let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
+    args.json.print(&report)?;
+    Ok(report.not_searched.is_empty())
 }
 
 /// Reads a verdict.

@@ -1,0 +1,47 @@
+//! Blocks in mappings of their own, where malloc's count of them was not found or says otherwise.
+//!
+//! glibc recognizes such a chunk by a flag and a size alone, which any page may begin with. As long as malloc's own
+//! count agrees with what was found, each of them is a chunk. Where it does not, those that were traced are chunks, and
+//! any other may be the program's own mapping: it counts as reachable, and there is no verdict on it.
+
+use crate::reached::{Search, Traced};
+use memhook_heap::{Heap, SegmentKind};
+use memhook_report::{bytes, counted};
+
+/// Believes in the mapped chunks that were traced. Returns the others, which count as reachable, and says in the gaps
+/// that nothing is known of them, unless all blocks were traced.
+pub(crate) fn doubtful_mappings(
+    heap: &mut Heap,
+    traced: &Traced,
+    search: Search,
+    gaps: &mut Vec<String>,
+) -> Vec<u64> {
+    if heap.mmapped_exact {
+        return Vec::new();
+    }
+    heap.mmapped_exact = true;
+    let unknown = unknown_mappings(heap, traced);
+    if !unknown.is_empty() && !search.is_complete {
+        let sizes = unknown.iter().filter_map(|&address| {
+            let (number, _) = heap.blocks.find(address)?;
+            Some(heap.blocks.get(number).bytes)
+        });
+        gaps.push(format!(
+            "{} of {} in mappings of their own disagree with malloc's own count: whether they leaked is not known",
+            counted(unknown.len() as u64, "block"),
+            bytes(sizes.sum())
+        ));
+    }
+    unknown
+}
+
+/// Blocks in mappings of their own that were not traced.
+pub(crate) fn unknown_mappings(heap: &Heap, traced: &Traced) -> Vec<u64> {
+    let segments = heap.blocks.segments().iter().enumerate();
+    let mapped = segments.filter(|(_, s)| matches!(s.kind, SegmentKind::Mapped { .. }));
+    let places = mapped.flat_map(|(index, _)| heap.blocks.places(index));
+    let addresses = places.map(|place| heap.blocks.at(place).0.address);
+    addresses
+        .filter(|&address| traced.find(address).is_none())
+        .collect()
+}
