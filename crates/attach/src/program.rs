@@ -54,6 +54,10 @@ pub trait Observer {
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
     /// One executes another program, which is traced in its place if that is possible.
     fn executes(&mut self, _pid: i32) {}
+    /// Whether the program is traced that one has begun to execute. The first process is, whatever it executes.
+    fn wants(&mut self, _pid: i32) -> bool {
+        true
+    }
     /// One is not traced (any more).
     fn is_not_traced(&mut self, pid: i32, why: &Error);
     /// One has ended, or is left alone although it has not (no status).
@@ -173,6 +177,9 @@ impl Program {
             before.join();
         }
         observer.executes(pid);
+        if pid != self.child.pid() && !observer.wants(pid) {
+            return Ok(self.child.set_off(pid)?);
+        }
         if let Err(error) = self.begin(pid, observer) {
             observer.is_not_traced(pid, &error);
             self.child.set_off(pid)?;

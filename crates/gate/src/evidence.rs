@@ -335,6 +335,14 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// Name of the program, without the number of its process and its arguments.
+    pub(crate) fn command(&self) -> &str {
+        let numbered = self.program.strip_prefix("process ");
+        let words = numbered.and_then(|rest| rest.split_once(": "));
+        let words = words.map_or(self.program.as_str(), |(_, words)| words);
+        words.split(' ').next().unwrap_or_default()
+    }
+
     /// All that is possibly lost.
     pub fn possibly_lost(&self) -> Sum {
         let mut sum = Sum::default();

@@ -363,7 +363,7 @@ mod tests {
             top: 10,
             ..Default::default()
         };
-        let text = crate::formats::rendered("text", &[verdict], &options).unwrap();
+        let text = crate::formats::rendered("text", &vec![verdict].into(), &options).unwrap();
         assert!(text.contains("#1 40 B in 2 blocks leaked"), "{text}");
         assert!(text.contains("... and by 1 other way to parse"), "{text}");
     }

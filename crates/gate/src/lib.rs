@@ -19,6 +19,8 @@ mod growth_of_size;
 mod growth_simulation;
 mod heap_sums;
 mod judge;
+mod judged_programs;
+mod judgement;
 mod leak_report;
 mod limits;
 mod mapped;
@@ -45,6 +47,8 @@ pub use evidence::{
 pub use formats::FORMATS;
 pub use gather::{Grown, Lost, Reached, evidence, growth_evidence};
 pub use judge::{Exceptions, judge, judge_each};
+pub use judged_programs::JudgedPrograms;
+pub use judgement::{Judgement, NotJudged, SharedLeak, not_judged};
 pub use leak_report::FoundLeaks;
 pub use limits::{Limits, SiteLimit};
 pub use names::{MappedModule, NameSource};

@@ -2,7 +2,7 @@
 
 use crate::formats::rendered;
 use crate::formats::text::{conclusion, details};
-use crate::{Baseline, Error, FORMATS, Outcome, Verdict, outcome};
+use crate::{Baseline, Error, FORMATS, Judgement, Outcome, outcome};
 use memhook_foreign::{OutputError, OutputFile, is_program, visible, visible_json, visible_lines};
 use memhook_report::{FormatOptions, Nature};
 use std::{
@@ -71,7 +71,7 @@ impl Outputs {
     ///
     /// # Errors
     /// When a form cannot be made, or a file cannot be written.
-    pub fn write(self, verdicts: &[Verdict]) -> Result<(), Error> {
+    pub fn write(self, verdicts: &Judgement) -> Result<(), Error> {
         let options = &self.options;
         let form = |name| rendered(name, verdicts, &options.format).map_err(Error::Verdict);
         for (name, appends, file) in self.files {
@@ -133,7 +133,7 @@ fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
 }
 
 /// The verdict in the colour of the outcome, and what to do about it.
-fn concluded(options: &OutputOptions, verdicts: &[Verdict]) -> String {
+fn concluded(options: &OutputOptions, verdicts: &Judgement) -> String {
     let (line, remedy) = conclusion(verdicts, &options.format);
     let line = visible_lines(line.trim_end());
     let remedy = if options.is_verdict_only { "" } else { remedy };
@@ -149,8 +149,8 @@ fn concluded(options: &OutputOptions, verdicts: &[Verdict]) -> String {
 }
 
 /// What later steps of a workflow can use: how many leaks there are, their bytes, and the file for code scanning.
-fn step_outputs(options: &OutputOptions, verdicts: &[Verdict]) -> String {
-    let leaks: usize = verdicts.iter().map(|v| v.counted().len()).sum();
+fn step_outputs(options: &OutputOptions, verdicts: &Judgement) -> String {
+    let leaks = verdicts.leaks(|_| true).len();
     let bytes: u64 = verdicts.iter().map(|v| v.leaked.bytes).sum();
     let mut out = format!("leaks={leaks}\nbytes={bytes}\n");
     let mut forms = options.forms.iter();

@@ -81,7 +81,7 @@ pub use preflight::{
 };
 pub use pressure::{MemoryPressure, NoPressure};
 pub use proc_text::proc_text;
-pub use process_names::{command_line, process_name, thread_name};
+pub use process_names::{arguments, command_line, executable, process_name, thread_name};
 pub use processor_time::{
     allowed_processors, own_processor_time, processor_time, thread_processor_time,
 };

@@ -82,13 +82,7 @@ pub fn modules(
     maps: &[Mapping],
     files: &mut ModuleFiles,
 ) -> Result<Vec<ModuleImage>, Error> {
-    let executable = std::fs::read_link(proc_path(pid, "exe"))
-        .map(|p| {
-            p.to_string_lossy()
-                .trim_end_matches(" (deleted)")
-                .to_owned()
-        })
-        .unwrap_or_default();
+    let executable = crate::executable(pid).unwrap_or_default();
     let root = TargetRoot::of(pid);
     let loader = Loader::of(pid, maps);
     let libc = CLibrary::of(pid, maps);

@@ -2,7 +2,9 @@
 
 use super::options::Args;
 use crate::exit_code;
-use memhook_gate::{Evidence, Exceptions, Limits, Outputs, judge_each, outcome};
+use memhook_gate::{
+    Evidence, Exceptions, Judgement, Limits, NotJudged, Outputs, judge_each, outcome,
+};
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -43,14 +45,27 @@ impl Measure {
     }
 
     /// Judges each process, writes, and returns the exit code.
-    pub fn conclude(mut self, processes: Vec<Evidence>) -> anyhow::Result<u8> {
+    pub fn conclude(self, processes: Vec<Evidence>) -> anyhow::Result<u8> {
+        self.conclude_beside(processes, Vec::new())
+    }
+
+    /// Like `conclude`, beside processes that are not judged.
+    pub fn conclude_beside(
+        mut self,
+        processes: Vec<Evidence>,
+        not_judged: Vec<NotJudged>,
+    ) -> anyhow::Result<u8> {
         let verdicts = judge_each(
             processes,
             &self.limits,
             &mut self.exceptions,
             self.allows_partial,
         );
-        self.outputs.write(&verdicts)?;
-        Ok(exit_code::of_verdict(outcome(&verdicts), self.failed))
+        let judgement = Judgement {
+            verdicts,
+            not_judged,
+        };
+        self.outputs.write(&judgement)?;
+        Ok(exit_code::of_verdict(outcome(&judgement), self.failed))
     }
 }

@@ -7,10 +7,10 @@ use crate::output::is_colored;
 use crate::report::sources;
 use crate::scores;
 use crate::target::Choice;
-use crate::tracing::{StartOptions, Tracing};
+use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_foreign::units;
-use memhook_gate::{Baseline, Exceptions, Limits, SiteLimit, Suppressions, Wrappers};
+use memhook_gate::{Baseline, Exceptions, JudgedPrograms, Limits, SiteLimit, Suppressions, Wrappers};
 use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::FormatOptions;
 use std::{
@@ -37,7 +37,7 @@ pub struct Args {
     )]
     pub command: Vec<OsString>,
     #[command(flatten)]
-    pub start: StartOptions,
+    pub chosen: JudgedOptions,
     /// Exit code when a limit is exceeded
     #[arg(long, default_value_t = exit_code::LIMIT_EXCEEDED, value_name = "N")]
     pub error_exitcode: u8,
@@ -101,6 +101,45 @@ impl Args {
         };
         let file = Path::new(file);
         (file.extension().is_some_and(|e| e == "mhk") && file.is_file()).then_some(file)
+    }
+}
+
+/// Which of the processes that the command starts are judged.
+#[derive(clap::Args)]
+#[group(skip)]
+pub struct JudgedOptions {
+    /// Also judge these programs of the system
+    ///
+    /// Every process that COMMAND starts is followed, and judged if its program is yours: it lies outside of /usr, /bin,
+    /// /lib, /opt and the like, or below the current directory. A pattern (it may use *, ^ and $) names others, by the
+    /// program or by the file that an interpreter runs; all is every process.
+    #[arg(long, value_name = "PATTERN")]
+    judge: Vec<String>,
+    /// Judge COMMAND alone
+    ///
+    /// No process that it starts is followed.
+    #[arg(long, conflicts_with_all = ["judge", "follow_fork"])]
+    no_follow: bool,
+    /// Same as --judge all
+    #[arg(long, hide = true)]
+    follow_fork: bool,
+}
+
+impl JudgedOptions {
+    /// Whether the processes that the command starts are followed.
+    pub fn follows(&self) -> bool {
+        !self.no_follow
+    }
+
+    /// Which of them are judged.
+    pub fn programs(&self) -> JudgedPrograms {
+        let is_all = |pattern: &String| pattern == "all";
+        let directory = std::env::current_dir().unwrap_or_default();
+        JudgedPrograms {
+            all: self.follow_fork || self.judge.iter().any(is_all),
+            patterns: self.judge.clone(),
+            directory: directory.to_string_lossy().into_owned(),
+        }
     }
 }
 

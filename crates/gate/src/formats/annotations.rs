@@ -1,53 +1,60 @@
 //! Annotations of GitHub Actions: lines that its runner shows at the source line (GitHub docs,
 //! "Workflow commands for GitHub Actions").
 
-use super::{headline, relative, sentence, site_of, stack_lines};
-use crate::{Outcome, Verdict};
+use super::{alike, relative, shared_sentence, stack_lines};
+use crate::{Judgement, Outcome};
 use memhook_report::{Format, FormatOptions};
+use std::collections::HashSet;
 use std::io::{Result, Write};
 
 /// One line for each leak, or for the verdict where there is no leak to show.
 pub struct Annotations;
 
-impl Format<[Verdict]> for Annotations {
+impl Format<Judgement> for Annotations {
     fn name(&self) -> &'static str {
         "github"
     }
 
     fn write(
         &self,
-        verdicts: &[Verdict],
+        verdicts: &Judgement,
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let mut lines = verdicts.iter().map(|verdict| of_one(verdict, options));
-        lines.try_for_each(|lines| out.write_all(lines.as_bytes()))
+        let lines = annotations(verdicts, options);
+        out.write_all(lines.as_bytes())
     }
 }
 
-fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
+/// However many processes have a leak, or exceed a limit in the same way, it is one line.
+fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     let root = &options.source_root;
     let mut out = String::new();
-    if verdict.outcome == Outcome::Failed {
-        for group in verdict.counted() {
-            let site = site_of(verdict, &group);
-            let mut text = sentence(verdict, &group);
-            for line in stack_lines(verdict, &group, options) {
-                text += &format!("\n{line}");
-            }
-            let place = site.culprit(root).map_or(String::new(), |frame| {
-                let file = property(relative(frame.file.as_deref().unwrap_or_default(), root));
-                format!("file={file},line={},", frame.line.unwrap_or(1))
-            });
-            out += &format!("::error {place}title=Memory leak::{}\n", data(&text));
+    for leak in judged.leaks(|verdict| verdict.outcome == Outcome::Failed) {
+        let mut text = shared_sentence(&leak);
+        for line in stack_lines(leak.verdict, &leak.group, options) {
+            text += &format!("\n{line}");
+        }
+        let place = leak.site().culprit(root).map_or(String::new(), |frame| {
+            let file = property(relative(frame.file.as_deref().unwrap_or_default(), root));
+            format!("file={file},line={},", frame.line.unwrap_or(1))
+        });
+        out += &format!("::error {place}title=Memory leak::{}\n", data(&text));
+    }
+    let mut said = HashSet::new();
+    let violations = judged.iter().flat_map(|verdict| &verdict.violations);
+    for violation in violations.filter(|v| !v.option.starts_with("--max-leaked")) {
+        if said.insert(&violation.text) {
+            out += &format!("::error title=Memory limit::{}\n", data(&violation.text));
         }
     }
-    let others = verdict.violations.iter();
-    for violation in others.filter(|v| !v.option.starts_with("--max-leaked")) {
-        out += &format!("::error title=Memory limit::{}\n", data(&violation.text));
-    }
-    if verdict.outcome == Outcome::Unsound {
-        out += &format!("::error title=Leak gate::{}\n", data(&headline(verdict)));
+    let unsound = judged.iter().filter(|v| v.outcome == Outcome::Unsound);
+    for (line, processes) in alike(unsound) {
+        let of = match processes.len() {
+            1 => String::new(),
+            several => format!(" ({several} processes)"),
+        };
+        out += &format!("::error title=Leak gate::{}\n", data(&(line + &of)));
     }
     out
 }

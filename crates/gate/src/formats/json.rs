@@ -1,6 +1,6 @@
 //! JSON, schema `memhook-rs/gate/1`.
 
-use crate::{Outcome, Verdict, outcome};
+use crate::{Judgement, NotJudged, Outcome, Verdict, outcome};
 use memhook_report::{Format, FormatOptions, Nature};
 use serde::Serialize;
 use std::io::{Result, Write};
@@ -9,6 +9,9 @@ use std::io::{Result, Write};
 struct Document<'a> {
     schema: &'static str,
     headline: String,
+    /// Of one process alone: for several, it is beside them.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    not_judged: &'a [NotJudged],
     #[serde(flatten)]
     verdict: &'a Verdict,
 }
@@ -18,13 +21,15 @@ struct Several<'a> {
     schema: &'static str,
     headline: String,
     outcome: Outcome,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    not_judged: &'a [NotJudged],
     processes: Vec<Document<'a>>,
 }
 
 /// The verdict, or those of several processes, as one line of JSON.
 pub struct Json;
 
-impl Format<[Verdict]> for Json {
+impl Format<Judgement> for Json {
     fn name(&self) -> &'static str {
         "json"
     }
@@ -33,22 +38,31 @@ impl Format<[Verdict]> for Json {
         Nature::Json
     }
 
-    fn write(&self, verdicts: &[Verdict], _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+    fn write(&self, judged: &Judgement, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         const SCHEMA: &str = "memhook-rs/gate/1";
         let document = |verdict| Document {
             schema: SCHEMA,
             headline: super::headline(verdict),
+            not_judged: &[],
             verdict,
         };
-        match verdicts {
-            [verdict] => serde_json::to_writer(&mut *out, &document(verdict))?,
-            _ => serde_json::to_writer(
+        match &**judged {
+            [verdict] => serde_json::to_writer(
+                &mut *out,
+                &Document {
+                    headline: super::headline_of_all(judged),
+                    not_judged: &judged.not_judged,
+                    ..document(verdict)
+                },
+            )?,
+            several => serde_json::to_writer(
                 &mut *out,
                 &Several {
                     schema: SCHEMA,
-                    headline: super::headline_of_all(verdicts),
-                    outcome: outcome(verdicts),
-                    processes: verdicts.iter().map(document).collect(),
+                    headline: super::headline_of_all(judged),
+                    outcome: outcome(several),
+                    not_judged: &judged.not_judged,
+                    processes: several.iter().map(document).collect(),
                 },
             )?,
         }

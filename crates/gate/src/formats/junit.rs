@@ -1,37 +1,54 @@
 //! JUnit XML: one test case a leak or exceeded limit; one that passes if there is none.
 
-use super::{NO_STACK, frame_line, headline, possible_sentence, sentence, site_of, stack_lines};
-use crate::{Outcome, Verdict};
+use super::{
+    NO_STACK, alike, frame_line, possible_sentence, programs, shared_sentence, stack_lines,
+};
+use crate::{Judgement, Outcome, Violation};
 use memhook_report::{Format, FormatOptions};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use std::collections::HashSet;
 use std::io::{Error, Result, Write};
+use std::time::Duration;
 
-/// A JUnit report with a suite for each process.
+/// A JUnit report with one suite.
 pub struct Junit;
 
-impl Format<[Verdict]> for Junit {
+impl Format<Judgement> for Junit {
     fn name(&self) -> &'static str {
         "junit"
     }
 
     fn write(
         &self,
-        verdicts: &[Verdict],
+        verdicts: &Judgement,
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
         let mut report = Report::new("memhook-rs gate");
-        report.add_test_suites(verdicts.iter().map(|verdict| suite(verdict, options)));
-        report.set_time(verdicts.iter().map(|v| v.evidence.elapsed).sum());
+        match &**verdicts {
+            [verdict] => {
+                report.add_test_suite(suite(&verdict.evidence.program, verdicts, options));
+            }
+            _ => {
+                report.add_test_suite(suite("memhook-rs gate", verdicts, options));
+            }
+        }
+        report.set_time(time(verdicts));
         report.serialize(out).map_err(Error::other)
     }
 }
 
-fn suite(verdict: &Verdict, options: &FormatOptions) -> TestSuite {
-    let mut suite = TestSuite::new(verdict.evidence.program.as_str());
-    suite.set_time(verdict.evidence.elapsed);
+fn time(judged: &Judgement) -> Duration {
+    judged.iter().map(|verdict| verdict.evidence.elapsed).sum()
+}
+
+/// A case for each leak and each way to exceed a limit, however many processes have it, and one for each process that
+/// passed.
+fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
+    let mut suite = TestSuite::new(name);
+    suite.set_time(time(judged));
     // Readers add up the cases, which were all judged in the same time.
-    let mut elapsed = verdict.evidence.elapsed;
+    let mut elapsed = time(judged);
     let mut add = |name: &str, outcome: Outcome, message: &str, text: &str| {
         let mut status = match outcome {
             Outcome::Passed => TestCaseStatus::success(),
@@ -47,45 +64,56 @@ fn suite(verdict: &Verdict, options: &FormatOptions) -> TestSuite {
         case.set_time(std::mem::take(&mut elapsed));
         suite.add_test_case(case);
     };
-    let noun = verdict.evidence.subject.noun();
-    let of_leaks = ["--max-leaked", "--max-leaked-blocks"];
-    let is_of_leaks = |option: &str| of_leaks.contains(&option);
-    if verdict.violations.iter().any(|v| is_of_leaks(v.option)) {
-        for group in verdict.counted() {
-            let site = site_of(verdict, &group);
-            let lines = stack_lines(verdict, &group, options);
-            let text = if lines.is_empty() {
-                NO_STACK.to_owned()
-            } else {
-                lines.join("\n")
-            };
-            let name = match site.frames_to_blame().last() {
-                Some(frame) => format!("{noun} in {}", frame.name()),
-                None => noun.to_owned(),
-            };
-            add(&name, Outcome::Failed, &sentence(verdict, &group), &text);
+    let is_of_leaks = |v: &Violation| ["--max-leaked", "--max-leaked-blocks"].contains(&v.option);
+    let is_several = judged.len() > 1;
+    for leak in judged.leaks(|verdict| verdict.violations.iter().any(is_of_leaks)) {
+        let noun = leak.verdict.evidence.subject.noun();
+        let mut lines = stack_lines(leak.verdict, &leak.group, options);
+        if lines.is_empty() {
+            lines.push(NO_STACK.to_owned());
+        }
+        if is_several {
+            lines.push(format!("in {}", programs(&leak.processes, options)));
+        }
+        let name = match leak.site().frames_to_blame().last() {
+            Some(frame) => format!("{noun} in {}", frame.name()),
+            None => noun.to_owned(),
+        };
+        let message = shared_sentence(&leak);
+        add(&name, Outcome::Failed, &message, &lines.join("\n"));
+    }
+    let mut said = HashSet::new();
+    for verdict in judged.iter() {
+        for violation in verdict.violations.iter().filter(|v| !is_of_leaks(v)) {
+            if said.insert((violation.option, &violation.text)) {
+                let text = &violation.text;
+                add(violation.option, Outcome::Failed, text, text);
+            }
         }
     }
-    for violation in &verdict.violations {
-        if !is_of_leaks(violation.option) {
-            add(
-                violation.option,
-                Outcome::Failed,
-                &violation.text,
-                &violation.text,
-            );
-        }
+    let unsound = judged.iter().filter(|v| v.outcome == Outcome::Unsound);
+    for (line, processes) in alike(unsound) {
+        let text = match is_several {
+            true => format!("{line}\nof {}", programs(&processes, options)),
+            false => line.clone(),
+        };
+        add("leaks", Outcome::Unsound, &line, &text);
     }
-    if verdict.violations.is_empty() {
-        let line = headline(verdict);
-        add("leaks", verdict.outcome, &line, &line);
+    for verdict in judged.iter().filter(|v| v.outcome == Outcome::Passed) {
+        let name = match is_several {
+            true => verdict.evidence.program.as_str(),
+            false => "leaks",
+        };
+        add(name, Outcome::Passed, "", "");
     }
     let mut possible = String::new();
-    for leak in &verdict.evidence.possible {
-        possible += &possible_sentence(verdict, leak);
-        possible.push('\n');
-        for frame in &verdict.evidence.sites[leak.site].stack {
-            possible += &format!("  {}\n", frame_line(frame, options));
+    for verdict in judged.iter() {
+        for leak in &verdict.evidence.possible {
+            possible += &possible_sentence(verdict, leak);
+            possible.push('\n');
+            for frame in &verdict.evidence.sites[leak.site].stack {
+                possible += &format!("  {}\n", frame_line(frame, options));
+            }
         }
     }
     if !possible.is_empty() {

@@ -1,7 +1,10 @@
 //! Markdown for the summary of a job.
 
-use super::{NO_STACK, amount, headline, headline_of_all, sentence, stack_lines, the_rest};
-use crate::{Outcome, Subject, Verdict};
+use super::{
+    NO_STACK, alike, amount, headline, headline_of_all, processes, programs, sentence, shared_sentence, stack_lines,
+    the_rest,
+};
+use crate::{Judgement, Outcome, Subject, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions};
 use std::io::{Result, Write};
@@ -9,14 +12,14 @@ use std::io::{Result, Write};
 /// The verdict, a table of sums, and leaks, folded.
 pub struct Markdown;
 
-impl Format<[Verdict]> for Markdown {
+impl Format<Judgement> for Markdown {
     fn name(&self) -> &'static str {
         "markdown"
     }
 
     fn write(
         &self,
-        verdicts: &[Verdict],
+        verdicts: &Judgement,
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
@@ -24,29 +27,59 @@ impl Format<[Verdict]> for Markdown {
     }
 }
 
-/// The verdict, a table of sums, and at most `top` leaks, folded. Of several processes, those that pass are only
-/// listed.
-fn markdown(verdicts: &[Verdict], options: &FormatOptions) -> String {
-    if let [verdict] = verdicts {
-        return of_one(verdict, options, "###");
+/// The verdict, a table of sums, and at most `top` leaks, folded. Of several processes, those that pass are counted,
+/// and what others have in common is there once.
+fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
+    let title = escape(&headline_of_all(judged));
+    if let [verdict] = &**judged {
+        return of_one(verdict, &title, options, "###");
     }
-    let mut out = format!("### {}\n\n", escape(&headline_of_all(verdicts)));
+    let mut out = format!("### {title}\n\n");
     let (passed, others): (Vec<_>, Vec<_>) =
-        verdicts.iter().partition(|v| v.outcome == Outcome::Passed);
-    for verdict in others {
-        out += &of_one(verdict, options, "####");
+        judged.iter().partition(|v| v.outcome == Outcome::Passed);
+    if judged.has_several_others() {
+        for (line, alike) in alike(others.into_iter()) {
+            let names = programs(&alike, options).replace('`', "'");
+            let count = processes(alike.len());
+            out += &format!("- {}: {count}: `{names}`\n", escape(&line));
+        }
+        let leaks = judged.leaks(|verdict| verdict.outcome != Outcome::Passed);
+        for leak in leaks.iter().take(options.top) {
+            let lines = stack_lines(leak.verdict, &leak.group, options);
+            out += &folded(&shared_sentence(leak), &lines, " open");
+        }
+        if leaks.len() > options.top {
+            out += &format!("\n... and {} more\n", leaks.len() - options.top);
+        }
         out += "\n";
+    } else {
+        for verdict in others {
+            out += &of_one(verdict, &escape(&headline(verdict)), options, "####");
+            out += "\n";
+        }
     }
-    for verdict in passed {
-        let program = visible(&verdict.evidence.program).replace('`', "'");
-        out += &format!("- {}: `{program}`\n", escape(&headline(verdict)));
+    if !passed.is_empty() {
+        let names = programs(&passed, options).replace('`', "'");
+        out += &format!("- {} of {} processes passed: `{names}`\n", passed.len(), judged.len());
     }
     out
 }
 
-fn of_one(verdict: &Verdict, options: &FormatOptions, level: &str) -> String {
+/// A leak, folded.
+fn folded(sentence: &str, stack: &[String], open: &str) -> String {
+    let stack = match stack {
+        [] => NO_STACK.to_owned(),
+        lines => lines.join("\n"),
+    };
+    let title = escape(sentence);
+    format!(
+        "\n<details{open}><summary>{title}</summary>\n\n````\n{stack}\n````\n\n</details>\n"
+    )
+}
+
+fn of_one(verdict: &Verdict, title: &str, options: &FormatOptions, level: &str) -> String {
     let evidence = &verdict.evidence;
-    let mut out = format!("{level} {}\n\n", escape(&headline(verdict)));
+    let mut out = format!("{level} {title}\n\n");
     out += &format!(
         "`{}` {}\n\n",
         visible(&evidence.program).replace('`', "'"),
@@ -80,14 +113,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions, level: &str) -> String {
     };
     for group in leaks.iter().take(options.top) {
         let lines = stack_lines(verdict, group, options);
-        let stack = if lines.is_empty() {
-            NO_STACK.to_owned()
-        } else {
-            lines.join("\n")
-        };
-        let title = escape(&sentence(verdict, group));
-        out += &format!("\n<details{open}><summary>{title}</summary>\n\n");
-        out += &format!("````\n{stack}\n````\n\n</details>\n");
+        out += &folded(&sentence(verdict, group), &lines, open);
     }
     if leaks.len() > options.top {
         out += &format!("\n... and {} more\n", leaks.len() - options.top);

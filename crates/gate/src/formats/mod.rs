@@ -10,14 +10,17 @@ pub(crate) mod text;
 
 use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::growth::GrowthKind;
-use crate::{AllocationSite, Group, HeapVerdict, Outcome, PossibleLeak, Verdict, outcome};
+use crate::{
+    AllocationSite, Group, HeapVerdict, Judgement, NotJudged, Outcome, PossibleLeak, SharedLeak, Verdict,
+    outcome,
+};
 use memhook_foreign::visible;
 use memhook_report::{
-    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, counted, short_place, shortened_name,
+    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, count, counted, short_place, shortened_name,
 };
 
 /// All forms that the verdicts on a program's processes can be written in.
-pub static FORMATS: [&dyn Format<[Verdict]>; 7] = [
+pub static FORMATS: [&dyn Format<Judgement>; 7] = [
     &text::Text,
     &json::Json,
     &junit::Junit,
@@ -33,7 +36,7 @@ pub static FORMATS: [&dyn Format<[Verdict]>; 7] = [
 /// When there is no such form, or they cannot be written in it.
 pub fn rendered(
     name: &str,
-    verdicts: &[Verdict],
+    verdicts: &Judgement,
     options: &FormatOptions,
 ) -> std::io::Result<String> {
     let format = FORMATS.into_iter().find(|format| format.name() == name);
@@ -102,17 +105,41 @@ fn in_heaps(heaps: &[HeapVerdict]) -> String {
     sums.collect::<Vec<_>>().join("; ")
 }
 
-/// The line about several processes.
-fn headline_of_all(verdicts: &[Verdict]) -> String {
-    let of = |outcome| verdicts.iter().filter(|v| v.outcome == outcome).count();
-    let all = format!("{} processes", verdicts.len());
-    match outcome(verdicts) {
-        Outcome::Failed => format!("FAILED: {} of {all}", of(Outcome::Failed)),
-        Outcome::Passed => format!("PASSED: all {all}"),
-        Outcome::Unsound => format!(
+/// The outcome and why, in one line, with what was not judged.
+fn headline_of_all(judged: &Judgement) -> String {
+    let of = |outcome| judged.iter().filter(|v| v.outcome == outcome).count();
+    let all = format!("{} processes", judged.len());
+    let line = match (&**judged, outcome(judged)) {
+        ([verdict], _) => headline(verdict),
+        (_, Outcome::Failed) => format!("FAILED: {} of {all}", of(Outcome::Failed)),
+        (_, Outcome::Passed) => format!("PASSED: all {all}"),
+        (_, Outcome::Unsound) => format!(
             "NO VERDICT: nothing was found, but of {} of {all} not everything was seen",
             of(Outcome::Unsound)
         ),
+    };
+    line + &unjudged(&judged.not_judged)
+}
+
+/// `; not judged: sh (3), ctest`; empty if all processes were judged.
+fn unjudged(programs: &[NotJudged]) -> String {
+    /// Programs that are named.
+    const MOST: usize = 6;
+    let mut named: Vec<String> = programs
+        .iter()
+        .take(MOST)
+        .map(|one| match one.processes {
+            1 => one.program.clone(),
+            several => format!("{} ({})", one.program, count(several)),
+        })
+        .collect();
+    if programs.len() > MOST {
+        let others = (programs.len() - MOST) as u64;
+        named.push(counted(others, "other program"));
+    }
+    match named.is_empty() {
+        true => String::new(),
+        false => format!("; not judged: {}", visible(&named.join(", "))),
     }
 }
 
@@ -124,6 +151,22 @@ fn of_heap(site: &AllocationSite) -> String {
 
 /// What a group of findings says in one line.
 fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
+    sentence_with(verdict, group, (group.direct(), group.total()), 1)
+}
+
+/// What a leak of one or several processes says in one line.
+fn shared_sentence(leak: &SharedLeak<'_>) -> String {
+    let sums = (leak.direct, leak.total);
+    sentence_with(leak.verdict, &leak.group, sums, leak.processes.len())
+}
+
+/// `sums`: blocks that leaked directly, and with what only they reach, in all of the processes that have the leak.
+fn sentence_with(
+    verdict: &Verdict,
+    group: &Group<'_>,
+    (direct, total): (Sum, Sum),
+    processes: usize,
+) -> String {
     let site = site_of(verdict, group);
     if let Some(growth) = group.main().leak.growth {
         if growth.kind == GrowthKind::Size {
@@ -148,17 +191,16 @@ fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
         Subject::Live => "live at the end",
         _ => "leaked",
     };
-    let mut out = format!(
-        "{} {what}{}, by {}",
-        amount(group.direct()),
-        of_heap(site),
-        site.kind
-    );
-    let mut indirect = group.total();
-    indirect.blocks -= group.direct().blocks;
-    indirect.bytes -= group.direct().bytes;
+    let mut out = format!("{} {what}{}, by {}", amount(direct), of_heap(site), site.kind);
+    let indirect = Sum {
+        blocks: total.blocks - direct.blocks,
+        bytes: total.bytes - direct.bytes,
+    };
     if indirect.blocks > 0 {
         out += &format!(", and {} that only they reach", amount(indirect));
+    }
+    if processes > 1 {
+        out += &format!(", in {} processes", count(processes as u64));
     }
     if let Some(before) = group.before() {
         out += &format!("; {} in the baseline", amount(before));
@@ -206,6 +248,47 @@ fn the_rest(verdict: &Verdict) -> &'static str {
         Subject::Leaks => "still reachable",
         Subject::Growth | Subject::Live => "otherwise live",
     }
+}
+
+/// `./a, ./b, ./c and 12 more`: programs of processes, each name once.
+fn programs(verdicts: &[&Verdict], options: &FormatOptions) -> String {
+    /// Programs that are named.
+    const MOST: usize = 3;
+    let mut names: Vec<&str> = Vec::new();
+    for verdict in verdicts {
+        let name = verdict.evidence.command();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let shown = match options.lists_all {
+        true => names.len(),
+        false => MOST,
+    };
+    let mut text = names[..shown.min(names.len())].join(", ");
+    if names.len() > shown {
+        text += &format!(" and {} more", count((names.len() - shown) as u64));
+    }
+    visible(&text).into_owned()
+}
+
+/// `1 process`, `2 processes`.
+fn processes(number: usize) -> String {
+    let ending = if number == 1 { "" } else { "es" };
+    format!("{} process{ending}", count(number as u64))
+}
+
+/// Verdicts that read the same, in the order in which the first of each was given.
+fn alike<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Vec<(String, Vec<&'a Verdict>)> {
+    let mut lines: Vec<(String, Vec<&Verdict>)> = Vec::new();
+    for verdict in verdicts {
+        let line = headline(verdict);
+        match lines.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, alike)) => alike.push(verdict),
+            None => lines.push((line, vec![verdict])),
+        }
+    }
+    lines
 }
 
 /// Shown in the place of a stack.
@@ -346,7 +429,7 @@ mod tests {
             source_root: "/src/app".into(),
             ..FormatOptions::default()
         };
-        rendered(format, &[example()], &options).unwrap()
+        rendered(format, &vec![example()].into(), &options).unwrap()
     }
 
     #[test]
@@ -427,7 +510,7 @@ accept it: --gen-suppressions prints rules for --suppressions; or --write-baseli
                 lists_all,
                 ..FormatOptions::default()
             };
-            let text = rendered("text", std::slice::from_ref(&verdict), &options).unwrap();
+            let text = rendered("text", &vec![verdict.clone()].into(), &options).unwrap();
             let first = text.split("\n\n").next().unwrap().lines().count();
             (first, text)
         };

@@ -1,16 +1,17 @@
 //! SARIF 2.1.0 (OASIS), as code scanning services take it.
 
-use super::{headline, possible_sentence, relative, sentence, site_of, stack_lines};
+use super::{alike, possible_sentence, relative, shared_sentence, stack_lines};
 use crate::evidence::{SourceFrame, is_below};
-use crate::{AllocationSite, Outcome, Verdict};
+use crate::{AllocationSite, Judgement, Outcome};
 use memhook_report::{Format, FormatOptions, Nature};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::io::{Result, Write};
 
 /// A SARIF log; source paths below the source root become relative.
 pub struct Sarif;
 
-impl Format<[Verdict]> for Sarif {
+impl Format<Judgement> for Sarif {
     fn name(&self) -> &'static str {
         "sarif"
     }
@@ -21,11 +22,11 @@ impl Format<[Verdict]> for Sarif {
 
     fn write(
         &self,
-        verdicts: &[Verdict],
+        verdicts: &Judgement,
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let results: Vec<Value> = verdicts.iter().flat_map(|v| results(v, options)).collect();
+        let results = results(verdicts, options);
         let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
         let log = json!({
             "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -52,28 +53,35 @@ impl Format<[Verdict]> for Sarif {
 /// has built the module. Where that was nobody knows, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
-fn results(verdict: &Verdict, options: &FormatOptions) -> Vec<Value> {
+fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
     let root = &options.source_root;
-    let mut results: Vec<Value> = verdict
-        .counted()
+    let leaks = judged.leaks(|_| true);
+    let mut results: Vec<Value> = leaks
         .iter()
-        .map(|group| {
-            let site = site_of(verdict, group);
-            let lines = stack_lines(verdict, group, options);
-            let text = format!("{}\n{}", sentence(verdict, group), lines.join("\n"));
-            of_site("memory-leak", "error", &text, site, root)
+        .map(|leak| {
+            let lines = stack_lines(leak.verdict, &leak.group, options);
+            let text = format!("{}\n{}", shared_sentence(leak), lines.join("\n"));
+            of_site("memory-leak", "error", &text, leak.site(), root)
         })
         .collect();
-    results.extend(verdict.evidence.possible.iter().map(|leak| {
-        let site = &verdict.evidence.sites[leak.site];
-        let text = possible_sentence(verdict, leak);
-        of_site("memory-possibly-lost", "note", &text, site, root)
-    }));
-    if verdict.outcome == Outcome::Failed && verdict.counted().is_empty() {
+    let mut said = HashSet::new();
+    for verdict in judged.iter() {
+        for leak in &verdict.evidence.possible {
+            let site = &verdict.evidence.sites[leak.site];
+            if said.insert(site.leak_key()) {
+                let text = possible_sentence(verdict, leak);
+                results.push(of_site("memory-possibly-lost", "note", &text, site, root));
+            }
+        }
+    }
+    let others = judged
+        .iter()
+        .filter(|v| v.outcome == Outcome::Failed && v.counted().is_empty());
+    for (line, _) in alike(others) {
         results.push(json!({
             "ruleId": "memory-limit",
             "level": "error",
-            "message": { "text": headline(verdict) },
+            "message": { "text": line },
         }));
     }
     results
@@ -316,7 +324,7 @@ mod tests {
         };
         let mut out = Vec::new();
         write(
-            &Sarif as &dyn Format<[Verdict]>,
+            &Sarif as &dyn Format<Judgement>,
             &[verdict][..],
             &options,
             &mut out,

@@ -2,7 +2,7 @@
 
 use super::{relative, sentence, site_of};
 use crate::evidence::{AllocationSite, SourceFrame};
-use crate::{Group, Suppressions, Verdict};
+use crate::{Group, Judgement, Suppressions, Verdict};
 use memhook_report::{Format, FormatOptions};
 use std::collections::{BTreeSet, HashSet};
 use std::io::{Result, Write};
@@ -10,20 +10,20 @@ use std::io::{Result, Write};
 /// A suppression for each leak that counts, and for nothing else that leaked.
 pub struct SuppressionFile;
 
-impl Format<[Verdict]> for SuppressionFile {
+impl Format<Judgement> for SuppressionFile {
     fn name(&self) -> &'static str {
         "suppressions"
     }
 
     fn write(
         &self,
-        verdicts: &[Verdict],
+        verdicts: &Judgement,
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
         let root = &options.source_root;
         let mut written = HashSet::new();
-        for verdict in verdicts {
+        for verdict in verdicts.iter() {
             for group in verdict.counted() {
                 let rule = suppression(verdicts, verdict, &group, root);
                 if written.insert(rule.clone()) && !rule.is_empty() {
@@ -175,7 +175,7 @@ mod tests {
             &[("std::f()", 1), ("both", 5), ("right", 5), ("main", 9)],
         ];
         let found = verdict(&stacks, &mut Exceptions::default());
-        let text = rendered("suppressions", &[found], &FormatOptions::default()).unwrap();
+        let text = rendered("suppressions", &vec![found].into(), &FormatOptions::default()).unwrap();
         assert!(text.contains("leak:^lonely$\n"), "{text}");
         assert!(
             !text.contains("leak:^parse$") && !text.contains("leak:^yaml"),
@@ -226,7 +226,7 @@ mod tests {
     fn main_is_never_suppressed_by_its_name() {
         let options = FormatOptions::default();
         let of = |stack: &[(&str, &str)]| {
-            rendered("suppressions", &[of_one(stack)], &options).expect("text")
+            rendered("suppressions", &vec![of_one(stack)].into(), &options).expect("text")
         };
         let text = of(&[("new_alloc", "a.c"), ("main", "a.c"), ("_start", "")]);
         assert!(!text.contains("leak:"), "{text}");
@@ -255,7 +255,7 @@ mod tests {
             ..FormatOptions::default()
         };
         // Of two leaks of one function, only the lines differ.
-        let text = rendered("suppressions", &[here, other], &options).expect("text");
+        let text = rendered("suppressions", &vec![here, other].into(), &options).expect("text");
         assert!(text.contains("src:*src/a.c:7\n"), "{text}");
         assert!(text.contains("src:*b.h:7\n"), "{text}");
         let mut known = Suppressions::default();

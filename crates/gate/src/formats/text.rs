@@ -1,10 +1,12 @@
 //! Text for people. A log is read from its end, so the verdict comes last, with the place and what to do about it.
 
 use super::{
-    NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, possible_sentence,
-    possibly, relative, sentence, site_of, the_rest,
+    NO_STACK, alike, amount, frame_line, headline, headline_of_all, other_ways, possible_sentence,
+    possibly, programs, relative, sentence, shared_sentence, site_of, the_rest, unjudged,
 };
-use crate::{AllocationSite, Group, HeapVerdict, Outcome, Subject, Sum, Verdict, outcome};
+use crate::{
+    AllocationSite, Group, HeapVerdict, Judgement, Outcome, Subject, Sum, Verdict, outcome,
+};
 use memhook_foreign::visible;
 use memhook_report::{
     Format, FormatOptions, LONGEST_NAME, bytes, count, counted, short_place, shortened_name,
@@ -24,14 +26,14 @@ const REMEDY: &str = "accept it: --gen-suppressions prints rules for --suppressi
 /// Leaks with their stacks, the sums, and the verdict.
 pub struct Text;
 
-impl Format<[Verdict]> for Text {
+impl Format<Judgement> for Text {
     fn name(&self) -> &'static str {
         "text"
     }
 
     fn write(
         &self,
-        verdicts: &[Verdict],
+        verdicts: &Judgement,
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
@@ -42,9 +44,9 @@ impl Format<[Verdict]> for Text {
 }
 
 /// The line with the verdict, and what to do about it, if anything.
-pub(crate) fn conclusion(verdicts: &[Verdict], options: &FormatOptions) -> (String, &'static str) {
-    let line = match verdicts {
-        [verdict] => with_site(verdict, options),
+pub(crate) fn conclusion(verdicts: &Judgement, options: &FormatOptions) -> (String, &'static str) {
+    let line = match &**verdicts {
+        [verdict] => with_site(verdict, options) + &unjudged(&verdicts.not_judged),
         _ => headline_of_all(verdicts),
     };
     let has_findings = verdicts.iter().any(|verdict| {
@@ -89,18 +91,22 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
 }
 
 /// What comes before the verdict: at most `top` leaks with their stacks, and the sums. Of several processes, those that
-/// passed are counted, or listed with `lists_all`.
-pub(crate) fn details(verdicts: &[Verdict], options: &FormatOptions) -> String {
-    if let [verdict] = verdicts {
+/// passed are counted, or listed with `lists_all`, and what others have in common is said once.
+pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
+    if let [verdict] = &**verdicts {
         return of_one(verdict, options);
     }
     let mut out = String::new();
     let (passed, others): (Vec<_>, Vec<_>) =
         verdicts.iter().partition(|v| v.outcome == Outcome::Passed);
-    for verdict in others {
-        out += &of_one(verdict, options);
-        out += &with_site(verdict, options);
-        out += "\n\n";
+    if verdicts.has_several_others() {
+        shared(verdicts, &others, options, &mut out);
+    } else {
+        for verdict in others {
+            out += &of_one(verdict, options);
+            out += &with_site(verdict, options);
+            out += "\n\n";
+        }
     }
     if passed.len() < verdicts.len() && !passed.is_empty() {
         out += &format!(
@@ -119,6 +125,39 @@ pub(crate) fn details(verdicts: &[Verdict], options: &FormatOptions) -> String {
         }
     }
     out
+}
+
+/// What several processes that did not pass have to say: each leak once, and each outcome.
+fn shared(judged: &Judgement, others: &[&Verdict], options: &FormatOptions, out: &mut String) {
+    let leaks = judged.leaks(|verdict| verdict.outcome != Outcome::Passed);
+    for (number, leak) in leaks.iter().take(options.top).enumerate() {
+        *out += &format!("#{} {}\n", number + 1, shared_sentence(leak));
+        one_leak(leak.verdict, &leak.group, options, out);
+        *out += &format!("   in {}\n\n", programs(&leak.processes, options));
+    }
+    if leaks.len() > options.top {
+        let more = counted((leaks.len() - options.top) as u64, "more leak");
+        *out += &format!("... and {more} (--top)\n\n");
+    }
+    let outcomes = alike(others.iter().copied());
+    let shown = match options.lists_all {
+        true => outcomes.len(),
+        false => options.top,
+    };
+    for (line, alike) in outcomes.iter().take(shown) {
+        let count = super::processes(alike.len());
+        *out += &format!("  {count}, {}: {line}\n", programs(alike, options));
+        for gap in alike.iter().take(1).flat_map(|v| &v.evidence.gaps) {
+            *out += &format!("    not seen: {}\n", visible(gap));
+        }
+    }
+    if outcomes.len() > shown {
+        let left = outcomes[shown..].iter().map(|(_, processes)| processes.len());
+        *out += &format!("  ... and {} more (-v)\n", super::processes(left.sum()));
+    }
+    for unused in others.iter().flat_map(|verdict| &verdict.unused_suppressions) {
+        *out += &format!("  unused suppression: {unused}\n");
+    }
 }
 
 fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {

@@ -1,4 +1,4 @@
-//! Programs that make processes, with --follow-fork: each is traced and judged for itself.
+//! Programs that make processes: each is followed, and judged for itself if its program is the user's.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, run_program};
@@ -13,7 +13,7 @@ fn gate(
 ) -> (Option<i32>, serde_json::Value, String) {
     let folder = Folder::new("processes");
     let file = folder.path("verdict.json");
-    let options = [&["gate", "--follow-fork", "--json", &file], options].concat();
+    let options = [&["gate", "--judge", "all", "--json", &file], options].concat();
     let (code, text, errors) = run_program(&options, &file, program, args);
     (code, serde_json::from_str(&text).expect("JSON"), errors)
 }
@@ -56,6 +56,91 @@ fn every_way_to_make_a_process() {
         let (code, _, text) = gate(&[], &program, &[kind, "7"]);
         assert_eq!(code, Some(7), "{kind}: {text}");
     }
+}
+
+/// A makefile whose target `test` runs this program so often, by a shell each, half of them without a leak.
+fn tests_by_make(folder: &Folder, runs: u32) -> String {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let clean = build_target("gate_cases", &["-O1", "-g"]);
+    let makefile = folder.path("Makefile");
+    let mut rules = "test:\n".to_owned();
+    for number in 0..runs {
+        rules += &match number % 2 {
+            0 => format!("\t@{} leaf 0; true\n", program.display()),
+            _ => format!("\t@{} reachable >/dev/null; true\n", clean.display()),
+        };
+    }
+    std::fs::write(&makefile, rules).expect("written");
+    makefile
+}
+
+/// The build's own programs leak by design; what is asked about is the tests.
+#[test]
+fn tests_that_make_runs_are_judged_without_an_option() {
+    let folder = Folder::new("make-test");
+    let makefile = tests_by_make(&folder, 20);
+    let [json, junit, sarif, markdown] =
+        ["v.json", "v.xml", "v.sarif", "v.md"].map(|name| folder.path(name));
+    let output = Command::new(binary())
+        .args(["gate", "--github", "--json", &json, "--junit", &junit])
+        .args(["--sarif", &sarif, "--markdown", &markdown])
+        .args(["--", "make", "-f", &makefile, "test"])
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let line = "\nFAILED: 10 of 20 processes; not judged: sh (20), make\n";
+    assert!(text.contains(line), "{text}");
+    // The same leak in ten processes is one entry.
+    assert!(
+        text.contains("#1 400 B in 10 blocks leaked, by malloc, in 10 processes\n"),
+        "{text}"
+    );
+    assert!(!text.contains("#2 "), "{text}");
+    assert!(text.lines().count() < 30, "{text}");
+    let read = |file: &str| std::fs::read_to_string(file).expect("written");
+    assert_eq!(read(&junit).matches("<failure").count(), 1);
+    assert_eq!(read(&sarif).matches("\"ruleId\": \"memory-leak\"").count(), 1);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(printed.matches("::error").count(), 1, "{printed}");
+    let markdown = read(&markdown);
+    assert_eq!(markdown.matches("<details").count(), 1, "{markdown}");
+    assert_eq!(markdown.matches("passed").count(), 1, "{markdown}");
+    assert!(markdown.lines().count() < 30, "{markdown}");
+    let verdict: serde_json::Value = serde_json::from_str(&read(&json)).expect("JSON");
+    assert_eq!(verdict["processes"].as_array().map(Vec::len), Some(20));
+    let not_judged = serde_json::json!([
+        {"program": "sh", "processes": 20}, {"program": "make", "processes": 1}
+    ]);
+    assert_eq!(verdict["not_judged"], not_judged);
+}
+
+#[test]
+fn programs_of_the_system_are_judged_by_name() {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let script = format!("{} leaf 0; ls / >/dev/null; true", program.display());
+    let judged = |options: &[&str]| {
+        let folder = Folder::new("by-name");
+        let file = folder.path("verdict.json");
+        let options = [&["gate", "--json", &file], options].concat();
+        let (code, json, text) = run_program(&options, &file, &installed("sh"), &["-c", &script]);
+        (code, json, text.lines().last().unwrap_or_default().to_owned())
+    };
+    let (code, _, line) = judged(&[]);
+    assert_eq!(code, Some(1), "{line}");
+    let (code, json, _) = judged(&["--judge", "bin/ls$"]);
+    assert_eq!(code, Some(1), "{json}");
+    assert!(json.contains(": ls /"), "{json}");
+    let (code, json, _) = judged(&["--no-follow"]);
+    assert_eq!(code, Some(0), "{json}");
+    assert!(json.contains("\"headline\":\"PASSED: no leaks\""), "{json}");
+    // Where nothing is the user's, the command is judged, and what it started is named.
+    let folder = Folder::new("only-systems");
+    let file = folder.path("verdict.json");
+    let options = ["gate", "--json", &file];
+    let (code, json, text) = run_program(&options, &file, &installed("sh"), &["-c", "ls / >/dev/null; true"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.lines().last(), Some("PASSED: no leaks; not judged: ls"), "{json}");
 }
 
 #[test]

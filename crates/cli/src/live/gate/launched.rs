@@ -8,10 +8,14 @@ use crate::live::ending::{end_as, of_program};
 use crate::remedies::in_words;
 use crate::tracing::DEPTH_TO_ROOTS;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work};
-use memhook_gate::{Ending, Evidence, Search, is_allocators, traced_blocks};
+use memhook_gate::{
+    Ending, Evidence, JudgedPrograms, NotJudged, Search, is_allocators, traced_blocks,
+};
 use memhook_heap::{Captured, capture_ending};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::{ModuleFiles, ModuleImage, command_line, mappings, modules as modules_of};
+use memhook_process::{
+    ModuleFiles, ModuleImage, arguments, command_line, executable, mappings, modules as modules_of,
+};
 use memhook_recording::ScoreOptions;
 use std::{
     collections::{HashMap, HashSet},
@@ -27,7 +31,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .tracing
         .with_depth(DEPTH_TO_ROOTS)
         .resolve_gated(&args.limits);
-    let program = Program::start(&args.command, args.start.follow_fork, &config)?;
+    let program = Program::start(&args.command, args.chosen.follows(), &config)?;
     let words = args.command.iter().map(|word| word.to_string_lossy());
     let mut trial = Trial {
         command: words.collect::<Vec<_>>().join(" "),
@@ -39,14 +43,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         files: ModuleFiles::in_parts(),
         of_process: HashMap::new(),
         results: Vec::new(),
+        chosen: args.chosen.programs(),
+        of_command: String::new(),
+        passed_over: HashSet::new(),
+        not_judged: Vec::new(),
     };
     let status = program.run(&mut trial)?;
-    let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
-    let verdict = measure.conclude(all)?;
+    let (all, not_judged) = trial.evidence();
+    let verdict = measure.conclude_beside(all, not_judged)?;
     Ok(match of_program(status) {
         exit_code::DONE => ExitCode::from(verdict),
         _ => end_as(status),
     })
+}
+
+/// The name by which a process was started.
+fn program_name(pid: i32) -> String {
+    let words = arguments(pid);
+    let name = words.first().map_or("", String::as_str);
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.trim_start_matches('-').to_owned()
 }
 
 /// What becomes known about one process: by its thread, or because it is not traced.
@@ -57,6 +73,8 @@ struct Finding(Arc<Mutex<Slot>>);
 struct Slot {
     captured: Option<Result<Captured, memhook_heap::Error>>,
     evidence: Option<Evidence>,
+    /// It is the command or a fork of it, and the command is a program of the system.
+    is_commands: bool,
 }
 
 impl Finding {
@@ -83,6 +101,14 @@ struct Trial {
     of_process: HashMap<i32, Finding>,
     /// Ordered by the beginning of the processes; each has the last program that it executed.
     results: Vec<Finding>,
+    /// Which programs are judged.
+    chosen: JudgedPrograms,
+    /// Name of the command if it is a program of the system; it is judged only if no other is.
+    of_command: String,
+    /// Processes that execute a program that is not judged.
+    passed_over: HashSet<i32>,
+    /// Names of the programs of all that were passed over.
+    not_judged: Vec<String>,
 }
 
 impl Trial {
@@ -92,6 +118,36 @@ impl Trial {
         } else {
             format!("process {pid}: {}", command_line(pid))
         }
+    }
+
+    /// Whether a process is judged by the program that it executes.
+    fn judges(&self, pid: i32) -> bool {
+        let arguments = arguments(pid);
+        // What the kernel does not say is not passed over.
+        executable(pid).is_none_or(|program| self.chosen.judges(&program, &arguments))
+    }
+
+    /// Whether another program than the command's is judged.
+    fn has_users(&self) -> bool {
+        self.results
+            .iter()
+            .any(|finding| finding.with(|slot| !slot.is_commands))
+    }
+
+    /// What was found of the processes that are judged, and what was not judged.
+    fn evidence(self) -> (Vec<Evidence>, Vec<NotJudged>) {
+        let has_users = self.has_users();
+        let mut not_judged = self.not_judged;
+        let mut all = Vec::new();
+        for finding in &self.results {
+            let is_commands = finding.with(|slot| slot.is_commands);
+            match finding.take() {
+                Some(_) if is_commands && has_users => not_judged.push(self.of_command.clone()),
+                Some(evidence) => all.push(evidence),
+                None => {}
+            }
+        }
+        (all, memhook_gate::not_judged(not_judged))
     }
 
     fn new_finding(&mut self, pid: i32, evidence: Option<Evidence>) -> Finding {
@@ -110,6 +166,10 @@ impl Observer for Trial {
         let scored = scored.map(|options| ScoreRecording::create(pid, &self.config, options));
         let (scored, recording) = scored.transpose()?.unzip();
         let finding = self.new_finding(pid, None);
+        if pid == self.first && !self.judges(pid) {
+            self.of_command = program_name(pid);
+            finding.with(|slot| slot.is_commands = true);
+        }
         let judging = Judging {
             program: self.name(pid),
             needs_all_sites: self.needs_all_sites,
@@ -131,7 +191,12 @@ impl Observer for Trial {
                 let captured = capture_ending(child, pid, modules);
                 finding.with(|slot| slot.captured = Some(captured));
             }
-            (None, None) if pid != self.first => {
+            (None, None) if pid != self.first && !self.passed_over.contains(&pid) => {
+                let is_commands = !self.judges(pid);
+                if is_commands && (self.has_users() || program_name(pid) != self.of_command) {
+                    // A fork of what is not judged.
+                    return;
+                }
                 let found = mappings(pid);
                 let mut files = self.files.for_another_process();
                 let found = found.and_then(|maps| modules_of(pid, &maps, &mut files));
@@ -141,7 +206,8 @@ impl Observer for Trial {
                 let captured = capture_ending(child, pid, found);
                 let memory = captured.as_ref().map(|captured| &captured.snapshot);
                 let evidence = Evidence::forked(self.name(pid), memory);
-                self.new_finding(pid, Some(evidence));
+                let finding = self.new_finding(pid, Some(evidence));
+                finding.with(|slot| slot.is_commands = is_commands);
             }
             _ => {}
         }
@@ -151,6 +217,18 @@ impl Observer for Trial {
         if let Some(finding) = self.of_process.remove(&pid) {
             finding.take();
         }
+    }
+
+    fn wants(&mut self, pid: i32) -> bool {
+        if self.judges(pid) {
+            self.passed_over.remove(&pid);
+            return true;
+        }
+        // A program that starts another one in its place is one process.
+        if self.passed_over.insert(pid) {
+            self.not_judged.push(program_name(pid));
+        }
+        false
     }
 
     fn is_not_traced(&mut self, pid: i32, why: &Error) {
@@ -165,6 +243,8 @@ impl Observer for Trial {
     }
 
     fn ends(&mut self, pid: i32, status: Option<i32>) {
+        // Its number may be another process's soon.
+        self.passed_over.remove(&pid);
         let finding = match self.of_process.get(&pid) {
             Some(finding) => finding.clone(),
             // It ended before it could be traced: a library is missing, or the like.

@@ -1,0 +1,116 @@
+//! Which of the processes that a command starts are judged: those whose program is the user's.
+//!
+//! Shells, make, ctest, compilers and interpreters keep memory to their end by design, and a leak in them is no news to
+//! whoever runs his tests with them. What a user builds lies elsewhere than what a system or a tool manager installs.
+
+use crate::template_matches;
+
+/// Where systems, package managers and distributions of compilers put programs.
+const SYSTEM: [&str; 7] = [
+    "/usr/",
+    "/bin/",
+    "/sbin/",
+    "/lib",
+    "/opt/",
+    "/nix/store/",
+    "/snap/",
+];
+/// Directories of tool managers in homes, wherever these are.
+const TOOLS: [&str; 2] = ["/.cargo/", "/.rustup/"];
+/// A directory above this one has the system's programs in it.
+const SYSTEMS_PROGRAMS: &str = "/usr/bin";
+
+/// Decides by what a process executes whether it is judged.
+#[derive(Clone, Debug, Default)]
+pub struct JudgedPrograms {
+    /// Every process is.
+    pub all: bool,
+    /// Programs, or files that interpreters run, that are judged wherever they are.
+    pub patterns: Vec<String>,
+    /// The directory in which the command was started: what is below it is the user's.
+    pub directory: String,
+}
+
+impl JudgedPrograms {
+    /// Whether a process is judged that runs this program with these arguments, its own name the first.
+    pub fn judges(&self, program: &str, arguments: &[String]) -> bool {
+        self.all || self.is_named(program, arguments) || self.is_users(program)
+    }
+
+    fn is_named(&self, program: &str, arguments: &[String]) -> bool {
+        let script = arguments.iter().skip(1).find(|word| !word.starts_with('-'));
+        let named = [Some(program), arguments.first().map(String::as_str)];
+        let named = named.into_iter().chain([script.map(String::as_str)]);
+        let is_one = |name: &str| self.patterns.iter().any(|p| template_matches(p, name));
+        named.flatten().any(is_one)
+    }
+
+    fn is_users(&self, program: &str) -> bool {
+        let directory = format!("{}/", self.directory.trim_end_matches('/'));
+        let is_of_system = SYSTEMS_PROGRAMS.starts_with(directory.trim_end_matches('/'));
+        let is_below = !is_of_system && program.starts_with(&directory);
+        let is_installed = SYSTEM.iter().any(|place| program.starts_with(place))
+            || TOOLS.iter().any(|place| program.contains(place));
+        is_below || !is_installed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judges(chosen: &JudgedPrograms, words: &str) -> bool {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        chosen.judges(&words[0], &words)
+    }
+
+    #[test]
+    fn the_users_programs_are_judged() {
+        let here = |directory: &str| JudgedPrograms {
+            directory: directory.into(),
+            ..JudgedPrograms::default()
+        };
+        for directory in ["/home/me/app/build", "/", "/usr", "/usr/bin", ""] {
+            let chosen = here(directory);
+            for users in ["/home/me/app/build/tests", "/srv/x", "/tmp/a.out", "/builds/7/t"] {
+                assert!(judges(&chosen, users), "{directory}: {users}");
+            }
+            for installed in [
+                "/usr/bin/dash -c x",
+                "/bin/sh",
+                "/usr/local/bin/ninja",
+                "/lib64/ld-linux-x86-64.so.2",
+                "/opt/toolchain/bin/cc",
+                "/root/.cargo/bin/cargo",
+                "/home/me/.rustup/toolchains/stable/bin/rustc",
+                "/usr/bin/python3.11 /home/me/app/test.py",
+            ] {
+                assert!(!judges(&chosen, installed), "{directory}: {installed}");
+            }
+        }
+        // A checkout in a container.
+        for directory in ["/usr/src/app", "/opt/app"] {
+            let chosen = here(directory);
+            assert!(judges(&chosen, &format!("{directory}/build/t")));
+            assert!(!judges(&chosen, "/usr/bin/make"));
+        }
+    }
+
+    #[test]
+    fn others_are_judged_by_name() {
+        let by = |pattern: &str| JudgedPrograms {
+            patterns: vec![pattern.into()],
+            ..JudgedPrograms::default()
+        };
+        let python = "/usr/bin/python3.11 -u /home/me/app/test.py";
+        assert!(judges(&by("test.py$"), python));
+        assert!(judges(&by("python"), python));
+        assert!(!judges(&by("other.py"), python));
+        assert!(judges(&by("other"), "/home/me/mine"), "the user's, too");
+        let all = JudgedPrograms {
+            all: true,
+            ..JudgedPrograms::default()
+        };
+        assert!(judges(&all, "/bin/sh"));
+    }
+}
