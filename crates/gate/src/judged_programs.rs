@@ -72,7 +72,12 @@ mod tests {
         };
         for directory in ["/home/me/app/build", "/", "/usr", "/usr/bin", ""] {
             let chosen = here(directory);
-            for users in ["/home/me/app/build/tests", "/srv/x", "/tmp/a.out", "/builds/7/t"] {
+            for users in [
+                "/home/me/app/build/tests",
+                "/srv/x",
+                "/tmp/a.out",
+                "/builds/7/t",
+            ] {
                 assert!(judges(&chosen, users), "{directory}: {users}");
             }
             for installed in [

@@ -22,10 +22,7 @@ pub fn command_line(pid: i32) -> String {
 /// The arguments of a process, its own name the first.
 pub fn arguments(pid: i32) -> Vec<String> {
     let words = words(pid);
-    words
-        .split_terminator('\0')
-        .map(str::to_owned)
-        .collect()
+    words.split_terminator('\0').map(str::to_owned).collect()
 }
 
 /// The path of the file that a process executes, as the kernel has it; `None` if it has ended.

@@ -10,7 +10,9 @@ use crate::target::Choice;
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_foreign::units;
-use memhook_gate::{Baseline, Exceptions, JudgedPrograms, Limits, SiteLimit, Suppressions, Wrappers};
+use memhook_gate::{
+    Baseline, Exceptions, JudgedPrograms, Limits, SiteLimit, Suppressions, Wrappers,
+};
 use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::FormatOptions;
 use std::{

@@ -1,8 +1,8 @@
 //! Markdown for the summary of a job.
 
 use super::{
-    NO_STACK, alike, amount, headline, headline_of_all, processes, programs, sentence, shared_sentence, stack_lines,
-    the_rest,
+    NO_STACK, alike, amount, headline, headline_of_all, processes, programs, sentence,
+    shared_sentence, stack_lines, the_rest,
 };
 use crate::{Judgement, Outcome, Subject, Verdict};
 use memhook_foreign::visible;
@@ -60,7 +60,11 @@ fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
     }
     if !passed.is_empty() {
         let names = programs(&passed, options).replace('`', "'");
-        out += &format!("- {} of {} processes passed: `{names}`\n", passed.len(), judged.len());
+        out += &format!(
+            "- {} of {} processes passed: `{names}`\n",
+            passed.len(),
+            judged.len()
+        );
     }
     out
 }
@@ -72,9 +76,7 @@ fn folded(sentence: &str, stack: &[String], open: &str) -> String {
         lines => lines.join("\n"),
     };
     let title = escape(sentence);
-    format!(
-        "\n<details{open}><summary>{title}</summary>\n\n````\n{stack}\n````\n\n</details>\n"
-    )
+    format!("\n<details{open}><summary>{title}</summary>\n\n````\n{stack}\n````\n\n</details>\n")
 }
 
 fn of_one(verdict: &Verdict, title: &str, options: &FormatOptions, level: &str) -> String {

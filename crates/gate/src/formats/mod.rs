@@ -11,12 +11,13 @@ pub(crate) mod text;
 use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::growth::GrowthKind;
 use crate::{
-    AllocationSite, Group, HeapVerdict, Judgement, NotJudged, Outcome, PossibleLeak, SharedLeak, Verdict,
-    outcome,
+    AllocationSite, Group, HeapVerdict, Judgement, NotJudged, Outcome, PossibleLeak, SharedLeak,
+    Verdict, outcome,
 };
 use memhook_foreign::visible;
 use memhook_report::{
-    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, count, counted, short_place, shortened_name,
+    Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, count, counted, short_place,
+    shortened_name,
 };
 
 /// All forms that the verdicts on a program's processes can be written in.
@@ -191,7 +192,12 @@ fn sentence_with(
         Subject::Live => "live at the end",
         _ => "leaked",
     };
-    let mut out = format!("{} {what}{}, by {}", amount(direct), of_heap(site), site.kind);
+    let mut out = format!(
+        "{} {what}{}, by {}",
+        amount(direct),
+        of_heap(site),
+        site.kind
+    );
     let indirect = Sum {
         blocks: total.blocks - direct.blocks,
         bytes: total.bytes - direct.bytes,

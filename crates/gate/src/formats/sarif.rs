@@ -325,7 +325,7 @@ mod tests {
         let mut out = Vec::new();
         write(
             &Sarif as &dyn Format<Judgement>,
-            &[verdict][..],
+            &Judgement::from(vec![verdict]),
             &options,
             &mut out,
         )

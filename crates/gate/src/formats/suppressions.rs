@@ -175,7 +175,12 @@ mod tests {
             &[("std::f()", 1), ("both", 5), ("right", 5), ("main", 9)],
         ];
         let found = verdict(&stacks, &mut Exceptions::default());
-        let text = rendered("suppressions", &vec![found].into(), &FormatOptions::default()).unwrap();
+        let text = rendered(
+            "suppressions",
+            &vec![found].into(),
+            &FormatOptions::default(),
+        )
+        .unwrap();
         assert!(text.contains("leak:^lonely$\n"), "{text}");
         assert!(
             !text.contains("leak:^parse$") && !text.contains("leak:^yaml"),

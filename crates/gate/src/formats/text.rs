@@ -152,10 +152,15 @@ fn shared(judged: &Judgement, others: &[&Verdict], options: &FormatOptions, out:
         }
     }
     if outcomes.len() > shown {
-        let left = outcomes[shown..].iter().map(|(_, processes)| processes.len());
+        let left = outcomes[shown..]
+            .iter()
+            .map(|(_, processes)| processes.len());
         *out += &format!("  ... and {} more (-v)\n", super::processes(left.sum()));
     }
-    for unused in others.iter().flat_map(|verdict| &verdict.unused_suppressions) {
+    for unused in others
+        .iter()
+        .flat_map(|verdict| &verdict.unused_suppressions)
+    {
         *out += &format!("  unused suppression: {unused}\n");
     }
 }

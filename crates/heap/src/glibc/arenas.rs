@@ -168,6 +168,18 @@ pub struct Parameters {
     pub top_pad: u64,
 }
 
+impl Parameters {
+    /// Whether malloc counts as many mapped chunks and bytes as were found.
+    pub(crate) fn agree_with(&self, layout: &Layout, (chunks, bytes): (u64, u64)) -> bool {
+        let surplus = self.mmapped_bytes.checked_sub(bytes);
+        let is_explained = |surplus: u64| match layout.resize_surplus {
+            0 => surplus == 0,
+            each => surplus.is_multiple_of(each),
+        };
+        self.mmapped_chunks == chunks && surplus.is_some_and(is_explained)
+    }
+}
+
 /// DEFAULT_TRIM_THRESHOLD, and DEFAULT_TOP_PAD.
 pub const DEFAULT_TRIM_BYTES: u64 = 128 << 10;
 
@@ -201,7 +213,11 @@ pub fn find_parameters(
             {
                 let (mmapped, most) = (snapshot.word(at - 16)?, snapshot.word(at - 8)?);
                 let chunks = snapshot.half(at - 16 - layout.n_mmaps_back)?;
-                if mmapped <= most && mmapped % 4096 == 0 && (chunks == 0) == (mmapped == 0) {
+                let is_sound = match layout.resize_surplus {
+                    0 => mmapped % 4096 == 0 && (chunks == 0) == (mmapped == 0),
+                    surplus => mmapped % surplus == 0 && (chunks == 0 || mmapped != 0),
+                };
+                if mmapped <= most && is_sound {
                     let first = at - 16 - layout.parameters_back;
                     let of_trimming = |offset| snapshot.word(first.checked_add(offset)?);
                     return Some(Parameters {

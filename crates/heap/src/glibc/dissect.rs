@@ -171,7 +171,7 @@ impl Bare {
         let found = mmapped::find(snapshot, &layout, &building.ranges);
         let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
         let mmapped = (found.len() as u64, bytes);
-        let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
+        let exact = parameters.is_some_and(|p| p.agree_with(&layout, mmapped));
         for chunk in &found {
             let mut segment = Segment::new(
                 chunk.address,
@@ -235,10 +235,9 @@ impl AllocatorHeap {
         parts.mapped.retain(|m| !is_claimed(m.start()..m.end()));
         let bytes = parts.mapped.iter().map(|m| m.mapped_bytes()).sum();
         parts.mmapped = (parts.mapped.len() as u64, bytes);
-        let counted = parts
-            .parameters
-            .map(|p| (p.mmapped_chunks, p.mmapped_bytes));
-        parts.mmapped_exact = counted == Some(parts.mmapped);
+        let layout = &parts.live.layout;
+        let agrees = |p: Parameters| p.agree_with(layout, parts.mmapped);
+        parts.mmapped_exact = parts.parameters.is_some_and(agrees);
         let is_mapped = |s: &Segment| matches!(s.kind, SegmentKind::Mapped { .. });
         self.segments
             .retain(|s| !is_mapped(s) || !is_claimed(s.start..s.end));

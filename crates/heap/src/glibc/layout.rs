@@ -62,6 +62,9 @@ pub struct Layout {
     /// Bytes between the end of a chunk that is a mapping of its own and the end of the mapping. 2.43 left
     /// room for the next header there, as in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
+    /// What `mmapped_mem` becomes too large by whenever such a chunk is resized in place. `mremap_chunk` of 2.43 adds the
+    /// new size of the mapping less the old one of the chunk, which has no foot.
+    pub resize_surplus: u64,
 }
 
 /// Each layout, and the first release that has it, newest first.
@@ -77,6 +80,7 @@ const LAYOUTS: [(u32, Layout); 7] = {
         n_mmaps_back: 16,
         parameters_back: 56,
         mapped_foot: 0,
+        resize_surplus: 0,
     };
     let of_27 = Layout { top: 96, ..first };
     let of_30 = Layout {
@@ -102,6 +106,7 @@ const LAYOUTS: [(u32, Layout); 7] = {
         top: 8,
         fastbins: 0,
         mapped_foot: HEADER_BYTES,
+        resize_surplus: HEADER_BYTES,
         ..of_42
     };
     [

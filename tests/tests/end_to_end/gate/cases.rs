@@ -50,6 +50,7 @@ const CASES: &[(&str, Leaked, Sanitizer)] = &[
     ("ended_thread", (1, 300), Same),
     ("list", (5, 240), Same),
     ("realloc_list", (65, 64 * 8 + 64 * 20), Same),
+    ("resized_mappings", (20, 20 << 20), Same),
     ("cycle", (2, 96), Same),
     ("self", (1, 48), Same),
     ("containers", (0, 0), Same),
@@ -107,7 +108,7 @@ fn library() -> &'static Path {
 
 fn by_gate(program: &Path, case: &str) -> (Leaked, String) {
     let output = Command::new(binary())
-        .args(["gate", "--json", "-", "--"])
+        .args(["gate", "--json", "-", "--no-follow", "--"])
         .arg(program)
         .arg(case)
         .arg(library())

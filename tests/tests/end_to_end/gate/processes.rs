@@ -100,7 +100,10 @@ fn tests_that_make_runs_are_judged_without_an_option() {
     assert!(text.lines().count() < 30, "{text}");
     let read = |file: &str| std::fs::read_to_string(file).expect("written");
     assert_eq!(read(&junit).matches("<failure").count(), 1);
-    assert_eq!(read(&sarif).matches("\"ruleId\": \"memory-leak\"").count(), 1);
+    assert_eq!(
+        read(&sarif).matches("\"ruleId\": \"memory-leak\"").count(),
+        1
+    );
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(printed.matches("::error").count(), 1, "{printed}");
     let markdown = read(&markdown);
@@ -124,7 +127,11 @@ fn programs_of_the_system_are_judged_by_name() {
         let file = folder.path("verdict.json");
         let options = [&["gate", "--json", &file], options].concat();
         let (code, json, text) = run_program(&options, &file, &installed("sh"), &["-c", &script]);
-        (code, json, text.lines().last().unwrap_or_default().to_owned())
+        (
+            code,
+            json,
+            text.lines().last().unwrap_or_default().to_owned(),
+        )
     };
     let (code, _, line) = judged(&[]);
     assert_eq!(code, Some(1), "{line}");
@@ -138,9 +145,18 @@ fn programs_of_the_system_are_judged_by_name() {
     let folder = Folder::new("only-systems");
     let file = folder.path("verdict.json");
     let options = ["gate", "--json", &file];
-    let (code, json, text) = run_program(&options, &file, &installed("sh"), &["-c", "ls / >/dev/null; true"]);
+    let (code, json, text) = run_program(
+        &options,
+        &file,
+        &installed("sh"),
+        &["-c", "ls / >/dev/null; true"],
+    );
     assert_eq!(code, Some(0), "{text}");
-    assert_eq!(text.lines().last(), Some("PASSED: no leaks; not judged: ls"), "{json}");
+    assert_eq!(
+        text.lines().last(),
+        Some("PASSED: no leaks; not judged: ls"),
+        "{json}"
+    );
 }
 
 #[test]

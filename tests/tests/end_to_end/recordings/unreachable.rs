@@ -142,7 +142,10 @@ fn a_run_is_no_better_than_itself() {
     record(&program, &[], &file, &[]);
     let text = output(&["diff", &file, &file, "--scores"]);
     assert!(text.contains("(the same)"), "{text}");
-    assert!(!text.contains("better") && !text.contains("worse"), "{text}");
+    assert!(
+        !text.contains("better") && !text.contains("worse"),
+        "{text}"
+    );
 }
 
 /// Of samples it is an estimate, and what nobody searched for is refused.

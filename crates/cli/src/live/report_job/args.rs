@@ -106,9 +106,7 @@ impl Args {
     /// recorded, if it is.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
         if self.hold.max_hold.is_some() && !self.leaks && !self.pins {
-            anyhow::bail!(
-                "--max-hold is for --leaks and --pins: nothing else is held for a copy"
-            );
+            anyhow::bail!("--max-hold is for --leaks and --pins: nothing else is held for a copy");
         }
         if self.tracing.access == Access::Sampled && recording.is_none() {
             anyhow::bail!(
