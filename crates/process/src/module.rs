@@ -3,7 +3,7 @@
 use crate::hook_copies::is_ours;
 use crate::{
     CLibrary, ElfView, Error, Loader, Mapping, ModuleBytes, ModuleFacts, ModuleFiles,
-    RemoteAddress, TargetRoot, proc_path, read_memory,
+    RemoteAddress, TargetRoot, read_memory,
 };
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 

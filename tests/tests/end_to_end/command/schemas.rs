@@ -1,7 +1,7 @@
 //! What the commands write as JSON, from real targets, fits the schemas in `docs/schemas`; and nearly
 //! every field of the schemas was in it.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
 use serde_json::Value;
 use std::process::Command;
@@ -259,6 +259,12 @@ fn verdicts() {
     verdict(1, &["--show-possible"], &possible, &[]);
     let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
+    // Beside programs that are not judged: one process that is, and two.
+    let leaf = format!("{} leaf 0", family.display());
+    let shell = installed("sh");
+    let two = format!("{leaf}; {leaf}; true");
+    verdict(1, &[], &shell, &["-c", &two]);
+    verdict(0, &[], &shell, &["-c", "ls / >/dev/null; true"]);
 
     let pools = build_target("own_pools", &["-g", "-O2"]);
     let described = [
