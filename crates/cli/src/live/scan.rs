@@ -6,8 +6,8 @@ mod retained;
 mod verdict;
 
 use super::copy_limits::CopyLimits;
-use crate::exit_code;
 use super::read_only::ReadOnly;
+use crate::exit_code;
 use crate::output::Json;
 use crate::target::Target;
 use anyhow::{Context, bail};
