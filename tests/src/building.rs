@@ -14,11 +14,58 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Cargo, as it is started from a shell: with the variables that it sets for a test, build scripts that look at them
+/// would run once more, and all that depends on their crates would be built again.
+fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let is_of_test = |name: &str| {
+            let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"];
+            name == "CARGO_CRATE_NAME" || prefixes.iter().any(|p| name.starts_with(p))
+        };
+        if name.to_str().is_some_and(is_of_test) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.current_dir(root());
+    cargo
+}
+
+/// The program with this end of its path that cargo says it has built.
+fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
+    let text = String::from_utf8_lossy(messages);
+    let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
+    let mut programs = messages.filter_map(|message| {
+        let path = PathBuf::from(message.ok()?["executable"].as_str()?);
+        path.to_str()?.ends_with(end).then_some(path)
+    });
+    programs.next_back()
+}
+
+/// A service in Rust of `tests/services` with this allocator linked in, by the name of its program. `None` where it cannot
+/// be built here; says so on standard error.
+pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
+    // In a folder of its own: nothing that the tests need is built with other features for it, or waits for it.
+    let folder = folder().join("../../services");
+    let mut build = cargo();
+    build.args(["build", "-p", "memhook-test-services"]);
+    build.args(["--features", allocator, "--message-format=json"]);
+    let output = build.arg("--target-dir").arg(folder).output();
+    let output = output.expect("cargo runs");
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        not_run(&format!("no service on {allocator} can be built: {said}"));
+        return None;
+    }
+    let program = built(&output.stdout, &format!("/{name}"));
+    Some(program.expect("cargo names the service"))
+}
+
 /// The memhook-rs binary, built once for all tests of a program, in the profile of the tests.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
+        let mut build = cargo();
         // With the features that `cargo test --workspace` builds it with, for which cargo has to be told
         // of all packages and of a test: with those of `-p memhook-cli` half of what it depends on would be
         // built once more, while the first test waits.
@@ -27,31 +74,9 @@ pub fn binary() -> &'static Path {
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
-        // Variables that cargo sets for a test are not there when cargo is started from a shell; build scripts
-        // that look at them would run once more, and all that depends on their crates would be built again.
-        for (name, _) in std::env::vars_os() {
-            let is_of_test = |name: &str| {
-                let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"];
-                name == "CARGO_CRATE_NAME" || prefixes.iter().any(|p| name.starts_with(p))
-            };
-            if name.to_str().is_some_and(is_of_test) {
-                build.env_remove(name);
-            }
-        }
-        let output = build
-            .current_dir(root())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo runs");
+        let output = build.stderr(Stdio::inherit()).output().expect("cargo runs");
         assert!(output.status.success(), "memhook-rs does not build");
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .find_map(|message| {
-                let path = message["executable"].as_str()?;
-                path.ends_with("/memhook-rs").then(|| PathBuf::from(path))
-            })
-            .expect("cargo names the binary")
+        built(&output.stdout, "/memhook-rs").expect("cargo names the binary")
     })
 }
 

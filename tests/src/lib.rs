@@ -23,17 +23,18 @@ mod sites;
 pub mod terminal;
 
 pub use building::{
-    access_runtime, binary, build_c_target, build_library, build_on_musl, build_target,
-    build_telling, compile, source,
+    access_runtime, binary, build_c_target, build_library, build_on_musl, build_service,
+    build_target, build_telling, compile, source,
 };
 pub use debian_sources::debian_source;
 pub use debug_server::{DebugServer, build_id};
 pub use json_schema::JsonSchema;
+pub use memhook_test_attribute::test;
 pub use memory_box::MemoryBox;
 pub use patience::{patiently, stop, until};
 pub use probing::{Prober, calls, changed_code};
 pub use processor_box::ProcessorBox;
-pub use requirements::{can_pass_by_filters, not_run};
+pub use requirements::{can_pass_by_filters, leave, not_run, unless_left};
 pub use rounds::rounds;
 pub use sites::{Sites, expect_sites, sites};
 use std::{

@@ -1,5 +1,6 @@
 //! Programs of the distribution as targets, and small clients for them.
 
+pub use crate::requirements::{installed, installed_library};
 use crate::{Target, until};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -8,18 +9,6 @@ use std::{
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
-
-/// The path of an installed program. Not installed is a failure: `.ci/run` names the packages.
-pub fn installed(name: &str) -> PathBuf {
-    // Debian's first: what stands before it in PATH may be a script.
-    let path = std::env::var("PATH").unwrap_or_default();
-    let found = ["/usr/bin", "/usr/sbin"]
-        .into_iter()
-        .chain(path.split(':'))
-        .map(|folder| Path::new(folder).join(name))
-        .find(|file| file.is_file());
-    found.unwrap_or_else(|| panic!("cannot run this test: {name} is not installed (see .ci/run)"))
-}
 
 /// A folder for sockets and files, removed at the end.
 pub struct Folder(PathBuf);

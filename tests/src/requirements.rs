@@ -1,14 +1,131 @@
 //! Tests that cannot run everywhere.
 
+use std::any::Any;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+/// Packages of Debian whose programs and libraries have other names than they.
+const PACKAGES: [(&str, &str); 21] = [
+    ("clang++", "clang"),
+    ("gcore", "gdb"),
+    ("go", "golang-go"),
+    ("heaptrack_print", "heaptrack"),
+    ("id", "coreutils"),
+    ("java", "default-jdk-headless"),
+    ("javac", "default-jdk-headless"),
+    ("libjemalloc.a", "libjemalloc-dev"),
+    ("libjemalloc.so.2", "libjemalloc2"),
+    ("libmimalloc.so.2", "libmimalloc2.0"),
+    ("libtcmalloc.so.4", "libgoogle-perftools-dev"),
+    ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+    ("ms_print", "valgrind"),
+    ("musl-gcc", "musl-tools"),
+    ("nginx", "nginx-light"),
+    ("node", "nodejs"),
+    ("perf", "linux-perf"),
+    ("pivot_root", "util-linux"),
+    ("promtool", "prometheus"),
+    ("redis-benchmark", "redis-tools"),
+    ("redis-cli", "redis-tools"),
+];
+
+/// What a test ends with that is left.
+struct Left;
+
 /// Says why this test does not run. In CI, which sets MEMHOOK_TESTS_MUST_RUN, that is a failure.
 pub fn not_run(why: &str) {
     let must = std::env::var_os("MEMHOOK_TESTS_MUST_RUN").is_some();
     assert!(!must, "cannot run: {why}");
-    eprintln!("not run: {why}");
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not as printed text, which nobody sees of a test that passes.
+    let _ = writeln!(std::io::stderr(), "{test}: not run: {why}");
+}
+
+/// Ends this test, which passes, as it cannot run here. In CI it fails.
+pub fn leave(why: &str) -> ! {
+    not_run(why);
+    // Without a word of the hook for panics.
+    resume_unwind(Box::new(Left));
+}
+
+/// Runs a test, unless it is left. What its attribute calls.
+pub fn unless_left(test: impl FnOnce()) {
+    let is_left = |panic: &Box<dyn Any + Send>| panic.is::<Left>();
+    match catch_unwind(AssertUnwindSafe(test)) {
+        Err(panic) if !is_left(&panic) => resume_unwind(panic),
+        _ => {}
+    }
+}
+
+/// The path of an installed program; without it the test is left.
+pub fn installed(name: &str) -> PathBuf {
+    // Debian's first: what stands before it in PATH may be a script.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut folders = ["/usr/bin", "/usr/sbin"].into_iter().chain(path.split(':'));
+    let found = folders.find_map(|folder| file_in(folder, name));
+    found.unwrap_or_else(|| leave(&missing(name)))
+}
+
+/// The path of an installed library; without it the test is left.
+pub fn installed_library(name: &str) -> PathBuf {
+    let found = file_in("/usr/lib/x86_64-linux-gnu", name);
+    found.unwrap_or_else(|| leave(&missing(name)))
+}
+
+fn file_in(folder: &str, name: &str) -> Option<PathBuf> {
+    let file = Path::new(folder).join(name);
+    file.is_file().then_some(file)
+}
+
+fn missing(name: &str) -> String {
+    let other = PACKAGES.iter().find(|(program, _)| *program == name);
+    let package = other.map_or(name, |(_, package)| package);
+    format!("{name} is not installed (apt-get install {package})")
 }
 
 /// Whether seccomp filters of others can be passed by from here: not where we live under one ourselves.
 pub fn can_pass_by_filters() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("our own");
     status.lines().any(|line| line == "Seccomp:\t0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test that is left says nothing of a failure, and what it holds is dropped.
+    #[test]
+    fn only_what_is_left_passes() {
+        struct Held<'a>(&'a mut bool);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                *self.0 = true;
+            }
+        }
+        let mut is_dropped = false;
+        unless_left(|| {
+            let _held = Held(&mut is_dropped);
+            resume_unwind(Box::new(Left));
+        });
+        assert!(is_dropped);
+        let fails = || unless_left(|| resume_unwind(Box::new("it fails")));
+        assert!(catch_unwind(fails).is_err());
+    }
+
+    /// Where all must run, CI has to install it: what a package is called is said in both places.
+    #[test]
+    fn ci_installs_what_has_another_name() {
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/run");
+        let run = std::fs::read_to_string(run).expect("the script");
+        let words: Vec<&str> = run
+            .split(|c: char| c.is_whitespace() || ")\\".contains(c))
+            .collect();
+        let of_every_debian = ["dash", "coreutils", "util-linux"];
+        for (_, package) in PACKAGES {
+            let is_there = words.contains(&package) || of_every_debian.contains(&package);
+            assert!(is_there, "{package} is not in .ci/run");
+        }
+    }
 }

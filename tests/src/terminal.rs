@@ -2,11 +2,13 @@
 
 use crate::programs::installed;
 use crate::until;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// A terminal with a shell command in it.
 pub struct Terminal {
     socket: String,
+    tmux: PathBuf,
 }
 
 impl Terminal {
@@ -20,6 +22,7 @@ impl Terminal {
         let (columns, lines) = (columns.to_string(), lines.to_string());
         let terminal = Terminal {
             socket: format!("memhook-{name}-{}", std::process::id()),
+            tmux: installed("tmux"),
         };
         let output = terminal.tmux(&[
             "-f",
@@ -36,13 +39,15 @@ impl Terminal {
         terminal
     }
 
+    fn command(&self, args: &[&str]) -> Command {
+        let mut tmux = Command::new(&self.tmux);
+        tmux.args(["-L", &self.socket]).args(args);
+        tmux
+    }
+
     /// Asks tmux.
     pub fn tmux(&self, args: &[&str]) -> Output {
-        let mut tmux = Command::new(installed("tmux"));
-        tmux.args(["-L", &self.socket])
-            .args(args)
-            .output()
-            .expect("tmux runs")
+        self.command(args).output().expect("tmux runs")
     }
 
     /// What is on the screen.
@@ -81,6 +86,6 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        self.tmux(&["kill-server"]);
+        let _ = self.command(&["kill-server"]).output();
     }
 }

@@ -1,8 +1,12 @@
 //! The commands of the GitHub action and of the GitLab template, run as those services run them: on a release
 //! that was packed here, and programs with and without a leak.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 use memhook_tests::binary;
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::{env, fs};
@@ -85,6 +89,7 @@ fn expect(output: &Output, code: i32) {
 
 #[test]
 fn the_templates_install_a_release_and_judge_programs() {
+    installed("curl");
     let folder = Folder::new("templates");
     prepare(&folder);
     let releases = format!("file://{}", folder.path("releases"));

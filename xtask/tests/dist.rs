@@ -1,6 +1,10 @@
 //! What `cargo xtask dist` packs is installed into empty roots, and runs there.
 
-use memhook_tests::programs::Folder;
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, not_run};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -132,14 +136,14 @@ fn deb(package: &Path, root: &str) {
 fn rpm(package: &Path, root: &str) {
     let rpm = |words: &[&str]| {
         output(
-            Command::new("rpm")
+            Command::new(installed("rpm"))
                 .arg(format!("--root={root}"))
                 .args(words),
         )
     };
     fs::create_dir_all(root).expect("writable");
     let package = package.to_str().expect("UTF-8");
-    let checked = output(Command::new("rpm").args(["--checksig", "--verbose", package]));
+    let checked = output(Command::new(installed("rpm")).args(["--checksig", "--verbose", package]));
     assert!(
         checked.contains("SHA256") && !checked.contains("BAD"),
         "{checked}"

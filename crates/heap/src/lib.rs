@@ -9,6 +9,11 @@
 // A list of one range is meant as such in tests.
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[cfg(test)]
+#[macro_use]
+extern crate memhook_tests;
+
 mod allocators;
 mod blocks;
 #[cfg(target_arch = "x86_64")]

@@ -44,15 +44,19 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     }
 }
 
-/// A shell with some thousand blocks of an allocator, copied.
+/// A shell with some thousand blocks of this system's allocator, or of one in a library, copied.
 #[cfg(target_arch = "x86_64")]
-pub fn shell_on(library: &str) -> Snapshot {
+pub fn shell_on(library: Option<&str>) -> Snapshot {
+    use memhook_tests::programs::installed_library;
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
     let script = "for i in {1..3000}; do a[$i]=value-$i; done; echo ready; read line";
     let mut shell = Command::new("bash")
         .args(["-c", script])
-        .env("LD_PRELOAD", library)
+        .env(
+            "LD_PRELOAD",
+            library.map(installed_library).unwrap_or_default(),
+        )
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -3,6 +3,10 @@
 //! All are one program: to link one for each file took longer than most of them run, and a processor waited at the
 //! end of each. `cargo test -p memhook-tests --test end_to_end gate::` runs those of one folder.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 mod accesses;
 mod agent;
 mod attach;

@@ -41,7 +41,7 @@ fn places(heap: &Heap, snapshot: &Snapshot) -> Vec<u64> {
 }
 
 fn check(library: &str) {
-    let mut snapshot = shell_on(library);
+    let mut snapshot = shell_on(Some(library));
     let whole = dissect(&snapshot).expect("it has a heap");
     assert!(whole.findings.is_empty(), "{:?}", whole.findings);
     let is_its = |block: &Block| {

@@ -393,7 +393,7 @@ mod tests {
     /// A header that is being written has any size, and leads over blocks that are in use.
     #[test]
     fn known_blocks_are_found_behind_any_header() {
-        let mut snapshot = shell_on("");
+        let mut snapshot = shell_on(None);
         let whole = dissect(&snapshot).expect("it has a heap");
         assert!(whole.findings.is_empty(), "{:?}", whole.findings);
         let blocks: Vec<Block> = whole.blocks.iter().map(|(_, block)| block).collect();

@@ -1,4 +1,5 @@
 use crate::*;
+use memhook_tests::programs::installed;
 
 /// The number after `name` in what heaptrack_print says.
 fn value(text: &str, name: &str) -> String {
@@ -25,7 +26,7 @@ fn in_its_units(bytes: u64) -> String {
 /// The sum of heaptrack_print's folded stacks of a cost, which it writes in full.
 fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     let stacks = TemporaryFile::new(&format!("{cost}.folded"), b"");
-    let mut command = Command::new("heaptrack_print");
+    let mut command = Command::new(installed("heaptrack_print"));
     command
         .args([
             "--disable-builtin-suppressions",
@@ -65,7 +66,7 @@ fn heaptrack_print_agrees() {
         };
         let bytes = exported(&profile, "heaptrack", &packed);
         let file = TemporaryFile::new(&format!("{number}.heaptrack.gz"), &bytes);
-        let text = output_of(Command::new("heaptrack_print").arg(&file.0));
+        let text = output_of(Command::new(installed("heaptrack_print")).arg(&file.0));
         let sum = |measure, unit| {
             let options = FormatOptions {
                 measure,

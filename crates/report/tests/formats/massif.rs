@@ -1,11 +1,16 @@
 use crate::*;
+use memhook_tests::programs::installed;
 
 #[test]
 fn ms_print_agrees() {
     for (number, profile) in profiles().into_iter().enumerate() {
         let bytes = exported(&profile, "massif", &FormatOptions::default());
         let file = TemporaryFile::new(&format!("{number}.massif"), &bytes);
-        let text = output_of(Command::new("ms_print").arg("--threshold=0").arg(&file.0));
+        let text = output_of(
+            Command::new(installed("ms_print"))
+                .arg("--threshold=0")
+                .arg(&file.0),
+        );
         let of = |measure| {
             let options = FormatOptions {
                 measure,

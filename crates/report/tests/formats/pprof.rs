@@ -1,5 +1,7 @@
 use crate::*;
+use memhook_tests::programs::installed;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 const TYPES: [(&str, Measure, Unit); 10] = [
     ("inuse_space", Measure::Live, Unit::Bytes),
@@ -16,9 +18,11 @@ const TYPES: [(&str, Measure, Unit); 10] = [
 
 /// `go tool pprof`, also where Go is installed but not on the path.
 fn go() -> Command {
-    let usual = "/usr/local/go/bin/go";
-    let is_on_path = Command::new("go").arg("version").output().is_ok();
-    Command::new(if is_on_path { "go" } else { usual })
+    let usual = Path::new("/usr/local/go/bin/go");
+    match usual.is_file() {
+        true => Command::new(usual),
+        false => Command::new(installed("go")),
+    }
 }
 
 fn pprof(file: &TemporaryFile, options: &[&str]) -> String {

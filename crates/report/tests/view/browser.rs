@@ -3,8 +3,10 @@
 //! It takes far longer to start than to open a page, so a process is kept for the next test. Each page is in a context of
 //! its own, as in a new profile: nothing of another page is there.
 
+use memhook_tests::programs::installed;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,8 +33,9 @@ impl Process {
         // The pipe is at 3 and 4; root may not use the sandbox.
         let mut child = Command::new("sh")
             .arg("-c")
-            .arg("chromium --user-data-dir=\"$0\" \"$@\" 3<&0 4>&1; rm -rf \"$0\"")
+            .arg("browser=$1; shift; \"$browser\" --user-data-dir=\"$0\" \"$@\" 3<&0 4>&1; rm -rf \"$0\"")
             .arg(&profile)
+            .arg(installed("chromium"))
             .args([
                 "--headless",
                 "--no-sandbox",
@@ -73,8 +76,7 @@ impl Process {
             self.output
                 .read_until(0, &mut line)
                 .expect("the browser speaks");
-            let has_ended = "chromium has ended; .ci/run installs it";
-            assert_eq!(line.pop(), Some(0), "{has_ended}");
+            assert_eq!(line.pop(), Some(0), "chromium has ended");
             let mut answer: Value = serde_json::from_slice(&line).expect("JSON");
             if answer["id"] == id {
                 assert!(answer["error"].is_null(), "{message}: {answer}");
@@ -339,9 +341,11 @@ impl Drop for Browser {
         if let Some(mut process) = self.process.take() {
             let parameters = json!({ "browserContextId": self.context });
             let close = json!({ "method": "Target.disposeBrowserContext", "params": parameters });
-            process.call(close, |_| {});
-            let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.push(process);
+            let closing = AssertUnwindSafe(|| process.call(close, |_| {}));
+            if catch_unwind(closing).is_ok() {
+                let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.push(process);
+            }
         }
     }
 }

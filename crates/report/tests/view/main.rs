@@ -2,6 +2,10 @@
 //!
 //! With `MEMHOOK_PICTURES=DIRECTORY` the tests leave pictures there.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 mod access;
 mod address;
 mod browser;

@@ -1,7 +1,7 @@
 //! The lines that docs/scores.md gives for a program of the reader's.
 
 use memhook_tests::access_runtime;
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,8 +15,10 @@ fn the_documented_line_for_clang_builds_a_program_without_clangs_runtime() {
     let program =
         "#include <stdlib.h>\nint main(void) { int* p = malloc(40); p[3] = 4; return p[3] - 4; }\n";
     std::fs::write(folder.path("app.c"), program).expect("written");
-    let resources = Command::new("clang").arg("-print-resource-dir").output();
-    let resources = resources.expect("clang is installed").stdout;
+    let resources = Command::new(installed("clang"))
+        .arg("-print-resource-dir")
+        .output();
+    let resources = resources.expect("it runs").stdout;
     let resources = String::from_utf8(resources).expect("UTF-8");
     let headers = Path::new(resources.trim()).join("include");
     std::fs::create_dir(folder.path("resources")).expect("made");

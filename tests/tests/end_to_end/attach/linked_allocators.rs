@@ -1,7 +1,6 @@
 //! Allocators that are part of the program, and have functions of their own.
 
-use memhook_tests::{Attacher, Target, run};
-use std::path::Path;
+use memhook_tests::{Attacher, Target, build_service, run};
 
 /// Blocks and bytes of the sites below a function.
 fn below(report: &serde_json::Value, function: &str) -> (u64, u64) {
@@ -23,9 +22,11 @@ fn below(report: &serde_json::Value, function: &str) -> (u64, u64) {
 /// The crate calls mi_malloc_aligned, mi_zalloc_aligned and mi_realloc_aligned.
 #[test]
 fn each_block_of_a_rust_service_on_mimalloc() {
-    let program = Path::new(env!("CARGO_BIN_EXE_service_counted_on_mimalloc"));
+    let Some(program) = build_service("mimalloc", "service_counted_on_mimalloc") else {
+        return;
+    };
     for options in [&[][..], &["--min-size", "500"]] {
-        let mut target = Target::start(program, &[]);
+        let mut target = Target::start(&program, &[]);
         let attacher = Attacher::start(&target, options);
         target.go();
         target.expect("done");
@@ -47,8 +48,10 @@ fn each_block_of_a_rust_service_on_mimalloc() {
 
 #[test]
 fn what_is_said_of_rust_and_mimalloc() {
-    let program = Path::new(env!("CARGO_BIN_EXE_service_counted_on_mimalloc"));
-    let mut target = Target::start(program, &[]);
+    let Some(program) = build_service("mimalloc", "service_counted_on_mimalloc") else {
+        return;
+    };
+    let mut target = Target::start(&program, &[]);
     let pid = target.pid().to_string();
     let (_, doctor, _) = run(&["doctor", &pid]);
     let of = |name: &str| {

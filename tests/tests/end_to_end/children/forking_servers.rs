@@ -1,7 +1,7 @@
 //! Servers of the distribution that fork a process for each client, or for each worker.
 
 use memhook_tests::programs::{Client, Folder, installed, nginx_configuration, server};
-use memhook_tests::{Attacher, Target, build_library, run, sites, until};
+use memhook_tests::{Attacher, Target, build_library, leave, run, sites, until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -46,9 +46,9 @@ fn postgresql(name: &str) -> PathBuf {
         .filter(|file| file.is_file())
         .collect();
     found.sort();
-    found.pop().unwrap_or_else(|| {
-        panic!("cannot run this test: postgresql is not installed (see .ci/run)")
-    })
+    found
+        .pop()
+        .unwrap_or_else(|| leave("postgres is not installed (apt-get install postgresql)"))
 }
 
 /// It does not run as root.

@@ -1,6 +1,6 @@
 //! `advise`: programs with a known disease get the right answer, and its remedy brings back what was predicted.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed_library};
 use memhook_tests::{JsonSchema, Target, build_target, not_run, run as memhook};
 use serde_json::Value;
 use std::process::Command;
@@ -153,7 +153,8 @@ fn free_memory_that_glibc_keeps() {
 #[test]
 fn free_memory_that_jemalloc_keeps() {
     let keeps = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
-    free_memory_that_is_kept(&[("LD_PRELOAD", "libjemalloc.so.2"), ("MALLOC_CONF", keeps)]);
+    let jemalloc = installed_library("libjemalloc.so.2").display().to_string();
+    free_memory_that_is_kept(&[("LD_PRELOAD", &jemalloc), ("MALLOC_CONF", keeps)]);
 }
 
 fn free_memory_that_is_kept(variables: &[(&str, &str)]) {

@@ -1,6 +1,6 @@
 //! Reports name the command that answers another question, where that is true of the process.
 
-use memhook_tests::programs::{Folder, installed};
+use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{JsonSchema, Target, binary, build_target, run, until};
 use serde_json::Value;
@@ -93,7 +93,10 @@ fn other_allocators_and_none() {
         ("libmimalloc.so.2", "mimalloc: scan knows its heap"),
     ] {
         let mut command = Command::new(&program);
-        let target = Target::run(command.env("LD_PRELOAD", library));
+        if !library.is_empty() {
+            command.env("LD_PRELOAD", installed_library(library));
+        }
+        let target = Target::run(&mut command);
         let report = attached(&target, &[]);
         assert_eq!(report.contains(OTHER), !library.is_empty(), "{report}");
         assert!(report.contains(expected), "{report}");

@@ -1,7 +1,7 @@
 //! What the commands write as JSON, from real targets, fits the schemas in `docs/schemas`; and nearly
 //! every field of the schemas was in it.
 
-use memhook_tests::programs::{Folder, installed};
+use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
 use serde_json::Value;
 use std::process::Command;
@@ -216,7 +216,8 @@ fn resident_memory() {
     trim.check(&json(&["trim", &pid, "--json", "--max-hold", "20s"]));
     let mut on_jemalloc = Command::new(build_target("pinned_pages", &[]));
     on_jemalloc.args(["1", "untrimmed"]);
-    let on_jemalloc = Target::run(on_jemalloc.env("LD_PRELOAD", "libjemalloc.so.2"));
+    let on_jemalloc =
+        Target::run(on_jemalloc.env("LD_PRELOAD", installed_library("libjemalloc.so.2")));
     rss.check(&json(&["rss", &on_jemalloc.pid().to_string(), "--json"]));
     // Call stacks and ages are known of traced processes only.
     let unseen = rss.unseen();

@@ -1,5 +1,6 @@
 //! Blocks that only pointers into blocks reach: a class of their own, with what memcheck says of the same program.
 
+use memhook_tests::programs::installed;
 use memhook_tests::{JsonSchema, Target, build_target, run_with};
 use serde_json::Value;
 use std::path::Path;
@@ -26,11 +27,11 @@ fn class(text: &str, name: &str) -> Sum {
 }
 
 fn by_memcheck(program: &Path) -> (Sum, Sum) {
-    let output = Command::new("valgrind")
+    let output = Command::new(installed("valgrind"))
         .arg("--leak-check=full")
         .arg(program)
         .output()
-        .expect("valgrind is installed");
+        .expect("it runs");
     let text = String::from_utf8_lossy(&output.stderr);
     let (direct, held) = (
         class(&text, "definitely lost:"),

@@ -1,6 +1,6 @@
 //! Heaps of jemalloc, tcmalloc and mimalloc: what they say of themselves, and what they give back.
 
-use memhook_tests::programs::{Client, Folder, loaded_redis};
+use memhook_tests::programs::{Client, Folder, installed_library, loaded_redis};
 use memhook_tests::{JsonSchema, Target, build_target, run};
 use serde_json::Value;
 use std::process::Command;
@@ -53,7 +53,11 @@ fn check_sum(report: &Value) {
 fn started(program: &str, library: &str, arguments: &[&str]) -> Target {
     let program = build_target(program, &[]);
     let mut command = Command::new(program);
-    Target::run(command.args(arguments).env("LD_PRELOAD", library))
+    Target::run(
+        command
+            .args(arguments)
+            .env("LD_PRELOAD", installed_library(library)),
+    )
 }
 
 fn fell(done: &Value) -> u64 {

@@ -1,7 +1,7 @@
 //! `attach --events`: readers in another process count what the report counts, and whatever they do costs the program
 //! nothing.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, JsonSchema, Target, binary, build_target, run, stop, until};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +80,7 @@ fn the_documented_reader_counts_what_the_report_counts() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("memhook-rs");
-    let reader = Command::new("python3")
+    let reader = Command::new(installed("python3"))
         .args(["-c", &documented()])
         .stdin(attacher.stdout.take().expect("piped"))
         .stdout(Stdio::piped())

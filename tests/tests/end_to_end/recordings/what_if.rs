@@ -1,11 +1,23 @@
 //! `advise --what-if`: a recorded run, replayed into real allocators.
 
 use super::{json, number};
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed_library};
 use memhook_tests::{JsonSchema, Target, build_library, build_target, run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
+
+/// Those that are replayed into. But for glibc's, each is of a package that must be installed.
+const ALLOCATORS: [&str; 4] = ["glibc", "jemalloc", "tcmalloc", "mimalloc"];
+
+fn with_all_allocators() {
+    let libraries = [
+        "libjemalloc.so.2",
+        "libtcmalloc_minimal.so.4",
+        "libmimalloc.so.2",
+    ];
+    libraries.map(installed_library);
+}
 
 /// Errors of a replay under the same allocator that the documents name.
 const MOST_MEDIAN: f64 = 0.10;
@@ -41,6 +53,7 @@ fn real(value: &Value) -> f64 {
 
 #[test]
 fn a_fragmented_heap_under_several_allocators() {
+    with_all_allocators();
     let folder = Folder::new("what-if");
     let program = build_target("fragmented", &["-O1"]);
     let file = record(&folder, &program, &[], &["3", "100000"]);
@@ -57,7 +70,7 @@ fn a_fragmented_heap_under_several_allocators() {
     assert_eq!(glibc["is_recorded"], true);
     let calls = number(&glibc["calls"]);
     assert!(calls >= number(&advice["calls"]), "{calls}");
-    for name in ["glibc", "jemalloc", "tcmalloc", "mimalloc"] {
+    for name in ALLOCATORS {
         let row = row(&advice, name, "");
         assert_eq!(row["problem"], Value::Null, "{row}");
         assert_eq!(row["failed_calls"], 0, "{row}");
@@ -83,6 +96,7 @@ fn a_fragmented_heap_under_several_allocators() {
 
 #[test]
 fn an_allocator_that_fails_loses_only_its_own_row() {
+    with_all_allocators();
     let folder = Folder::new("what-if-failing");
     let program = build_target("fragmented", &["-O1"]);
     let file = record(&folder, &program, &[], &["1", "20000"]);
@@ -102,7 +116,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     let options: Vec<&str> = options.chain(["--at-most", "10s"]).collect();
     // A replay under a good one may take longer, too, where it gets no processor.
     let is_good = |advice: &Value| {
-        let mut names = ["glibc", "jemalloc", "tcmalloc", "mimalloc", "librefuses.so"].into_iter();
+        let mut names = ALLOCATORS.into_iter().chain(["librefuses.so"]);
         names.all(|name| row(advice, name, "")["problem"].is_null())
     };
     let mut advice = advise(&file, &options);
@@ -124,7 +138,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     says("libno_malloc.so", "has no malloc");
     assert_eq!(problem("librefuses.so"), Value::Null);
     assert!(number(&row(&advice, "librefuses.so", "")["failed_calls"]) > 1000);
-    for name in ["glibc", "jemalloc", "tcmalloc", "mimalloc"] {
+    for name in ALLOCATORS {
         assert_eq!(problem(name), Value::Null, "{name}");
     }
     // Too short a run for anything to be recommended.

@@ -1,7 +1,7 @@
 //! `attach --leaks`: unreachable blocks, with the call stacks of those that were traced.
 
-use memhook_tests::programs::{Client, Folder, installed, server};
-use memhook_tests::{Attacher, Target, build_target, not_run};
+use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
+use memhook_tests::{Attacher, Target, build_target};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,10 +82,7 @@ fn a_hold_that_is_too_long_for_a_copy_has_a_remedy() {
 /// jemalloc's heap is dissected as glibc's is, and says the same as the trace.
 #[test]
 fn blocks_of_another_allocator() {
-    let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
-    if !Path::new(library).exists() {
-        return not_run(&format!("there is no {library}"));
-    }
+    let library = installed_library("libjemalloc.so.2");
     let mut target = Target::run(Command::new(program()).env("LD_PRELOAD", library));
     let report = trace(&mut target);
     assert!(target.finish().success());

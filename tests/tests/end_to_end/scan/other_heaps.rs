@@ -1,6 +1,6 @@
 //! Heaps of allocators other than glibc's, dissected: block for block while threads go on allocating.
 
-use memhook_tests::programs::{Client, Folder, installed, server};
+use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
 use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, build_library, build_target, rounds, run};
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ fn check_exactly(command: &mut Command, allocator: &str, times: usize) {
 fn jemalloc_again_and_again() {
     let mut command = Command::new(build_target("sized_heap", &[]));
     check_exactly(
-        command.env("LD_PRELOAD", "libjemalloc.so.2"),
+        command.env("LD_PRELOAD", installed_library("libjemalloc.so.2")),
         "jemalloc 5.3",
         rounds(50),
     );
@@ -96,7 +96,7 @@ fn jemalloc_by_many_threads_and_arenas() {
     ] {
         let mut command = Command::new(&program);
         command
-            .env("LD_PRELOAD", "libjemalloc.so.2")
+            .env("LD_PRELOAD", installed_library("libjemalloc.so.2"))
             .env("MALLOC_CONF", settings);
         check_exactly(command.args(["12", "20"]), "jemalloc 5.3", rounds(6));
     }
@@ -104,6 +104,7 @@ fn jemalloc_by_many_threads_and_arenas() {
 
 #[test]
 fn jemalloc_as_part_of_the_program() {
+    installed_library("libjemalloc.a");
     let program = build_target("sized_heap", &["-l:libjemalloc.a", "-ldl", "-lm"]);
     check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
 }
@@ -148,7 +149,7 @@ fn a_block_that_a_module_of_redis_lost() {
 #[test]
 fn jemalloc_takes_back_what_was_lost() {
     let mut command = Command::new(build_target("sized_heap", &[]));
-    let mut target = Target::run(command.env("LD_PRELOAD", "libjemalloc.so.2"));
+    let mut target = Target::run(command.env("LD_PRELOAD", installed_library("libjemalloc.so.2")));
     let want = planted(&mut target);
     let list = |target: &Target| List::parse(&scan(target.pid(), &["--list"]));
     let lost = |list: &List| list.blocks.iter().filter(|b| b.1.0).map(|b| *b.0).collect();
@@ -172,6 +173,7 @@ fn jemalloc_takes_back_what_was_lost() {
 /// No thread can be kept out of the code of an allocator that is part of the program.
 #[test]
 fn nothing_is_taken_back_where_jemalloc_is_part_of_the_program() {
+    installed_library("libjemalloc.a");
     let program = build_target("sized_heap", &["-l:libjemalloc.a", "-ldl", "-lm"]);
     let target = Target::start(&program, &[]);
     let (code, _, errors) = run(&["scan", &target.pid().to_string(), "--reclaim", "--yes"]);

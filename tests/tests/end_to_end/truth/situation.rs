@@ -1,5 +1,6 @@
 //! A situation as its `truth.toml` has it: see `tests/truth/README.md`.
 
+use memhook_tests::build_service;
 use memhook_tests::programs::Folder;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -83,15 +84,14 @@ impl Situation {
     /// Builds it in every way that it lists.
     pub fn build(&self, folder: &Folder) -> Vec<Built> {
         if let Some(service) = self.truth["service"].as_str() {
-            assert_eq!(
-                service, "counted_on_mimalloc",
-                "a service of tests/Cargo.toml"
-            );
-            return vec![Built {
+            let allocator = service.rsplit('_').next().expect("an allocator");
+            let program = build_service(allocator, &format!("service_{service}"));
+            let built = program.map(|program| Built {
                 flags: Vec::new(),
-                program: env!("CARGO_BIN_EXE_service_counted_on_mimalloc").into(),
+                program,
                 arguments: Vec::new(),
-            }];
+            });
+            return built.into_iter().collect();
         }
         let source = self.truth["program"].as_str().expect("a program");
         let builds = self.truth["builds"].as_array().expect("builds").iter();

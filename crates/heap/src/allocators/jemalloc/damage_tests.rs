@@ -49,7 +49,7 @@ fn places(snapshot: &Snapshot) -> Vec<u64> {
 
 #[test]
 fn a_damaged_heap_is_no_wrong_one() {
-    let mut snapshot = shell_on("libjemalloc.so.2");
+    let mut snapshot = shell_on(Some("libjemalloc.so.2"));
     let whole = dissect(&snapshot).expect("it has a heap");
     assert!(whole.findings.is_empty(), "{:?}", whole.findings);
     assert!(whole.others[0].allocator == "jemalloc" && whole.blocks.len() > 3000);
