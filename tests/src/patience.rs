@@ -131,6 +131,7 @@ pub fn end_of(child: &mut Child) -> ExitStatus {
             let _ = child.wait();
             panic!("process {} does not end", child.id());
         }
+        // A pause between two looks.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

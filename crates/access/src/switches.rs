@@ -86,7 +86,15 @@ mod tests {
         let tid = memhook_inject::own_thread();
         let mut switches = Switches::default();
         assert_eq!(switches.take(pid, &[tid], 1), 0);
-        for _ in 0..50 {
+        // Where the time is over before the thread is off its processor, it stays there.
+        let slept = || -> u64 {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mut lines = status.lines();
+            let number = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            number.unwrap().trim().parse().unwrap()
+        };
+        let before = slept();
+        while slept() < before + 50 {
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
         let taken = switches.take(pid, &[tid], 1_000_000_001);

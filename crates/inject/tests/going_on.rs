@@ -59,6 +59,7 @@ fn a_call_is_finished_by_its_thread() -> Result<(), Error> {
         (1, 0)
     );
     let rounds = number(pid, at["rounds"]);
+    // Nothing must happen meanwhile.
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(number(pid, at["rounds"]), rounds, "it is in the call");
     write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();

@@ -30,6 +30,7 @@ fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
         in_vain += held.in_vain().holds;
         assert_eq!(held.threads().count(), 4);
         held.release();
+        // It works meanwhile, and notes its longest pause.
         std::thread::sleep(Duration::from_millis(20));
         let longest = read_word(pid, longest).expect("it lives");
         lead += if longest < SHORT_NS { 1 } else { -1 };

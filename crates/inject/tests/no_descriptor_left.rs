@@ -30,6 +30,7 @@ fn the_target_is_let_go() {
     let before = limit_descriptors(0);
     // It stands still for so long that it is told. Where the machine is busy, the watchdog looks late.
     let has_let_go = (0..60).any(|_| {
+        // The watchdog goes by the clock.
         std::thread::sleep(Duration::from_secs(1));
         // SAFETY: a live number. A thread that is held answers, another one is not ours (ptrace(2), ESRCH).
         unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &mut 0u64) != 0 }

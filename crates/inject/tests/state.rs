@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -76,6 +76,7 @@ fn a_fault_is_reported_and_survived() {
         drop(held);
         Ok(())
     });
+    // It runs on: what a hold left wrong would show.
     std::thread::sleep(Duration::from_millis(20));
     send(program.pid(), libc::SIGTERM);
     program.ends_well();
@@ -98,10 +99,10 @@ fn an_ignored_sigtrap_stays_ignored() {
             .unwrap();
         u64::from_str_radix(line.trim(), 16).unwrap() & (1 << (libc::SIGTRAP - 1)) != 0
     };
-    while !ignored() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    std::thread::sleep(Duration::from_millis(20));
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = output.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"));
+    assert!(ignored());
     // Any call will do. No function is known, so a bad address is called.
     with_held(pid, &anywhere(), |held| {
         match held.call(RemoteAddress(0x10), &[]) {
@@ -135,7 +136,6 @@ fn disturb(how: &str) {
     let is_endless = how == "read" || how == "epoll_infinite";
     let may_be_over = || !is_endless && begin.elapsed() >= SHORTEST_WAIT;
     wait_until_blocked(pid);
-    std::thread::sleep(Duration::from_millis(50));
     for _ in 0..3 {
         patiently(|| {
             let is_over = |error: Error| match error {
@@ -152,6 +152,7 @@ fn disturb(how: &str) {
             };
             once().or_else(is_over)
         });
+        // The next hold comes at another moment of its call.
         std::thread::sleep(Duration::from_millis(20));
     }
     // It may have to wait for a processor before it is in its call again.
@@ -217,6 +218,7 @@ fn a_real_signal_still_gives_eintr() {
             memhook_inject::let_late_threads_go();
             send(pid, libc::SIGUSR1);
         }
+        // A pause between two looks.
         std::thread::sleep(Duration::from_millis(5));
     };
     let _ = std::fs::remove_file(path);
@@ -253,6 +255,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
                 send(pid, libc::SIGUSR1);
             }
             assert!(Instant::now() < until, "it is not woken");
+            // A pause between two looks.
             std::thread::sleep(Duration::from_micros(50));
         }
         assert_eq!(rounds(), round + 1);
@@ -284,10 +287,12 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
             };
             // SAFETY: no pointers that anyone follows.
             while unsafe { libc::sigqueue(pid, libc::SIGRTMIN(), value) } != 0 {
+                // Its queue is full for now.
                 std::thread::sleep(Duration::from_micros(100));
             }
             sent = (sent.0 + 1, sent.1 + sent.0);
             if sent.0 % 16 == 0 {
+                // Without pauses it would do nothing but handle signals.
                 std::thread::sleep(Duration::from_micros(200));
             }
         }

@@ -191,7 +191,10 @@ fn a_killed_target_is_gone() {
         Ok(held)
     });
     send(pid, libc::SIGKILL);
-    std::thread::sleep(Duration::from_millis(20));
+    let until = Instant::now() + LONG;
+    while common::state(pid, pid) != 'Z' && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // Or it was let go just before.
     let is_gone = |error: &Error| {
         matches!(error, Error::TargetGone { .. }) || is_for_want_of_a_processor(error)
@@ -227,6 +230,7 @@ fn is_killed_during_a_call() -> bool {
     let mut held = patiently(|| hold(pid, &anywhere()));
     let (kill, is_killed) = std::sync::mpsc::channel();
     let killer = std::thread::spawn(move || {
+        // The call has begun by then, or begins with a thread that is gone.
         std::thread::sleep(Duration::from_millis(50));
         send(pid, libc::SIGKILL);
         kill.send(()).unwrap();
@@ -275,7 +279,10 @@ fn a_stopped_target_is_refused_and_stays_stopped() {
     ));
     assert_eq!(common::state(pid, pid), 'T');
     send(pid, libc::SIGCONT);
-    std::thread::sleep(Duration::from_millis(5));
+    let until = Instant::now() + LONG;
+    while common::state(pid, pid) == 'T' && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 
     // A stop that arrives during remote work takes effect at the release.
     let mut held = patiently(|| hold(pid, &anywhere()));

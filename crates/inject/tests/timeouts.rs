@@ -24,6 +24,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let until = Instant::now() + LONG;
     let mut holds = 0;
     let status = loop {
+        // It is held now and then while its call lasts.
         std::thread::sleep(Duration::from_millis(50));
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -129,6 +130,7 @@ fn waits_to_the_end(how: &str) -> bool {
             Err(_) => break,
         }
         holds += 1;
+        // Holds come at different moments of its call.
         std::thread::sleep(Duration::from_millis(holds * 7 % 30));
     }
     send(pid, libc::SIGTERM);

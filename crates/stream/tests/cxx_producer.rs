@@ -400,6 +400,7 @@ fn run(waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
             break;
         }
         if stats.events == 0 {
+            // A pause between two passes.
             std::thread::sleep(Duration::from_micros(20));
         }
     }

@@ -93,6 +93,7 @@ impl Program {
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return,
                 Err(error) => panic!("{error}"),
             }
+            // A pause between two looks.
             std::thread::sleep(Duration::from_millis(5));
         }
         panic!("the program does not end");
@@ -139,6 +140,7 @@ pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
             Err(error) if is_for_want_of_a_processor(&error) && tries < MOST_TRIES => {
                 println!("once more: {error}");
                 let_late_threads_go();
+                // What keeps the processor busy may have ended by then.
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(error) => panic!("{error:?}"),
@@ -200,5 +202,6 @@ pub fn wait_until_blocked(pid: i32) {
         assert!(Instant::now() < until, "the program does not block");
         std::thread::sleep(Duration::from_millis(1));
     }
+    // It may have slept for a moment on its way there.
     std::thread::sleep(Duration::from_millis(5));
 }

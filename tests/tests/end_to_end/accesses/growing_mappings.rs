@@ -27,6 +27,7 @@ fn growing() -> Target {
     let mut before = 0;
     until("all of them have begun", || {
         let last = std::mem::replace(&mut before, own_mappings(&target));
+        // Growth is what happens in a time.
         std::thread::sleep(Duration::from_millis(100));
         before == last && own_mappings(&target) == before
     });

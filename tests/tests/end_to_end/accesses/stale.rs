@@ -283,6 +283,7 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
                     .contains("memhook")
             };
             until("it is attached to", || is_attached() || watch.is_finished());
+            // It is killed at any moment of a look.
             std::thread::sleep(Duration::from_micros(16_000 * round / rounds));
             program.kill().expect("killed");
             let (code, out, err) = watch.join().expect("no panic");

@@ -113,6 +113,7 @@ fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
             for target in &mut targets {
                 ask(target, "l");
             }
+            // It is killed at any moment; until then its targets work now and then.
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         agent.kill();

@@ -274,6 +274,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     let mut tries = 0;
     // It goes on while blocks of it are freed.
     while losing.used()[0] == before[0] {
+        // A pause between two looks.
         std::thread::sleep(Duration::from_millis(5));
         tries += 1;
         assert!(tries < 60_000, "nothing is freed: {}", agent.said());

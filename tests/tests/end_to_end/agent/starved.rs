@@ -54,6 +54,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.take(beside.pid());
     let targets: Vec<Target> = (0..30).map(|_| start()).collect();
     agent.reconfigure(&rule(&program.to_string_lossy()));
+    // Longer than its watchdog would bear.
     std::thread::sleep(Duration::from_secs(20));
     group.empty();
     assert!(agent.lives(), "{}", agent.said());
@@ -102,6 +103,7 @@ fn an_attach_without_a_processor_holds_nobody() {
     drop(shell.stdin.take());
     let limit = Instant::now() + Duration::from_secs(30);
     while Instant::now() < limit && shell.try_wait().expect("a child of ours").is_none() {
+        // A pause between two looks.
         std::thread::sleep(Duration::from_millis(20));
     }
     // Out of the group, which may get no processor at all on a busy machine, whatever its limit.

@@ -66,8 +66,10 @@ fn a_short_stop_loses_nothing() {
         target.go();
         for _ in 0..5 {
             stop(attacher.pid());
+            // Rings fill meanwhile.
             std::thread::sleep(std::time::Duration::from_millis(60));
             attacher.signal(libc::SIGCONT);
+            // And are drained.
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         target.expect("live ");

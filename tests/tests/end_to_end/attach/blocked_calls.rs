@@ -1,7 +1,6 @@
 //! A single-threaded target in a system call never learns of an attach and a detach.
 
-use memhook_tests::{Attacher, Target, build_target, run};
-use std::time::Duration;
+use memhook_tests::{Attacher, Target, build_target, run, until};
 
 const ETIMEDOUT: i64 = 110;
 const EAGAIN: i64 = 11;
@@ -10,7 +9,10 @@ const EAGAIN: i64 = 11;
 fn during(call: &str) -> [i64; 3] {
     let program = build_target("blocked", &[]);
     let mut target = Target::start(&program, &[call]);
-    std::thread::sleep(Duration::from_millis(50));
+    // It says that it is ready just before the call.
+    until("it is in its call", || {
+        target.status("State").starts_with('S')
+    });
     for _ in 0..2 {
         Attacher::start(&target, &[]).finish();
     }

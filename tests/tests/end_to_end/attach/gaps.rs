@@ -20,6 +20,7 @@ fn told(target: &mut Target, what: &str) {
 fn forsake(target: &mut Target, attacher: &Attacher) {
     stop(attacher.pid());
     told(target, "p");
+    // For so long nobody drains: the hook gives up by the clock.
     std::thread::sleep(STOP);
 }
 
@@ -244,6 +245,7 @@ impl Started {
     fn forsake_and_come_back(&mut self) {
         stop(self.child.id());
         self.told("p");
+        // As above.
         std::thread::sleep(STOP);
         self.signal(libc::SIGCONT);
         let mut line = String::new();

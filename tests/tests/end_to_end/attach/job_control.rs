@@ -23,6 +23,7 @@ fn enter(terminal: &Terminal, line: &str) {
 fn again_until(terminal: &Terminal, line: &str, expected: &str) {
     until(&format!("{expected:?} on the screen"), || {
         enter(terminal, line);
+        // The shell needs a moment for each line: more of them would fill the terminal.
         std::thread::sleep(Duration::from_millis(300));
         terminal.screen().contains(expected)
     });

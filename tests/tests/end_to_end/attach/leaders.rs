@@ -78,6 +78,7 @@ fn it_ends_while_an_attach_is_under_way() {
         let mut target = start();
         let pid = target.pid().to_string();
         let attacher = std::thread::spawn(move || run(&["attach", &pid, "-d", "1s", "--json"]));
+        // It ends at any moment of an attach.
         std::thread::sleep(std::time::Duration::from_millis(100 * round / rounds));
         end_initial_thread(&mut target);
         let (code, out, err) = attacher.join().expect("no panic");

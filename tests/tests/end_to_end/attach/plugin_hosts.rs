@@ -26,6 +26,7 @@ fn attach_to_one(openers: &str, times: usize) {
             break;
         }
         let attacher = Attacher::start(&target, &[]);
+        // Plugins come and go meanwhile.
         std::thread::sleep(std::time::Duration::from_millis(100));
         if i % 3 == 2 {
             attacher.kill();

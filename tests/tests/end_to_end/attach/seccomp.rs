@@ -75,6 +75,7 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
+        // It is killed at any moment.
         std::thread::sleep(Duration::from_micros(3000 + 60_000 * round / rounds));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it was killed");

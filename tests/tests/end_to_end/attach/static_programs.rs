@@ -151,6 +151,7 @@ fn killed_while_it_attaches(target: &Target) {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
+        // It is killed at any moment.
         std::thread::sleep(Duration::from_millis(delay));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it ends");

@@ -18,6 +18,7 @@ fn killed_after(target: &Target, delay: Duration) {
         .stderr(Stdio::null())
         .spawn()
         .expect("memhook-rs starts");
+    // It is killed at any moment.
     std::thread::sleep(delay);
     child.kill().expect("killed");
     child.wait().expect("reaped");
@@ -61,6 +62,7 @@ fn a_stopped_attacher_stops_nobody_else() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("memhook-rs starts");
+        // It is stopped at any moment.
         std::thread::sleep(moment);
         let id = attacher.id() as i32;
         let signal = |signal| {

@@ -97,6 +97,7 @@ fn every_block_from_the_first_one_on() {
         while !listener.is_finished() {
             let born = children(&mut server, "short 2", 2);
             later.lock().expect("no panic").extend(born);
+            // A pause between two births.
             std::thread::sleep(Duration::from_millis(50));
         }
         listener.join().expect("one is traced from its birth")

@@ -136,6 +136,7 @@ fn postgresql_and_its_backends() {
     let mut backends = Vec::new();
     until("three backends", || {
         let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
+        // Those that stay are those that were there some time ago.
         std::thread::sleep(Duration::from_millis(200));
         backends.len() == 3 && backends == before
     });

@@ -202,6 +202,7 @@ fn killed_while_it_attaches(target: &Target, options: &[&str]) {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
+        // It is killed at any moment.
         std::thread::sleep(Duration::from_millis(delay));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it ends");

@@ -11,12 +11,13 @@ use std::process::Command;
 const ALLOCATORS: [&str; 4] = ["glibc", "jemalloc", "tcmalloc", "mimalloc"];
 
 fn with_all_allocators() {
-    let libraries = [
+    for library in [
         "libjemalloc.so.2",
         "libtcmalloc_minimal.so.4",
         "libmimalloc.so.2",
-    ];
-    libraries.map(installed_library);
+    ] {
+        installed_library(library);
+    }
 }
 
 /// Errors of a replay under the same allocator that the documents name.

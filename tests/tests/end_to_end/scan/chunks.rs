@@ -357,6 +357,7 @@ fn kill_scans(pid: u32, method: &str) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        // It is killed at any moment.
         std::thread::sleep(std::time::Duration::from_micros(45_000 * round / rounds));
         scan.kill().unwrap();
         scan.wait().unwrap();

@@ -185,6 +185,7 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
+        // It is killed at any moment.
         std::thread::sleep(Duration::from_micros((state >> 33) % 100_000));
         reclaimer.kill().unwrap();
         reclaimer.wait().unwrap();

@@ -98,6 +98,7 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
         );
         assert!(complete || expected.end != End::Bottom, "{}", names(&found));
         frames += found.len();
+        // Samples are spread over what the program does.
         std::thread::sleep(Duration::from_micros(300));
     }
     let share = share(program, samples as u64, cut);
