@@ -2,17 +2,14 @@
 
 use crate::conditions::{Condition, Conditions};
 use crate::{
-    Alternated, Figure, Machine, Phase, Round, Spread, differences, duration, guard, placement,
-    ratios, times_goal,
+    Alternated, Figure, Machine, Phase, Round, Spread, differences, duration, guard, is_test,
+    output_folder, placement, ratios, times_goal,
 };
 use criterion::{
     BenchmarkId, Criterion, SamplingMode,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
-use std::{
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Nanoseconds that somebody else has measured, with fractions: [`WallTime`] has none.
 pub struct Nanoseconds;
@@ -39,22 +36,6 @@ impl Measurement for Nanoseconds {
     fn formatter(&self) -> &dyn ValueFormatter {
         WallTime.formatter()
     }
-}
-
-/// `target/criterion`, wherever Cargo puts its output: also where our own files go.
-pub fn output_folder() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    std::env::var_os("CRITERION_HOME").map_or_else(
-        || target.unwrap_or(workspace.join("target")).join("criterion"),
-        PathBuf::from,
-    )
-}
-
-/// Whether everything is to run just once (`cargo test --benches`), to see that it works.
-pub fn is_test() -> bool {
-    let has = |wanted| std::env::args().any(|argument| argument == wanted);
-    !has("--bench") || has("--test")
 }
 
 /// The part of an id that is asked for on the command line: an argument that is no option, nor an

@@ -61,9 +61,15 @@ pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
     Some(program.expect("cargo names the service"))
 }
 
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has [`binary`] be this one, for a program whose own package has it.
+pub fn binary_is(path: &str) {
+    BINARY.get_or_init(|| PathBuf::from(path));
+}
+
 /// The memhook-rs binary, built once for all tests of a program, in the profile of the tests.
 pub fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let mut build = cargo();
         // With the features that `cargo test --workspace` builds it with, for which cargo has to be told

@@ -23,7 +23,7 @@ mod sites;
 pub mod terminal;
 
 pub use building::{
-    access_runtime, binary, build_c_target, build_library, build_on_musl, build_service,
+    access_runtime, binary, binary_is, build_c_target, build_library, build_on_musl, build_service,
     build_target, build_telling, compile, source,
 };
 pub use debian_sources::debian_source;

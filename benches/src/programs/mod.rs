@@ -30,6 +30,8 @@ pub struct Program {
 pub const REDIS: Program = redis::PROGRAM;
 /// sqlite3, likewise.
 pub const SQLITE: Program = sqlite::PROGRAM;
+/// g++, which is wherever this is built.
+pub const COMPILER: Program = compiler::PROGRAM;
 
 /// All programs.
 pub const PROGRAMS: &[Program] = &[

@@ -1,0 +1,129 @@
+//! What tracing costs a program, beside user probes of the kernel. Takes less than five minutes.
+//!
+//! `cargo bench`; `cargo bench -p memhook-benches` measures more, and keeps its figures.
+
+use memhook_benches::programs::COMPILER;
+use memhook_benches::uprobe::{Action, Uprobes};
+use memhook_benches::{
+    Alternated, Figure, Measured, Memhook, Placement, Round, Spread, Standing, Tool, Traced,
+    alternate, bind_to, build, duration, guard, is_test, placement, ratios,
+};
+
+/// Both functions are probed: a profiler of the heap has to know what is released.
+const PROBED: [(&str, bool); 2] = [("malloc", false), ("free", false)];
+
+fn main() {
+    guard();
+    memhook_tests::binary_is(env!("CARGO_BIN_EXE_memhook-rs"));
+    let place = placement();
+    bind_to(&place.rest);
+    let tools: [Box<dyn Tool>; 4] = [
+        Box::new(Memhook::new("traced", "--depth 10")),
+        Box::new(Memhook::new(
+            "sampled, 512 KiB",
+            "--depth 10 --sample 524288",
+        )),
+        Box::new(Uprobes::new("uprobe", &PROBED, Action::Program)),
+        Box::new(Uprobes::new(
+            "uprobe, stack",
+            &PROBED,
+            Action::ProgramWithStack,
+        )),
+    ];
+    let tools: Vec<&dyn Tool> = tools.iter().map(|tool| &**tool).collect();
+    println!("untraced and traced rounds in turn, some minutes");
+    let works = [
+        (
+            "malloc/free pair",
+            standing("pair", &["10", "1"], &place, &tools),
+        ),
+        ("many stacks", standing("many", &["1"], &place, &tools)),
+        ("g++", compiler(&place, &tools)),
+    ];
+    let mut rows = vec![row("", works.iter().map(|(name, _)| (*name).to_owned()))];
+    rows.push(row("untraced", works.iter().map(|(_, all)| untraced(all))));
+    for (at, tool) in tools.iter().enumerate() {
+        let cells = works.iter().map(|(_, all)| times(all, &all.traced[at]));
+        rows.push(row(tool.name(), cells));
+    }
+    println!("\ntime of an operation; with a tool, how many times as much (median, quartiles)\n");
+    rows.iter().for_each(|row| println!("{row}"));
+    let failures = works.iter().flat_map(|(work, all)| {
+        let failed = all.traced.iter().filter(|traced| traced.rounds.is_empty());
+        failed.map(move |traced| {
+            let why = traced.failure.as_deref().unwrap_or("no rounds");
+            format!("{work}, {}: {why}", traced.tool)
+        })
+    });
+    let failures: Vec<String> = failures.collect();
+    println!();
+    failures.iter().for_each(|failure| println!("{failure}"));
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("Not run as root: uprobes take it, or CAP_PERFMON and CAP_BPF.");
+    }
+    // Where even our own tools did not run, nothing was measured.
+    let has_ours = |all: &Alternated| all.traced[..2].iter().all(|t| !t.rounds.is_empty());
+    if !works.iter().all(|(_, all)| has_ours(all)) {
+        std::process::exit(1);
+    }
+}
+
+/// A program that measures itself, and on which tools come and go.
+fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -> Alternated {
+    let program = build(name, &["-fomit-frame-pointer"]);
+    let mut target = Measured::start(&program, args, &place.target);
+    let milliseconds = if is_test() { 10.0 } else { 100.0 };
+    let mut subject = Standing {
+        pid: target.pid(),
+        measure: || target.round(milliseconds),
+    };
+    alternate(&mut subject, tools, cycles(12))
+}
+
+/// The one real program that is wherever this is built.
+fn compiler(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
+    match (COMPILER.start)(place) {
+        Ok(mut subject) => alternate(&mut *subject, tools, cycles(4)),
+        Err(why) => {
+            let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
+            Alternated::impossible(&names, &why)
+        }
+    }
+}
+
+fn cycles(usual: usize) -> usize {
+    if is_test() { 1 } else { usual }
+}
+
+fn row(name: &str, cells: impl Iterator<Item = String>) -> String {
+    let cells: String = cells.map(|cell| format!("  {cell:>26}")).collect();
+    format!("{name:<17}{cells}")
+}
+
+fn figures(rounds: &[Round]) -> Vec<f64> {
+    let first = |round: &Round| round.figures.first().map(|Figure { ns, .. }| *ns);
+    rounds.iter().filter_map(first).collect()
+}
+
+fn untraced(all: &Alternated) -> String {
+    let spread = Spread::of(figures(&all.untraced));
+    spread.map_or_else(|| "not run".to_owned(), |s| duration(s.median))
+}
+
+fn times(all: &Alternated, traced: &Traced) -> String {
+    let found = ratios(&figures(&all.untraced), &figures(&traced.rounds));
+    let Some(found) = found.filter(|_| !traced.rounds.is_empty()) else {
+        return "not run".to_owned();
+    };
+    let lost: u64 = traced.rounds.iter().map(|round| round.outcome.lost).sum();
+    if lost > 0 {
+        return format!("{lost} events lost");
+    }
+    // Three digits are more than a round is worth.
+    let digits = if found.median < 100.0 { 2 } else { 0 };
+    let Spread {
+        median, low, high, ..
+    } = found;
+    format!("x {median:.digits$} ({low:.digits$} to {high:.digits$})")
+}
