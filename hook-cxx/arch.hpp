@@ -10,6 +10,6 @@
 #error \
     "The hook knows x86-64 only. A port writes a directory beside arch/x86_64 with the same headers: \
 raw system calls, the thread pointer, time stamp counter and pause, a call through a return instruction \
-of the caller's module, the layout of a signal frame, and the probes that listeners find. It must also look at every relaxed atomic store \
+of the caller's module, and one that unwinders see through, the layout of a signal frame, and the probes that listeners find. It must also look at every relaxed atomic store \
 (folding.hpp, ring.hpp): x86-64 keeps their order, others do not."
 #endif

@@ -4,6 +4,7 @@
 // runs when an exception of operator new passes through, and ends the call.
 #pragma once
 #include "birth.hpp"
+#include "passage.hpp"
 #include "record.hpp"
 
 namespace memhook {
@@ -186,6 +187,8 @@ struct Recording {
 
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
+    if constexpr (may_throw(F))
+      if (memhook_passage.code) return pass_call<F, V>(size, args...);
     end_call_on_exception();
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);

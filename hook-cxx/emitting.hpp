@@ -11,6 +11,7 @@
 // a thread is doing, the table knows whether the block is one that was told.
 #pragma once
 #include "emitted.hpp"
+#include "passage.hpp"
 #include "selective.hpp"
 
 namespace memhook {
@@ -63,12 +64,30 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
   return !(gate().flags & selects) || selected(ring, size);
 }
 
+extern "C" uint64_t memhook_pass_begin(Frame frame, PassedCall* call) {
+  RingHeader* ring = begin_call(frame);
+  if (!ring) return 0;
+  passed_frames[number_of(ring)] = reinterpret_cast<uint64_t>(frame);
+  call->ring = ring;
+  call->decided = is_drawn(ring, call->size);
+  return 1;
+}
+
+extern "C" void* memhook_pass_end(Frame frame, PassedCall* call, void* block) {
+  auto* ring = static_cast<RingHeader*>(call->ring);
+  if (call->decided && block) tell_allocation(ring, frame, block, call->size);
+  leave(ring);
+  return block;
+}
+
 // Of calls that cannot be passed by; the others never come here.
 struct Telling {
   using Full = Telling;
 
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
+    if constexpr (may_throw(F))
+      if (memhook_passage.code) return pass_call<F, V>(size, args...);
     end_call_on_exception();
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);

@@ -14,6 +14,7 @@
 #include "emitting.hpp"
 #else
 #include "described.hpp"
+#include "passed_calls.hpp"
 #include "selective.hpp"
 #endif
 
@@ -26,8 +27,11 @@ unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
 Claim claims[max_rings];
+uint64_t passed_frames[max_rings];
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];
+
+Passage memhook_passage;
 
 int fork_by(uint64_t original) {
   int child = reinterpret_cast<int (*)()>(original)();
@@ -131,7 +135,9 @@ extern "C" {
 // Returns how many slots were patched, or why none: not_our_region, also where the process has one by now
 // that it claimed when it was born; no_wipe_on_fork, where tracing would not be safe; stale or no_loader, with the
 // gate open.
-MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
+// `code` and `saved`: the passage for exceptions, as hook/passage.rs has found it; 0: there is none, or none is needed.
+// The first one is kept, as threads may be on their way through it.
+MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uint64_t saved) {
   auto* c = reinterpret_cast<const Control*>(new_region);
   // A child of a traced process still has what its parent had.
   leave_inheritance();
@@ -148,6 +154,14 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   prepare_gate();
   clear_seats();
   Object::begin();
+  if (code && !memhook_passage.code) {
+    for (int i = 0; i < 5; i++, saved >>= 8) {
+      auto words = static_cast<int64_t>(saved & 0xff);
+      bool is_saved = words > 2 && 16 - 8 * words >= lowest_saved;
+      memhook_passage.saved[i] = is_saved ? 16 - 8 * words : first_unsaved - 8 * i;
+    }
+    __atomic_store_n(&memhook_passage.code, code, __ATOMIC_RELEASE);
+  }
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&gate().epoch, trusted.epoch, __ATOMIC_RELEASE);

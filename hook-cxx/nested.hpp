@@ -6,6 +6,7 @@
 // where it may be one of them, the stack is unwound.
 #pragma once
 #include "backtrace.hpp"
+#include "seats.hpp"
 
 namespace memhook {
 
@@ -13,6 +14,8 @@ namespace memhook {
 // ucontext_t (psABI 3.2.2; struct rt_sigframe of the kernel). What an allocator function puts between
 // itself and another that it calls is less.
 inline constexpr uint64_t signal_frame_bytes = 768;
+// Between a call by the passage and what it calls, as a rule.
+inline constexpr uint32_t few_frames = 4;
 // So many calls in a row that all seem to be part of one.
 inline constexpr uint64_t many_nested = 64;
 
@@ -37,7 +40,9 @@ struct FrameSearch {
     ring->nested = 0;
   }
   uint64_t nested = ++ring->nested;
-  if (outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
+  // An exception that leaves a call by the passage tells nobody, so there it is always looked at.
+  bool is_passed = passed_frames[number_of(ring)] == outer;
+  if (!is_passed && outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
   if (!has_stack_room(ring, frame, room_for_unwinding)) return false;
   // The scratch memory is in use: a signal handler has to keep off.
   ring->outer = outer | 1;
@@ -45,8 +50,15 @@ struct FrameSearch {
   uint64_t tag = module_list() >> 32 << 48;
   auto words = reinterpret_cast<const uint64_t*>(frame);
   FrameSearch search{outer + 8};
-  bool truncated = false;
-  uint32_t count = unwind(ring, tag, {words[1], frame + 16, words[0]}, scratch_of(ring), max_depth, &truncated, search);
+  bool truncated;
+  uint32_t count;
+  // A call that operator new makes is a few frames away from it.
+  for (uint32_t depth = is_passed ? few_frames : max_depth;; depth = max_depth) {
+    truncated = false;
+    search = {outer + 8};
+    count = unwind(ring, tag, {words[1], frame + 16, words[0]}, scratch_of(ring), depth, &truncated, search);
+    if (depth == max_depth || search.found || search.passed) break;
+  }
   asm volatile("" ::: "memory");
   ring->outer = outer;
   bool from_handler = search.found && search.signal;

@@ -48,6 +48,8 @@ inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 25
 inline constexpr uint64_t waiting_bits = 36;
 
 extern Claim claims[max_rings];
+// The frame of the last call by the passage of the thread with each ring.
+extern uint64_t passed_frames[max_rings];
 extern Seat seats[seat_count];
 extern uint64_t waiting[waiting_count];
 
@@ -55,6 +57,13 @@ extern uint64_t waiting[waiting_count];
 inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
+
+// The place of a ring among all.
+inline uint64_t number_of(const RingHeader* ring) {
+  uint64_t offset = reinterpret_cast<uint64_t>(ring) - reinterpret_cast<uint64_t>(region) - rings_offset;
+  static_assert((max_rings & (max_rings - 1)) == 0);
+  return offset / ring_stride() & (max_rings - 1);
+}
 
 [[gnu::always_inline]] inline uint32_t kept_number(uint64_t thread_pointer) {
   return *reinterpret_cast<const volatile uint32_t*>(thread_pointer + gate().tid_offset);

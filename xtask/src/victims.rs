@@ -2,7 +2,7 @@
 
 use crate::tally::{Class, Failure, Tally, failed};
 use clap::ValueEnum;
-use memhook_tests::{Target, build_target};
+use memhook_tests::{Target, build_library, build_target};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -72,6 +72,12 @@ pub enum Kind {
     Cached,
     /// jemalloc, linked into the executable
     Linked,
+    /// An allocator in the executable, whose hook takes a lock that a thread keeps while it sleeps
+    Lent,
+    /// The same allocator, preloaded
+    Preloaded,
+    /// An auditor that takes such a lock
+    Audited,
     /// Python whose greenlets exchange the C stack
     Greenlets,
 }
@@ -164,11 +170,16 @@ impl Kind {
             Kind::Mutexed | Kind::Spinning | Kind::Cached | Kind::Linked => {
                 ("executable_allocator", vec![])
             }
+            Kind::Lent | Kind::Preloaded | Kind::Audited => ("lent_lock", vec!["again"]),
             Kind::Greenlets => return self.start_python(),
         };
         let program = build_target(name, self.build_options());
         let mut command = Command::new(&program);
         command.args(&args);
+        if let Some((variable, name)) = self.library() {
+            let file = format!("{name}.so");
+            command.env(variable, build_library(name, &file, &["-pthread"]));
+        }
         let mut cgroup = None;
         if self == Kind::Limited {
             let Some(new) = Cgroup::new() else {
@@ -191,12 +202,22 @@ impl Kind {
         })
     }
 
+    /// A library that is loaded with the program, and by which variable of its environment.
+    fn library(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Kind::Preloaded => Some(("LD_PRELOAD", "lending_allocator")),
+            Kind::Audited => Some(("LD_AUDIT", "lending_auditor")),
+            _ => None,
+        }
+    }
+
     fn build_options(self) -> &'static [&'static str] {
         match self {
             Kind::Mutexed => &["-O2", "-DMUTEX"],
             Kind::Spinning => &["-O2", "-DSPIN"],
             Kind::Cached => &["-O2", "-DCACHE"],
             Kind::Linked => &["-O2", "-l:libjemalloc.a"],
+            Kind::Lent => &["-DOWN_ALLOCATOR", "-rdynamic"],
             _ => &[],
         }
     }
@@ -245,6 +266,9 @@ impl Kind {
             Kind::Spinning,
             Kind::Cached,
             Kind::Linked,
+            Kind::Lent,
+            Kind::Preloaded,
+            Kind::Audited,
         ];
         kinds.contains(&self)
     }

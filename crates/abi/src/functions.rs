@@ -287,9 +287,10 @@ pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
 }
 
 /// Whether a hooked function may throw: the replaceable operators new without a nothrow argument
-/// (C++ standard, new.delete).
+/// (C++ standard, new.delete), and those of tcmalloc by their other names.
 pub fn may_throw(function: &Function) -> bool {
-    function.name.starts_with("_Zn") && !function.name.contains("nothrow")
+    let is_operator = function.name.starts_with("_Zn") && !function.name.contains("nothrow");
+    is_operator || matches!(function.name, "tc_new" | "tc_newarray")
 }
 
 /// Whether a name is that of a function that is hooked only where accesses are counted.
@@ -304,6 +305,6 @@ mod tests {
     #[test]
     fn operators_that_forward_and_functions_that_throw() {
         assert_eq!(forwarding_operators().count(), 4);
-        assert_eq!(HOOKED_FUNCTIONS.iter().filter(|f| may_throw(f)).count(), 4);
+        assert_eq!(HOOKED_FUNCTIONS.iter().filter(|f| may_throw(f)).count(), 6);
     }
 }

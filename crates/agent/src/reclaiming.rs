@@ -226,7 +226,10 @@ fn reason_of_beginning(error: &ReclaimError) -> &'static str {
 
 fn reason_of_doubt(refusal: &Refusal) -> &'static str {
     match refusal {
-        Refusal::OtherAllocator(_) | Refusal::LinkedIn(_) | Refusal::NotShown(_) => "allocator",
+        Refusal::OtherAllocator(_)
+        | Refusal::LinkedIn(_)
+        | Refusal::CallsBack(_)
+        | Refusal::NotShown(_) => "allocator",
         Refusal::InMalloc => "in_malloc",
         Refusal::Unparsed { .. } | Refusal::NoCaches | Refusal::OtherCount => "heap",
         Refusal::Unsearched(_) => "unsearched",

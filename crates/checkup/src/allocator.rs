@@ -1,7 +1,7 @@
 //! Allocators other than glibc's: their own figures, and what they give back.
 
 use memhook_attach::{Claim, Reach, SafePoints, claim};
-use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory};
+use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory, foreign_callback};
 use memhook_process::{
     ModuleFiles, ModuleImage, filter_may_kill, first_failure, mappings, modules, preflight,
 };
@@ -61,6 +61,12 @@ impl Callable {
         if filter_may_kill(pid) {
             return Err(CallError::Refused(format!(
                 "a seccomp filter may end process {pid} for what {} needs",
+                allocator.name
+            )));
+        }
+        if let Some(why) = foreign_callback(pid, &images, Some(allocator.name)) {
+            return Err(CallError::Refused(format!(
+                "{} could call what the program has set, and wait for a lock of the program's: {why}",
                 allocator.name
             )));
         }

@@ -72,7 +72,9 @@ pub use graph::types::{Evidence, Types, TypesTold};
 pub use graph::unknown_memory::unknown_memory;
 pub use graph::why::{Why, WhyStep, why};
 #[cfg(target_arch = "x86_64")]
-pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, refusal};
+pub use reclaim::{
+    Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, foreign_callback, refusal,
+};
 #[cfg(target_arch = "x86_64")]
 pub use resident::{
     Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,

@@ -39,6 +39,7 @@ pub(crate) fn map_and_call(held: &mut Held) -> Result<(), Error> {
         bytes: 4 * PAGE,
         code: PAGE..2 * PAGE,
         data: 2 * PAGE..3 * PAGE,
+        cleared: 0..0,
         zeros: 3 * PAGE..4 * PAGE,
         contents: &contents,
     };

@@ -140,7 +140,12 @@ fn is_loader(module: &ModuleImage) -> bool {
     !is_musl(module) && (module.is_loader || has_its_name)
 }
 
-fn is_part_of_glibc(facts: &ModuleFacts) -> bool {
+/// Whether a module is the loader, beside the C library or, as musl's, the library itself.
+pub(crate) fn is_rtld(module: &ModuleImage) -> bool {
+    module.is_loader || is_loader(module)
+}
+
+pub(crate) fn is_part_of_glibc(facts: &ModuleFacts) -> bool {
     let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
     is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part)
 }

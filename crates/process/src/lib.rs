@@ -20,6 +20,7 @@ mod hook_copies;
 mod load_segments;
 mod loaded_elf;
 mod loader;
+mod loader_calls;
 mod maps;
 mod memory;
 mod module;
@@ -66,6 +67,7 @@ pub use hook_copies::{
     hook_copies, is_hook, is_ours, unfinished_copies,
 };
 pub use loader::{Auxiliary, Loader, is_audited, is_static};
+pub use loader_calls::{foreign_calls_of_loader, has_changed_code, set_malloc_hook};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{
     is_executed_still, open_descriptor, open_memory, open_pagemap, read_memory, read_word,

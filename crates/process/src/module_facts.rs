@@ -33,17 +33,30 @@ pub struct ModuleFacts {
     exported: HashMap<&'static str, Exported>,
     /// The variables of a CPython interpreter, where the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
+    /// The hooks of glibc's allocator (malloc_hook(3)), where the module is glibc (svma).
+    pub(crate) malloc_hooks: Vec<u64>,
     /// The name of an allocator that is part of it, once that was looked for: that takes reading all its constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
 }
 
 /// The other functions that are looked for.
-const ALSO: [&str; 5] = [
+const ALSO: [&str; 6] = [
     EVALUATION,
+    "la_version",
     "malloc_trim",
     "gnu_get_libc_version",
     "fork",
     "dl_iterate_phdr",
+];
+
+/// Variables with functions that glibc's allocator called before 2.34.
+const MALLOC_HOOKS: [&str; 6] = [
+    "__malloc_hook",
+    "__realloc_hook",
+    "__free_hook",
+    "__memalign_hook",
+    "__morecore",
+    "__after_morecore_hook",
 ];
 
 fn is_hooked(name: &str) -> bool {
@@ -76,6 +89,10 @@ impl ModuleFacts {
         } else {
             HashMap::new()
         };
+        let malloc_hooks = match exported.contains_key("gnu_get_libc_version") {
+            true => elf.variables(&MALLOC_HOOKS).into_values(),
+            false => HashMap::new().into_values(),
+        };
         let is_resolver = |svma: u64| exported.values().any(|e| e.is_ifunc && e.svma == svma);
         let resolved_words = if exported.values().any(|e| e.is_ifunc) {
             elf.resolved_words(&is_resolver)
@@ -94,6 +111,7 @@ impl ModuleFacts {
             resolved_words,
             exported,
             python,
+            malloc_hooks: malloc_hooks.map(|hook| hook.svma).collect(),
             built_in_allocator: OnceLock::new(),
         })
     }

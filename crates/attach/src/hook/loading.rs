@@ -1,12 +1,13 @@
 //! How the hook comes into a process: by its loader, or mapped without it.
 
-use super::object::{EMITTER, HookObject, LOADED, MAPPED, hook_at};
+use super::object::{EMITTER, EMITTER_MAPPED, HookObject, LOADED, MAPPED, hook_at};
 use crate::config::emission::Emission;
 use crate::error::Error;
-use memhook_abi::{HOOKED_FUNCTIONS, Role, may_throw};
+use memhook_abi::{Function, HOOKED_FUNCTIONS, Role, may_throw};
 use memhook_inject::{Dlopen, Held, load_file, load_object};
 use memhook_process::{
-    CLibrary, CLibraryKind, Mapping, has_proc, hook_copies, is_hook, is_static, mappings,
+    CLibrary, CLibraryKind, Check, Mapping, ModuleImage, foreign_calls_of_loader, has_proc,
+    hook_copies, is_hook, is_static, mappings,
 };
 
 /// The way in.
@@ -21,11 +22,64 @@ pub enum Loading {
 }
 
 /// Why a throwing function is left alone where the hook is mapped.
-const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader; its calls of malloc are seen";
+const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader, as no module has a place for it to pass; its calls of malloc are seen";
+
+/// How the hook is to come in, and why it is mapped where the process has a loader that could be asked.
+#[derive(Clone, Debug)]
+pub struct WayIn {
+    /// The way.
+    pub loading: Loading,
+    /// What the loader might call that is not the C library's.
+    pub foreign_call: Option<String>,
+}
+
+impl WayIn {
+    /// Chooses one for a process with these modules. `present`: where the hook of this version is already.
+    pub fn of(
+        pid: i32,
+        maps: &[Mapping],
+        modules: &[ModuleImage],
+        libc: Option<&CLibrary>,
+        present: Option<u64>,
+    ) -> Result<WayIn, Error> {
+        let loading = Loading::of(pid, libc, present)?;
+        let foreign_call = match loading {
+            Loading::ByLoader(_) => foreign_calls_of_loader(pid, maps, modules),
+            _ => None,
+        };
+        if let Some(reason) = &foreign_call {
+            tracing::debug!(pid, reason, "the hook is mapped without the loader");
+        }
+        Ok(WayIn {
+            loading: match foreign_call {
+                Some(_) => loading.without_loader(),
+                None => loading,
+            },
+            foreign_call,
+        })
+    }
+
+    /// What `doctor` says of it; the checks before have told of a process whose loader cannot be asked.
+    pub fn check(&self, pid: i32) -> Option<Check> {
+        match (&self.loading, &self.foreign_call) {
+            (_, Some(reason)) => Some(Check::good(
+                "loading",
+                format!("the hook is mapped without the loader of process {pid}: {reason}"),
+            )),
+            (Loading::ByLoader(_), None) => Some(Check::good(
+                "loading",
+                format!(
+                    "the hook is loaded by the loader of process {pid}, which can call nothing but glibc's own code"
+                ),
+            )),
+            _ => None,
+        }
+    }
+}
 
 impl Loading {
-    /// Chooses one. `present`: where the hook of this version is already.
-    pub fn of(pid: i32, libc: Option<&CLibrary>, present: Option<u64>) -> Result<Loading, Error> {
+    /// The way in as far as the loader itself decides it.
+    fn of(pid: i32, libc: Option<&CLibrary>, present: Option<u64>) -> Result<Loading, Error> {
         if let Some(base) = present {
             return Ok(Loading::Present(base));
         }
@@ -59,7 +113,7 @@ impl Loading {
         emission: &Emission,
     ) -> Result<(u64, &'static HookObject), Error> {
         let base = match (self, &emission.file) {
-            (Loading::Present(base), _) => base,
+            (Loading::Present(base), _) => return Ok((base, self.object(held.pid()))),
             (Loading::ByLoader(dlopen), None) => load_object(held, dlopen, EMITTER.bytes)?,
             (Loading::ByLoader(dlopen), Some(file)) => {
                 let maps = mappings(held.pid())?;
@@ -70,7 +124,12 @@ impl Loading {
                     .filter(|m| m.offset == 0 && m.path.ends_with(name));
                 load_file(held, dlopen, &file.folder, name, earlier.count())?
             }
-            (Loading::WithoutLoader, _) => return Err(Error::NoPlaceToListen { pid: held.pid() }),
+            (Loading::WithoutLoader, None) => {
+                return Ok((EMITTER_MAPPED.map(held)?, &EMITTER_MAPPED));
+            }
+            (Loading::WithoutLoader, Some(_)) => {
+                return Err(Error::NoPlaceToListen { pid: held.pid() });
+            }
         };
         Ok((base, &EMITTER))
     }
@@ -131,7 +190,8 @@ pub fn fate(object: &HookObject, function: usize) -> Fate {
 /// unwound, too.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
-    object.is_mapped && hooked.is_some_and(|f| may_throw(f) || f.role == Role::Touches)
+    let may_be_left = |f: &Function| !object.may_be_unwound && may_throw(f);
+    object.is_mapped && hooked.is_some_and(|f| may_be_left(f) || f.role == Role::Touches)
 }
 
 /// Where the process has a hook already that can emit as is asked for (avma).

@@ -4,6 +4,7 @@ pub(crate) mod file;
 pub(crate) mod listening;
 pub(crate) mod loading;
 pub(crate) mod object;
+pub(crate) mod passage;
 pub(crate) mod presence;
 #[cfg(test)]
 mod stack_use;

@@ -1,8 +1,9 @@
 //! The embedded hook, which the target's loader loads or which is mapped without it.
 
+use super::passage::InProcess;
 use crate::error::Error;
 use goblin::elf::program_header::PT_LOAD;
-use goblin::elf::{Elf, reloc};
+use goblin::elf::{Elf, ProgramHeader, reloc};
 use memhook_inject::{HOOK_NAME, Held, ObjectImage, map_object};
 use memhook_process::{
     MAPPED_MARK, Mapping, ModuleBytes, ModuleImage, RemoteAddress, hook_copies, read_memory,
@@ -20,6 +21,8 @@ pub struct HookObject {
     pub bytes: &'static [u8],
     /// It is mapped without the loader, so no unwinder of the target knows it.
     pub is_mapped: bool,
+    /// Exceptions and other unwinding find their way through its calls.
+    pub may_be_unwound: bool,
     /// It records nothing, and tells listeners.
     pub emits: bool,
 }
@@ -35,23 +38,49 @@ pub static LOADED: HookObject = HookObject {
     name: HOOK_NAME,
     bytes: HOOK,
     is_mapped: false,
+    may_be_unwound: true,
     emits: false,
 };
 
-/// The hook that emits, loaded by the target's loader: one that is mapped has no file that a probe could be placed in.
+/// The hook that emits, loaded by the target's loader.
 pub static EMITTER: HookObject = HookObject {
     name: HOOK_NAME,
     bytes: EMITTER_BYTES,
     is_mapped: false,
+    may_be_unwound: true,
     emits: true,
 };
 
 /// The same, mapped without it. Its copies have a mark.
-pub static MAPPED: HookObject = HookObject {
+pub static MAPPED: HookObject = MAPPED_OBJECT;
+
+const MAPPED_OBJECT: HookObject = HookObject {
     name: HOOK_NAME,
     bytes: HOOK,
     is_mapped: true,
+    may_be_unwound: false,
     emits: false,
+};
+
+/// The same, with a [passage](super::passage) for what unwinds.
+pub static MAPPED_WITH_PASSAGE: HookObject = HookObject {
+    may_be_unwound: true,
+    ..MAPPED_OBJECT
+};
+
+/// The hook that emits, mapped without the loader. What it is mapped from is its file, so listeners find the same probes.
+pub static EMITTER_MAPPED: HookObject = EMITTER_MAPPED_OBJECT;
+
+const EMITTER_MAPPED_OBJECT: HookObject = HookObject {
+    bytes: EMITTER_BYTES,
+    emits: true,
+    ..MAPPED_OBJECT
+};
+
+/// The same, with a passage.
+pub static EMITTER_MAPPED_WITH_PASSAGE: HookObject = HookObject {
+    may_be_unwound: true,
+    ..EMITTER_MAPPED_OBJECT
 };
 
 /// What pads of probes call that look at arguments or at call stacks.
@@ -59,6 +88,7 @@ pub static PROBE: HookObject = HookObject {
     name: c"memhook-probe-code",
     bytes: include_bytes!(env!("MEMHOOK_PROBE_OBJECT")),
     is_mapped: true,
+    may_be_unwound: false,
     emits: false,
 };
 
@@ -76,17 +106,15 @@ pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     // This much of the file includes the build-id.
     let mut start = [0; 1024];
     read_memory(pid, RemoteAddress(base), &mut start).ok()?;
-    if EMITTER_BYTES.starts_with(&start) {
-        return Some(&EMITTER);
-    }
     let (place, mark) = MAPPED_MARK;
-    let object = if start[place] == mark {
-        &MAPPED
-    } else {
-        &LOADED
-    };
+    let is_mapped = start[place] == mark;
     start[place] = HOOK[place];
-    HOOK.starts_with(&start).then_some(object)
+    let objects = match is_mapped {
+        true => [&MAPPED, &EMITTER_MAPPED],
+        false => [&LOADED, &EMITTER],
+    };
+    let is_it = |object: &&HookObject| object.bytes.starts_with(&start);
+    objects.into_iter().find(is_it)
 }
 
 /// The hooks of this version in a process, as modules of it.
@@ -100,6 +128,15 @@ pub fn hook_images(pid: i32, maps: &[Mapping]) -> Vec<ModuleImage> {
 const PAGE_BYTES: u64 = 4096;
 
 impl HookObject {
+    /// The same object where this passage was found for it.
+    pub fn with_passage(&'static self, passage: Option<&InProcess>) -> &'static HookObject {
+        match self.is_mapped && passage.is_some() {
+            true if self.emits => &EMITTER_MAPPED_WITH_PASSAGE,
+            true => &MAPPED_WITH_PASSAGE,
+            false => self,
+        }
+    }
+
     fn parse(&self) -> Result<Elf<'static>, Error> {
         Elf::parse(self.bytes).map_err(|_| Error::HookObject("anything"))
     }
@@ -165,7 +202,23 @@ impl HookObject {
         } else {
             end
         };
-        let contents = |base| self.in_memory(&elf, base);
+        let in_file = data.p_vaddr + data.p_filesz;
+        let cleared = match self.emits {
+            true => in_file..data_end,
+            false => 0..0,
+        };
+        let contents = |base| {
+            let mut contents = self.in_memory(&elf, base)?;
+            if self.emits {
+                // Listeners look for the notes behind it.
+                let is_in_place = |p: &&ProgramHeader| p.p_offset == p.p_vaddr;
+                let mut loads = elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
+                let rest = self.bytes.get(contents.len()..);
+                let rest = rest.filter(|_| loads.all(|p| is_in_place(&p)));
+                contents.extend(rest.ok_or(Error::HookObject("segments at their addresses"))?);
+            }
+            Ok::<_, Error>(contents)
+        };
         // Whatever is wrong with the object is found out before the target is touched.
         contents(0)?;
         let object = ObjectImage {
@@ -173,6 +226,7 @@ impl HookObject {
             bytes: end,
             code: page(code.p_vaddr)..next_page(code.p_vaddr + code.p_memsz),
             data: page(data.p_vaddr)..data_end,
+            cleared,
             zeros: data_end..end,
             contents: &|base| contents(base).unwrap_or_default(),
         };

@@ -6,8 +6,11 @@ use std::collections::{HashMap, HashSet};
 /// Who asks for room before it is called (`has_stack_room`), and what a call takes at most without that.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 640;
-/// shmat(2) and the wrappers of described allocators, which have the registers of their callers in their frames.
+/// shmat(2) and the wrappers of described allocators, which have the registers of their callers in their frames, and calls
+/// by a passage.
 const OF_OTHERS: u64 = 768;
+/// The frame of `memhook_pass` (arch/x86_64/passage.hpp), with both return addresses.
+const OF_PASSAGE: u64 = 8 + 8 + 160 + 8;
 
 /// Functions by the names that the linker knows: what they are called, their frames, and whom they call.
 #[derive(Default)]
@@ -114,6 +117,11 @@ fn a_traced_call_takes_no_more_stack_than_is_said() {
     let others = calls.most(&of_other, &|called| !asks(called));
     let unwinding = calls.most(&any, &native);
     let python = calls.most(&any, &|_| true);
+    let is_passed = |called: &str| called.contains("memhook_pass_");
+    let passed = OF_PASSAGE + calls.most(&is_passed, &|called| !asks(called));
+    assert!((200..=OF_OTHERS).contains(&passed), "{passed}");
+    let passed = OF_PASSAGE + calls.most(&is_passed, &native);
+    assert!(passed <= figure("room_for_unwinding"), "{passed}");
     println!("{always} {others} {unwinding} {python}");
     assert!((200..=ALWAYS).contains(&always), "{always}");
     let emitting = read(emitter).most(&of_allocator, &|called| !asks(called));

@@ -5,7 +5,7 @@ use crate::{
     claim::already_traced,
     config::TraceConfig,
     error::Error,
-    hook::loading::Loading,
+    hook::loading::WayIn,
     pads::{DescribedReach, plan_pads, reach_of_described},
     plan::hooking::{Planned, PlannedModule, is_hooked, survey},
     plan::safe_thread::safe_thread,
@@ -82,8 +82,9 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
     let mut touches = None;
     if is_well(&checks) {
         match planned_modules(pid, &config) {
-            Ok((images, loading, plan)) => {
-                touches = Some(of_attach(pid, &config, loading, &plan));
+            Ok((images, way_in, plan)) => {
+                touches = Some(of_attach(pid, &config, way_in.loading, &plan));
+                checks.extend(way_in.check(pid));
                 diagnosed_modules.extend(plan.into_iter().map(diagnosed));
                 checks.push(seen(pid, &diagnosed_modules));
                 if is_well(&checks) {
@@ -143,12 +144,13 @@ fn other_attacher(pid: i32) -> Option<Check> {
 fn planned_modules(
     pid: i32,
     config: &TraceConfig,
-) -> Result<(Vec<ModuleImage>, Loading, Vec<PlannedModule>), Error> {
+) -> Result<(Vec<ModuleImage>, WayIn, Vec<PlannedModule>), Error> {
     let surveyed = survey(pid)?;
-    let (images, loading) = (surveyed.modules.clone(), surveyed.loading);
+    let images = surveyed.modules.clone();
+    let way_in = surveyed.way_in.clone();
     let mut plan = Planned::of(surveyed, config)?.into_modules()?;
     plan.retain(|plan| plan.image.is_libc || !plan.image.is_loader);
-    Ok((images, loading, plan))
+    Ok((images, way_in, plan))
 }
 
 fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedReach>, Error> {

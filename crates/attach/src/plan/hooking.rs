@@ -94,9 +94,19 @@ impl Planned {
                 "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
             )));
         }
-        // Listeners find probes in files and in memory objects, where only the loader maps them from.
-        if config.emits.is_some() && survey.loading == Loading::WithoutLoader {
-            return Err(Error::NoPlaceToListen { pid });
+        // Where there is a loader that is not asked, the hook is mapped from what listeners can open.
+        if let Some(emission) = &config.emits
+            && survey.way_in.loading == Loading::WithoutLoader
+        {
+            match &survey.way_in.foreign_call {
+                None => return Err(Error::NoPlaceToListen { pid }),
+                Some(reason) if emission.file.is_some() => {
+                    return Err(Error::Refused(format!(
+                        "process {pid} cannot load the hook from a directory, as its loader could call the program ({reason}): emit without one"
+                    )));
+                }
+                Some(_) => {}
+            }
         }
         let mut pads = plan_pads(&survey);
         plan_described(&survey, &config.allocators, &mut pads)?;

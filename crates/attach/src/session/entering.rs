@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::hold::reach::Reach;
 use crate::hold::safe_point::SAFE_POINT_PATIENCE;
 use crate::hook::loading::Loading;
+use crate::hook::passage::InProcess;
 use crate::hook::presence::{HookInTarget, any_point};
 use crate::leave::residue::Place;
 use crate::survey::target_facts::{is_filtered, loading_is_filtered, thread_numbers};
@@ -90,6 +91,10 @@ impl Prepared {
         };
         held.let_others_go();
         let (base, object) = loaded?;
+        if !object.is_mapped {
+            self.passage = None;
+        }
+        let object = object.with_passage(self.passage.as_ref());
         let hook = HookInTarget::new(object, base)?;
         let (region, modules) = (&self.region, &self.modules.now);
         self.journal.use_object(object, region, modules);
@@ -108,7 +113,7 @@ impl Prepared {
     /// that the thread holds no lock; else the hook is mapped, where that will do, which takes a thread that is outside of
     /// the loader. So it is, too, with the hook in place, which asks the loader to keep still.
     fn hold_to_load(
-        &self,
+        &mut self,
         reach: &mut Reach<'_>,
         loading: Loading,
     ) -> Result<(Held, Loading), Error> {
@@ -137,6 +142,7 @@ impl Prepared {
                 }
             }
             way = Loading::WithoutLoader;
+            self.passage = InProcess::of(pid, &self.modules.now);
         }
         let held = points.hold_outside_of_the_loader(reach, pid, SAFE_POINT_PATIENCE)?;
         Ok((held, way))
@@ -160,7 +166,8 @@ impl Session {
             self.region().guide_is_at(to.0);
         }
         self.region().tell_owner();
-        let result = held.call(self.hook.attach(), &[address.0])? as i64;
+        let [passage, saved] = InProcess::arguments(self.prepared.passage.as_ref());
+        let result = held.call(self.hook.attach(), &[address.0, passage, saved])? as i64;
         let result = self.patch_until_current(&mut held, result);
         if let Reach::AtStart(_) = reach {
             self.fill_cells()?;

@@ -135,6 +135,7 @@ impl Heritage {
             modules: self.modules.clone(),
             hook: self.hook_image.clone(),
             journal: self.journal.clone(),
+            passage: None,
             pads: Pads::none(pid),
             // They take pads.
             heaps: Vec::new(),

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::hold::reach::Reach;
 use crate::hold::safe_point::SafePoints;
 use crate::hook::loading::Loading;
+use crate::hook::passage::InProcess;
 use crate::leave::residue::Place;
 use crate::leave::restore::restore;
 use crate::pads::{Pads, TracedHeap};
@@ -51,6 +52,8 @@ pub(super) struct Prepared {
     /// The hook as a module, where it is in the process by now.
     pub hook: Option<ModuleImage>,
     pub journal: SlotJournal,
+    /// The way for exceptions through the hook, where it is mapped.
+    pub passage: Option<InProcess>,
     /// The functions that no slot of the GOT leads to.
     pub pads: Pads,
     /// The heaps of the allocators that the user has described.
@@ -150,6 +153,7 @@ impl Prepared {
             region: Arc::new(region),
             modules,
             hook: present.and_then(|base| survey.object.image(base).ok()),
+            passage: survey.passage,
             journal: SlotJournal::new(survey.object, functions, variants),
             heaps: pads.heaps(settings.allocators.iter().map(|a| a.name.clone())),
             pads,
@@ -170,7 +174,7 @@ impl Prepared {
         // So that nothing slow is left for the hold.
         let anywhere = survey.object.image(0)?;
         prepared.tables.prepare(&prepared.region, &[anywhere]);
-        let way = survey.loading;
+        let way = survey.way_in.loading;
         let entry = Entry {
             way,
             region: place,

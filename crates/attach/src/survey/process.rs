@@ -1,8 +1,9 @@
 //! A process as an attach finds it. It is only read.
 
 use crate::error::Error;
-use crate::hook::loading::Loading;
+use crate::hook::loading::WayIn;
 use crate::hook::object::HookObject;
+use crate::hook::passage::InProcess;
 use memhook_process::{CLibrary, Mapping, ModuleFiles, ModuleImage, is_static, modules};
 
 /// What an attach has to know of a process before it can be planned.
@@ -15,7 +16,9 @@ pub(crate) struct Surveyed {
     /// Its program is static: there is no loader, and no module comes or goes.
     pub is_static: bool,
     /// How the hook would come in.
-    pub loading: Loading,
+    pub way_in: WayIn,
+    /// The way for exceptions through a hook that is mapped.
+    pub passage: Option<InProcess>,
     /// The build of the hook that would come in so.
     pub object: &'static HookObject,
 }
@@ -30,15 +33,19 @@ impl Surveyed {
     ) -> Result<Surveyed, Error> {
         let modules = modules(pid, &maps, files)?;
         let libc = CLibrary::of(pid, &maps);
-        let loading = Loading::of(pid, libc.as_ref(), present)?;
+        let way_in = WayIn::of(pid, &maps, &modules, libc.as_ref(), present)?;
+        let object = way_in.loading.object(pid);
+        let is_unknown = object.is_mapped.then_some(());
+        let passage = is_unknown.and_then(|()| InProcess::of(pid, &modules));
         Ok(Surveyed {
             is_static: libc.is_none() && is_static(pid),
-            object: loading.object(pid),
+            object: object.with_passage(passage.as_ref()),
             pid,
             maps,
             modules,
             libc,
-            loading,
+            way_in,
+            passage,
         })
     }
 

@@ -2,7 +2,9 @@
 
 use super::choose::{reclaimable, refusal};
 use super::refusal::Refusal;
-use super::release::{HoldAtSafePoint, RELEASED, Released, allocator_of, find_free_of, owners};
+use super::release::{
+    HoldAtSafePoint, RELEASED, Released, allocator_of, find_free_of, foreign_callback, owners,
+};
 use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
 use crate::{Error, Fingerprints, MarkOptions, Scan};
@@ -130,6 +132,14 @@ impl Reclaimer {
                 } else {
                     Refusal::OtherAllocator(name.to_owned())
                 });
+            }
+        }
+        for owner in owners(&scan.heap, &chosen) {
+            if let Some(why) = foreign_callback(self.pid, &captured.images, owner) {
+                chosen.retain(|&block| allocator_of(&scan.heap, block) != owner);
+                if chosen.is_empty() {
+                    refused = Some(Refusal::CallsBack(why));
+                }
             }
         }
         if self.verdict.is_none() {

@@ -1,5 +1,6 @@
 //! Giving leaked blocks of a live process back to its allocator.
 
+mod callbacks;
 mod candidates;
 pub(crate) mod choose;
 mod hold_time;
@@ -13,5 +14,5 @@ pub use candidates::{Candidates, Reclaimer};
 pub use choose::refusal;
 pub use refusal::Refusal;
 pub(crate) use release::exported;
-pub use release::{HoldAtSafePoint, Released};
+pub use release::{HoldAtSafePoint, Released, foreign_callback};
 pub use verdict::Verdict;

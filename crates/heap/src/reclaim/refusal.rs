@@ -11,6 +11,11 @@ pub enum Refusal {
         "{0} is part of the program: no thread can be kept out of its code, so its free() is not called"
     )]
     LinkedIn(String),
+    /// `free` may call something of the program's.
+    #[error(
+        "free() could call what the program has set, and wait for a lock of the program's: {0}"
+    )]
+    CallsBack(String),
     /// Whether a block was freed since the search could not be seen.
     #[error("the structures of this {0} do not show whether a block was freed meanwhile")]
     NotShown(String),

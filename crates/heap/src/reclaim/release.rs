@@ -1,5 +1,6 @@
 //! Releasing blocks of a running process by calls of its own `free`.
 
+use super::callbacks::callback;
 use super::candidates::Candidates;
 use super::hold_time::HoldTime;
 use super::look::{InVain, Look};
@@ -10,7 +11,8 @@ use crate::snapshot::MUSL;
 use crate::{Error, Heap};
 use memhook_inject::{Held, Others, stops, wait_for_late_threads};
 use memhook_process::{
-    ElfView, ModuleImage, ModulePart, RemoteAddress, is_executed_still, module_part,
+    ElfView, ModuleImage, ModulePart, RemoteAddress, is_executed_still, mappings, module_part,
+    set_malloc_hook,
 };
 use std::time::{Duration, Instant};
 
@@ -92,6 +94,10 @@ impl Candidates {
                 reason: format!("no library of {name} in it exports free()"),
             })?,
         };
+        if let Some(why) = foreign_callback(pid, &self.captured.images, allocator) {
+            let reason = Refusal::CallsBack(why).to_string();
+            return Err(Error::NoHeap { pid, reason });
+        }
         let mut same = self.unchanged(blocks, u64::MAX);
         let Some(name) = allocator else {
             let unsure = self.take_unsure(&mut same);
@@ -342,6 +348,33 @@ const DEBUGGING: &str = "_debug";
 /// The address of `free` in the library of an allocator. What is part of the program has none that may be called: no
 /// thread could be kept out of its code.
 pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u64> {
+    exported(library_of(images, allocator)?, "free")
+}
+
+/// Why the functions of an allocator may call something of the program's, if they may; `None` is glibc's.
+pub fn foreign_callback(
+    pid: i32,
+    images: &[ModuleImage],
+    allocator: Option<&str>,
+) -> Option<String> {
+    let library = match allocator {
+        None => images.iter().find(|image| image.is_libc),
+        Some(name) => library_of(images, name),
+    };
+    let Ok(maps) = mappings(pid) else {
+        return Some("its mappings cannot be read".to_owned());
+    };
+    let Some(library) = library else {
+        return Some("its library was not found".to_owned());
+    };
+    let hook = allocator.is_none().then(|| set_malloc_hook(pid, images));
+    if let Some(hook) = hook.flatten() {
+        return Some(hook);
+    }
+    callback(pid, &maps, images, allocator.unwrap_or("glibc"), library)
+}
+
+fn library_of<'a>(images: &'a [ModuleImage], allocator: &str) -> Option<&'a ModuleImage> {
     if !RELEASED.contains(&allocator) {
         return None;
     }
@@ -356,10 +389,7 @@ pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u6
     let mut libraries = images.iter().filter(is_its);
     // If there are two, it is not known which of them has the block.
     let library = libraries.next().filter(|_| libraries.next().is_none())?;
-    if library.name().contains(DEBUGGING) {
-        return None;
-    }
-    exported(library, "free")
+    (!library.name().contains(DEBUGGING)).then_some(library)
 }
 
 /// The address of a function or a variable that a module exports.

@@ -9,7 +9,7 @@
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
 use crate::glibc::walk::{ChunkKind, each_chunk};
-use crate::reclaim::{HoldAtSafePoint, exported};
+use crate::reclaim::{HoldAtSafePoint, exported, foreign_callback};
 use crate::resident::account::Account;
 use crate::resident::look::account_of;
 use crate::resident::pages::PAGE_BYTES;
@@ -122,6 +122,14 @@ impl Trimmer {
             pid,
             reason: "its C library exports no malloc_trim()".into(),
         })?;
+        if let Some(why) = foreign_callback(pid, self.images(), None) {
+            return Err(Error::NoHeap {
+                pid,
+                reason: format!(
+                    "malloc_trim() could call what the program has set, and wait for a lock of the program's: {why}"
+                ),
+            });
+        }
         let before = memory_use(pid)?.rss;
         let mut held = hold()?;
         if !is_executed_still(&self.memory) {

@@ -28,6 +28,8 @@ pub struct ObjectImage<'a> {
     pub code: Range<u64>,
     /// Its data, with what the file holds of it.
     pub data: Range<u64>,
+    /// The end of its data's last page, which is to be zero; the file holds something else there.
+    pub cleared: Range<u64>,
     /// Memory of its data that the file holds nothing of. It is private and anonymous, as from a loader.
     pub zeros: Range<u64>,
     /// The bytes before `zeros`, for an object whose first byte is at this address.
@@ -87,6 +89,10 @@ fn complete(
     ] {
         if part.is_empty() {
             continue;
+        }
+        if protection == read_execute && !object.cleared.is_empty() {
+            let zeros = vec![0; (object.cleared.end - object.cleared.start) as usize];
+            held.write(RemoteAddress(base + object.cleared.start), &zeros)?;
         }
         let (file, offset) = if flags == anonymous {
             (u64::MAX, 0)

@@ -16,6 +16,7 @@ mod gaps;
 mod hostile_files;
 mod job_control;
 mod leaders;
+mod lent_locks;
 mod linked_allocators;
 mod locked_memory;
 mod mapped_hook;

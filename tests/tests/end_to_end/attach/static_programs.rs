@@ -65,8 +65,7 @@ const PLANTED: [(&str, &str, u64, u64); 7] = [
     ("leak_by_realloc", "realloc", 80, 112),
     ("leak_by_posix_memalign", "posix_memalign", 70, 128),
     ("leak_by_strdup", "malloc", 60, 24),
-    // No exception could pass through a wrapper of operator new, so its malloc is seen.
-    ("leak_by_new", "malloc", 50, 72),
+    ("leak_by_new", "new[]", 50, 72),
     ("leak_in_thread", "malloc", 16, 40),
 ];
 
@@ -125,9 +124,10 @@ fn is_traced(flags: &[&str]) {
     let report = attacher.finish();
     let totals = &report["totals"];
     assert_eq!(totals["lost_events"], 0, "{report:#}");
-    // The block that the busy thread had at the attach. What the C library releases at the end of a thread is none.
+    // The block that the busy thread had at the attach, and the exception, which is allocated as a part of the operator
+    // new that throws it. What the C library releases at the end of a thread is none.
     let unknown = totals["unknown_releases"].as_u64();
-    assert!(unknown <= Some(1), "{report:#}");
+    assert!(unknown <= Some(2), "{report:#}");
     assert_eq!(totals["unhooked_releases"], 0, "{report:#}");
     let mut found = sites(&report, "static_allocator.cc");
     // What the C library keeps with the stacks of ended threads, and what throwing takes.
@@ -235,7 +235,9 @@ fn static_programs_are_run() {
         let last = serde_json::Deserializer::from_str(&report).into_iter::<serde_json::Value>();
         let last = last.last().expect("one").expect("JSON");
         assert_eq!(last["totals"]["lost_events"], 0, "{last:#}");
-        assert_eq!(last["totals"]["unknown_releases"], 0, "{last:#}");
+        // What throwing from operator new takes is a part of that call.
+        let unknown = last["totals"]["unknown_releases"].as_u64();
+        assert!(unknown <= Some(2), "{last:#}");
         let found = sites(&last, file);
         let found = found
             .iter()

@@ -115,6 +115,29 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     assert!(target.finish().success());
 }
 
+/// An allocator that could call the program keeps the loader from being asked.
+#[test]
+fn a_mapped_hook_tells_the_same() {
+    let mut command = Command::new(build_target("emitted", &["-O1"]));
+    let mut target = Target::run(command.env("LD_PRELOAD", "libtcmalloc_minimal.so.4"));
+    let emitter = Emitter::start(&target, &["--sample", "1"]);
+    let Some(mut both) = Both::start(&emitter) else {
+        return not_run(NO_PROBES);
+    };
+    for _ in 0..3 {
+        round(&mut target);
+        both.expect_round();
+    }
+    emitter.finish();
+    round(&mut target);
+    both.expect_nothing();
+    let emitter = Emitter::start(&target, &["--sample", "1"]);
+    round(&mut target);
+    both.expect_round();
+    emitter.finish();
+    assert!(target.finish().success());
+}
+
 /// What traces and what emits are two objects. Each comes in once, and either puts right what a killed other has left.
 #[test]
 fn tracing_and_emitting_take_turns() {

@@ -1,6 +1,7 @@
 //! Unreachable blocks: found, judged and given back.
 
 mod attach_leaks;
+mod calls_back;
 mod chunks;
 mod declared_types;
 mod disguised_pointers;

@@ -1,0 +1,55 @@
+//! The way for exceptions, and for whatever else unwinds, through the calls of a hook that no unwinder knows.
+//!
+//! A hook that is mapped without the loader has no call frame information that an unwinder of the process would find. So
+//! its calls that an exception may leave return into code of a module that stays loaded, whose frame looks the same to an
+//! unwinder ([`memhook_unwind::passage`]), and come back from there. Nothing is registered, and no lock is taken.
+
+use memhook_process::{ModuleImage, RemoteAddress, code_places, read_memory};
+use memhook_unwind::{PASSAGE_CODE, Passage, Sections, passage};
+
+/// A passage in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InProcess {
+    /// Where it is (avma).
+    address: u64,
+    saved: [u8; 5],
+}
+
+impl InProcess {
+    /// Finds one in a module that is never unloaded: the C library first, where there always was one so far.
+    pub fn of(pid: i32, modules: &[ModuleImage]) -> Option<InProcess> {
+        let mut permanent: Vec<&ModuleImage> = modules.iter().filter(|m| m.is_permanent).collect();
+        permanent.sort_by_key(|m| (!m.is_libc, !m.is_loader, m.is_main));
+        let found = permanent.into_iter().find_map(|module| {
+            let Passage { address, saved } = in_module(module)?;
+            let address = module.base.wrapping_add(address);
+            let mut code = [0; PASSAGE_CODE.len()];
+            read_memory(pid, RemoteAddress(address), &mut code).ok()?;
+            (code == PASSAGE_CODE).then_some(InProcess { address, saved })
+        });
+        tracing::debug!(pid, ?found, "a way for exceptions was looked for");
+        found
+    }
+
+    /// What the hook is told: where it is, and where registers are to be, one byte for each.
+    pub fn arguments(passage: Option<&InProcess>) -> [u64; 2] {
+        let Some(InProcess { address, saved }) = passage else {
+            return [0, 0];
+        };
+        let places = saved.iter().rev();
+        let packed = places.fold(0, |packed, &place| packed << 8 | u64::from(place));
+        [*address, packed]
+    }
+}
+
+fn in_module(module: &ModuleImage) -> Option<Passage> {
+    let sections = Sections::of(&module.bytes).ok()?;
+    let mut candidates = Vec::new();
+    for (segment, offset) in code_places(&module.bytes) {
+        let length = usize::try_from(segment.end - segment.start).ok()?;
+        let code = module.bytes.at(usize::try_from(offset).ok()?, length)?;
+        let found = memchr::memmem::find_iter(&code, &PASSAGE_CODE);
+        candidates.extend(found.map(|at| segment.start + at as u64));
+    }
+    passage(&sections, &candidates)
+}

@@ -1,0 +1,141 @@
+//! Places through which a call can be made so that every unwinder sees through it.
+//!
+//! A function of ours may stand between a caller and the function that it called, and have no call frame information that
+//! an unwinder of the process would find. If the call returns into some other function's code, whose frame looks the same,
+//! an unwinder takes that function's information and goes on to the caller; and if the instruction there is a call of
+//! what a register holds, the thread comes back to us.
+
+use crate::Sections;
+use crate::arch::native::X86_64;
+use gimli::{
+    CfaRule, CieOrFde, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext, UnwindSection,
+};
+
+/// The instruction that a passage is: `call *%rbx`.
+pub const PASSAGE_CODE: [u8; 2] = [0xff, 0xd3];
+
+/// Registers that a passage's function may keep in its frame, in the order of [`Passage::saved`]. With rbp, these are all
+/// that a callee has to preserve (psABI, 3.2.1).
+const PRESERVED: [Register; 5] = [
+    X86_64::RBX,
+    X86_64::R12,
+    X86_64::R13,
+    X86_64::R14,
+    X86_64::R15,
+];
+
+/// Words below the CFA down to which a frame for a passage keeps registers.
+const MOST_WORDS: i64 = 8;
+
+/// A place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and nothing to do when an exception
+/// passes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Where the instruction is (svma).
+    pub address: u64,
+    /// Where the function keeps the caller's rbx, r12, r13, r14 and r15: words below the CFA, the return address being the
+    /// first and rbp the second. 0: it has not changed that register.
+    pub saved: [u8; 5],
+}
+
+/// The first passage among these addresses (svma) of such an instruction.
+pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
+    let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
+    frames.set_address_size(8);
+    let mut entries = frames.entries(&sections.bases);
+    let mut context = UnwindContext::new();
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
+            continue;
+        };
+        // A frame with a personality may end the program, or keep an exception.
+        let is_plain = fde.personality().is_none() && fde.lsda().is_none();
+        if !is_plain || fde.is_signal_trampoline() {
+            continue;
+        }
+        // A return address is looked up by the byte before it.
+        let mut within = candidates
+            .iter()
+            .filter(|at| fde.contains(**at) && fde.contains(at.wrapping_sub(1)));
+        let found = within.find_map(|&address| {
+            let row = fde.unwind_info_for_address(
+                &frames,
+                &sections.bases,
+                &mut context,
+                address.wrapping_sub(1),
+            );
+            let row = row.ok()?;
+            let saved = saved_registers(row.cfa(), |register| row.register(register))?;
+            Some(Passage { address, saved })
+        });
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Where a frame keeps registers, if it is one that can be made for a call: with a frame pointer, so that it may be of any
+/// size, and with rbx, which is to hold something else.
+fn saved_registers<O: gimli::ReaderOffset>(
+    cfa: &CfaRule<O>,
+    rule: impl Fn(Register) -> Option<RegisterRule<O>>,
+) -> Option<[u8; 5]> {
+    let is_of_frame_pointer = matches!(
+        cfa,
+        CfaRule::RegisterAndOffset { register, offset: 16 } if *register == X86_64::RBP
+    );
+    let kept_at = |register| match rule(register) {
+        Some(RegisterRule::Offset(offset)) => Some(offset),
+        _ => None,
+    };
+    if !is_of_frame_pointer || kept_at(X86_64::RA) != Some(-8) || kept_at(X86_64::RBP) != Some(-16)
+    {
+        return None;
+    }
+    let mut saved = [0; 5];
+    for (place, register) in saved.iter_mut().zip(PRESERVED) {
+        *place = match rule(register) {
+            None | Some(RegisterRule::SameValue) => 0,
+            Some(RegisterRule::Offset(offset)) => {
+                let words = -offset / 8;
+                let is_free = offset % 8 == 0 && (3..=MOST_WORDS).contains(&words);
+                u8::try_from(words).ok().filter(|_| is_free)?
+            }
+            Some(_) => return None,
+        };
+    }
+    let words = || saved.iter().filter(|&&word| word != 0);
+    let is_shared = words().any(|word| words().filter(|other| *other == word).count() > 1);
+    (saved[0] != 0 && !is_shared).then_some(saved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every build of glibc has functions with frames of a variable size that call what they are given.
+    #[test]
+    fn libc_has_one() {
+        let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+        let sections = Sections::of(&bytes).unwrap();
+        // Of its code, the addresses are the offsets in the file.
+        let candidates: Vec<u64> = (0..bytes.len() - 1)
+            .filter(|&at| bytes[at..at + 2] == PASSAGE_CODE)
+            .map(|at| at as u64)
+            .collect();
+        let passage = passage(&sections, &candidates).unwrap();
+        assert!(candidates.contains(&passage.address));
+        assert!((3..=8).contains(&passage.saved[0]));
+        assert_eq!(super::passage(&sections, &[]), None);
+        // The first instruction of a function has no frame.
+        let starts: Vec<u64> = crate::code_ranges(&sections)
+            .iter()
+            .map(|code| code.range.start)
+            .collect();
+        assert_eq!(super::passage(&sections, &starts), None);
+    }
+}

@@ -1,0 +1,117 @@
+// A call that an unwinder sees through, although it knows nothing of the code here.
+//
+// A hook that is mapped without the loader has no call frame information that an unwinder of the process would find, so
+// an exception could not pass through a frame of it. For a call that one may leave, this is put between caller and
+// original: a frame with a frame pointer, as a function of another module has it, which keeps rbx and whatever other
+// registers that function keeps where that one keeps them. The original returns to an instruction `call *%rbx` of that
+// function (memhook_unwind::passage finds one), which brings the thread back here. An unwinder looks up that
+// function, finds the registers and the return address of our caller, and goes on there. Nothing else ever
+// returns there, and the module is never unloaded.
+//
+// Not under a shadow stack, which would see a return for which there was no call.
+//
+// The frame, by bytes from rbp:
+//
+//   8      the return address into the caller
+//   0      the caller's rbp
+//   -8 ..  where registers are for the unwinder, as the attacher says; from -64 on those that it does not look for
+//   -160   PassedCall, which nobody else looks at
+#pragma once
+#include <stdint.h>
+
+namespace memhook {
+
+// A call on its way.
+struct PassedCall {
+  uint64_t a, b;  // its arguments
+  uint64_t size;  // how many bytes are wanted
+  uint64_t function;
+  uint64_t original;
+  uint64_t decided;
+  void* ring;
+  uint64_t rbx;
+};
+static_assert(sizeof(PassedCall) == 64);
+
+// Where the instruction is, 0 if there is none; and where rbx, r12, r13, r14 and r15 are kept, from rbp.
+struct Passage {
+  uint64_t code;
+  int64_t saved[5];
+};
+inline constexpr int64_t lowest_saved = -48, first_unsaved = -64;
+
+// Makes a call of `original(a, b)` by the passage, or jumps there, if that is not to be recorded.
+extern "C" [[gnu::visibility("hidden")]] void* memhook_pass(uint64_t a, uint64_t b, uint64_t size, uint64_t function,
+                                                            uint64_t original);
+// Whether memhook_pass_end is to be called.
+extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_pass_begin(const uint64_t* frame, PassedCall* call);
+extern "C" [[gnu::visibility("hidden"), gnu::used]] void* memhook_pass_end(const uint64_t* frame, PassedCall* call,
+                                                                         void* block);
+extern "C" {
+[[gnu::visibility("hidden")]] extern Passage memhook_passage;
+}
+
+asm(R"(
+  .text
+  .hidden memhook_pass
+  .globl memhook_pass
+  .type memhook_pass, @function
+memhook_pass:
+  .cfi_startproc
+  push %rbp
+  .cfi_def_cfa_offset 16
+  .cfi_offset %rbp, -16
+  mov %rsp, %rbp
+  .cfi_def_cfa_register %rbp
+  sub $160, %rsp
+  mov %rdi, (%rsp)
+  mov %rsi, 8(%rsp)
+  mov %rdx, 16(%rsp)
+  mov %rcx, 24(%rsp)
+  mov %r8, 32(%rsp)
+  mov %rbx, 56(%rsp)
+  lea memhook_passage(%rip), %rax
+  mov 8(%rax), %rcx
+  mov %rbx, (%rbp,%rcx)
+  mov 16(%rax), %rcx
+  mov %r12, (%rbp,%rcx)
+  mov 24(%rax), %rcx
+  mov %r13, (%rbp,%rcx)
+  mov 32(%rax), %rcx
+  mov %r14, (%rbp,%rcx)
+  mov 40(%rax), %rcx
+  mov %r15, (%rbp,%rcx)
+  mov %rbp, %rdi
+  mov %rsp, %rsi
+  call memhook_pass_begin
+  test %eax, %eax
+  mov 32(%rsp), %r11
+  mov 8(%rsp), %rsi
+  mov (%rsp), %rdi
+  jz 1f
+  lea 2f(%rip), %rbx
+  push memhook_passage(%rip)
+  jmp *%r11
+2:
+  add $8, %rsp
+  mov 56(%rsp), %rbx
+  mov %rbp, %rdi
+  mov %rsp, %rsi
+  mov %rax, %rdx
+  call memhook_pass_end
+  leave
+  .cfi_remember_state
+  .cfi_def_cfa %rsp, 8
+  .cfi_restore %rbp
+  ret
+1:
+  .cfi_restore_state
+  leave
+  .cfi_def_cfa %rsp, 8
+  .cfi_restore %rbp
+  jmp *%r11
+  .cfi_endproc
+  .size memhook_pass, . - memhook_pass
+)");
+
+}  // namespace memhook
