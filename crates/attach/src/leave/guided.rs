@@ -1,6 +1,5 @@
 //! Regions as they are mapped in a process: the guide, which only an attacher can write, and the report behind it.
 
-use super::probe_areas;
 use crate::error::Error;
 use crate::hook::presence::any_point;
 use memhook_abi::{GUIDE_BYTES, RULES_OFFSET, SLOTS_OFFSET};
@@ -24,6 +23,12 @@ pub(crate) const GUIDE_NAME: &CStr = c"memhook-guide";
 /// What /proc/PID/maps calls it.
 pub(crate) const GUIDE_PATH: &str = "/memfd:memhook-guide";
 
+/// The same of the region with call stacks of probes.
+const PROBE_NAMES: [&CStr; 2] = [c"memhook-probe-guide", c"memhook-probe-region"];
+/// What /proc/PID/maps calls those.
+pub(crate) const PROBE_PATHS: [&str; 2] =
+    ["/memfd:memhook-probe-guide", "/memfd:memhook-probe-region"];
+
 /// A region that was just made in a process.
 pub(crate) struct Made {
     pub region: Region,
@@ -42,8 +47,7 @@ pub(crate) fn make_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
 
 /// The same for call stacks of probes.
 pub(crate) fn make_probe_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
-    let names = [probe_areas::GUIDE_NAME, probe_areas::REGION_NAME];
-    made(held, names, bytes)
+    made(held, PROBE_NAMES, bytes)
 }
 
 /// Has regions made as a kernel without the seal takes it. For tests.

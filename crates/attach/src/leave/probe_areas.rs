@@ -1,5 +1,6 @@
 //! The areas of pads that a process maps, and what leads to them.
 
+use super::guided::PROBE_PATHS;
 use super::residue::is_attacher;
 use crate::hold::code_exchanges::{has_jump, has_own_jump};
 use memhook_inject::CodeExchange;
@@ -11,16 +12,11 @@ pub(crate) const AREA_PATH: &str = "/memfd:memhook-probe";
 pub(crate) const COUNTS_PATH: &str = "/memfd:memhook-probe-counts";
 /// What pads call.
 pub(crate) const CODE_PATH: &str = "/memfd:memhook-probe-code";
-/// The region of call stacks.
-pub(crate) const REGION_PATH: &str = "/memfd:memhook-probe-region";
-pub(crate) const REGION_NAME: &std::ffi::CStr = c"memhook-probe-region";
-/// Its guide.
-pub(crate) const GUIDE_PATH: &str = "/memfd:memhook-probe-guide";
-pub(crate) const GUIDE_NAME: &std::ffi::CStr = c"memhook-probe-guide";
 
 /// Whether memory is a part of probes.
 pub(crate) fn is_of_probes(mapping: &Mapping) -> bool {
-    [AREA_PATH, COUNTS_PATH, CODE_PATH, REGION_PATH, GUIDE_PATH].contains(&mapping.path.as_str())
+    let path = mapping.path.as_str();
+    [AREA_PATH, COUNTS_PATH, CODE_PATH].contains(&path) || PROBE_PATHS.contains(&path)
 }
 
 /// One area of a process.
