@@ -361,23 +361,18 @@ fn flushed(pid: i32, mappings: &[MappingUse], pages: &Pages) -> Option<Range<u64
         .collect();
     candidates.sort_by_key(|one| one.memory.referenced);
     candidates.into_iter().find_map(|one| {
-        let bytes = if one.memory.huge_pages > 0 {
-            HUGE_BYTES
-        } else {
-            LEAST_PIECE_BYTES
-        };
+        let bytes = LEAST_PIECE_BYTES;
         let mapping = one.mapping.start..one.mapping.end;
-        let is_watched = |area: Range<u64>| area.start <= mapping.start && mapping.end <= area.end;
-        if !pages.areas().any(is_watched) {
-            return None;
-        }
         let looked_at = mapping.start..mapping.end.min(mapping.start + MOST_LOOKED_AT_BYTES);
         let mut resident = Vec::new();
         scan.find(looked_at, PageState::Resident, &mut resident)
             .ok()?;
         resident.into_iter().find_map(|run| {
             let start = run.start.next_multiple_of(bytes);
-            (start + bytes <= run.end).then_some(start..start + bytes)
+            let part = start..start + bytes;
+            // Huge pages are not.
+            let is_watched = |area: Range<u64>| area.start <= part.start && part.end <= area.end;
+            (part.end <= run.end && pages.areas().any(is_watched)).then_some(part)
         })
     })
 }

@@ -81,7 +81,7 @@ impl PageWatch {
             return Err(format!("writes to pages are not seen any more: {error}"));
         }
         self.register(controller.settings().older_ms, now_ms);
-        let areas = self.registered.clone();
+        let areas = self.without_huge_pages();
         controller.pages.set_areas(&areas, now_ms);
         let (mut written, mut pace) = (Vec::new(), Pace::default());
         // What is found between the areas is of no page that is known.
@@ -109,6 +109,19 @@ impl PageWatch {
         self.marks
             .turn(&controller.pages, older_ms, clock_from(now_ms));
         Ok(begin.elapsed())
+    }
+
+    /// What is watched, without huge pages: the first write to one that is protected would split it, so they are never
+    /// protected, and nothing is known of them.
+    fn without_huge_pages(&self) -> Vec<Range<u64>> {
+        let (mut huge, mut pace) = (Vec::new(), Pace::default());
+        for range in with_gaps(self.registered.iter().cloned()) {
+            // Fails where the process is gone.
+            let _ = pace.in_slices(range, |slice| self.watch.huge(slice, &mut huge));
+        }
+        let huge = joined(&huge);
+        let parts = self.registered.iter().cloned();
+        parts.flat_map(|part| uncovered(part, &huge)).collect()
     }
 
     /// Watches what is new.

@@ -145,7 +145,9 @@ impl BlockTable {
             return false;
         }
         let bit = (word >> FILTER_SHIFT) % FILTER_BITS;
-        self.filter[bit as usize / 64] >> (bit % 64) & 1 != 0
+        // A table without blocks has no filter.
+        let near = self.filter.get(bit as usize / 64);
+        near.is_some_and(|bits| bits >> (bit % 64) & 1 != 0)
     }
 
     /// The block that an address lies in, or just past the end of (but for mappings of their own), with
@@ -263,6 +265,16 @@ mod tests {
                 bytes: 8
             }
         );
+    }
+
+    #[test]
+    fn in_a_table_without_blocks_nothing_is_found() {
+        for table in [BlockTable::default(), BlockTable::new(Vec::new())] {
+            for word in [0, 1, u64::MAX] {
+                assert!(!table.may_be(word) && table.find(word).is_none());
+                assert_eq!(table.ending_at(word), None);
+            }
+        }
     }
 
     #[test]

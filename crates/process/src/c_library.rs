@@ -181,12 +181,27 @@ pub enum ModulePart {
     Glibc,
     /// musl, which is its own loader and allocates within the lock of its own.
     Musl,
-    /// The loader, an allocator that is a library, or the unwinder, which all keep locks that loading may need.
+    /// The loader, the unwinder, and every library that stands in for a function that loading calls, or that calls the
+    /// loader: they all may keep locks that loading needs.
     Locking,
 }
 
 /// The library with the unwinder, which has a lock around the list of what is loaded.
 const UNWINDER: &str = "libgcc_s.so.1";
+
+/// Functions that the loader calls by their names (`__rtld_malloc_init_real` of glibc's elf/dl-minimal.c), or that lead to
+/// it. A library with one of them may have a lock of its own around what it leads to.
+const AROUND_LOADING: [&str; 9] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "memalign",
+    "dlopen",
+    "dlmopen",
+    "dlclose",
+    "dl_iterate_phdr",
+];
 
 /// Which part a module is.
 pub fn module_part(module: &ModuleImage) -> ModulePart {
@@ -196,13 +211,18 @@ pub fn module_part(module: &ModuleImage) -> ModulePart {
     } else if is_part_of_glibc(facts) {
         ModulePart::Glibc
     } else if is_loader(module)
-        || (facts.exported("malloc").is_some() && !module.is_main)
+        || (stands_in(facts) && !module.is_main)
         || facts.soname.as_deref() == Some(UNWINDER)
     {
         ModulePart::Locking
     } else {
         ModulePart::Program
     }
+}
+
+fn stands_in(facts: &ModuleFacts) -> bool {
+    let mut names = AROUND_LOADING.iter();
+    names.any(|name| facts.exported(name).is_some())
 }
 
 /// System call wrappers of glibc in which a thread sleeps and holds nothing of the C library, on any path through them.

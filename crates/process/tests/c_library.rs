@@ -158,6 +158,45 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
+/// Loading calls what stands in for any of its functions, and that may have a lock of its own.
+#[test]
+fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
+    let scratch = Scratch::new("stand-ins");
+    let program = r#"
+        #include <stdio.h>
+        #include <unistd.h>
+        int main() { puts("0"); fflush(stdout); pause(); }"#;
+    let program = scratch.build("program", program, &[]);
+    let as_library = ["-shared", "-fPIC", "-fno-builtin"];
+    for (name, source, part) in [
+        ("freeing", "void free(void *block) {}", ModulePart::Locking),
+        (
+            "zeroing",
+            "void *calloc(long n, long size) { return 0; }",
+            ModulePart::Locking,
+        ),
+        (
+            "opening",
+            "void *dlopen(const char *name, int flags) { return 0; }",
+            ModulePart::Locking,
+        ),
+        (
+            "listing",
+            "int dl_iterate_phdr(void *call, void *data) { return 0; }",
+            ModulePart::Locking,
+        ),
+        ("other", "void release(void *block) {}", ModulePart::Program),
+    ] {
+        let library = scratch.build(name, source, &as_library);
+        let target = Running::start(Command::new(&program).env("LD_PRELOAD", &library));
+        let pid = target.pid();
+        let modules = modules(pid, &mappings(pid).unwrap(), &mut Default::default()).unwrap();
+        let path = library.to_string_lossy();
+        let preloaded = modules.iter().find(|m| m.path == path).expect("preloaded");
+        assert_eq!(module_part(preloaded), part, "{name}");
+    }
+}
+
 /// Other versions, each started by its own loader; `cargo xtask debian-roots` fetches them.
 #[test]
 fn the_c_libraries_of_other_releases() {

@@ -72,6 +72,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             held,
             held_bytes: patch.len(),
             unread,
+            unsettled: Runs::new(),
         });
     }
     Err(prepared.too_long(prepared.held_in_vain, reason))

@@ -47,6 +47,14 @@ impl Speed {
         self.took = self.took / 2 + since.elapsed();
     }
 
+    /// How many bytes are copied in this time.
+    pub fn bytes_in(&self, time: Duration) -> u64 {
+        if self.took.is_zero() {
+            return 0;
+        }
+        (self.bytes as f64 * time.as_secs_f64() / self.took.as_secs_f64()) as u64
+    }
+
     /// What so many bytes take.
     pub fn time(&self, bytes: u64) -> Duration {
         if self.bytes == 0 {

@@ -85,6 +85,8 @@ pub(crate) struct Shot {
     pub held_bytes: u64,
     /// What could not be read.
     pub unread: Runs,
+    /// What was read while the threads ran, and may have been written to since.
+    pub unsettled: Runs,
 }
 
 /// What snapshot to take.
@@ -147,6 +149,7 @@ fn first_method(pid: i32, reader: i32) -> Method {
 fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
     let pid = prepared.pid;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
+    let is_fork_wanted = method == Some(Method::Fork);
     // Without its initial thread, what is asked of a process by its id fails.
     let is_headless = prepared.reader != pid;
     let method = method
@@ -178,7 +181,15 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
             Err(error) => prepared.fall_back(Method::Precopy, "a fork", error)?,
         }
     }
-    if method != Method::Stop {
+    // A huge page that the process shares with a child is split by the next write to it (`do_huge_pmd_wp_page` of
+    // mm/huge_memory.c), so a fork is made only for who asks for one.
+    let keeps_huge_pages = !is_fork_wanted && prepared.has_huge_pages();
+    if keeps_huge_pages && method != Method::Stop {
+        prepared
+            .notes
+            .push("no fork: it would cost the process its huge pages".into());
+    }
+    if method != Method::Stop && !keeps_huge_pages {
         match fork(&mut prepared) {
             Ok(shot) => return Ok(prepared.finish(Method::Fork, shot, Duration::ZERO)),
             Err(error) => prepared.fall_back(Method::Fork, "all threads held", error)?,

@@ -12,6 +12,7 @@ use memhook_foreign::size_text;
 use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go};
 use memhook_process::{Mapping, has_userfaultfd, mappings};
 use rustc_hash::FxHashSet;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Rounds of copying before a hold. One that is not shorter than the round before is the last.
@@ -22,6 +23,10 @@ const PATIENT_ROUNDS: usize = 2;
 const SMALL_BYTES: u64 = 1 << 20;
 /// Room for the copy during a hold, beyond what the last round has taken, so that no memory has to be taken then.
 const SPARE_BYTES: u64 = 8 << 20;
+
+/// What of a hold is planned for huge pages: the speed of the copy is an estimate.
+const SHARE_FOR_HUGE_PAGES: f64 = 0.6;
+const PAGE_BYTES: u64 = 4096;
 
 /// Adds ranges to others, both in order.
 fn add_all(runs: &mut Runs, more: Runs) {
@@ -45,6 +50,8 @@ struct Copying<'a> {
     regions: Vec<CopiedRegion>,
     /// Reported as written, and not copied yet.
     pending: Runs,
+    /// Bytes in huge pages, which are not watched: all that the hold has time for is copied again in it.
+    huge_bytes: u64,
     /// Could not be read; tried again at the end, when it may be there or no longer matter.
     unread: Runs,
     speed: Speed,
@@ -97,6 +104,7 @@ impl<'a> Copying<'a> {
         let is_wanted = |m: &Mapping| wanted.contains(&(m.start, m.end));
         let (mut watched, mut runs) = (Runs::new(), Runs::new());
         let (mut wholes, mut cuts) = (Runs::new(), FxHashSet::default());
+        let mut huge = Runs::new();
         // What is left out is copied with all threads held.
         let mut pace = Pace::default();
         for found in watch.watchable(&maps, &is_wanted) {
@@ -105,7 +113,8 @@ impl<'a> Copying<'a> {
             for Watchable { part, .. } in members {
                 let count = runs.len();
                 // The first round gives everything there is.
-                if watch.written(part.clone(), &mut runs).is_ok() {
+                let asked = watch.written(part.clone(), &mut runs);
+                if asked.is_ok() && watch.huge(part.clone(), &mut huge).is_ok() {
                     cuts.insert(part.end);
                     watched.push(part);
                 } else {
@@ -113,6 +122,8 @@ impl<'a> Copying<'a> {
                 }
             }
         }
+        let huge_bytes = run_bytes(&huge);
+        add_all(&mut runs, huge);
         let regions = copy::regions_for(prepared.pid, &areas)?;
         let mut copying = Copying {
             prepared,
@@ -122,6 +133,7 @@ impl<'a> Copying<'a> {
             cuts,
             regions,
             pending: runs,
+            huge_bytes,
             unread: Runs::new(),
             speed: Speed::default(),
             asking: Duration::ZERO,
@@ -174,6 +186,15 @@ impl<'a> Copying<'a> {
         Ok(before)
     }
 
+    /// How much can be copied by then at this speed, with time to spare.
+    fn fits_until(&self, until: Option<Instant>) -> u64 {
+        let Some(until) = until else {
+            return u64::MAX;
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
+    }
+
     /// How long a hold would take in which as much is copied as in the last round.
     fn hold_for(&self, rest: u64) -> Duration {
         self.asking + self.speed.time(rest)
@@ -184,15 +205,22 @@ impl<'a> Copying<'a> {
     fn hold(&mut self, rest: u64) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
         let room = rest + rest / 4 + SPARE_BYTES;
-        self.prepared.has_room(self.copied(), room)?;
+        // What of the huge pages is copied in the hold needs room, too.
+        let limit = self.prepared.limits.hold;
+        let of_huge = limit.map_or(u64::MAX, |most| self.speed.bytes_in(most));
+        let huge_room = self.huge_bytes.min(of_huge);
+        self.prepared.has_room(self.copied(), room + huge_room)?;
         let mut patch = Patch::with_room(room);
+        let mut huge_patch = Patch::with_room(huge_room);
         let held = self.prepared.hold()?;
         let until = self.prepared.end_of(&held);
         let areas = self.prepared.areas()?;
-        let mut runs = Runs::new();
+        let (mut runs, mut huge) = (Runs::new(), Runs::new());
         for area in &areas {
             let count = runs.len();
-            if self.watch.written(area.start..area.end, &mut runs).is_err() {
+            let range = area.start..area.end;
+            let asked = self.watch.written(range.clone(), &mut runs);
+            if asked.is_err() || self.watch.huge(range, &mut huge).is_err() {
                 runs.truncate(count);
                 self.prepared.populated(area, &mut runs);
             }
@@ -205,6 +233,15 @@ impl<'a> Copying<'a> {
         let needed = held.held_for() + self.speed.time(bytes);
         let mut unread = Runs::new();
         let done = self.prepared.may_hold(needed) && patch.read(pid, &runs, &mut unread, until);
+        let mut unsettled = Runs::new();
+        if done {
+            let (now, later) = split_at_bytes(huge, self.fits_until(until));
+            unsettled = later;
+            if !huge_patch.read(pid, &now, &mut unread, until) {
+                huge_patch = Patch::with_room(0);
+                add_all(&mut unsettled, now);
+            }
+        }
         let threads = thread_states(held.threads());
         if done {
             self.prepared.look(held.held_for());
@@ -219,16 +256,31 @@ impl<'a> Copying<'a> {
         }
         let regions = std::mem::take(&mut self.regions);
         let mut regions = copy::relaid(pid, regions, &areas)?;
+        // What has become a huge page meanwhile may be in both; all threads were held, so both say the same.
         patch.apply(&mut regions);
+        huge_patch.apply(&mut regions);
         Ok(Some(Shot {
             threads,
             areas: joined_areas(areas, &self.cuts),
             regions,
             held,
-            held_bytes: patch.len(),
+            held_bytes: patch.len() + huge_patch.len(),
             unread,
+            unsettled,
         }))
     }
+}
+
+/// The first so many bytes of these ranges, and the rest.
+fn split_at_bytes(runs: Runs, bytes: u64) -> (Runs, Runs) {
+    let (mut first, mut rest, mut left) = (Runs::new(), Runs::new(), bytes & !(PAGE_BYTES - 1));
+    for Range { start, end } in runs {
+        let middle = end.min(start.saturating_add(left));
+        left -= middle - start;
+        first.extend((start < middle).then_some(start..middle));
+        rest.extend((middle < end).then_some(middle..end));
+    }
+    (first, rest)
 }
 
 /// As they are without the watch.

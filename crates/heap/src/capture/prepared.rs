@@ -16,6 +16,7 @@ use crate::room::Room;
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, ProcessIdentity, Snapshot, inside_malloc_note,
 };
+use memhook_foreign::size_text;
 use memhook_inject::{AllHeld, InVain, PageScan, PageState, memory_sharers};
 use memhook_process::{Mapping, ModuleFiles, ModuleImage, living_thread, mappings, modules};
 use rustc_hash::FxHashSet;
@@ -223,6 +224,19 @@ impl Prepared {
         found.push(start..end);
     }
 
+    /// Whether some of its memory is in huge pages.
+    pub fn has_huge_pages(&mut self) -> bool {
+        let areas = self.areas().unwrap_or_default();
+        let Some(pages) = &self.pages else {
+            return false;
+        };
+        let mut found = Runs::new();
+        areas.iter().any(|area| {
+            let _ = pages.find(area.start..area.end, PageState::Huge, &mut found);
+            !found.is_empty()
+        })
+    }
+
     /// The mappings to be copied, as they are now.
     pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
         Ok(self.areas_of(&mappings(self.reader)?))
@@ -350,6 +364,15 @@ impl Prepared {
                 .iter()
                 .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
         );
+        // What cannot be searched as it was at one moment holds nothing for certain, so nothing is released either.
+        if !shot.unsettled.is_empty() {
+            let size = size_text(run_bytes(&shot.unsettled));
+            let what = format!("{size} in huge pages, which were read while the process ran,");
+            snapshot.meta.notes.push(format!(
+                "{what} because to read them takes longer than a hold may: what was moved there meanwhile may look leaked"
+            ));
+            unsearched.push(what);
+        }
         snapshot.meta.unsearched = unsearched;
         let meta = &snapshot.meta;
         info!(

@@ -36,6 +36,7 @@ pub(crate) fn copy_all(
         held_bytes: bytes,
         regions,
         unread,
+        unsettled: Runs::new(),
     }))
 }
 

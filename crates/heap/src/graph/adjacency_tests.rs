@@ -133,7 +133,7 @@ fn pointed_to(snapshot: &Snapshot, range: &Range<u64>, blocks: &[Range<u64>]) ->
         let bytes = (start..start + 8).map_while(byte);
         let word = bytes
             .zip(0..)
-            .fold(0, |word, (byte, i)| word | u64::from(byte) << (8 * i));
+            .fold(0, |word, (byte, i)| word | (u64::from(byte) << (8 * i)));
         for address in [word, word & 0xffff_ffff_ffff] {
             let held = blocks
                 .iter()

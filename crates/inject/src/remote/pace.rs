@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 const QUICK: Duration = Duration::from_micros(100);
 const MOST_QUICK_BYTES: u64 = 1 << 30;
 
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
 /// Ranges that are this near are asked about together: what is between them is hardly more than the request itself.
 const NEAR_BYTES: u64 = 2 << 20;
 
@@ -80,7 +82,9 @@ impl Pace {
     ) -> Result<(), E> {
         let (mut at, mut bytes) = (range.start, Pace::MOST_BYTES);
         while at < range.end {
-            let end = range.end.min(at.saturating_add(bytes));
+            // A huge page that lies in two slices would be split.
+            let end = at.saturating_add(bytes) & !(HUGE_PAGE_BYTES - 1);
+            let end = range.end.min(end);
             let begin = Instant::now();
             ask(at..end)?;
             let took = begin.elapsed();

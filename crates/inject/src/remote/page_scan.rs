@@ -74,9 +74,11 @@ pub enum PageState {
     Huge,
     /// Pages that were written since they were last asked for, in mappings that a
     /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
-    /// the next round. Pages that the target has given back meanwhile are not reported.
+    /// the next round. Pages that the target has given back meanwhile are not reported, nor are huge ones: the first write to
+    /// a protected huge page splits it (`do_huge_pmd_wp_page` of mm/huge_memory.c), so they are never protected.
     Written,
-    /// The same pages, without starting the next round: they stay as they are, and the target pays nothing.
+    /// The pages that nobody has protected, huge ones too, without starting the next round: they stay as they are, and the
+    /// target pays nothing.
     WrittenSoFar,
 }
 
@@ -236,11 +238,14 @@ impl ScanArgument {
             PageState::Written | PageState::WrittenSoFar => {
                 // Only pages that exist are asked for: protecting holes as well would fill the target's page
                 // tables with markers, even for a large area that it has only reserved.
-                if state == PageState::Written {
+                let without = if state == PageState::Written {
                     self.flags = WP_MATCHING_ASYNC;
-                }
-                self.category_mask = IS_WRITTEN | IS_ZERO;
-                self.category_inverted = IS_ZERO;
+                    IS_ZERO | IS_HUGE
+                } else {
+                    IS_ZERO
+                };
+                self.category_mask = IS_WRITTEN | without;
+                self.category_inverted = without;
                 self.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
                 self.return_mask = IS_WRITTEN;
             }

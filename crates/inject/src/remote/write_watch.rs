@@ -203,7 +203,8 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Appends the pages of an address range that were written since the last call to `found`.
+    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not watched,
+    /// and stay whole: [`WriteWatch::huge`] has them.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
     }
@@ -212,6 +213,12 @@ impl WriteWatch {
     /// nobody has protected them yet. Nothing changes for the target.
     pub fn written_so_far(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::WrittenSoFar, found)
+    }
+
+    /// Appends the huge pages of an address range to `found`: whoever wants to know what was written has to look at all of
+    /// them.
+    pub fn huge(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
+        self.pages.find(range, PageState::Huge, found)
     }
 
     /// Lifts the protection of a range of pages that is being watched.

@@ -7,6 +7,7 @@ mod documentation;
 mod heaptrack;
 mod help;
 mod hints;
+mod kernel_state;
 mod log;
 mod marks;
 mod outputs;
