@@ -58,9 +58,9 @@ struct Cli {
     /// variable MEMHOOK_LOG chooses what is logged: debug, or memhook_inject=trace,memhook_heap=info.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 1000)]
     verbose: u8,
-    /// Append a line of JSON to this file for each act that touches a process
+    /// Record each act that touches a process
     ///
-    /// Stops with their time, calls, mappings, exchanged slots, released blocks; with time, user and command line. The
+    /// A line of JSON is appended for stops with their time, calls, mappings, exchanged slots and released blocks. The
     /// file is only its owner's, and is written when no thread is held.
     #[arg(long, value_name = "FILE", global = true, display_order = 1001)]
     audit: Option<PathBuf>,

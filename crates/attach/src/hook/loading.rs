@@ -25,7 +25,6 @@ pub enum Loading {
 const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader, as no module has a place for it to pass; its calls of malloc are seen";
 
 /// How the hook is to come in, and why it is mapped where the process has a loader that could be asked.
-#[derive(Clone, Debug)]
 pub struct WayIn {
     /// The way.
     pub loading: Loading,

@@ -5,7 +5,7 @@ use crate::{
     claim::already_traced,
     config::TraceConfig,
     error::Error,
-    hook::loading::WayIn,
+    hook::loading::Loading,
     pads::{DescribedReach, plan_pads, reach_of_described},
     plan::hooking::{Planned, PlannedModule, is_hooked, survey},
     plan::safe_thread::safe_thread,
@@ -82,13 +82,13 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
     let mut touches = None;
     if is_well(&checks) {
         match planned_modules(pid, &config) {
-            Ok((images, way_in, plan)) => {
-                touches = Some(of_attach(pid, &config, way_in.loading, &plan));
-                checks.extend(way_in.check(pid));
-                diagnosed_modules.extend(plan.into_iter().map(diagnosed));
+            Ok(found) => {
+                checks.extend(found.way_in);
+                touches = Some(of_attach(pid, &config, found.loading, &found.plan));
+                diagnosed_modules.extend(found.plan.into_iter().map(diagnosed));
                 checks.push(seen(pid, &diagnosed_modules));
                 if is_well(&checks) {
-                    checks.push(safe_thread(pid, images, only_looks));
+                    checks.push(safe_thread(pid, found.images, only_looks));
                 }
             }
             Err(refusal) => checks.push(Check::bad(
@@ -140,17 +140,29 @@ fn other_attacher(pid: i32) -> Option<Check> {
     ))
 }
 
-/// The modules of the process, how the hook would come in, and what would be hooked of those that matter.
-fn planned_modules(
-    pid: i32,
-    config: &TraceConfig,
-) -> Result<(Vec<ModuleImage>, WayIn, Vec<PlannedModule>), Error> {
+/// What an attach would find and follow.
+struct Found {
+    /// The modules of the process.
+    images: Vec<ModuleImage>,
+    /// How the hook would come in, and what is to be said of that.
+    loading: Loading,
+    way_in: Option<Check>,
+    /// What would be hooked of the modules that matter.
+    plan: Vec<PlannedModule>,
+}
+
+fn planned_modules(pid: i32, config: &TraceConfig) -> Result<Found, Error> {
     let surveyed = survey(pid)?;
-    let images = surveyed.modules.clone();
-    let way_in = surveyed.way_in.clone();
+    let (images, loading) = (surveyed.modules.clone(), surveyed.way_in.loading);
+    let way_in = surveyed.way_in.check(pid);
     let mut plan = Planned::of(surveyed, config)?.into_modules()?;
     plan.retain(|plan| plan.image.is_libc || !plan.image.is_loader);
-    Ok((images, way_in, plan))
+    Ok(Found {
+        images,
+        loading,
+        way_in,
+        plan,
+    })
 }
 
 fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedReach>, Error> {

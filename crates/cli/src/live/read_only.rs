@@ -6,10 +6,11 @@ use memhook_heap::Limits;
 #[derive(clap::Args, Clone, Copy)]
 #[group(skip)]
 pub struct ReadOnly {
-    /// Only look: call, write, map and protect nothing in the process
+    /// Only look: change nothing in the process
     ///
-    /// Its memory is read, and its threads are at most stopped for --max-hold and let go; those in calls that a stop would
-    /// end are left alone. It makes no child. The first lines of the report say what cannot be known in this way.
+    /// Nothing is called, written, mapped or protected, and it makes no child. Its memory is read, and its threads are
+    /// at most stopped for --max-hold and let go; those in calls that a stop would end are left alone. The first lines
+    /// of the report say what cannot be known in this way.
     #[arg(long)]
     pub read_only: bool,
 }
