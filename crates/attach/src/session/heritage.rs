@@ -152,6 +152,7 @@ impl Heritage {
             prepared,
             hook: self.hook,
             attach_time: Duration::ZERO,
+            is_from_start: false,
             found: Some(found),
             marks: Marks::default(),
             mapped_before: maps.unwrap_or_default(),
