@@ -4,6 +4,7 @@ mod annotations;
 mod json;
 mod junit;
 mod markdown;
+mod processes;
 mod sarif;
 mod suppressions;
 pub(crate) mod text;
@@ -11,14 +12,15 @@ pub(crate) mod text;
 use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::growth::GrowthKind;
 use crate::{
-    AllocationSite, Group, HeapVerdict, Judgement, NotJudged, Outcome, PossibleLeak, SharedLeak,
-    Verdict, outcome,
+    AllocationSite, Group, HeapVerdict, Judgement, Outcome, PossibleLeak, SharedLeak, Verdict,
+    outcome,
 };
 use memhook_foreign::visible;
 use memhook_report::{
     Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, count, counted, short_place,
     shortened_name,
 };
+use processes::{alike, processes, programs, unjudged};
 
 /// All forms that the verdicts on a program's processes can be written in.
 pub static FORMATS: [&dyn Format<Judgement>; 7] = [
@@ -120,28 +122,6 @@ fn headline_of_all(judged: &Judgement) -> String {
         ),
     };
     line + &unjudged(&judged.not_judged)
-}
-
-/// `; not judged: sh (3), ctest`; empty if all processes were judged.
-fn unjudged(programs: &[NotJudged]) -> String {
-    /// Programs that are named.
-    const MOST: usize = 6;
-    let mut named: Vec<String> = programs
-        .iter()
-        .take(MOST)
-        .map(|one| match one.processes {
-            1 => one.program.clone(),
-            several => format!("{} ({})", one.program, count(several)),
-        })
-        .collect();
-    if programs.len() > MOST {
-        let others = (programs.len() - MOST) as u64;
-        named.push(counted(others, "other program"));
-    }
-    match named.is_empty() {
-        true => String::new(),
-        false => format!("; not judged: {}", visible(&named.join(", "))),
-    }
 }
 
 /// ` of heap pool`; empty of malloc's heap.
@@ -254,47 +234,6 @@ fn the_rest(verdict: &Verdict) -> &'static str {
         Subject::Leaks => "still reachable",
         Subject::Growth | Subject::Live => "otherwise live",
     }
-}
-
-/// `./a, ./b, ./c and 12 more`: programs of processes, each name once.
-fn programs(verdicts: &[&Verdict], options: &FormatOptions) -> String {
-    /// Programs that are named.
-    const MOST: usize = 3;
-    let mut names: Vec<&str> = Vec::new();
-    for verdict in verdicts {
-        let name = verdict.evidence.command();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    let shown = match options.lists_all {
-        true => names.len(),
-        false => MOST,
-    };
-    let mut text = names[..shown.min(names.len())].join(", ");
-    if names.len() > shown {
-        text += &format!(" and {} more", count((names.len() - shown) as u64));
-    }
-    visible(&text).into_owned()
-}
-
-/// `1 process`, `2 processes`.
-fn processes(number: usize) -> String {
-    let ending = if number == 1 { "" } else { "es" };
-    format!("{} process{ending}", count(number as u64))
-}
-
-/// Verdicts that read the same, in the order in which the first of each was given.
-fn alike<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Vec<(String, Vec<&'a Verdict>)> {
-    let mut lines: Vec<(String, Vec<&Verdict>)> = Vec::new();
-    for verdict in verdicts {
-        let line = headline(verdict);
-        match lines.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, alike)) => alike.push(verdict),
-            None => lines.push((line, vec![verdict])),
-        }
-    }
-    lines
 }
 
 /// Shown in the place of a stack.
