@@ -57,11 +57,12 @@ int main(int, char** arguments) {
     area[0] = 1;
   }
   int userfault = open_userfault(hears ? UFFD_FEATURE_EVENT_FORK : 0);
-  static void* blocks[200];
-  for (void*& block : blocks) block = malloc(100);
   if (!hears) {
     close(userfault);
     ready();
+    for (int i = 0; i < 200; i++) keep(malloc(100));
+    say("allocated");
+    wait_for_byte();
     userfault = open_userfault(0);
     register_areas(userfault);
     say("registered");
@@ -78,7 +79,7 @@ int main(int, char** arguments) {
     }
   }).detach();
   ready();
-  free(blocks[0]);
+  keep(malloc(100));
   done();
   _exit(0);
 }

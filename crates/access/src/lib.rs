@@ -33,7 +33,6 @@ mod measure;
 #[cfg(target_arch = "x86_64")]
 mod next_accesses;
 #[cfg(target_arch = "x86_64")]
-mod occupied;
 mod page_accesses;
 mod page_watch;
 mod pages;

@@ -3,7 +3,6 @@
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
 use crate::measure::Means;
-use crate::occupied::Occupied;
 use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go, with_gaps};
 use memhook_process::{Mapping, filter_may_kill, has_userfaultfd, mappings};
 use rustc_hash::FxHashSet;
@@ -31,8 +30,6 @@ pub(crate) struct PageWatch {
     open_edge: Option<(u64, u32)>,
     /// How many mappings are apart that would be one.
     apart: usize,
-    /// The mappings in which blocks were seen, in order.
-    occupied: Vec<Range<u64>>,
 }
 
 impl PageWatch {
@@ -56,20 +53,7 @@ impl PageWatch {
             registered: Vec::new(),
             open_edge: None,
             apart: 0,
-            occupied: Vec::new(),
         })
-    }
-
-    /// The mappings of the process, for a census.
-    pub fn unoccupied(&self) -> Occupied {
-        Occupied::none(self.pid)
-    }
-
-    /// Notes in which mappings blocks are; whether that is new of one. Other memory is not watched: a program that uses
-    /// userfaultfd(2) itself asks for memory that it has mapped for that, and would be refused what is ours.
-    pub fn set_occupied(&mut self, occupied: Occupied) -> bool {
-        let before = std::mem::replace(&mut self.occupied, occupied.with_blocks());
-        self.occupied.iter().any(|range| !overlaps(range, &before))
     }
 
     /// Looks at the pages, and protects those whose turn it is. Returns how long that took; an error where the program has
@@ -131,13 +115,7 @@ impl PageWatch {
         let apart = apart(&maps, &before);
         let room = MOST_APART.saturating_sub(self.apart).min(apart.len());
         let left_out: FxHashSet<u64> = apart[room..].iter().copied().collect();
-        let has_some = |range: Range<u64>| {
-            let is_known = |known: &[Range<u64>]| overlaps(&range, known);
-            is_known(&self.occupied) || is_known(&before)
-        };
-        let is_wanted = |m: &Mapping| {
-            may_have_blocks(m) && has_some(m.start..m.end) && !left_out.contains(&m.start)
-        };
+        let is_wanted = |m: &Mapping| may_have_blocks(m) && !left_out.contains(&m.start);
         let mut now = Vec::new();
         let mut pace = Pace::default();
         for found in self.watch.watchable(&maps, &is_wanted) {
@@ -266,12 +244,6 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         }
     }
     found
-}
-
-/// Whether a range has something in common with one of these, which are in order and apart.
-fn overlaps(range: &Range<u64>, others: &[Range<u64>]) -> bool {
-    let first = others.partition_point(|one| one.end <= range.start);
-    others.get(first).is_some_and(|one| one.start < range.end)
 }
 
 /// Whether one of these, which are in order and apart, begins where a range ends, or ends where it begins.

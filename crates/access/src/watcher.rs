@@ -201,16 +201,12 @@ impl Watcher {
             .collect();
         let random = Random::seeded(self.random.number());
         let mut census = Census::new(older_ms, now_ms, &self.hits, random);
-        let mut occupied = self.pages.as_ref().map(PageWatch::unoccupied);
         let (pages, marks) = (&self.controller.pages, self.marks());
         each_block(&mut |block| {
             if !lives.is_empty()
                 && let Some(lives) = lives.get_mut(&key(&block))
             {
                 *lives = true;
-            }
-            if let Some(occupied) = &mut occupied {
-                occupied.note(block.address);
             }
             let range = block.address..block.address.saturating_add(block.bytes);
             let written_ms = pages.may_be_written(range.clone());
@@ -223,12 +219,6 @@ impl Watcher {
             pages: pages.thresholds(),
         });
         self.sites = census.sites;
-        if let (Some(pages), Some(occupied)) = (&mut self.pages, occupied)
-            && pages.set_occupied(occupied)
-        {
-            // There are some that were not known when the pages were last looked at.
-            self.next_second_ms = now_ms;
-        }
         for ended in due {
             if lives.get(&key(&ended.look.block)) == Some(&true) {
                 self.believe(ended);

@@ -1,6 +1,6 @@
 //! Programs that use userfaultfd(2) themselves: of two that ask for the same memory, the second one is refused.
 
-use memhook_tests::{Attacher, Target, build_target, run, until};
+use memhook_tests::{Target, build_target, run};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,35 +14,6 @@ fn start(mode: &str) -> Option<Target> {
         return None;
     }
     Some(target)
-}
-
-/// Whether memory of the process is watched for writes (proc_pid_smaps(5), `uw`), as only we do it.
-fn is_watched(target: &Target) -> bool {
-    let smaps = std::fs::read_to_string(format!("{}/smaps", target.folder()));
-    let smaps = smaps.expect("the target lives");
-    let mut flags = smaps.lines().filter(|line| line.starts_with("VmFlags:"));
-    flags.any(|line| line.contains(" uw"))
-}
-
-/// What it registers is not watched, as no blocks are in it; and from then on nothing is.
-#[test]
-fn stale_makes_way_for_one() {
-    memhook_tests::patiently(|| {
-        let Some(mut target) = start("begins") else {
-            return;
-        };
-        let attacher = Attacher::start(&target, &["--stale=1s"]);
-        until("it is watched", || is_watched(&target));
-        target.go();
-        target.expect("registered");
-        until("it is left alone", || !is_watched(&target));
-        target.go();
-        target.expect("done");
-        let report = attacher.finish();
-        let notes = report["stale"]["notes"].to_string();
-        assert!(notes.contains("uses userfaultfd(2) itself"), "{notes}");
-        assert!(target.finish().success());
-    });
 }
 
 /// A fork that nobody takes note of would wait for ever, and the process with it.
