@@ -13,8 +13,8 @@
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
 mod arch;
-mod end_watch;
 mod audit;
+mod end_watch;
 mod error;
 mod hold;
 mod launch;

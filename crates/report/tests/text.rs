@@ -20,6 +20,7 @@ fn report() -> ReportModel {
         marks: Vec::new(),
         schema: "memhook-rs/report/1",
         is_final: false,
+        ended: None,
         is_cut: false,
         ends_early: false,
         is_recorded: false,
