@@ -37,6 +37,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
     ReportModel {
         schema: "memhook-rs/report/1",
         is_final: true,
+        ended: None,
         is_cut: false,
         ends_early: false,
         is_recorded: false,

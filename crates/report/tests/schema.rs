@@ -33,6 +33,7 @@ fn full_report() -> ReportModel {
         rss_bytes: None,
         schema: "memhook-rs/report/1",
         is_final: true,
+        ended: None,
         is_cut: false,
         ends_early: false,
         is_recorded: false,
