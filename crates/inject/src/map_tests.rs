@@ -114,6 +114,7 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
         data: 2 * PAGE..3 * PAGE,
         // Past the end of all addresses.
         zeros: 3 * PAGE..1 << 62,
+        cleared: 0..0,
         contents: &contents,
     };
     with_held(pid, &anywhere(), |held| match map_object(held, &object) {
