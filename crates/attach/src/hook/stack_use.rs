@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 /// Who asks for room before it is called (`has_stack_room`), and what a call takes at most without that.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
-const ALWAYS: u64 = 640;
+const ALWAYS: u64 = 704;
 /// shmat(2) and the wrappers of described allocators, which have the registers of their callers in their frames, and calls
 /// by a passage.
-const OF_OTHERS: u64 = 768;
+const OF_OTHERS: u64 = 800;
 /// The frame of `memhook_pass` (arch/x86_64/passage.hpp), with both return addresses.
 const OF_PASSAGE: u64 = 8 + 8 + 160 + 8;
 
