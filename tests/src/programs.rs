@@ -1,7 +1,7 @@
 //! Programs of the distribution as targets, and small clients for them.
 
 pub use crate::requirements::{installed, installed_library};
-use crate::{Target, until};
+use crate::{Target, leave, until};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
@@ -9,6 +9,16 @@ use std::{
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
+
+/// The program that starts others in namespaces; where no mount namespace can be made, the test is left.
+pub fn unshare() -> PathBuf {
+    let program = installed("unshare");
+    let tried = Command::new(&program).args(["--mount", "true"]).output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        leave("no mount namespace can be made: it takes root, and a root that is a mount point");
+    }
+    program
+}
 
 /// A folder for sockets and files, removed at the end.
 pub struct Folder(PathBuf);

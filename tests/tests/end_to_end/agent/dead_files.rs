@@ -3,7 +3,7 @@
 use super::served::{Ended, ask, expect_untouched};
 use memhook_tests::agents::{Agent, get};
 use memhook_tests::pods::PodGroup;
-use memhook_tests::programs::{Folder, copy_program, installed};
+use memhook_tests::programs::{Folder, copy_program, installed, unshare};
 use memhook_tests::{Target, build_library, build_target, not_run, run, until};
 use std::path::Path;
 use std::process::Command;
@@ -116,7 +116,7 @@ fn files_that_do_not_answer_keep_nobody_else_waiting() {
     let mut dead: Vec<Target> = vec![of_shown(), of_shown(), of_shown()];
     dead.extend([with_library(), with_library(), with_library()]);
     let script = format!("mount --bind {} /etc && exec {program}", shown.path);
-    let in_pod = Target::run(Command::new("unshare").args(["--mount", "sh", "-c", &script]));
+    let in_pod = Target::run(Command::new(unshare()).args(["--mount", "sh", "-c", &script]));
     group.take(in_pod.pid());
     dead.push(in_pod);
     shown.signal(libc::SIGSTOP);

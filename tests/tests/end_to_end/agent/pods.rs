@@ -4,7 +4,7 @@ use super::certificates;
 use super::served::{Ended, ask, expect_untouched, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore, free_address};
 use memhook_tests::pods::{KubeletEndpoint, PodGroup, pod_list};
-use memhook_tests::programs::{Folder, copy_program, installed};
+use memhook_tests::programs::{Folder, copy_program, installed, unshare};
 use memhook_tests::{Target, build_target, not_run, run, until};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -331,7 +331,7 @@ fn control_groups_are_those_of_the_machine() {
     let script = "sh -c 'echo $$ > \"$0\" && exec sleep 300' \"$0\" & \
         until grep -qs sleep /proc/$!/comm; do :; done; export TARGET=$! && \
         sh -c 'echo $$ > \"$0\" && exec unshare --cgroup \"$@\"' \"$@\"; kill $TARGET; wait";
-    let output = Command::new("unshare")
+    let output = Command::new(unshare())
         .args([
             "--pid",
             "--fork",

@@ -1,7 +1,7 @@
 //! The recipes of docs/containers.md. The target runs as in a container: namespaces of its own, a root that cannot
 //! be written to and holds nothing but the program, an ordinary user without capabilities.
 
-use memhook_tests::programs::{Folder, another_root, copy_program, installed};
+use memhook_tests::programs::{Folder, another_root, copy_program, installed, unshare};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -56,7 +56,7 @@ impl Container {
             root.path(""),
             tool("pivot_root"),
         );
-        let mut command = Command::new(installed("unshare"));
+        let mut command = Command::new(unshare());
         command
             .args([
                 "--mount",

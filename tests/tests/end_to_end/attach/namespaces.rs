@@ -1,11 +1,11 @@
 //! Targets in namespaces of their own, with another root.
 
-use memhook_tests::programs::{Folder, another_root, installed};
+use memhook_tests::programs::{Folder, another_root, installed, unshare};
 use memhook_tests::{Attacher, Target, build_target, expect_sites, run};
 use std::process::Command;
 
-fn unshare(options: &[&str]) -> Target {
-    let mut command = Command::new(installed("unshare"));
+fn in_namespaces(options: &[&str]) -> Target {
+    let mut command = Command::new(unshare());
     command.args([
         "--mount",
         "--pid",
@@ -51,7 +51,7 @@ fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
 fn mount_and_pid_namespace_with_chroot() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
     let option = format!("--root={}", root.path(""));
-    let target = unshare(&["--mount-proc", &option, "/target"]);
+    let target = in_namespaces(&["--mount-proc", &option, "/target"]);
     check(target, &root, &["mnt", "pid", "ipc", "uts"]);
 }
 
@@ -59,7 +59,7 @@ fn mount_and_pid_namespace_with_chroot() {
 fn user_namespace_too() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
     let option = format!("--root={}", root.path(""));
-    let target = unshare(&[
+    let target = in_namespaces(&[
         "--user",
         "--map-root-user",
         "--mount-proc",
@@ -79,7 +79,7 @@ fn mount_namespace_with_pivoted_root() {
         root.path(""),
         installed("pivot_root").display()
     );
-    let target = unshare(&["sh", "-c", &script]);
+    let target = in_namespaces(&["sh", "-c", &script]);
     let maps = target.maps();
     assert!(maps.contains(" /target\n"), "{maps}");
     check(target, &root, &["mnt", "pid"]);
@@ -90,7 +90,7 @@ fn mount_namespace_with_pivoted_root() {
 fn a_root_without_proc() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
     let option = format!("--root={}", root.path(""));
-    let target = unshare(&[&option, "/target"]);
+    let target = in_namespaces(&[&option, "/target"]);
     let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
     assert_eq!(code, 0, "{out}");
     assert!(out.contains("no /proc in its file system"), "{out}");

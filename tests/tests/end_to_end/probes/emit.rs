@@ -2,7 +2,7 @@
 //! and go in any order with us.
 
 use memhook_tests::listening::{Emitter, Listener, Told, balance};
-use memhook_tests::programs::{Folder, installed};
+use memhook_tests::programs::{Folder, unshare};
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, run, until};
 use std::fs::Permissions;
 use std::io::Read;
@@ -488,7 +488,7 @@ fn the_file_is_where_the_process_finds_it() {
         "mount -t tmpfs none {place} && mount -t tmpfs -o noexec none {noexec} && exec {}",
         build_target("emitted", &["-O1"]).display()
     );
-    let mut command = Command::new(installed("unshare"));
+    let mut command = Command::new(unshare());
     let mut target = Target::run(command.args(["--mount", "sh", "-c", &script]));
     let pid = target.pid().to_string();
     let refused = ["emit", &pid, "--otel-memory", "--object-dir", &noexec];

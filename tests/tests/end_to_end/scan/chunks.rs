@@ -1,7 +1,7 @@
 //! Scans of programs with blocks planted before anyone looked: chunk for chunk, and the sums against
 //! the allocator's own.
 
-use memhook_tests::programs::{Folder, installed};
+use memhook_tests::programs::{Folder, installed, unshare};
 use memhook_tests::scans::{List, planted, scan};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, rounds, run};
 use std::path::{Path, PathBuf};
@@ -394,7 +394,7 @@ fn a_fork_is_not_noticed() {
 #[test]
 fn an_init_process_is_not_forked() {
     let program = plant();
-    let mut command = Command::new("unshare");
+    let mut command = Command::new(unshare());
     command
         .args(["--pid", "--fork", "--kill-child"])
         .arg(program)

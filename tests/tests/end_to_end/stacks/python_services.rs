@@ -1,6 +1,6 @@
 //! Python programs as people have them: what a library's C code allocates belongs to the line that called it.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, not_run};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -44,7 +44,7 @@ fn an_array_belongs_to_the_line_that_made_it() {
         \x20   for _ in range(10):\n        kept.append(doubled(kept[0][:50_000]))\n\
         print('ready', flush=True)\nfor line in sys.stdin:\n    work()\n    print('done', flush=True)\n";
     std::fs::write(&file, script).expect("written");
-    let mut target = Target::run(Command::new(PYTHON).arg(&file));
+    let mut target = Target::run(Command::new(installed("python3")).arg(&file));
     let attacher = Attacher::start(&target, &[]);
     target.send("go\n");
     target.expect("done");
@@ -73,7 +73,7 @@ fn what_a_request_leaves_belongs_to_its_handler() {
         threading.Thread(target=server.serve_forever, daemon=True).start()\n\
         print('ready', server.server_port, flush=True)\nsys.stdin.read()\n";
     std::fs::write(&file, script).expect("written");
-    let mut target = Target::silent(Command::new(PYTHON).arg(&file));
+    let mut target = Target::silent(Command::new(installed("python3")).arg(&file));
     let line = target.expect("");
     let port = line
         .strip_prefix("ready ")
