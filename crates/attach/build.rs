@@ -57,7 +57,7 @@ fn build_access_runtime(hook: &Path) {
         .arg("-o")
         .arg(&object)
         .output()
-        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+        .unwrap_or_else(|error| no_compiler(compiler.path(), &error));
     assert!(
         output.status.success(),
         "the access runtime does not compile:\n{}",
@@ -130,11 +130,20 @@ fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
         .arg("-o")
         .arg(&object)
         .output()
-        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+        .unwrap_or_else(|error| no_compiler(compiler.path(), &error));
     assert!(
         output.status.success(),
         "the hook does not compile:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
     println!("cargo:rustc-env={variable}={}", object.display());
+}
+
+/// Ends the build with one line.
+fn no_compiler(path: &Path, error: &std::io::Error) -> ! {
+    println!(
+        "cargo::error=the C++ compiler {} cannot be run ({error}): install g++ 12 or newer, or name one in CXX",
+        path.display()
+    );
+    std::process::exit(1);
 }

@@ -1,6 +1,10 @@
 //! Builds the replayer, the C++ program that makes the recorded calls, for embedding.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 fn main() {
     let source =
@@ -37,11 +41,20 @@ fn main() {
         .arg("-o")
         .arg(&program)
         .output()
-        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+        .unwrap_or_else(|error| no_compiler(compiler.path(), &error));
     assert!(
         output.status.success(),
         "the replayer does not compile:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
     println!("cargo:rustc-env=MEMHOOK_REPLAYER={}", program.display());
+}
+
+/// Ends the build with one line.
+fn no_compiler(path: &Path, error: &std::io::Error) -> ! {
+    println!(
+        "cargo::error=the C++ compiler {} cannot be run ({error}): install g++ 12 or newer, or name one in CXX",
+        path.display()
+    );
+    std::process::exit(1);
 }

@@ -3,7 +3,11 @@
 
 mod static_linking;
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 fn main() {
     println!("cargo:rerun-if-changed=build");
@@ -27,11 +31,20 @@ fn build_demo_service() {
         .arg(format!("-ffile-prefix-map={here}=."))
         .arg(&source)
         .output()
-        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+        .unwrap_or_else(|error| no_compiler(compiler.path(), &error));
     assert!(
         output.status.success(),
         "the demo service does not compile:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
     println!("cargo:rustc-env=MEMHOOK_DEMO_SERVICE={}", program.display());
+}
+
+/// Ends the build with one line.
+fn no_compiler(path: &Path, error: &std::io::Error) -> ! {
+    println!(
+        "cargo::error=the C++ compiler {} cannot be run ({error}): install g++ 12 or newer, or name one in CXX",
+        path.display()
+    );
+    std::process::exit(1);
 }
