@@ -186,7 +186,7 @@ fn compare(name: &str, leaves: Leaves, before: &State, after: &State) -> Vec<Str
             _ => then != now,
         }
     };
-    let keys = before.keys().copied().filter(|key| differs(&key));
+    let keys = before.keys().copied().filter(|key| differs(key));
     keys.map(|key| format!("{name}: {key}: {} -> {}", before[key], after[key]))
         .collect()
 }
