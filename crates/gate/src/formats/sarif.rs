@@ -64,15 +64,19 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
             of_site("memory-leak", "error", &text, leak.site(), root)
         })
         .collect();
+    // What several processes have is said once; sites of one process that only look alike are not the same.
     let mut said = HashSet::new();
     for verdict in judged.iter() {
+        let mut keys = Vec::new();
         for leak in &verdict.evidence.possible {
             let site = &verdict.evidence.sites[leak.site];
-            if said.insert(site.leak_key()) {
+            keys.push(site.leak_key());
+            if !said.contains(&site.leak_key()) {
                 let text = possible_sentence(verdict, leak);
                 results.push(of_site("memory-possibly-lost", "note", &text, site, root));
             }
         }
+        said.extend(keys);
     }
     let others = judged
         .iter()

@@ -60,11 +60,13 @@ fn blocks_have_types_by_templates_and_constructors() {
         ("Point", &all[1..]),
         ("^shapes::", &all[..2]),
         ("^std::_*node<*Point>$", &all[2..3]),
-        ("Square", &[]),
     ] {
         let some = json(&["report", &file, "--by", "type", "--type", pattern, "--json"]);
         assert_eq!(types(&some), expected, "{pattern}: {some}");
     }
+    let none = ["report", &file, "--by", "type", "--type", "Square"];
+    let (code, _, errors) = run(&none);
+    assert!(code == 2 && errors.contains("no block"), "{errors}");
     // Against itself nothing has changed; the sums are those of the types that are left.
     let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
     assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
