@@ -201,7 +201,8 @@ inline void put_access_record(uint32_t number) {
   do {
     __atomic_store_n(&access_record(number)->next_unused, list & 0xffff'ffff, __ATOMIC_RELAXED);
     with = ((list >> 32) + 1) << 32 | number;
-  } while (!__atomic_compare_exchange_n(&tally()->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+  } while (
+      !__atomic_compare_exchange_n(&tally()->access_unused, &list, with, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
 inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) {

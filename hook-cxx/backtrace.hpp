@@ -134,8 +134,7 @@ template <typename Trace>
   uint64_t version = module_list() >> 32;
   Position start = caller_of(frame);
   auto [low, high] = bounds_of(ring);
-  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < low || start.sp >= high, 0))
-    return 0;
+  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < low || start.sp >= high, 0)) return 0;
   const Memo* memo = memo_of(ring, first_place(ring, start, high).hash);
   bool holds = still_holds(memo, start.pc | version << 48, start, function, high);
   return holds && !(memo->flags & memo_truncated) ? memo->stack : 0;

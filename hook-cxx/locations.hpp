@@ -373,8 +373,7 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
                (seen->lines == field<uint64_t>(object, p->code_lines)) &
                (seen->first_line == field<int32_t>(object, p->code_first_line)) & (seen->id != 0);
   uint64_t mark;
-  if (__builtin_expect(holds && mark_of(reader, object, &mark) && seen->mark == mark, 1))
-    return once(seen->id);
+  if (__builtin_expect(holds && mark_of(reader, object, &mark) && seen->mark == mark, 1)) return once(seen->id);
   return find_location(ring, reader, object, code, offset, seen);
 }
 

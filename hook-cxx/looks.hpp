@@ -13,8 +13,8 @@ inline constexpr int64_t longest_look_wait_ns = 2'000'000;
 [[gnu::noinline, gnu::cold]] inline void wait_for_look(RingHeader* ring, uint64_t address, uint64_t size) {
   ring->drawn_head = ~0ull;
   uint32_t open = look_open;
-  if (!__atomic_compare_exchange_n(&tally()->look_state, &open, static_cast<uint32_t>(look_named), false, __ATOMIC_ACQUIRE,
-                                   __ATOMIC_RELAXED))
+  if (!__atomic_compare_exchange_n(&tally()->look_state, &open, static_cast<uint32_t>(look_named), false,
+                                   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     return;
   __atomic_store_n(&tally()->look_address, address, __ATOMIC_RELAXED);
   __atomic_store_n(&tally()->look_size, size, __ATOMIC_RELAXED);
@@ -25,8 +25,8 @@ inline constexpr int64_t longest_look_wait_ns = 2'000'000;
     if (wait.a_moment() && wait.waited_ns() < longest_look_wait_ns) continue;
     // Taken back, unless the attacher was faster.
     uint32_t asked = look_asked;
-    __atomic_compare_exchange_n(&tally()->look_state, &asked, static_cast<uint32_t>(look_closed), false, __ATOMIC_ACQ_REL,
-                                __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(&tally()->look_state, &asked, static_cast<uint32_t>(look_closed), false,
+                                __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     return;
   }
 }

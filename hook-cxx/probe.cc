@@ -124,8 +124,8 @@ inline RingHeader* ring_numbered(uint64_t number) {
     __atomic_store_n(&ring->tid, static_cast<uint32_t>(tid), __ATOMIC_RELAXED);
     __atomic_store_n(&ring->state, static_cast<uint32_t>(ring_claimed), __ATOMIC_RELEASE);
     uint32_t used = __atomic_load_n(&tally()->rings_used, __ATOMIC_RELAXED);
-    while (used < number && !__atomic_compare_exchange_n(&tally()->rings_used, &used, static_cast<uint32_t>(number), true,
-                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    while (used < number && !__atomic_compare_exchange_n(&tally()->rings_used, &used, static_cast<uint32_t>(number),
+                                                         true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
     thread->ring = 1;
   }

@@ -92,8 +92,8 @@ inline void grow_index(uint64_t stacks) {
   const Control* c = control();
   uint64_t mask = __atomic_load_n(&tally()->index_mask, __ATOMIC_RELAXED);
   if (stacks * 2 <= mask || mask >= c->index_limit) return;
-  __atomic_compare_exchange_n(&tally()->index_mask, &mask, mask * index_growth + index_growth - 1, false, __ATOMIC_RELAXED,
-                              __ATOMIC_RELAXED);
+  __atomic_compare_exchange_n(&tally()->index_mask, &mask, mask * index_growth + index_growth - 1, false,
+                              __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 // The id of a backtrace that was not found under `mask`, if it stands where it was put when less of the index was in

@@ -57,7 +57,7 @@ class Wait {
 
   // Waits a little. False: the attacher is taken for dead, and nothing is recorded now.
   bool a_moment() {
-      if (started_ == 0) started_ = waiting_clock();
+    if (started_ == 0) started_ = waiting_clock();
     rest_ns(50'000);
     uint64_t clock = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
     int64_t now = waiting_clock();

@@ -103,7 +103,7 @@ struct Wrappers : ModuleWrappers, MappingWrappers, TouchWrappers {
   }
   MEMHOOK_WRAPPER void* XCountSizeXX(uint64_t heap, uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
     return Policy::template allocate<F, V, Full::template XCountSizeXX<F, V>>(product(count, size), heap, count, size,
-                                                                             x, y);
+                                                                              x, y);
   }
   MEMHOOK_WRAPPER void* ReallocXX(void* old, uint64_t size, uint64_t x, uint64_t y) {
     return Policy::template reallocate<F, V, Full::template ReallocXX<F, V>>(size, size == 0, old, size, x, y);
@@ -111,20 +111,21 @@ struct Wrappers : ModuleWrappers, MappingWrappers, TouchWrappers {
   MEMHOOK_WRAPPER void* ReallocArrayXX(void* old, uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
     uint64_t bytes = product(count, size);
     return Policy::template reallocate<F, V, Full::template ReallocArrayXX<F, V>>(bytes, bytes == 0, old, count, size,
-                                                                                 x, y);
+                                                                                  x, y);
   }
   MEMHOOK_WRAPPER void* XReallocXX(uint64_t heap, void* old, uint64_t size, uint64_t x, uint64_t y) {
-    return Policy::template reallocate_in<F, V, Full::template XReallocXX<F, V>>(size, size == 0, heap, old, size, x, y);
+    return Policy::template reallocate_in<F, V, Full::template XReallocXX<F, V>>(size, size == 0, heap, old, size, x,
+                                                                                 y);
   }
   MEMHOOK_WRAPPER void* XReallocArrayXX(uint64_t heap, void* old, uint64_t count, uint64_t size, uint64_t x,
                                         uint64_t y) {
     uint64_t bytes = product(count, size);
     return Policy::template reallocate_in<F, V, Full::template XReallocArrayXX<F, V>>(bytes, bytes == 0, heap, old,
-                                                                                     count, size, x, y);
+                                                                                      count, size, x, y);
   }
   MEMHOOK_WRAPPER void* ReallocXSizeXX(void* old, uint64_t align, uint64_t size, uint64_t x, uint64_t y) {
     return Policy::template reallocate<F, V, Full::template ReallocXSizeXX<F, V>>(size, size == 0, old, align, size, x,
-                                                                                 y);
+                                                                                  y);
   }
   MEMHOOK_WRAPPER void* ReallocXXSize(void* old, uint64_t x, uint64_t y, uint64_t size) {
     return Policy::template reallocate<F, V, Full::template ReallocXXSize<F, V>>(size, size == 0, old, x, y, size);

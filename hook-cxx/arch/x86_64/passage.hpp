@@ -44,9 +44,10 @@ inline constexpr int64_t lowest_saved = -48, first_unsaved = -64;
 extern "C" [[gnu::visibility("hidden")]] void* memhook_pass(uint64_t a, uint64_t b, uint64_t size, uint64_t function,
                                                             uint64_t original);
 // Whether memhook_pass_end is to be called.
-extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_pass_begin(const uint64_t* frame, PassedCall* call);
+extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_pass_begin(const uint64_t* frame,
+                                                                                PassedCall* call);
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void* memhook_pass_end(const uint64_t* frame, PassedCall* call,
-                                                                         void* block);
+                                                                           void* block);
 extern "C" {
 [[gnu::visibility("hidden")]] extern Passage memhook_passage;
 }
