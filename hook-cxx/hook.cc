@@ -158,7 +158,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uin
     for (int i = 0; i < 5; i++, saved >>= 8) {
       auto words = static_cast<int64_t>(saved & 0xff);
       bool is_saved = words > 2 && 16 - 8 * words >= lowest_saved;
-      memhook_passage.saved[i] = is_saved ? 16 - 8 * words : first_unsaved - 8 * i;
+      memhook_passage.saved[i] = is_saved ? 16 - 8 * words : first_unsaved - int64_t{8} * i;
     }
     __atomic_store_n(&memhook_passage.code, code, __ATOMIC_RELEASE);
   }
