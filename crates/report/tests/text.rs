@@ -600,7 +600,7 @@ fn hints_about_other_allocators() {
     assert!(shown.contains("; rss PID asks it"), "{shown}");
     let shown = with("mimalloc", false, true, Some(1));
     assert!(
-        shown.contains("attach --leaks does; trim 7 has it"),
+        shown.contains("scan knows its heap; trim 7 has it"),
         "{shown}"
     );
     let shown = with("jemalloc", true, true, Some(1));
