@@ -16,6 +16,10 @@ uint64_t emitted_live;
 Claim claims[max_rings];
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];
+uint64_t passed_frames[max_rings];
+Passage memhook_passage;
+// Its bounds are asked for.
+[[gnu::used, gnu::section("memhook_fork")]] static void no_fork() {}
 }  // namespace memhook
 uint32_t memhook_listeners;
 
