@@ -14,26 +14,40 @@ fn check_untouched(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// Suspended, as by Ctrl-Z: the target waits a moment, goes on untraced, and that is said.
+/// Suspended, as by Ctrl-Z: the target waits a moment, goes on untraced, and that is said. On a busy machine the attacher
+/// may be stopped while it holds a thread; then its watchdog continues it, and nothing is lost.
 #[test]
 fn a_stopped_attacher_does_not_stop_the_target() {
     let program = build_target("oracle", &[]);
-    let mut target = Target::start(&program, &["300000", "4"]);
-    let attacher = Attacher::start(&target, &[]);
-    stop(attacher.pid());
-    target.go();
-    target.expect("live ");
-    target.expect("done");
-    attacher.signal(libc::SIGINT);
-    attacher.signal(libc::SIGCONT);
-    let (status, output, errors) = attacher.outcome();
-    assert_eq!(status.code(), Some(1), "{errors}");
-    assert!(errors.contains("untraced"), "{errors}");
-    let last = output.lines().last().expect("a report");
-    let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
-    assert_eq!(report["gaps"].as_array().map(Vec::len), Some(1), "{report}");
-    Attacher::start(&target, &[]).finish();
-    assert!(target.finish().success());
+    for _ in 0..20 {
+        let mut target = Target::start(&program, &["300000", "4"]);
+        let attacher = Attacher::start(&target, &[]);
+        stop(attacher.pid());
+        target.go();
+        target.expect("live ");
+        target.expect("done");
+        attacher.signal(libc::SIGINT);
+        attacher.signal(libc::SIGCONT);
+        let (status, output, errors) = attacher.outcome();
+        let last = output.lines().last().expect("a report");
+        let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+        let gaps = report["gaps"].as_array().map(Vec::len);
+        let is_untraced = status.code() == Some(1);
+        if is_untraced {
+            assert!(errors.contains("untraced"), "{errors}");
+            assert_eq!(gaps, Some(1), "{report}");
+            Attacher::start(&target, &[]).finish();
+        } else {
+            assert_eq!(status.code(), Some(0), "{errors}");
+            assert_eq!(gaps, Some(0), "{report}");
+            assert_eq!(report["totals"]["lost_events"], 0, "{report}");
+        }
+        assert!(target.finish().success());
+        if is_untraced {
+            return;
+        }
+    }
+    panic!("it never went on untraced");
 }
 
 /// The first process of a container may never wait for those that it inherits.
