@@ -11,9 +11,9 @@ use std::sync::LazyLock;
 /// An allocator that is known by the names of its functions.
 #[derive(Debug)]
 pub struct Allocator {
-    /// What it is called.
+    /// Name, as reports show it.
     pub name: &'static str,
-    /// What it puts before its names when it is linked into a program.
+    /// Prefix of its names when it is linked into a program.
     pub prefix: &'static str,
     /// A function that only it exports.
     pub mark: &'static str,
