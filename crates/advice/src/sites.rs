@@ -150,7 +150,7 @@ fn estimated_growth(facts: &Facts<'_>, known: &mut Vec<Site>) -> Vec<Finding> {
             gain_bytes_an_hour: u64::try_from(facts.an_hour(more)).ok(),
             certainty: "estimated",
             remedy: format!(
-                "See whether {} releases what it should, or keeps without bound",
+                "Check whether {} releases everything that it should, or keeps it without a limit",
                 site.name
             ),
             cost: "a change of the program",
@@ -251,7 +251,10 @@ fn of_growth(
                 site.name
             ),
             (false, true) => format!("Bound what {} keeps, or release what is old", site.name),
-            (false, false) => format!("See whether {} releases what it should", site.name),
+            (false, false) => format!(
+                "Check whether {} releases everything that it should",
+                site.name
+            ),
         },
         cost: "a change of the program",
         evidence: format!("memhook-rs gate -p {} --growth -d 5m", facts.target()),

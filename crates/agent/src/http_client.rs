@@ -252,7 +252,7 @@ impl Client {
         }
         match body {
             Ok(body) => Answer::Taken { body },
-            Err(error) => later(format!("the answer is not complete: {error}")),
+            Err(error) => later(format!("incomplete response: {error}")),
         }
     }
 

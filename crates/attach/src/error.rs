@@ -73,7 +73,7 @@ pub enum Error {
         name: &'static str,
     },
     /// Its loader is still at work.
-    #[error("process {pid} has not been loaded completely")]
+    #[error("process {pid} is still being loaded: try again")]
     StillLoaded {
         /// The process.
         pid: i32,
@@ -131,7 +131,7 @@ pub enum Error {
         source: Box<Error>,
     },
     /// A program was started and its end was missed.
-    #[error("the end of process {pid} was missed")]
+    #[error("process {pid} ended, but memhook-rs did not see how")]
     EndMissed {
         /// The process.
         pid: i32,

@@ -18,7 +18,7 @@ pub enum ReclaimError {
     #[error("{0}")]
     Access(String),
     /// Calls of `free` make system calls, for which a filter may end the process.
-    #[error("nothing is released: a seccomp filter may end process {pid} for what free() needs")]
+    #[error("nothing is released: a seccomp filter may kill process {pid} for what free() needs")]
     Filtered {
         /// The process.
         pid: i32,

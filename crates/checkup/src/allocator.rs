@@ -66,7 +66,7 @@ impl Callable {
         }
         if let Some(why) = foreign_callback(pid, &images, Some(allocator.name)) {
             return Err(CallError::Refused(format!(
-                "{} could call what the program has set, and wait for a lock of the program's: {why}",
+                "{} could call the program's own code, which could wait for a lock: {why}",
                 allocator.name
             )));
         }

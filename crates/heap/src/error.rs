@@ -28,7 +28,7 @@ pub enum Error {
     },
     /// A copy would not fit into memory.
     #[error(
-        "the copy of process {pid} would take about {}, and {room}. The process was left alone",
+        "the copy of process {pid} would take about {}, and {room}; the process was left alone",
         size_text(*.needed)
     )]
     NoRoom {
@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// Working out what each block retains would not fit into memory.
     #[error(
-        "to find out what {blocks} blocks retain would take about {}, and {room}",
+        "working out what {blocks} blocks retain would take about {}, and {room}",
         size_text(*.needed)
     )]
     NoRoomForTree {
@@ -66,7 +66,7 @@ pub enum Error {
     },
     /// The target could run out of memory while it shares its pages with a fork.
     #[error(
-        "each page that process {pid} writes to meanwhile costs it another one, in all up to {}, and {room}",
+        "a fork costs process {pid} one more page for each page that it writes to, up to {} in all, and {room}",
         size_text(*.needed)
     )]
     NoRoomToFork {
@@ -120,8 +120,8 @@ pub enum Error {
     },
     /// The last look before blocks are released was never possible.
     #[error(
-        "the threads of process {pid} were not seen to stand still outside of the allocator ({why}), so nothing more is \
-         released"
+        "memhook-rs found no moment at which all threads of process {pid} were outside the allocator ({why}), so nothing \
+         more is released"
     )]
     NeverStill {
         /// Process id.
@@ -131,8 +131,8 @@ pub enum Error {
     },
     /// A held thread has to run, and to be let go by a thread of this process.
     #[error(
-        "holds of process {pid} last {} ms on average, because it or this process gets next to no processor time, so \
-         nothing more is released: its control group may have a quota, or the machine is too busy",
+        "holds of process {pid} last {} ms on average, because it or memhook-rs gets too little processor time, so \
+         nothing more is released: a control group may have a quota, or the machine is too busy",
         average.as_millis()
     )]
     LongHolds {
@@ -167,7 +167,7 @@ pub enum Error {
         minor: u32,
     },
     /// The process has called execve since its memory was copied.
-    #[error("process {pid} has started another program")]
+    #[error("process {pid} has executed another program")]
     OtherProgram {
         /// Process id.
         pid: i32,

@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// A program that was started cannot be stopped before its own code runs.
     #[error(
-        "process {pid} cannot be traced from its start: its loader is neither glibc's nor musl's, and its entry point is not of a known kind. Start it by itself: doctor tells whether it can be attached to"
+        "process {pid} cannot be traced from its start: its loader is neither glibc's nor musl's, and its entry point is unknown. Start it by itself; doctor says whether an attach is possible"
     )]
     NoStartPoint {
         /// Process id.
@@ -78,7 +78,7 @@ pub enum Error {
     },
     /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor. It is let go as soon as it stops.
     #[error(
-        "thread {tid} of process {pid} does not stop (uninterruptible sleep, or no processor); it is let go as soon as it stops"
+        "thread {tid} of process {pid} does not stop (uninterruptible sleep, or no processor); it will be released as soon as it stops"
     )]
     DoesNotStop {
         /// Process id.
@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// Not all threads stopped within the time for which each of them may be held, however often it was tried.
     #[error(
-        "thread {tid} of process {pid} does not stop within {limit:?} (it sleeps uninterruptibly, as in vfork, or waits for a processor); the others were let go after that, {attempts} times: try again, or allow a longer hold"
+        "thread {tid} of process {pid} did not stop within {limit:?} (uninterruptible sleep, as during vfork, or no processor); the other threads were released after each of {attempts} attempts: try again, or allow a longer hold"
     )]
     StopsTooLate {
         /// Process id.
@@ -103,7 +103,7 @@ pub enum Error {
     /// This process gets a processor too rarely to hold a thread of the target, which would stand still meanwhile. Nothing
     /// was held.
     #[error(
-        "no thread of process {pid} is stopped, because it would stand still for as long as this process waits for a processor, which was {wait:?} for each turn: give this process more (its control group may have a quota), or try again when the machine is less busy"
+        "process {pid} was left alone: memhook-rs waited {wait:?} for each turn on a processor, and a held thread would wait as long. Give memhook-rs more processor time (its control group may have a quota), or try again when the machine is less busy"
     )]
     Starved {
         /// Process id.
@@ -114,7 +114,7 @@ pub enum Error {
     /// The target has system calls of this thread handed to a handler of its own, so it would answer those that we make
     /// there (prctl(2), PR_SET_SYSCALL_USER_DISPATCH).
     #[error(
-        "thread {tid} of process {pid} answers its system calls itself (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so none can be made in it: attach before it does so, or to another process"
+        "thread {tid} of process {pid} handles its own system calls (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so memhook-rs cannot make any in it: attach before it does so, or to another process"
     )]
     CallsDispatched {
         /// Process id.
@@ -124,7 +124,7 @@ pub enum Error {
     },
     /// The target watches its memory itself.
     #[error(
-        "process {pid} uses userfaultfd(2) itself, so nobody else may watch which of its pages are written"
+        "process {pid} uses userfaultfd(2) itself, so memhook-rs cannot watch which of its pages are written"
     )]
     OwnUserfaultfd {
         /// Process id.
@@ -132,7 +132,7 @@ pub enum Error {
     },
     /// A thread of the target that runs on has closed the descriptor that a held one had opened for us.
     #[error(
-        "another thread of process {pid} closes descriptors by their numbers (closefrom, close_range) and has closed the one of the memory that is to be mapped: try again"
+        "another thread of process {pid} closed a descriptor that memhook-rs had just opened there (closefrom, close_range): try again"
     )]
     DescriptorLost {
         /// Process id.
@@ -174,7 +174,7 @@ pub enum Error {
     },
     /// The code that remote work needs was not found in executable memory of the target.
     #[error(
-        "process {pid} has no `syscall; ret`, or nothing that returns from signals, in its code"
+        "the code of process {pid} has no system call followed by a return, or nothing that returns from a signal"
     )]
     NoSyscallInstruction {
         /// Process id.
@@ -224,7 +224,7 @@ pub enum Error {
     /// The thread went back to its own work by itself, because this process was stopped or got no
     /// processor between two steps. What was called before has been done.
     #[error(
-        "thread {tid} of process {pid} went back to its work before the remote work was finished: this process was stopped or delayed; try again"
+        "thread {tid} of process {pid} resumed its own work before memhook-rs was finished, because memhook-rs was stopped or delayed: try again"
     )]
     WentHome {
         /// Process id.
@@ -244,7 +244,7 @@ pub enum Error {
     },
     /// Code called in the target raised a fatal signal, which was suppressed.
     #[error(
-        "code called in process {pid} raised signal {signal} at {address:#x}; the thread was put back"
+        "code called in process {pid} raised signal {signal} at {address:#x}; the thread was restored"
     )]
     RemoteFault {
         /// Process id.
@@ -258,7 +258,7 @@ pub enum Error {
     /// goes back to its work.
     #[error(
         "function {function} called in process {pid} has not returned within {} ms; its thread finishes the call \
-         and then goes back to its work",
+         and then resumes its own work",
         waited.as_millis()
     )]
     CallGoesOn {
@@ -291,7 +291,7 @@ pub enum Error {
     },
     /// A seccomp filter may end the process for a system call that would have to be made in it.
     #[error(
-        "a seccomp filter may end process {pid} for {call}, which has to be called in it: the filter is suspended meanwhile, but not if memhook-rs is killed at that moment"
+        "a seccomp filter may kill process {pid} for {call}, which memhook-rs has to call in it; the filter is suspended during the call, but not if memhook-rs is killed at that moment"
     )]
     CallIsFiltered {
         /// Process id.

@@ -22,7 +22,7 @@ pub struct AgentPlan {
     pub max_targets: u32,
     /// Processors that the agent takes at most.
     pub max_processors: f64,
-    /// Memory that it takes at most.
+    /// Limit of the agent's memory.
     pub max_memory_bytes: u64,
     /// What the kubelet of this machine has answered; `None`: nobody asks it.
     pub kubelet: Option<PlannedKubelet>,

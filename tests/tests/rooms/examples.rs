@@ -27,10 +27,22 @@ fn pages() -> Vec<(PathBuf, String)> {
         paths.extend(pages.map(|name| Path::new(place).join(name)));
     }
     let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(root().join(&path)).expect("text");
+        let mut text = std::fs::read_to_string(root().join(&path)).expect("text");
+        if path.ends_with("refusals.md") {
+            text = without_messages(&text);
+        }
         (path, text)
     };
     paths.into_iter().map(read).collect()
+}
+
+/// A page whose tables begin with messages, without them: a message is no example.
+fn without_messages(page: &str) -> String {
+    let lines = page.lines().map(|line| match line.strip_prefix("| `") {
+        Some(row) => row.split_once("` | ").map_or("", |(_, remedy)| remedy),
+        None => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// What may hold command lines: lines of code blocks, one that ends in a backslash with the next, and code spans.

@@ -11,6 +11,7 @@ mod hook_headers;
 mod layout;
 mod option_names;
 mod processors;
+mod refusals;
 mod sleeps;
 
 use std::path::{Path, PathBuf};

@@ -261,8 +261,12 @@ impl Prepared {
         } = held.in_vain();
         self.held_in_vain = self.held_in_vain.max(longest);
         if holds > 0 {
+            let attempts = match holds {
+                1 => "one attempt".to_owned(),
+                holds => format!("{holds} attempts"),
+            };
             self.notes.push(format!(
-                "all threads were let go {holds} times, after at most {:.0} ms, because thread {tid} did not stop (it sleeps uninterruptibly, as in vfork)",
+                "{attempts} to hold all threads ended after at most {:.0} ms, because thread {tid} did not stop (uninterruptible sleep, as during vfork)",
                 longest.as_secs_f64() * 1e3
             ));
         }

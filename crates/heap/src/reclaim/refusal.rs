@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Blocks of the C library's may be parts of what another allocator manages.
-    #[error("another allocator is loaded ({0}): blocks of glibc's may be parts of its own")]
+    #[error("another allocator is loaded ({0}): glibc's blocks may be parts of its own")]
     OtherAllocator(String),
     /// The leaked blocks are of an allocator whose `free` no thread can be made to call.
     #[error(
@@ -12,18 +12,16 @@ pub enum Refusal {
     )]
     LinkedIn(String),
     /// `free` may call something of the program's.
-    #[error(
-        "free() could call what the program has set, and wait for a lock of the program's: {0}"
-    )]
+    #[error("free() could call the program's own code, which could wait for a lock: {0}")]
     CallsBack(String),
     /// Whether a block was freed since the search could not be seen.
-    #[error("the structures of this {0} do not show whether a block was freed meanwhile")]
+    #[error("the structures of this {0} do not show whether a block was freed since the search")]
     NotShown(String),
     /// The heap was copied in the middle of a change.
-    #[error("a thread did not come out of malloc, so the heap was in change")]
+    #[error("a thread stayed inside malloc, so the heap was in the middle of a change")]
     InMalloc,
     /// Part of the heap makes no sense.
-    #[error("the heap did not parse whole: at {address:#x}, {what}")]
+    #[error("part of the heap could not be parsed: at {address:#x}, {what}")]
     Unparsed {
         /// Where.
         address: u64,
@@ -37,6 +35,6 @@ pub enum Refusal {
     #[error("the large blocks found are not those that malloc counts")]
     OtherCount,
     /// Pointers may be where nobody has looked.
-    #[error("{0} could hold pointers, and could not be searched")]
+    #[error("{0} may hold pointers, and could not be searched")]
     Unsearched(String),
 }

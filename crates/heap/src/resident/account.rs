@@ -138,7 +138,7 @@ pub fn account<'a>(
             .flat_map(|other| other.ranges.iter().cloned());
         heap_ranges.extend(of_others);
         if !heap.is_whole() {
-            let note = "the heap did not parse whole, so its parts may be wrong";
+            let note = "part of the heap could not be parsed, so the parts may be wrong";
             account.notes.push(note.into());
         }
     }

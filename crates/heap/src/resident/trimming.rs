@@ -126,7 +126,7 @@ impl Trimmer {
             return Err(Error::NoHeap {
                 pid,
                 reason: format!(
-                    "malloc_trim() could call what the program has set, and wait for a lock of the program's: {why}"
+                    "malloc_trim() could call the program's own code, which could wait for a lock: {why}"
                 ),
             });
         }

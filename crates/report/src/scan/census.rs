@@ -74,7 +74,7 @@ fn census_text(census: &Census) -> String {
         if census.whole {
             ""
         } else {
-            " (the heap did not parse whole)"
+            " (part of the heap could not be parsed)"
         }
     );
     told_text(&mut out, &census.types_told, census.bytes);

@@ -99,7 +99,7 @@ impl RetainedReport {
         }
         let whole = match self.whole {
             true => "",
-            false => " (the heap did not parse whole)",
+            false => " (part of the heap could not be parsed)",
         };
         let _ = write!(
             out,

@@ -170,7 +170,7 @@ fn false_sharing(sums: &AccessSums) -> Option<Finding> {
     (sums.false_shares >= LEAST_FALSE_SHARES).then(|| Finding {
         kind: InferenceKind::FalseSharing,
         evidence: format!(
-            "a thread wrote {} into a cache line that another one had written last, but to other bytes ({} accessed by several threads)",
+            "a thread wrote {} into a cache line just after another thread wrote to other bytes of it ({} accessed by several threads)",
             counted(sums.false_shares, "time"),
             counted(sums.by_several, "block")
         ),

@@ -115,7 +115,7 @@ fn system() -> String {
         ("processor", line("/proc/cpuinfo", "model name")),
         ("processors", line("/proc/self/status", "Cpus_allowed_list")),
         ("memory", line("/proc/meminfo", "MemTotal")),
-        ("memory to be had", line("/proc/meminfo", "MemAvailable")),
+        ("memory available", line("/proc/meminfo", "MemAvailable")),
     ];
     let known = known.into_iter();
     known

@@ -242,7 +242,7 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("resize", draw);
 byId("title").textContent = `What retains the heap of process ${data.pid}`;
-const notes = [data.whole ? "" : "the heap did not parse whole", ...data.notes].filter(Boolean);
+const notes = [data.whole ? "" : "part of the heap could not be parsed", ...data.notes].filter(Boolean);
 byId("subtitle").textContent = [
   `${formatBytes(data.bytes)} in ${counted(data.blocks, "block")}; ${formatBytes(data.shared.bytes)} of it are held by several together`,
   ...notes,
