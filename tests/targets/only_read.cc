@@ -123,6 +123,22 @@ int main(int count, char** words) {
   // A heap that nobody copies within a millisecond.
   std::vector<std::string> large(mode == "large" ? 256 : 0, std::string(1 << 20, 'x'));
   leak();
+  // Leaked blocks that are worth a finding.
+  for (int i = 0; mode == "leaks" && i < 2048; i++) {
+    auto* block = static_cast<char*>(malloc(4096));
+    memset(block, 7, 4096);
+    keep(block);
+  }
+  // Blocks that are left alone, beside blocks that one thread writes to all the time.
+  std::vector<std::string> idle(mode == "writes" ? 64 : 0, std::string(20000, 'i'));
+  std::vector<std::string> busy(mode == "writes" ? 64 : 0, std::string(40000, 'b'));
+  if (mode == "writes")
+    threads.emplace_back([&] {
+      while (!end) {
+        for (auto& block : busy) ++*reinterpret_cast<uint64_t*>(block.data());
+        usleep(1000);
+      }
+    });
   usleep(200000);
   std::string before = maps();
   // The text of its own mappings grows the heap, so that it is compared from the second on.

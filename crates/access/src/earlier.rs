@@ -64,6 +64,16 @@ impl EarlierBlocks {
         Ok(found)
     }
 
+    #[cfg(test)]
+    pub(crate) fn with(blocks: impl Iterator<Item = (u64, u64, u32)>) -> EarlierBlocks {
+        EarlierBlocks {
+            blocks: blocks
+                .map(|(at, bytes, kind)| (at, (bytes, kind)))
+                .collect(),
+            ..EarlierBlocks::default()
+        }
+    }
+
     /// Where the blocks cannot be told apart: the pages that the process has to itself.
     pub fn pages_of(pid: i32) -> EarlierBlocks {
         let mut found = EarlierBlocks::default();
@@ -92,6 +102,15 @@ impl EarlierBlocks {
     /// What the blocks of a number have in common.
     pub fn kind(&self, number: u32) -> Option<&Kind> {
         self.kinds.get(number as usize)
+    }
+
+    /// What the blocks of a site have in common, in words; `None` of those that a trace has seen.
+    pub fn name(&self, site: Site) -> Option<String> {
+        match site {
+            Site::Kind(number) => self.kind(number).map(Kind::name),
+            Site::Pages => Some("pages".into()),
+            Site::Stack(_) => None,
+        }
     }
 
     /// Those that are left.

@@ -17,6 +17,8 @@ mod birth_looks;
 mod classes;
 #[cfg(target_arch = "x86_64")]
 mod clearing;
+#[cfg(target_arch = "x86_64")]
+mod compared;
 mod controller;
 #[cfg(target_arch = "x86_64")]
 mod earlier;
@@ -54,6 +56,8 @@ pub use ages::{AGES_MS, AgeHistory, AgePoint};
 pub use answer::{Evidence, SiteAnswer, State, answer};
 #[cfg(target_arch = "x86_64")]
 pub use birth_looks::{BirthLooks, SeenLook, SeenLooks, SeenWord};
+#[cfg(target_arch = "x86_64")]
+pub use compared::{Compared, Contents};
 pub use controller::{Controller, Costs, PagePlan, Settings};
 #[cfg(target_arch = "x86_64")]
 pub use earlier::{EarlierBlocks, Kind};

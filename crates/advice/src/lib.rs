@@ -13,9 +13,10 @@ mod sites;
 mod text;
 
 use memhook_gate::Evidence;
-use memhook_report::{Document, Profile, RssReport, StaleReport, Style, bytes};
+use memhook_report::{Document, Leaks, Profile, RssReport, StaleReport, Style, bytes};
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/advice/1";
@@ -23,6 +24,9 @@ const SCHEMA: &str = "memhook-rs/advice/1";
 const LEAST_BYTES: u64 = 1 << 20;
 /// Nor what would bring back less than this share of the resident memory.
 const LEAST_SHARE: f64 = 0.02;
+/// What is missing of a process that was not traced.
+const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, which call stacks the blocks come from, and \
+                          what nobody touches";
 
 /// What is known of a process.
 pub struct Facts<'a> {
@@ -36,6 +40,8 @@ pub struct Facts<'a> {
     pub stale: Option<&'a StaleReport>,
     /// Whether the process is still there, so that commands may name it.
     pub is_running: bool,
+    /// Whether it was traced; else the profile has neither sites nor a time.
+    pub is_traced: bool,
 }
 
 /// What to do, and why.
@@ -133,6 +139,14 @@ impl Facts<'_> {
         (change * 3600.0 / self.seconds().max(1e-3)).round() as i64
     }
 
+    /// How sure it is what nothing reaches. A copy that only looks does not know all that may point to a block.
+    fn of_search(&self, leaks: &Leaks) -> &'static str {
+        match self.is_traced || leaks.gaps.is_empty() {
+            true => "exact",
+            false => "estimated",
+        }
+    }
+
     /// How the process is named in commands.
     fn target(&self) -> String {
         match self.is_running {
@@ -158,13 +172,16 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         Some(_) => "estimated",
         None => "exact",
     };
-    let mut lines = vec![Line {
-        what: "live blocks since the attach",
-        bytes: profile.totals.live_bytes,
-        bytes_an_hour: Some(facts.an_hour(sites::growth(profile))),
-        certainty: of_blocks,
-        evidence: format!("memhook-rs attach {} -d 60s", facts.target()),
-    }];
+    let mut lines = Vec::new();
+    if facts.is_traced {
+        lines.push(Line {
+            what: "live blocks since the attach",
+            bytes: profile.totals.live_bytes,
+            bytes_an_hour: Some(facts.an_hour(sites::growth(profile))),
+            certainty: of_blocks,
+            evidence: format!("memhook-rs attach {} -d 60s", facts.target()),
+        });
+    }
     if let Some(leaks) = profile
         .leaks
         .as_ref()
@@ -174,7 +191,7 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
             what: "of all blocks, unreachable",
             bytes: leaks.totals.leaked_bytes,
             bytes_an_hour: None,
-            certainty: "exact",
+            certainty: facts.of_search(leaks),
             evidence: format!("memhook-rs scan {}", facts.target()),
         });
     }
@@ -207,16 +224,20 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
     });
     match facts.stale {
         Some(watched) => notes.extend(watched.notes.iter().cloned()),
-        None => {
+        None if facts.is_traced => {
             notes.push("what nobody touches was not watched: record with attach --stale".into())
         }
+        None => {}
     }
     match facts.growth {
         Some(evidence) => notes.extend(evidence.gaps.iter().cloned()),
-        None => notes.push(
+        None if facts.is_traced => notes.push(
             "allocations were sampled, so growth is an estimate that was not tested: trace with a larger --overhead".into(),
         ),
+        None => notes.push(NOT_TRACED.into()),
     }
+    let mut known = BTreeSet::new();
+    notes.retain(|note| known.insert(note.clone()));
     findings.sort_by_key(|finding| Reverse(rank(finding)));
     Advice {
         schema: SCHEMA,
@@ -269,6 +290,14 @@ impl Advice {
     fn answer(&self) -> &str {
         let answer = self.answer.as_deref();
         answer.unwrap_or("Nothing to do: no change that could be computed would bring back much")
+    }
+
+    /// For how long it was looked at, in words.
+    fn time(&self) -> String {
+        match self.seconds > 0.0 {
+            true => format!("looked at for {:.0} s", self.seconds),
+            false => "looked at once".to_owned(),
+        }
     }
 
     /// A page that needs no network and no script (HTML).

@@ -9,10 +9,8 @@ pub fn page(advice: &Advice) -> String {
     let resident = advice
         .rss_bytes
         .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
-    page.text("h1", advice.answer()).text(
-        "p",
-        &format!("{title}, looked at for {:.0} s{resident}", advice.seconds),
-    );
+    page.text("h1", advice.answer())
+        .text("p", &format!("{title}, {}{resident}", advice.time()));
     for (at, finding) in advice.findings.iter().enumerate() {
         add(&mut page, at + 1, finding);
     }

@@ -174,22 +174,29 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
         0 => String::new(),
         held => format!(", and only these reach a further {}", bytes(held)),
     };
+    let by = match facts.is_traced {
+        true => format!("; allocated by {}", site.text()),
+        false => String::new(),
+    };
     Finding {
         kind: Kind::Leak,
         found: format!(
-            "Nothing points to {} in {} any more{held}; allocated by {}",
+            "Nothing points to {} in {} any more{held}{by}",
             bytes(leak.bytes),
             counted(leak.blocks, "block"),
-            site.text(),
         ),
         gain_bytes: leak.bytes + leak.held_bytes,
         gain_bytes_an_hour: None,
         // Of samples, other blocks may have been lost at the same site.
-        certainty: match facts.profile.sampling {
-            Some(_) => "estimated",
-            None => "exact",
+        certainty: match (facts.profile.sampling, &facts.profile.leaks) {
+            (None, Some(leaks)) => facts.of_search(leaks),
+            _ => "estimated",
         },
         remedy: match site.is_known() {
+            _ if !facts.is_traced => format!(
+                "memhook-rs scan {0} says what they are; memhook-rs attach {0} --leaks names who allocates more of them",
+                facts.target(),
+            ),
             true => format!(
                 "Release what {} allocates; until that is deployed, memhook-rs scan --reclaim {} frees it",
                 site.name,
@@ -202,6 +209,7 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
             ),
         },
         cost: match site.is_known() {
+            _ if !facts.is_traced => "none, and a trace",
             true => "a change of the program",
             false => "one thread is held while it frees them",
         },

@@ -21,16 +21,21 @@ pub fn text(advice: &Advice, style: Style) -> String {
 
 fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
     let width = style.width.unwrap_or(WIDTH).min(WIDTH);
+    // What a copy that only looks does not know comes before what it has found.
+    let only_looks = advice
+        .notes
+        .iter()
+        .any(|note| note.starts_with("read only"));
+    if only_looks {
+        notes(out, advice, width)?;
+        writeln!(out)?;
+    }
     writeln!(out, "{}\n", style.strong(&visible(advice.answer())))?;
     let resident = advice
         .rss_bytes
         .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
     let name = visible(&advice.name);
-    let (pid, seconds) = (advice.pid, advice.seconds);
-    writeln!(
-        out,
-        "{name} ({pid}), looked at for {seconds:.0} s{resident}"
-    )?;
+    writeln!(out, "{name} ({}), {}{resident}", advice.pid, advice.time())?;
     for line in &advice.lines {
         let rate = line.bytes_an_hour.map_or(String::new(), |rate| {
             format!("  {} an hour at this rate", change(rate))
@@ -47,15 +52,17 @@ fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
         writeln!(out)?;
         of_finding(out, at + 1, finding, width, style)?;
     }
-    if !advice.notes.is_empty() {
+    if !advice.notes.is_empty() && !only_looks {
         writeln!(out)?;
+        notes(out, advice, width)?;
     }
+    Ok(())
+}
+
+fn notes(out: &mut String, advice: &Advice, width: usize) -> Result {
     for note in &advice.notes {
-        writeln!(
-            out,
-            "{}",
-            wrapped(&format!("Note: {}", visible(note)), width)
-        )?;
+        let note = format!("Note: {}", visible(note));
+        writeln!(out, "{}", wrapped(&note, width))?;
     }
     Ok(())
 }

@@ -2,16 +2,26 @@
 
 use crate::allocator::said_by_allocator;
 use memhook_advice::{Advice, Facts, advise};
-use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
-use memhook_heap::{Limits, Looked, Part, look_at_memory};
+use memhook_gate::{
+    FoundLeaks, NameSource, RecordedOptions, Search, recorded_evidence, recorded_time,
+};
+use memhook_heap::{
+    Error as HeapError, Limits, Looked, Part, Request, capture_settled, look_at_memory,
+};
+use memhook_ledger::{Ledger, LedgerOptions, SampledAllocations};
+use memhook_process::process_name;
 use memhook_recording::Recording;
 use memhook_report::recorded::{Contents, Window, account, profile, stale};
-use memhook_report::{RssPart, RssReport, RssView};
+use memhook_report::{Leaks, Profile, RssPart, RssReport, RssView, Target};
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
 
 /// How sure the trend test is of a site that it says grows.
 const CONFIDENCE: f64 = 0.99;
+
+/// The note of a look at a process whose allocator could say what it holds.
+pub const ALLOCATOR_NOT_ASKED: &str =
+    "read only: the allocator was not asked what it holds, which takes a call";
 
 /// Why a recording tells nothing.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +72,69 @@ pub fn advice_of(
         growth: growth.as_ref(),
         stale: stale(recording).as_ref(),
         is_running,
+        is_traced: true,
     }))
+}
+
+/// What to do about a process that may only be looked at: by copies of its memory, and without a trace.
+///
+/// # Errors
+/// If its memory cannot be read.
+pub fn advice_of_look(pid: i32, limits: Limits) -> Result<Advice, HeapError> {
+    let Looked { mut account, meta } = look_at_memory(pid, limits, true)?;
+    if account.has_other_allocator {
+        account.notes.push(ALLOCATOR_NOT_ASKED.into());
+    }
+    let view = RssView {
+        top: usize::MAX,
+        pins: true,
+    };
+    let account = RssReport::new(pid, &account, meta.as_ref(), view);
+    let profile = Profile {
+        target: Target {
+            pid,
+            name: process_name(pid),
+            exe: String::new(),
+        },
+        leaks: Some(leaks_of_look(pid, limits)),
+        ..Profile::default()
+    };
+    Ok(advise(&Facts {
+        profile: &profile,
+        account: Some(&account),
+        growth: None,
+        stale: None,
+        is_running: true,
+        is_traced: false,
+    }))
+}
+
+/// What nothing reaches, of a process of which no allocation was seen.
+fn leaks_of_look(pid: i32, limits: Limits) -> Leaks {
+    let request = Request {
+        limits,
+        ..Request::to_search()
+    };
+    let captured = match capture_settled(pid, request) {
+        Ok(captured) => captured,
+        Err(why) => {
+            return Leaks {
+                gaps: vec![format!("its memory could not be copied: {why}")],
+                ..Leaks::default()
+            };
+        }
+    };
+    let search = Search {
+        before_ns: None,
+        is_complete: false,
+        finds_possible: false,
+    };
+    let (ledger, samples) = (
+        Ledger::new(LedgerOptions::default()),
+        SampledAllocations::default(),
+    );
+    let found = FoundLeaks::search(&captured.snapshot, &ledger, &samples, search);
+    found.report(usize::MAX, |_| Default::default())
 }
 
 /// What is resident of a recorded process now, if another allocator than glibc's has the heap and says what is in it: a

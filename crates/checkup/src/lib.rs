@@ -16,7 +16,7 @@ mod resident;
 mod session_stacks;
 mod traced_run;
 
-pub use advice::{AdviceError, advice_of, resident_now};
+pub use advice::{ALLOCATOR_NOT_ASKED, AdviceError, advice_of, advice_of_look, resident_now};
 pub use allocator::{CallError, Callable, callable_allocator, said_by_allocator};
 pub use examination::{Attendant, EndLooks, Examination, ExaminationError, Examined, examine};
 pub use last_look::{LastLook, Searched};

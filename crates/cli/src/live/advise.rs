@@ -3,6 +3,7 @@
 mod what_if;
 
 use super::copy_limits::CopyLimits;
+use super::read_only::ReadOnly;
 use super::signals::{self, NameWait};
 use super::{attach, ending};
 use crate::exit_code;
@@ -12,8 +13,9 @@ use crate::report::{self, open, sources};
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_attach::gap_said;
-use memhook_checkup::{Attendant, Examined, advice_of, examine, resident_now};
+use memhook_checkup::{Attendant, Examined, advice_of, advice_of_look, examine, resident_now};
 use memhook_foreign::{check_output, units};
+use memhook_process::{first_failure, preflight_of_search};
 use memhook_report::{Document, Progress};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -26,21 +28,32 @@ pub struct Args {
     #[command(flatten)]
     target: Target,
     /// Look at it for this time
-    #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s")]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s", conflicts_with = "read_only")]
     duration: Duration,
     /// Share of the process's time that tracing may take
     ///
     /// Where recording everything would take more, allocations are sampled, and growth is not tested.
-    #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "2%")]
+    #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "2%", conflicts_with = "read_only")]
     overhead: f64,
     #[command(flatten)]
     hold: HoldLimit,
+    #[command(flatten)]
+    read_only: ReadOnly,
     #[command(flatten)]
     sources: sources::Args,
     #[command(flatten)]
     what_if: what_if::WhatIfArgs,
     #[command(flatten)]
     output: PageOutput,
+}
+
+impl Args {
+    fn limits(&self) -> CopyLimits {
+        CopyLimits {
+            hold: self.hold,
+            max_memory: None,
+        }
+    }
 }
 
 /// Where the answer goes.
@@ -78,14 +91,35 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return what_if::run(args);
     }
     if let Some(file) = args.target.recording() {
+        if args.read_only.read_only {
+            bail!(
+                "--read-only looks at a running process, and {} is a recording",
+                file.display()
+            );
+        }
         of_recording(args, file, None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let pid = args.target.pid()?;
+    if args.read_only.read_only {
+        return only_look(args, pid);
+    }
     let examined = examined(pid, args, Some(args.overhead), "looking at the process")?;
     let code = judged(&examined, pid);
     of_recording(args, &examined.path, Some(pid))?;
     Ok(ExitCode::from(code))
+}
+
+/// Advice without a trace.
+fn only_look(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    if let Some(why) = first_failure(&preflight_of_search(pid)) {
+        bail!("{why}");
+    }
+    let limits = args.read_only.of(args.limits().usual());
+    let work = || advice_of_look(pid, limits);
+    let advice = Progress::during("looking at the memory", work)?;
+    args.output.write(&advice, || advice.page())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `running`: the process that was recorded, if it may still be there.
@@ -95,11 +129,8 @@ fn of_recording(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Resul
         bail!("the recording holds sums of intervals: advice needs events (--record events)");
     }
     let symbols = sources::symbolizer(&recording, &args.sources)?;
-    let limits = CopyLimits {
-        hold: args.hold,
-        max_memory: None,
-    };
-    let resident = running.and_then(|pid| resident_now(pid, limits.usual(), &recording));
+    let limits = args.limits().usual();
+    let resident = running.and_then(|pid| resident_now(pid, limits, &recording));
     let advice = advice_of(&recording, symbols, resident, running.is_some());
     let advice = advice.with_context(|| file.display().to_string())?;
     args.output.write(&advice, || advice.page())

@@ -6,7 +6,7 @@ use crate::output::Json;
 use crate::remedies::in_words;
 use crate::target::Target;
 use anyhow::bail;
-use memhook_checkup::said_by_allocator;
+use memhook_checkup::{ALLOCATOR_NOT_ASKED, said_by_allocator};
 use memhook_heap::{Looked, look_at_memory};
 use memhook_report::{Progress, RssReport, RssView};
 use std::process::ExitCode;
@@ -46,9 +46,7 @@ fn looked_at(pid: i32, args: &Args, with_pins: bool) -> anyhow::Result<Looked> {
     let mut looked = Progress::during("looking at the memory", work)?;
     let account = &mut looked.account;
     if account.has_other_allocator && args.read_only.read_only {
-        account.notes.push(
-            "read only: the allocator was not asked what it holds, which takes a call".into(),
-        );
+        account.notes.push(ALLOCATOR_NOT_ASKED.into());
     } else if account.has_other_allocator && !args.no_calls {
         // One thread is held for that.
         let ask = || said_by_allocator(pid);

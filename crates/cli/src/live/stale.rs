@@ -3,11 +3,13 @@
 mod departures;
 mod job;
 mod naming;
+mod read_only;
 mod section;
 mod watching;
 
+use super::read_only::ReadOnly;
 use super::{ending, signals};
-use crate::options::ColorArgs;
+use crate::options::{ColorArgs, HoldLimit};
 use crate::output::Json;
 use crate::target::Target;
 use crate::tracing::DEPTH;
@@ -32,13 +34,13 @@ pub struct Args {
     /// Share of the process's time that watching may take
     ///
     /// At most 50%. This does not include the tracing of allocations.
-    #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "1%")]
+    #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "1%", conflicts_with = "read_only")]
     budget: f64,
     /// How long to watch [default: twice --older and 5 s]
-    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     duration: Option<Duration>,
     /// Also report at this interval
-    #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     interval: Option<Duration>,
     /// Number of sites to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
@@ -47,8 +49,12 @@ pub struct Args {
     ///
     /// The memory of the process is copied and searched for pointers. Each site then says how much of it is
     /// unreachable, reachable and stale, or in use.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "read_only")]
     leaks: bool,
+    #[command(flatten)]
+    hold: HoldLimit,
+    #[command(flatten)]
+    read_only: ReadOnly,
     #[command(flatten)]
     json: Json,
     /// Print no status lines
@@ -61,6 +67,9 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.target.pid()?;
+    if args.read_only.read_only {
+        return read_only::run(args, pid);
+    }
     let config = TraceConfig {
         depth: DEPTH,
         ..TraceConfig::default()
@@ -80,6 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             interval: args.interval,
             top: args.top,
             leaks: args.leaks,
+            search: args.hold.to_search(),
             is_json: args.json.json,
             is_quiet: args.quiet,
             style: output::style(None, ReportStream::Out, args.color.color),

@@ -51,10 +51,12 @@ fn a_filter_that_kills_for_everything_else() {
             ("rss", &["--read-only", "--pins"]),
             ("doctor", &["--read-only"]),
             ("scan", &["--read-only", "--census"]),
+            ("advise", &["--read-only"]),
+            ("stale", &["--read-only", "--older", "200ms"]),
         ] {
             let (code, out, err) = filtered(process.pid(), command, options);
             assert_eq!(code, 0, "{command}: {out}{err}");
-            if command == "rss" {
+            if matches!(command, "rss" | "advise" | "stale") {
                 assert!(out.starts_with("Note: read only"), "{out}");
             }
             if options.contains(&"--json") {
@@ -73,7 +75,12 @@ fn a_filter_that_kills_for_everything_else() {
 #[test]
 fn the_filter_kills() {
     let mut process = Target::start(target(), &[]);
-    for (command, options) in [("scan", &[][..]), ("rss", &[])] {
+    for (command, options) in [
+        ("scan", &[][..]),
+        ("rss", &[]),
+        ("advise", &["-d", "1s"]),
+        ("stale", &["--older", "1s"]),
+    ] {
         let (code, _, err) = filtered(process.pid(), command, options);
         assert!(
             err.contains("ended by signal"),
@@ -104,6 +111,87 @@ fn what_is_not_known_is_said_first() {
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert!(err.contains("cannot be used with"), "{err}");
     }
+    process.go();
+    process.expect("done");
+    assert!(process.finish().success());
+}
+
+/// What the program writes to is in use; what it leaves alone may be stale, which is all that contents show.
+#[test]
+fn what_is_unchanged_may_be_stale() {
+    let mut process = Target::start(target(), &["writes"]);
+    let pid = process.pid().to_string();
+    let options = ["--read-only", "--older", "1s", "--json", "-q"];
+    let (code, out, err) = filtered(process.pid(), "stale", &options);
+    assert_eq!(code, 0, "{err}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("stale-1").check(&report);
+    assert_eq!(report["evidence"]["contents"], true);
+    assert_eq!(report["totals"]["stale_bytes_low"], 0);
+    let sites = report["sites"].as_array().expect("sites");
+    let of = |from: u64| {
+        let size = format!(" of {from}.0 KiB to ");
+        let mut found = sites.iter().filter(|site| {
+            site["kind"]
+                .as_str()
+                .is_some_and(|kind| kind.contains(&size))
+        });
+        let site = found.next().unwrap_or_else(|| panic!("no{size}: {report}"));
+        let number = |name: &str| site[name].as_u64().expect("a number");
+        let state = site["state"].as_str().expect("a state").to_owned();
+        (number("live_blocks"), number("stale_bytes_high"), state)
+    };
+    let (blocks, bytes, state) = of(32);
+    assert_eq!((blocks, bytes, state.as_str()), (64, 0, "in_use"));
+    let (blocks, bytes, state) = of(16);
+    assert_eq!((blocks, state.as_str()), (64, "unknown"));
+    assert!(bytes >= 64 * 20_000, "{report}");
+    let (code, out, err) = run(&["stale", &pid, "--read-only", "--older", "100ms", "-q"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.contains("which shows neither reads nor writes of the same bytes"),
+        "{out}"
+    );
+    assert!(out.contains("at most "), "{out}");
+    for option in [&["--budget", "2%"][..], &["--leaks"], &["-d", "1s"]] {
+        let (code, out, err) = run(&[&["stale", &pid, "--read-only"], option].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains("cannot be used with"), "{err}");
+    }
+    process.go();
+    process.expect("done");
+    assert!(process.finish().success());
+}
+
+/// Advice by a look finds what leaked, says that this is less sure than a trace, and what it cannot know.
+#[test]
+fn advice_without_a_trace() {
+    let mut process = Target::start(target(), &["leaks"]);
+    let pid = process.pid();
+    let (code, out, err) = filtered(pid, "advise", &["--read-only", "--json"]);
+    assert_eq!(code, 0, "{err}");
+    let advice: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("advice-1").check(&advice);
+    let first = &advice["findings"][0];
+    assert_eq!(
+        (&first["kind"], &first["certainty"]),
+        (&"leak".into(), &"estimated".into())
+    );
+    let gain = first["gain_bytes"].as_u64().expect("bytes");
+    assert!((8 << 20..9 << 20).contains(&gain), "{advice}");
+    let notes = advice["notes"].to_string();
+    assert!(
+        notes.contains("nothing was traced, so it is not known what grows"),
+        "{notes}"
+    );
+    let lines = advice["lines"].to_string();
+    assert!(!lines.contains("since the attach"), "{lines}");
+    let pid = pid.to_string();
+    let (code, out, err) = run(&["advise", &pid, "--read-only"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("looked at once"), "{out}");
+    let (code, out, err) = run(&["advise", &pid, "--read-only", "-d", "1s"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
     process.go();
     process.expect("done");
     assert!(process.finish().success());

@@ -16,7 +16,7 @@ pub struct WhatIfArgs {
     /// Replay a recording under other allocators and settings
     ///
     /// Every recorded call is made again in a process of its own, by one thread for each recorded one.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "read_only")]
     what_if: bool,
     /// Also replay with the allocator of this library
     #[arg(long, value_name = "FILE.so", requires = "what_if")]

@@ -59,6 +59,11 @@ pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
         },
         only_looks("scan --read-only"),
         only_looks("rss --read-only"),
+        only_looks("advise --read-only"),
+        Touches {
+            stops: format!("{all}, two times, but none in a call that a stop would end"),
+            ..only_looks("stale --read-only")
+        },
         scan.clone(),
         with("rss", asked),
         Touches {

@@ -7,7 +7,7 @@ use memhook_access::{EarlierBlocks, Settings};
 use memhook_attach::{End, Job, Session, Trace, Turn};
 use memhook_foreign::{visible, visible_json};
 use memhook_heap::{Captured, Request, capture};
-use memhook_report::{Progress, Style, document, shown};
+use memhook_report::{Progress, StaleReport, Style, document, shown};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub struct Output {
     pub top: usize,
     /// Whether the report includes what nothing reaches.
     pub leaks: bool,
+    /// How the memory is copied.
+    pub search: Request,
     /// As JSON.
     pub is_json: bool,
     /// No status lines.
@@ -61,7 +63,7 @@ impl StaleJob {
     /// Finds the blocks that are there already, and begins to watch.
     fn begin_to_watch(&mut self, trace: &Trace<Departures>) -> anyhow::Result<()> {
         let captured = Progress::during("copying the memory", || {
-            capture(self.pid, Request::to_search())
+            capture(self.pid, self.output.search)
         });
         let earlier = captured.and_then(|captured| EarlierBlocks::of(&captured));
         self.watching.earlier = match earlier {
@@ -104,16 +106,7 @@ impl StaleJob {
     /// Writes a report.
     fn print(&mut self, session: &Session, summary: Summary) {
         let report = self.watching.report(session, summary);
-        let Ok(text) = document(&report, self.output.is_json, self.output.style) else {
-            return;
-        };
-        let text = if self.output.is_json {
-            visible_json(&text).into_owned()
-        } else {
-            shown(&format!("{text}\n"), self.output.style).into_owned()
-        };
-        // A reader that went away is no error of ours.
-        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        write(&report, self.output.is_json, self.output.style);
     }
 
     fn watch(&mut self, trace: &Trace<Departures>) -> anyhow::Result<ControlFlow<()>> {
@@ -141,6 +134,20 @@ impl StaleJob {
     }
 }
 
+/// Writes a report to standard output.
+pub fn write(report: &StaleReport, is_json: bool, style: Style<'static>) {
+    let Ok(text) = document(report, is_json, style) else {
+        return;
+    };
+    let text = if is_json {
+        visible_json(&text).into_owned()
+    } else {
+        shown(&format!("{text}\n"), style).into_owned()
+    };
+    // A closed pipe is not an error.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
 impl Job<Departures> for StaleJob {
     fn turn(&mut self, trace: &Trace<Departures>, turn: &Turn) -> ControlFlow<()> {
         if turn.gone || stop_requested() {
@@ -164,7 +171,7 @@ impl Job<Departures> for StaleJob {
             self.watching.end();
             let moment_ms = now_ms(trace);
             match Progress::during("copying the memory", || {
-                capture(self.pid, Request::to_search())
+                capture(self.pid, self.output.search)
             }) {
                 Ok(captured) => self.captured = Some((moment_ms, captured)),
                 Err(error) => self

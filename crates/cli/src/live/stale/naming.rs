@@ -101,8 +101,7 @@ impl Naming {
         let row = |(answer, caught): &(SiteAnswer, Option<Caught>)| {
             let stack = backtrace(answer.site);
             let kind = match answer.site {
-                Site::Kind(number) => earlier.kind(number).map(|kind| kind.name()),
-                Site::Pages => Some("pages".to_owned()),
+                Site::Kind(_) | Site::Pages => earlier.name(answer.site),
                 Site::Stack(_) => stack.as_ref().and_then(|s| s.kind()).map(str::to_owned),
             };
             StaleSite {

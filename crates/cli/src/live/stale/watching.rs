@@ -202,6 +202,7 @@ impl Watching {
             fault_ns: controller.costs().fault_ns,
             clears,
             longest_clear_ms: longest_clear.as_secs_f64() * 1e3,
+            contents: false,
             words: watcher.has_watchpoints(),
             traps,
             trap_ns: controller.costs().trap_ns,
