@@ -17,18 +17,21 @@ impl Supervisor {
         }
         self.reloads = asked;
         match self.reread() {
+            // The state is right before anybody who reads the log can ask for it.
             Ok(()) => {
-                tracing::info!("the configuration was read again");
                 self.board.agent().has_refused_configuration = false;
+                tracing::info!("the configuration was read again");
             }
             Err(error) => {
+                {
+                    let mut agent = self.board.agent();
+                    agent.has_refused_configuration = true;
+                    agent.refused_configurations += 1;
+                }
                 tracing::error!(
                     "{}; the configuration before it stays in use",
                     chain(&error)
                 );
-                let mut agent = self.board.agent();
-                agent.has_refused_configuration = true;
-                agent.refused_configurations += 1;
             }
         }
     }

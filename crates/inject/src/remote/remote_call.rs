@@ -7,7 +7,7 @@ use crate::held::{Held, STEP_DEADLINE};
 use crate::scratch::{self, PAGE_BYTES, Scratch, word};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
-use crate::{Error, Registers, regs, restart, signal_frame};
+use crate::{Error, Registers, clock, regs, restart, signal_frame};
 use memhook_process::RemoteAddress;
 use tracing::trace;
 
@@ -22,6 +22,13 @@ const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_
 const NO_FILE: u64 = u64::MAX;
 /// How many times another place is tried because somebody else has taken the first one.
 const PLACE_TRIES: u32 = 8;
+
+/// How long a thread that is seen to run may make a call that a filter may end its process for: shorter than a process takes
+/// to come to its end, and longer than a store takes to be seen by another processor.
+const LEAVE: Duration = Duration::from_micros(10);
+/// The same for a thread that may be waiting for this processor: it has to be given that first. Then longer and longer.
+const LONGER_LEAVE: Duration = Duration::from_micros(100);
+const LONGEST_LEAVE: Duration = Duration::from_millis(2);
 
 /// How an operation ended.
 pub(crate) enum Outcome {
@@ -304,38 +311,41 @@ impl Held {
         self.wait_until_done(limit)
     }
 
-    /// As [`Held::operate`], for a system call for which a filter that is suspended may end the process. The thread waits for
-    /// our leave, and goes home without the call if this process is killed before it has that. It gets leave
-    /// while it is seen to run on another processor, so that it is in the call before this process could come to its end;
-    /// where there is no other one, a moment remains.
+    /// As [`Held::operate`], for a system call for which a filter that is suspended may end the process: it sees the call
+    /// if this process is killed before. So the thread waits for our leave, which ends before a killed process could come to
+    /// its end, and goes home without the call if it gets none. It gets leave while it is seen to run on another
+    /// processor. Where there is no other one, a leave has to last until the thread is given the processor, and a moment
+    /// remains.
     pub(crate) fn operate_with_leave(
         &mut self,
         registers: &Registers,
         limit: Duration,
     ) -> Result<Outcome, Error> {
         let scratch = self.scratch()?;
-        let (waits, leave) = (scratch.words() + word::WAITS, scratch.words() + word::LEAVE);
+        let waits = scratch.words() + word::WAITS;
         self.write(waits, &[0; 16])?;
         let mut waiting = *registers;
         waiting.rbx = registers.rip;
         waiting.rip = scratch.leave_entry().0;
         self.set_out(&waiting)?;
         self.resume()?;
-        match self.waits_for_leave(waits)? {
-            true => {
-                self.write(leave, &self.work.token.to_le_bytes())?;
-                self.await_result(limit)
-            }
+        match self.give_leave(scratch)? {
+            true => self.await_result(limit),
             // It is stopped where it is, or has gone home.
             false => self.await_result(Duration::ZERO),
         }
     }
 
-    /// Waits until the thread can be given leave. It goes home by itself after [`Timing::spin`], counted from when it came
-    /// to wait, and from then on its memory is not ours: `false` well before that.
+    /// Gives the thread leave until it has taken it. It goes home by itself after [`Timing::spin`], counted from when it
+    /// came to wait, and from then on its memory is not ours: `false` well before that.
     ///
     /// [`Timing::spin`]: crate::timing::Timing
-    fn waits_for_leave(&mut self, waits: RemoteAddress) -> Result<bool, Error> {
+    fn give_leave(&mut self, scratch: Scratch) -> Result<bool, Error> {
+        let (waits, leave) = (scratch.words() + word::WAITS, scratch.words() + word::LEAVE);
+        let spin = self.work.timing.spin;
+        let counts = |time: Duration| self.target.clock.rate() * time.as_micros() as u64 / 1000;
+        let (while_it_runs, mut until_it_runs) = (counts(LEAVE), counts(LONGER_LEAVE));
+        let longest = counts(LONGEST_LEAVE);
         let until = Instant::now() + STEP_DEADLINE;
         // It did not wait yet at this time.
         let mut not_before = Instant::now();
@@ -347,12 +357,18 @@ impl Held {
                 return Ok(false);
             };
             let waited = not_before.elapsed();
-            if count_now == 0 {
-                not_before = now;
-            } else if waited >= self.work.timing.spin / 3 {
-                return Ok(false);
-            } else if count != count_now || waited >= self.work.timing.spin / 6 {
+            if count_now == word::TAKEN {
                 return Ok(true);
+            } else if count_now == 0 {
+                not_before = now;
+            } else if waited >= spin / 3 {
+                return Ok(false);
+            } else if count != count_now {
+                self.write(leave, &(clock::count() + while_it_runs).to_le_bytes())?;
+                continue;
+            } else if waited >= spin / 6 {
+                self.write(leave, &(clock::count() + until_it_runs).to_le_bytes())?;
+                until_it_runs = longest.min(until_it_runs * 2);
             }
             if now >= until {
                 return Ok(false);

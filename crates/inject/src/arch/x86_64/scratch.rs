@@ -63,12 +63,14 @@ pub(crate) mod word {
     pub(crate) const INODE: u64 = 104;
     /// What fstat(2) says: on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
-    /// Counts while the thread waits for leave to make a system call.
+    /// Counts while the thread waits for leave to make a system call; [`TAKEN`] once it has taken it.
     pub(crate) const WAITS: u64 = STATUS + 144;
-    /// The token, once it has that leave.
+    /// The count of the time-stamp counter at which that leave ends, 0 for none.
     pub(crate) const LEAVE: u64 = WAITS + 8;
     /// End of the words; strings and structures follow.
     pub(crate) const END: u64 = LEAVE + 8;
+    /// Value of [`WAITS`]: the thread is on its way into the call.
+    pub(crate) const TAKEN: u64 = u64::MAX;
 }
 
 global_asm!(
@@ -143,17 +145,17 @@ memhook_inject_stub_leave:
     mov r11, rax
 2:  pause
     add qword ptr [rip + memhook_inject_stub_begin - {page} + {waits}], 1
-    mov rcx, [rip + memhook_inject_stub_begin - {page} + {token}]
-    cmp [rip + memhook_inject_stub_begin - {page} + {leave}], rcx
-    je 3f
     rdtsc
     shl rdx, 32
     or rax, rdx
+    cmp rax, [rip + memhook_inject_stub_begin - {page} + {leave}]
+    jb 3f
     sub rax, r11
     cmp rax, [rip + memhook_inject_stub_begin - {page} + {counts}]
     jl 2b
     jmp memhook_inject_stub_home
-3:  pop rdx
+3:  mov qword ptr [rip + memhook_inject_stub_begin - {page} + {waits}], -1
+    pop rdx
     pop rax
     jmp rbx
 memhook_inject_stub_open:
@@ -392,7 +394,8 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
-    /// Entry that waits until [`word::LEAVE`] holds the token, and goes on at rbx; it goes home after `Timing::spin`.
+    /// Entry that waits for a leave that has not ended ([`word::LEAVE`]), and goes on at rbx; it goes home after
+    /// `Timing::spin`.
     pub(crate) fn leave_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_leave)
     }
