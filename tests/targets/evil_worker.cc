@@ -17,7 +17,9 @@
 // WHAT is `function`: the address of a function that makes a file; `aimed`: the same, but only where the address of some
 // code is; `zeros`; `ones`; `random`. The word that offers a
 // region to children is left as it is.
-// Arguments: path of liblate.so, path of the file; and `filtered` for a filter that kills for process_vm_readv(2).
+// Arguments: path of liblate.so, path of the file; and `filtered` for a filter that kills for process_vm_readv(2), or
+// `endless` for a server that works beside one such worker after the other, until the end of its input, and answers as
+// usable.hpp has it.
 #include <dlfcn.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -35,7 +37,7 @@
 #include <thread>
 
 #include "abi.hpp"
-#include "target.hpp"
+#include "usable.hpp"
 
 using namespace target;
 
@@ -50,8 +52,9 @@ extern "C" [[gnu::noinline, gnu::used]] int leave_marker() {
 
 static void give_up_rights() {
   if (geteuid() == 0) {
-    CHECK(setgroups(0, nullptr) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
-    CHECK(setuid(0) != 0);
+    // The C library would wait for the threads of a parent that it does not know to be another process (nptl/nptl_setxid.c).
+    CHECK(syscall(SYS_setgroups, 0, nullptr) == 0 && syscall(SYS_setgid, 65534) == 0 && syscall(SYS_setuid, 65534) == 0);
+    CHECK(syscall(SYS_setuid, 0) != 0);
   }
   CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
 }
@@ -187,7 +190,12 @@ static int be_evil(const char* what) {
 
 extern "C" pid_t _Fork();
 
-static pid_t start_haunting(const char* program, const std::string& how, const char* what) {
+struct Haunting {
+  pid_t pid;
+  Found found;
+};
+
+static Haunting start_haunting(const char* program, const std::string& how, const char* what) {
   int ends[2];
   CHECK(pipe(ends) == 0);
   char out[16];
@@ -210,11 +218,10 @@ static pid_t start_haunting(const char* program, const std::string& how, const c
   CHECK(read(ends[0], &found, sizeof found) == sizeof found);
   close(ends[0]);
   close(ends[1]);
-  char line[64];
-  snprintf(line, sizeof line, "haunts %d %d", found.regions, found.guides);
-  say(line);
-  return pid;
+  return {pid, found};
 }
+
+static void banish(pid_t evil) { CHECK(kill(evil, SIGKILL) == 0 && waitpid(evil, nullptr, 0) == evil); }
 
 // As a service does that allows only what it needs.
 static void kill_for_reading() {
@@ -267,12 +274,44 @@ static void work() {
   for (auto& thread : threads) thread.join();
 }
 
+// One worker after the other, by all ways and with all words, until the end of the input; says when it is asked whether it
+// is usable (usable.hpp).
+static void work_while_haunted(const char* program) {
+  static std::atomic<bool> stop{false};
+  std::thread reader([] {
+    serve();
+    stop = true;
+  });
+  say("ready");
+  const char *ways[] = {"clone", "fork", "_Fork", "vfork"}, *words[] = {"aimed", "function", "zeros", "ones", "random"};
+  for (int round = 0; !stop; round++) {
+    pid_t evil;
+    {
+      // A worker inherits no lock that another thread has.
+      std::lock_guard quiet(using_everything);
+      evil = start_haunting(program, ways[round % 4], words[round % 5]).pid;
+    }
+    for (int i = 0; i < 5; i++) {
+      use_library();
+      for (int k = 0; k < 100; k++) allocate(k % 30, static_cast<unsigned char>(k));
+    }
+    banish(evil);
+    usleep(5000);
+  }
+  reader.join();
+}
+
 int main(int count, char** arguments) {
   if (count == 4 && strcmp(arguments[1], "haunt") == 0) haunt(arguments[2], atoi(arguments[3]));
   if (count == 4 && strcmp(arguments[3], "filtered") == 0) kill_for_reading();
   pid_t evil = 0;
   library_path = arguments[1];
   marker_path = arguments[2];
+  if (count == 4 && strcmp(arguments[3], "endless") == 0) {
+    work_while_haunted(arguments[0]);
+    CHECK(access(marker_path, F_OK) != 0);
+    return 0;
+  }
   say("ready");
   char line[64];
   while (fgets(line, sizeof line, stdin)) {
@@ -293,9 +332,12 @@ int main(int count, char** arguments) {
       }
       tell_found(pid);
     } else if (name == "haunt") {
-      evil = start_haunting(arguments[0], what, words);
+      auto [pid, found] = start_haunting(arguments[0], what, words);
+      evil = pid;
+      snprintf(line, sizeof line, "haunts %d %d", found.regions, found.guides);
+      say(line);
     } else if (name == "banish") {
-      CHECK(kill(evil, SIGKILL) == 0 && waitpid(evil, nullptr, 0) == evil);
+      banish(evil);
       say("banished");
     } else if (name == "child") {
       pid_t pid = fork();

@@ -3,6 +3,7 @@
 mod bench_report;
 mod check;
 mod debian_roots;
+mod debugged;
 mod dist;
 mod disturbance;
 mod fleet_demo;
@@ -11,6 +12,7 @@ mod fuzz;
 mod gate_projects;
 mod kubernetes_check;
 mod line_chart;
+mod looks;
 mod man;
 mod nightly;
 mod papers;

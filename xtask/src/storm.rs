@@ -2,23 +2,21 @@
 
 use crate::{
     check::{Footprint, healthy, resident_kib},
+    debugged::is_shown_by_gdb,
     disturbance::{Disturbance, Random},
+    looks::{Look, Outcome, waits_of},
     slots_seen::SlotsSeen,
     tally::{Class, Failure, Tally, failed},
     victims::{Kind, Prey, fault_of},
 };
 use clap::ValueEnum;
-use memhook_tests::binary;
+use memhook_tests::{binary, binary_is, patience::is_for_want_of_a_processor};
 use std::{
-    io::Read,
-    os::unix::process::ExitStatusExt,
     panic::{AssertUnwindSafe, catch_unwind},
-    process::{Child, Command, ExitCode, Stdio},
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
-/// An attach that takes longer than this hangs.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Cycles after which a target is ended, checked, and started anew.
 const CYCLES_OF_ONE_TARGET: u64 = 250;
 /// From then on its resident memory is compared: the first attaches leave what later ones use again.
@@ -47,132 +45,26 @@ pub struct Args {
     /// One cycle in so many stops the attacher (SIGSTOP), and continues or kills it; 0: none
     #[arg(long, default_value_t = 8)]
     stop: u64,
-    /// What is done with the targets
-    #[arg(long, value_enum, default_value_t = Look::Attach)]
-    look: Look,
+    /// One cycle in so many is followed by gdb; 0: none
+    #[arg(long, default_value_t = 20)]
+    gdb: u64,
+    /// What is done with the targets; without it, one or the other by chance
+    #[arg(long, value_enum)]
+    look: Option<Look>,
+    /// The memhook-rs to attach; without it, one that is built first
+    #[arg(long)]
+    binary: Option<String>,
+    /// List the kinds of targets
+    #[arg(long)]
+    list: bool,
     /// Of the random moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What a target is tormented with.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Look {
-    /// Every allocation is traced
-    Attach,
-    /// What is not touched is looked for, too, with as many watchpoints and marks as there can be
-    Stale,
-    /// Allocations are traced, and what is done with their blocks is sampled
-    Access,
-    /// Children are traced, too, from their birth
-    Follow,
-}
-
-impl Look {
-    fn command(self) -> &'static [&'static str] {
-        match self {
-            Look::Attach => &["attach", "-i", "1h"],
-            Look::Follow => &["attach", "-i", "1h", "--follow-fork"],
-            Look::Stale => &["stale", "--older", "5ms", "--budget", "50%"],
-            Look::Access => &[
-                "attach",
-                "-i",
-                "1h",
-                "--scores",
-                "--access",
-                "sampled",
-                "--access-budget",
-                "50%",
-            ],
-        }
-    }
-}
-
-/// How an attacher ended.
-struct Outcome {
-    code: Option<i32>,
-    output: String,
-    errors: String,
-}
-
-/// What each thread of a process that hangs is doing: its name, state, system call with arguments, and the
-/// kernel function that it waits in.
-fn waits_of(pid: u32) -> String {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let mut waits = String::new();
-    for thread in threads.into_iter().flatten().flatten() {
-        let read = |name: &str| {
-            let text = std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-            text.trim_end().replace('\n', " < ")
-        };
-        let stat = read("stat");
-        let state = stat.rsplit(") ").next().and_then(|rest| rest.get(..1));
-        waits += &format!(
-            "\n    {} ({}) {}: {}; in {}; {}",
-            thread.file_name().to_string_lossy(),
-            read("comm"),
-            state.unwrap_or("?"),
-            read("syscall"),
-            read("wchan"),
-            read("stack"),
-        );
-    }
-    waits
-}
-
-fn wait(mut child: Child) -> Result<Outcome, Failure> {
-    let start = Instant::now();
-    // Reports are smaller than a pipe's buffer.
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) => {}
-            Err(error) => return failed(Class::Attacher, error.to_string()),
-        }
-        if start.elapsed() > LIMIT {
-            let waits = waits_of(child.id());
-            let _ = child.kill();
-            let _ = child.wait();
-            return failed(Class::Attacher, format!("it hung for {LIMIT:?}: {waits}"));
-        }
-        std::thread::sleep(Duration::from_micros(500));
-    };
-    let (mut output, mut errors) = (String::new(), String::new());
-    if let Some(mut pipe) = child.stdout.take() {
-        let _ = pipe.read_to_string(&mut output);
-    }
-    if let Some(mut pipe) = child.stderr.take() {
-        let _ = pipe.read_to_string(&mut errors);
-    }
-    if status
-        .signal()
-        .is_some_and(|signal| signal != libc::SIGKILL)
-    {
-        return failed(Class::Attacher, format!("crashed: {status}: {errors}"));
-    }
-    Ok(Outcome {
-        code: status.code(),
-        output,
-        errors: errors.trim_end().to_owned(),
-    })
-}
-
-fn attach(look: Look, pid: u32, milliseconds: u64) -> Child {
-    Command::new(binary())
-        .args(look.command())
-        .args(["--json", "-q", "-T", "3", "-d"])
-        .args([format!("{milliseconds}ms"), pid.to_string()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("memhook-rs starts")
-}
-
 /// One target and what it looked like before.
 struct Victim {
     kind: Kind,
-    look: Look,
     prey: Prey,
     /// Before the first attach.
     slots: Option<SlotsSeen>,
@@ -182,13 +74,15 @@ struct Victim {
     resident_kib: Option<i64>,
     cycles: u64,
     disturbed: bool,
+    /// What was done with it before: each leaves what the next one like it uses again.
+    looks: Vec<Look>,
     /// Mappings of ours after the first cycle that began with some and was not disturbed; 0: there was none yet.
     tidy_mappings: usize,
 }
 
 impl Victim {
-    fn new(kind: Kind, look: Look) -> Option<Victim> {
-        let mut prey = kind.start()?;
+    fn new(kind: Kind, random: &mut Random) -> Option<Victim> {
+        let mut prey = kind.start(random)?;
         // What this maps for good (arenas, stacks that are used again) is the program's own.
         if kind.answers() {
             prey.target.send("u");
@@ -196,7 +90,6 @@ impl Victim {
         }
         Some(Victim {
             kind,
-            look,
             // A library that has just been opened is no failure.
             slots: (kind != Kind::Plugins)
                 .then(|| SlotsSeen::of(prey.target.pid()))
@@ -206,6 +99,7 @@ impl Victim {
             resident_kib: None,
             cycles: 0,
             disturbed: false,
+            looks: Vec::new(),
             tidy_mappings: 0,
         })
     }
@@ -251,9 +145,10 @@ impl Victim {
         })
     }
 
-    /// An attach and detach, disturbed or not.
+    /// A command, disturbed or not, and what is true afterwards.
     fn cycle(
         &mut self,
+        look: Look,
         disturbance: Disturbance,
         random: &mut Random,
         tally: &mut Tally,
@@ -261,11 +156,17 @@ impl Victim {
         self.cycles += 1;
         let pid = self.pid(random);
         let is_parent = pid == self.prey.target.pid();
-        let mut attacher = attach(self.look, pid, 1 + random.below(40));
-        if self.kind == Kind::Dying {
+        let mut attacher = look.start(self.kind, pid, random);
+        if self.kind.ends() {
             std::thread::sleep(random.moment());
-            self.prey.target.signal(libc::SIGKILL);
-            return refused_or_reported(&wait(attacher)?);
+            self.prey.have_end();
+            let applied = disturbance.apply(&mut attacher, || Ok(()));
+            let outcome = Outcome::of(attacher)?;
+            applied.map_err(|what| Failure(Class::Stuck, what))?;
+            if disturbance.kills() {
+                return Ok(());
+            }
+            return outcome.is_refused_or_reported(look);
         }
         let mut well = Ok(());
         let applied = disturbance.apply(&mut attacher, || {
@@ -273,7 +174,7 @@ impl Victim {
             well = self.is_well();
             Ok(())
         });
-        let outcome = wait(attacher)?;
+        let outcome = Outcome::of(attacher)?;
         self.disturbed |= disturbance != Disturbance::None;
         well?;
         applied.map_err(|what| Failure(Class::Stuck, what))?;
@@ -282,42 +183,48 @@ impl Victim {
         if disturbance.kills() {
             return Ok(());
         }
-        let refusing = [
-            Kind::Stopped,
-            Kind::Bounded,
-            Kind::Closing,
-            Kind::Dispatching,
-        ];
-        let may_be_refused = refusing.contains(&self.kind) || !is_parent || self.disturbed;
+        let may_be_refused = self.kind.may_refuse()
+            || !is_parent
+            || self.disturbed
+            // A search or a watch has more conditions than a trace.
+            || !matches!(look, Look::Attach | Look::Follow);
         if outcome.code == Some(2) && may_be_refused {
-            tally.refused += 1;
-            return refused_or_reported(&outcome);
+            tally.refuse(&format!("{:?}, {look:?}: {}", self.kind, outcome.errors));
+            return outcome.is_refused_or_reported(look);
         }
         if outcome.code.is_none() && outcome.errors.contains("watchdog") {
             // Stopped longer than the watchdog could help.
             return Ok(());
         }
-        let gave_up = outcome.errors.contains("waited too long for memhook-rs");
-        if disturbance != Disturbance::None && outcome.code == Some(1) && gave_up {
-            // Stopped with a thread waiting for room in its ring, which rightly went on without it.
+        if matches!(outcome.code, Some(1 | 2)) && is_for_want_of_a_processor(&outcome.errors) {
+            // Its target rightly went on without it, or none of its threads could be held.
+            tally.late += 1;
             return Ok(());
         }
-        if outcome.code != Some(0) {
+        // The heap of what runs meanwhile may be found damaged.
+        let is_well = outcome.code == Some(0) || (outcome.code == Some(3) && !look.traces());
+        if !is_well && !self.kind.spoils_numbers() {
             let what = format!("exit code {:?}: {}", outcome.code, outcome.errors);
             return failed(Class::Attacher, what);
         }
-        let report: serde_json::Value = match serde_json::from_str(outcome.output.trim()) {
-            Ok(report) => report,
+        let reports: Result<Vec<serde_json::Value>, _> =
+            outcome.output.lines().map(serde_json::from_str).collect();
+        let reports = match reports {
+            Ok(reports) if !reports.is_empty() => reports,
+            Ok(_) => return failed(Class::Attacher, "there is no report"),
             Err(error) => return failed(Class::Attacher, format!("the report: {error}")),
         };
         // While it stands stopped, its target does not wait for it.
-        let lost = report["totals"]["lost_events"].as_u64();
-        // A child that is forked after the slots were restored has the region, while its last numbers are read.
-        let is_spoiled = self.kind == Kind::Intruding;
-        if lost.unwrap_or(0) != 0 && disturbance == Disturbance::None && !is_spoiled {
+        let lost = |report: &serde_json::Value| report["totals"]["lost_events"].as_u64();
+        let lost = reports.iter().find(|r| lost(r).unwrap_or(0) != 0);
+        if let Some(report) = lost
+            && disturbance == Disturbance::None
+            && !self.kind.spoils_numbers()
+        {
             return failed(Class::Lost, format!("lost events: {}", report["totals"]));
         }
-        if !is_parent {
+        // What a killed attacher has left is put right by the next one.
+        if !is_parent || (self.disturbed && !look.traces()) {
             return Ok(());
         }
         if let Some(slots) = &self.slots {
@@ -326,7 +233,17 @@ impl Victim {
                 .map_err(|what| Failure(Class::Slots, what))?;
         }
         self.compare_memory(tally)?;
-        self.compare_footprint()
+        self.compare_footprint(look)
+    }
+
+    /// Has a debugger look at it, and checks that it goes on afterwards.
+    fn is_debuggable(&mut self) -> Result<(), Failure> {
+        if !self.kind.may_be_debugged() {
+            return Ok(());
+        }
+        is_shown_by_gdb(self.prey.target.pid())?;
+        self.is_well()?;
+        self.is_usable()
     }
 
     fn compare_memory(&mut self, tally: &mut Tally) -> Result<(), Failure> {
@@ -345,10 +262,14 @@ impl Victim {
         Ok(())
     }
 
-    fn compare_footprint(&mut self) -> Result<(), Failure> {
+    fn compare_footprint(&mut self, look: Look) -> Result<(), Failure> {
         let target = &self.prey.target;
         // The first attach leaves a region and the hook; a kill leaves a region that the next attach adopts or replaces.
-        let may_map = std::mem::take(&mut self.disturbed) || self.footprint.mappings == 0;
+        let is_first = !self.looks.contains(&look);
+        if is_first {
+            self.looks.push(look);
+        }
+        let may_map = std::mem::take(&mut self.disturbed) || is_first;
         let most_mappings = match self.tidy_mappings {
             0 => usize::MAX,
             _ if may_map => usize::MAX,
@@ -372,7 +293,10 @@ impl Victim {
             // do; a library is open while it is loaded.
             if start.elapsed() > Duration::from_secs(2) {
                 let before = std::mem::replace(&mut self.footprint, now.clone());
-                return failed(Class::Footprint, format!("{before:?} became {now:?}"));
+                let maps = target.maps();
+                let ours: String = maps.lines().filter(|m| m.contains("memhook")).collect();
+                let what = format!("{before:?} became {now:?}: {ours}");
+                return failed(Class::Footprint, what);
             }
             std::thread::sleep(Duration::from_millis(2));
         };
@@ -391,24 +315,10 @@ impl Victim {
     }
 }
 
-/// A target that is not there, or not to be had: one line; one that ends while it is traced: a
-/// report.
-fn refused_or_reported(outcome: &Outcome) -> Result<(), Failure> {
-    match outcome.code {
-        Some(0) if outcome.output.contains("\"final\":true") => Ok(()),
-        Some(2) if outcome.errors.lines().count() == 1 => Ok(()),
-        code => {
-            let begin: String = outcome.output.chars().take(200).collect();
-            let what = format!("exit code {code:?}: {}: {begin}", outcome.errors);
-            failed(Class::Attacher, what)
-        }
-    }
-}
-
 /// All cycles of one kind.
 fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
     let mut tally = Tally::default();
-    let Some(mut victim) = Victim::new(kind, args.look) else {
+    let Some(mut victim) = Victim::new(kind, random) else {
         return tally;
     };
     for cycle in 0..cycles {
@@ -416,17 +326,22 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
         tally.cycles += 1;
         tally.killed += u64::from(disturbance.kills());
         tally.stopped += u64::from(matches!(disturbance, Disturbance::Stop(..)));
-        let result = victim.cycle(disturbance, random, &mut tally);
+        let look = args.look.unwrap_or_else(|| Look::choose(kind, random));
+        let mut result = victim.cycle(look, disturbance, random, &mut tally);
+        if result.is_ok() && random.one_in(args.gdb) {
+            tally.debugged += u64::from(kind.may_be_debugged());
+            result = victim.is_debuggable();
+        }
         if let Err(failure) = &result {
             println!(
-                "{kind:?}, cycle {cycle}, {disturbance:?}: {:?}: {}",
+                "{kind:?}, {look:?}, cycle {cycle}, {disturbance:?}: {:?}: {}",
                 failure.0, failure.1
             );
             tally.count(failure);
         }
         let is_last = cycle + 1 == cycles || (cycle + 1) % CYCLES_OF_ONE_TARGET == 0;
         if is_last || result.is_err() || kind.is_renewed() {
-            let Some(next) = Victim::new(kind, args.look) else {
+            let Some(next) = Victim::new(kind, random) else {
                 break;
             };
             let old = std::mem::replace(&mut victim, next);
@@ -451,6 +366,16 @@ pub fn run(args: &Args) -> ExitCode {
         [] => Kind::value_variants().to_vec(),
         kinds => kinds.to_vec(),
     };
+    if args.list {
+        for kind in kinds.iter().filter_map(Kind::to_possible_value) {
+            let help = kind.get_help().map(ToString::to_string);
+            println!("{:14} {}", kind.get_name(), help.unwrap_or_default());
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Some(path) = &args.binary {
+        binary_is(path);
+    }
     // The first use of either builds them, which may take minutes on a busy machine.
     println!("Building memhook-rs and the targets");
     println!("{} is attached", binary().display());

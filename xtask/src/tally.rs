@@ -1,6 +1,6 @@
 //! What went wrong, by class, and how often.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +15,8 @@ pub enum Class {
     WrongAnswer,
     /// A wait ended too early
     Early,
+    /// A debugger could not be attached to it
+    Debugger,
     /// A slot does not hold what it held
     Slots,
     /// Mappings, descriptors, blocked signals
@@ -44,6 +46,12 @@ pub struct Tally {
     pub killed: u64,
     pub stopped: u64,
     pub refused: u64,
+    /// Cycles in which the attacher was too late for want of a processor.
+    pub late: u64,
+    /// Cycles that a debugger was attached after.
+    pub debugged: u64,
+    /// Refusals that were shown, without their numbers.
+    shown: BTreeSet<String>,
     failures: BTreeMap<Class, u64>,
     /// Waits of the target, and how many of them ended with EINTR.
     pub waits: u64,
@@ -61,6 +69,15 @@ impl Tally {
         *self.failures.entry(failure.0).or_default() += 1;
     }
 
+    /// Counts a refusal, and shows it unless one like it was shown.
+    pub fn refuse(&mut self, what: &str) {
+        self.refused += 1;
+        let without_numbers = what.replace(|c: char| c.is_ascii_digit(), "");
+        if self.shown.insert(without_numbers) {
+            println!("{what}");
+        }
+    }
+
     /// Failures in all.
     pub fn failures(&self) -> u64 {
         self.failures.values().sum()
@@ -72,6 +89,8 @@ impl Tally {
         self.killed += other.killed;
         self.stopped += other.stopped;
         self.refused += other.refused;
+        self.late += other.late;
+        self.debugged += other.debugged;
         for (&class, &count) in &other.failures {
             *self.failures.entry(class).or_default() += count;
         }
@@ -85,11 +104,13 @@ impl Tally {
     /// In words.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{} cycles ({} killed, {} stopped, {} refused), {} failures",
+            "{} cycles ({} killed, {} stopped, {} refused, {} late, {} followed by gdb), {} failures",
             self.cycles,
             self.killed,
             self.stopped,
             self.refused,
+            self.late,
+            self.debugged,
             self.failures()
         );
         for (class, count) in &self.failures {

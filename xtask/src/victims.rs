@@ -1,5 +1,6 @@
 //! The targets of a storm: what they do all day.
 
+use crate::disturbance::Random;
 use crate::tally::{Class, Failure, Tally, failed};
 use clap::ValueEnum;
 use memhook_tests::{Target, build_library, build_target};
@@ -22,8 +23,10 @@ pub enum Kind {
     Signals,
     /// Vector registers and control words that are looked at all the time
     Registers,
-    /// Ends at a random moment of the attach
+    /// Is killed at a random moment of the attach
     Dying,
+    /// Ends by itself at such a moment: by exit, by a signal, or as it becomes another program
+    Ending,
     /// A server that forks its workers beforehand; it or one of them is attached to
     Prefork,
     /// Opens and closes libraries of the system
@@ -80,6 +83,18 @@ pub enum Kind {
     Audited,
     /// Python whose greenlets exchange the C stack
     Greenlets,
+    /// The heap profiler of gperftools, preloaded, of which a thread writes a profile all the time
+    Profiled,
+    /// gperftools' allocator, preloaded, with hooks that take a lock that a thread keeps while it sleeps
+    Hooked,
+    /// Handles its page faults itself (userfaultfd), and hears of its forks
+    Faulting,
+    /// Huge pages that it writes to, and that it needs to keep
+    Huge,
+    /// Packed rows of pointers, over the edge of what two mappings have
+    Packed,
+    /// Children with fewer rights that aim at what their parent calls, reads and writes
+    Haunted,
 }
 
 /// Libraries of the distribution, of those that are installed.
@@ -91,6 +106,10 @@ const PLUGINS: [&str; 6] = [
     "libzstd.so.1",
     "libpq.so.5",
 ];
+/// How `endings` ends.
+const WAYS: [&str; 6] = ["exit", "_exit", "kill", "segv", "exec", "exec_by_thread"];
+/// gperftools' allocator and heap profiler.
+const TCMALLOC: &str = "libtcmalloc.so.4";
 /// The distribution's, which has its packages.
 const PYTHON: &str = "/usr/bin/python3";
 /// Memory of the small cgroup.
@@ -127,13 +146,31 @@ impl Drop for Cgroup {
 /// A running target.
 pub struct Prey {
     pub target: Target,
+    /// How it ends, if it does.
+    way: &'static str,
     // Goes after the target.
     _cgroup: Option<Cgroup>,
 }
 
+impl Prey {
+    /// Has it end.
+    pub fn have_end(&mut self) {
+        match self.way {
+            "" => self.target.signal(libc::SIGKILL),
+            _ => self.target.go(),
+        }
+    }
+}
+
 impl Kind {
     /// Starts one; `None` where that is not possible, with a line that says so.
-    pub fn start(self) -> Option<Prey> {
+    pub fn start(self, random: &mut Random) -> Option<Prey> {
+        let way = match self {
+            Kind::Ending => WAYS[random.below(WAYS.len() as u64) as usize],
+            _ => "",
+        };
+        let library;
+        let marker = std::env::temp_dir().join(format!("storm-{}-called", std::process::id()));
         let (name, args): (_, Vec<&str>) = match self {
             Kind::Hammer | Kind::Dying | Kind::Limited => ("hammer", vec![]),
             Kind::Idle | Kind::Stopped => ("before_attach", vec![]),
@@ -172,6 +209,17 @@ impl Kind {
             }
             Kind::Lent | Kind::Preloaded | Kind::Audited => ("lent_lock", vec!["again"]),
             Kind::Greenlets => return self.start_python(),
+            Kind::Ending => ("endings", vec![way]),
+            Kind::Profiled => ("adversary_memory", vec!["profiled"]),
+            Kind::Hooked => ("adversary_memory", vec!["hooked"]),
+            Kind::Faulting => ("adversary_memory", vec!["faulting"]),
+            Kind::Huge => ("adversary_memory", vec!["huge"]),
+            Kind::Packed => ("adversary_memory", vec!["packed"]),
+            Kind::Haunted => {
+                library = build_library("late_library", "liblate.so", &[]);
+                let paths = [library.to_str()?, marker.to_str()?];
+                ("evil_worker", [paths[0], paths[1], "endless"].to_vec())
+            }
         };
         let program = build_target(name, self.build_options());
         let mut command = Command::new(&program);
@@ -179,6 +227,9 @@ impl Kind {
         if let Some((variable, name)) = self.library() {
             let file = format!("{name}.so");
             command.env(variable, build_library(name, &file, &["-pthread"]));
+        }
+        if matches!(self, Kind::Profiled | Kind::Hooked) {
+            command.env("LD_PRELOAD", TCMALLOC);
         }
         let mut cgroup = None;
         if self == Kind::Limited {
@@ -191,13 +242,19 @@ impl Kind {
             command.arg(new.0.join("cgroup.procs")).arg(&program);
             cgroup = Some(new);
         }
-        let target = Target::run(&mut command);
+        let mut target = Target::silent(&mut command);
+        let first = target.expect("");
+        if first.trim_end() != "ready" {
+            println!("{self:?}: not run: {first}");
+            return None;
+        }
         if self == Kind::Stopped {
             target.signal(libc::SIGSTOP);
             memhook_tests::until("it stops", || target.status("State").starts_with('T'));
         }
         Some(Prey {
             target,
+            way,
             _cgroup: cgroup,
         })
     }
@@ -218,6 +275,7 @@ impl Kind {
             Kind::Cached => &["-O2", "-DCACHE"],
             Kind::Linked => &["-O2", "-l:libjemalloc.a"],
             Kind::Lent => &["-DOWN_ALLOCATOR", "-rdynamic"],
+            Kind::Haunted => &[concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx")],
             _ => &[],
         }
     }
@@ -234,6 +292,7 @@ impl Kind {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/targets/greenlets.py");
         Some(Prey {
             target: Target::run(Command::new(PYTHON).arg(script)),
+            way: "",
             _cgroup: None,
         })
     }
@@ -243,6 +302,7 @@ impl Kind {
         let is_silent = [
             Kind::Hammer,
             Kind::Dying,
+            Kind::Ending,
             Kind::Limited,
             Kind::Idle,
             Kind::Stopped,
@@ -258,6 +318,7 @@ impl Kind {
     pub fn is_renewed(self) -> bool {
         let kinds = [
             Kind::Dying,
+            Kind::Ending,
             Kind::Joining,
             Kind::Detached,
             Kind::Setxid,
@@ -269,8 +330,57 @@ impl Kind {
             Kind::Lent,
             Kind::Preloaded,
             Kind::Audited,
+            Kind::Profiled,
+            Kind::Hooked,
         ];
         kinds.contains(&self)
+    }
+
+    /// Whether it ends in the middle of a cycle.
+    pub fn ends(self) -> bool {
+        matches!(self, Kind::Dying | Kind::Ending)
+    }
+
+    /// Whether an attach to it may be refused.
+    pub fn may_refuse(self) -> bool {
+        let kinds = [
+            Kind::Stopped,
+            Kind::Bounded,
+            Kind::Closing,
+            Kind::Dispatching,
+        ];
+        kinds.contains(&self)
+    }
+
+    /// Whether its children may overwrite what is counted of it. Such a child may have the region while its last numbers
+    /// are read.
+    pub fn spoils_numbers(self) -> bool {
+        matches!(self, Kind::Intruding | Kind::Haunted)
+    }
+
+    /// Whether it loses blocks that a search should find.
+    pub fn loses_blocks(self) -> bool {
+        matches!(self, Kind::Hooked | Kind::Packed)
+    }
+
+    /// How its memory may be copied for a search. A write to a huge page that a forked process shares splits it.
+    pub fn snapshots(self) -> &'static [&'static str] {
+        match self {
+            Kind::Huge => &["precopy", "stop"],
+            _ => &["precopy", "fork", "stop"],
+        }
+    }
+
+    /// Whether gdb leaves it as it was. gdb takes the signals of breakpoints for its own, has a stopped process continue,
+    /// and refuses one without its first thread.
+    pub fn may_be_debugged(self) -> bool {
+        let kinds = [
+            Kind::Stopped,
+            Kind::Leaderless,
+            Kind::Trapping,
+            Kind::Dispatching,
+        ];
+        !self.ends() && !kinds.contains(&self)
     }
 
     /// Ends it and takes its counts; `Err` tells what its self-check found.
@@ -279,6 +389,7 @@ impl Kind {
         match self {
             Kind::Stopped => target.signal(libc::SIGCONT),
             Kind::Dying => return Ok(()),
+            Kind::Ending => return end_by_itself(target, prey.way),
             _ => {}
         }
         if matches!(self, Kind::Idle | Kind::Stopped) {
@@ -321,6 +432,25 @@ impl Kind {
         }
         Ok(())
     }
+}
+
+/// Compares how it has ended with how it meant to.
+fn end_by_itself(mut target: Target, way: &str) -> Result<(), Failure> {
+    if way.starts_with("exec") {
+        target.expect("ready");
+        target.go();
+        target.expect("done");
+    }
+    let expected = match way {
+        "kill" => Some(libc::SIGKILL),
+        "segv" => Some(libc::SIGSEGV),
+        _ => None,
+    };
+    let status = target.finish();
+    if status.signal() != expected || (expected.is_none() && !status.success()) {
+        return failed(Class::Died, format!("by {way}: {status}"));
+    }
+    Ok(())
 }
 
 /// What the kernel has noted about the fault of a process: address and module.

@@ -1,0 +1,197 @@
+//! The commands of a storm: what is done with a target in a cycle, and how such a command ended.
+
+use crate::{
+    disturbance::Random,
+    tally::{Class, Failure, failed},
+    victims::Kind,
+};
+use clap::ValueEnum;
+use memhook_tests::binary;
+use std::{
+    io::Read,
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A command that takes longer than this hangs.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Bytes that fit into a pipe (pipe(7)), with some left.
+const PIPE_BYTES: usize = 60 << 10;
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Look {
+    /// Every allocation is traced
+    Attach,
+    /// Untouched blocks are looked for, with as many watchpoints and marks as there can be
+    Stale,
+    /// Allocations are traced, and accesses to their blocks are sampled
+    Access,
+    /// Children are traced from their birth
+    Follow,
+    /// Unreachable blocks are looked for
+    Scan,
+    /// Unreachable blocks are released
+    Reclaim,
+}
+
+impl Look {
+    /// One for a cycle of this kind of target, by chance.
+    pub fn choose(kind: Kind, random: &mut Random) -> Look {
+        if kind.loses_blocks() && random.one_in(2) {
+            return Look::Reclaim;
+        }
+        match random.below(10) {
+            0 => Look::Stale,
+            1 => Look::Access,
+            2 => Look::Follow,
+            3 => Look::Scan,
+            4 => Look::Reclaim,
+            _ => Look::Attach,
+        }
+    }
+
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Look::Attach => &["attach", "-i", "1h"],
+            Look::Follow => &["attach", "-i", "1h", "--follow-fork"],
+            Look::Stale => &["stale", "--older", "5ms", "--budget", "50%"],
+            Look::Access => &[
+                "attach",
+                "-i",
+                "1h",
+                "--scores",
+                "--access",
+                "sampled",
+                "--access-budget",
+                "50%",
+            ],
+            Look::Scan => &["scan"],
+            Look::Reclaim => &["scan", "--reclaim", "--yes"],
+        }
+    }
+
+    /// Whether it traces, and says at its end what was traced.
+    pub fn traces(self) -> bool {
+        !matches!(self, Look::Scan | Look::Reclaim)
+    }
+
+    /// Starts the command for a target of this kind.
+    pub fn start(self, kind: Kind, pid: u32, random: &mut Random) -> Child {
+        let mut command = Command::new(binary());
+        command.args(self.command()).args(["--json", "-T", "3"]);
+        if self.traces() {
+            let time = format!("{}ms", 1 + random.below(40));
+            command.args(["-d", &time]);
+            // What it traces it says only beside reports, and so why it traces none.
+            if self != Look::Follow {
+                command.arg("-q");
+            }
+        } else {
+            let methods = kind.snapshots();
+            let method = methods[random.below(methods.len() as u64) as usize];
+            command.args(["--snapshot", method]);
+        }
+        if self == Look::Reclaim {
+            command.args(["--twice", "20ms"]);
+        }
+        command
+            .arg(pid.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memhook-rs starts")
+    }
+}
+
+/// How a command ended.
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub output: String,
+    pub errors: String,
+}
+
+impl Outcome {
+    /// Waits for it.
+    pub fn of(mut child: Child) -> Result<Outcome, Failure> {
+        let start = Instant::now();
+        // Reports are smaller than a pipe's buffer.
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => {}
+                Err(error) => return failed(Class::Attacher, error.to_string()),
+            }
+            if start.elapsed() > LIMIT {
+                let waits = waits_of(child.id());
+                let _ = child.kill();
+                let _ = child.wait();
+                return failed(Class::Attacher, format!("it hung for {LIMIT:?}: {waits}"));
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        };
+        let (mut output, mut errors) = (String::new(), String::new());
+        if let Some(mut pipe) = child.stdout.take() {
+            let _ = pipe.read_to_string(&mut output);
+        }
+        if let Some(mut pipe) = child.stderr.take() {
+            let _ = pipe.read_to_string(&mut errors);
+        }
+        debug_assert!(output.len() < PIPE_BYTES, "it waited for us");
+        if status
+            .signal()
+            .is_some_and(|signal| signal != libc::SIGKILL)
+        {
+            return failed(Class::Attacher, format!("crashed: {status}: {errors}"));
+        }
+        if errors.contains("panicked") {
+            return failed(Class::Attacher, format!("{status}: {errors}"));
+        }
+        Ok(Outcome {
+            code: status.code(),
+            output,
+            errors: errors.trim_end().to_owned(),
+        })
+    }
+
+    /// A target that is not there, or not to be had: one line; one that ends while it is traced: a report.
+    pub fn is_refused_or_reported(&self, look: Look) -> Result<(), Failure> {
+        match self.code {
+            Some(0) if self.output.contains("\"final\":true") => Ok(()),
+            Some(0 | 3) if !look.traces() && self.output.starts_with('{') => Ok(()),
+            Some(2) if self.errors.lines().count() == 1 || look == Look::Follow => Ok(()),
+            code => {
+                let begin: String = self.output.chars().take(200).collect();
+                let what = format!("exit code {code:?}: {}: {begin}", self.errors);
+                failed(Class::Attacher, what)
+            }
+        }
+    }
+}
+
+/// What each thread of a process that hangs is doing: its name, state, system call with arguments, and the
+/// kernel function that it waits in.
+pub fn waits_of(pid: u32) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut waits = String::new();
+    for thread in threads.into_iter().flatten().flatten() {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            text.trim_end().replace('\n', " < ")
+        };
+        let stat = read("stat");
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.get(..1));
+        waits += &format!(
+            "\n    {} ({}) {}: {}; in {}; {}",
+            thread.file_name().to_string_lossy(),
+            read("comm"),
+            state.unwrap_or("?"),
+            read("syscall"),
+            read("wchan"),
+            read("stack"),
+        );
+    }
+    waits
+}
