@@ -1,6 +1,6 @@
 //! `cargo xtask fleet-size`: what a store of profiles gets from many hosts, by replaying what a receiver got from a few.
 //!
-//! docs/fleet.md has a calculation for it. This goes through every push: hosts begin at different moments, and the store
+//! docs/fleet-costs.md has a calculation for it. This goes through every push: hosts begin at different moments, and the store
 //! is away for a time, after which all of them come back with what has waited on their disks.
 
 use anyhow::{Context, Result, ensure};
@@ -191,7 +191,7 @@ impl Fleet {
         }
     }
 
-    /// Tells it, beside the calculation of docs/fleet.md. Returns whether the two agree.
+    /// Tells it, beside the calculation of docs/fleet-costs.md. Returns whether the two agree.
     fn tell(&self, args: &Args) -> bool {
         let quiet = &self.seconds[args.interval as usize..(args.seconds / 4) as usize];
         let mean = |of: fn(&(u64, u64)) -> u64| {

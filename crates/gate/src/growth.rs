@@ -240,7 +240,7 @@ mod tests {
             .count()
     }
 
-    /// The table of the documentation (docs/gate.md).
+    /// The table of the documentation (docs/gate-evaluation.md).
     #[test]
     fn misses_and_false_alarms_in_200_seeded_runs() {
         let mut table = String::new();

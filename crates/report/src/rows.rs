@@ -278,7 +278,26 @@ fn in_order(number: f64) -> i64 {
     if bits < 0 { i64::MIN - bits } else { bits }
 }
 
-/// Sorts rows; of equal ones that with more blocks of its own is first, then that which released more.
+/// Functions that every stack of a thread or of the whole program begins with (glibc's and musl's, and `main`).
+const ROOTS: [&str; 8] = [
+    "_start",
+    "__clone",
+    "__libc_start_call_main",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "clone3",
+    "main",
+    "start_thread",
+];
+
+/// Returns true for the row of a function that is on nearly every stack, and so says nothing.
+fn is_root(row: &Row) -> bool {
+    let function = row.key.name.split_once(" (");
+    function.is_some_and(|(name, _)| ROOTS.contains(&name)) && row.self_bytes == 0.0
+}
+
+/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with more blocks of its own
+/// comes first, then the one that released more.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
     rows.sort_by_cached_key(|row| {
@@ -292,7 +311,13 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
             SortBy::Age => Reverse(-row.sums.oldest_ns.map_or(i64::MAX, |ns| ns as i64)),
         };
         let released = largest(row.sums.released.bytes);
-        (first, largest(row.self_bytes), released, row.key.clone())
+        (
+            is_root(row),
+            first,
+            largest(row.self_bytes),
+            released,
+            row.key.clone(),
+        )
     });
 }
 
@@ -423,6 +448,33 @@ mod tests {
         assert_eq!(shown, expected);
         assert!(with_ended_as_one(RowsBy::Thread, &all[..2]).is_none());
         assert!(with_ended_as_one(RowsBy::Function, &all).is_none());
+    }
+
+    #[test]
+    fn functions_that_every_stack_begins_with_come_last() {
+        let function = |name: &str, bytes: f64, self_bytes: f64| {
+            let name = name.to_owned();
+            let mut row = Row::new(RowKey { number: 0, name });
+            row.sums.amount.bytes = bytes;
+            row.self_bytes = self_bytes;
+            row
+        };
+        let mut rows = [
+            function("clone3 (libc.so.6)", 100.0, 0.0),
+            function("main (a)", 90.0, 0.0),
+            function("work (a)", 80.0, 0.0),
+            // One that allocates by itself says something.
+            function("start_thread (libc.so.6)", 70.0, 70.0),
+        ];
+        sort(&mut rows, SortBy::Bytes);
+        let names = rows.map(|row| row.key.name);
+        let expected = [
+            "work (a)",
+            "start_thread (libc.so.6)",
+            "clone3 (libc.so.6)",
+            "main (a)",
+        ];
+        assert_eq!(names, expected);
     }
 
     #[test]

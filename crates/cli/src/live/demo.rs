@@ -17,6 +17,10 @@ use std::{
 /// The service, an ordinary dynamically linked program.
 const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 
+/// What a reader of the report should have found (`demo/service.cc`).
+const LEAK: &str = "The leak: handle_export (demo/service.cc:55) returns without closing its session. So sessions \
+                    (open_session) and their histories (export_history) are never released.";
+
 /// The running service and its directory. Dropping it ends the service and removes the directory; if we
 /// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
 struct Service {
@@ -87,8 +91,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (_service, pid) = start()?;
     say!("Started a service of four threads as process {pid}. One of its request handlers leaks.");
     say!(
-        "$ memhook-rs attach {pid} --duration {}s --top 3\n",
+        "Attaching as: memhook-rs attach {pid} --duration {}s --top 3\n",
         duration.as_secs_f64()
     );
-    super::attach::run(&super::attach::Args::plain(pid, duration, 3))
+    let code = super::attach::run(&super::attach::Args::plain(pid, duration, 3))?;
+    say!("\n{LEAK}");
+    Ok(code)
 }

@@ -103,6 +103,76 @@ fn the_table_of_exit_codes_has_every_command() {
     }
 }
 
+/// The rows of the table of exit codes for a command: what each code means.
+fn codes_of_table(name: &str) -> BTreeSet<usize> {
+    let page = include_str!("../../../../docs/exit-codes.md");
+    let (_, table) = page.split_once("| command |").expect("the table");
+    let rows = table.lines().skip(2).take_while(|row| row.starts_with('|'));
+    let mut codes = BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').skip(1).map(str::trim).collect();
+        let commands = cells[0].split('`').skip(1).step_by(2);
+        if commands
+            .into_iter()
+            .any(|c| c == name || c.starts_with(&format!("{name} ")))
+        {
+            let is_given = |&(_, cell): &(usize, &&str)| !cell.is_empty();
+            codes.extend(
+                cells[1..]
+                    .iter()
+                    .enumerate()
+                    .filter(is_given)
+                    .map(|(code, _)| code),
+            );
+        }
+    }
+    codes
+}
+
+/// The codes below "Exit codes:" in a help text.
+fn codes_of_help(text: &str) -> BTreeSet<usize> {
+    let (_, below) = text.split_once("\nExit codes:\n").unwrap_or_default();
+    let lines = below.lines().filter_map(|line| line.strip_prefix("  "));
+    let codes = lines.filter_map(|line| line.split_once("  ")?.0.parse().ok());
+    codes.collect()
+}
+
+#[test]
+fn help_and_table_have_the_same_exit_codes() {
+    for words in commands() {
+        // The first only groups others, and the help of the others has sentences.
+        let name = words.join(" ");
+        if ["symbols", "run", "demo"].contains(&name.as_str()) {
+            continue;
+        }
+        let args: Vec<&str> = words.iter().map(String::as_str).collect();
+        let help = codes_of_help(&output(&[&args[..], &["--help"]].concat()));
+        assert_eq!(
+            help,
+            codes_of_table(&name),
+            "{name}: help and docs/exit-codes.md"
+        );
+    }
+}
+
+/// A sentence of the guide lists the commands that have no JSON.
+#[test]
+fn the_guide_names_the_commands_without_json() {
+    let page = include_str!("../../../../docs/guide/commands.md").replace('\n', " ");
+    let (_, after) = page
+        .split_once("These commands have no `--json`:")
+        .expect("the sentence");
+    let (sentence, _) = after.split_once(". ").expect("its end");
+    let listed: BTreeSet<&str> = sentence.split('`').skip(1).step_by(2).collect();
+    let all = commands();
+    let without = all.iter().filter(|words| {
+        let args: Vec<&str> = words.iter().map(String::as_str).collect();
+        !long_options(&output(&[&args[..], &["--help"]].concat())).contains("json")
+    });
+    let without: Vec<String> = without.map(|words| words.join(" ")).collect();
+    assert_eq!(listed, without.iter().map(String::as_str).collect());
+}
+
 #[test]
 fn every_shell_completes_every_command() {
     let commands = commands();

@@ -4,7 +4,7 @@ use memhook_tests::patience::TRIES;
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, run};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn root() -> PathBuf {
@@ -84,9 +84,10 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
 
 /// What the README promises of each of its commands, by how the command begins.
 const PROMISES: &[(&str, &[&str])] = &[
+    ("memhook-rs attach PID -q -d 10m -o run.mhk", &[]),
     (
-        "memhook-rs attach PID -d 10m -o run.mhk",
-        &["Recorded", "export_history", "open_session"],
+        "memhook-rs report run.mhk",
+        &["export_history", "open_session"],
     ),
     ("memhook-rs view run.mhk", &["run.html"]),
     ("memhook-rs advise PID", &["A leak", "#1 ", "Do: "]),
@@ -170,6 +171,29 @@ fn every_command_does_what_it_says() {
         "{}",
         page.split("<script").next().unwrap_or_default()
     );
+}
+
+/// The step of a CI job, on tests of the reader's that leak.
+#[test]
+fn the_step_of_a_job_fails_for_a_leak() {
+    let folder = Folder::new("leak-in-ci");
+    let source = folder.path("tests.c");
+    std::fs::create_dir(folder.path("build")).expect("a directory");
+    let text = "#include <stdlib.h>\nint main(void) {\n  char *volatile lost = malloc(100);\n  lost = 0;\n  return lost != 0;\n}\n";
+    std::fs::write(&source, text).expect("written");
+    let built = Command::new("cc")
+        .args(["-g", &source, "-o", &folder.path("build/tests")])
+        .status();
+    assert!(built.expect("cc").success());
+    let text = section("### A leak in CI");
+    let mut steps = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("run: "));
+    let output = typed(steps.next().expect("a step"), 0, &folder);
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{out}");
+    assert!(out.contains("::error file=tests.c,line=3"), "{out}");
+    assert!(Path::new(&folder.path("leaks.sarif")).exists());
 }
 
 /// Which line grows, who frees it, and whether it is a leak: each in three commands at most.
